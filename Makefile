@@ -1,0 +1,56 @@
+# The first of these that is Python 3.11 or newer and can make virtual environments.
+CANDIDATES := python3.11 python3.12 python3.13 python3
+PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	$$p -c '$(PROBE)' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install -c constraints.txt
+BACKENDS := tensorflow jax torch
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
+
+demo: $(VENV)/base.stamp  ## train the character-aware language model for minutes
+	KERAS_BACKEND=$${KERAS_BACKEND:-tensorflow} \
+		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
+
+test: lint  ## lint, then the tests on every backend
+	@failed=; for backend in $(BACKENDS); do \
+		echo "== KERAS_BACKEND=$$backend"; \
+		KERAS_BACKEND=$$backend $(BIN)/python -m pytest || failed="$$failed $$backend"; \
+	done; \
+	test -z "$$failed" || { echo "Tests failed on:$$failed" >&2; exit 1; }
+
+lint: $(VENV)/dev.stamp  ## ruff: rules and format, changing nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(VENV)/dev.stamp  ## ruff: repair what can be repaired
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove what make and the tools made, the virtual environment too
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip is the last thing a virtual environment gets, so it stands for a complete one.
+$(BIN)/pip:
+	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with venv (on Debian: apt install" \
+		"python3-venv). Found none of: $(CANDIDATES). Name yours: make PYTHON=/path/to/python" >&2; \
+		exit 1; }
+	@"$(PYTHON)" -c '$(PROBE)' || { echo "PYTHON=$(PYTHON) is not Python 3.11 or newer with venv." >&2; \
+		exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/base.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) -e '.[jax,torch,dev]'
+	@touch $@ $(VENV)/base.stamp

@@ -1,0 +1,126 @@
+"""The character-aware language model with gated word vectors."""
+
+import keras
+import numpy as np
+
+from zoo.initializers import Uniform
+from zoo.layers.carry_lstm import CarryLSTM
+from zoo.layers.char_words import CharCNN, CharWordEmbedding
+from zoo.layers.highway_dense import HighwayDense
+
+SIZES = {  # Kim et al. (2016), Table 2
+    "small": {
+        "widths": (1, 2, 3, 4, 5, 6),
+        "filters": (25, 50, 75, 100, 125, 150),
+        "num_layers": 1,
+        "units": 300,
+    },
+    "large": {
+        "widths": (1, 2, 3, 4, 5, 6, 7),
+        "filters": (50, 100, 150, 200, 200, 200, 200),
+        "num_layers": 2,
+        "units": 650,
+    },
+}
+PTB = (10_000, 51, 21)  # words, characters, slots a word
+
+
+def char_lm(
+    size="large",
+    variant="coupled",
+    vocabulary=None,
+    batch_size=20,
+    num_steps=35,
+    num_layers=None,
+    max_distinct="auto",
+):
+    """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
+
+    With the defaults `char_lm()` has 19,367,965 trainable parameters, as have `t_only`,
+    `c_only` and `residual`; `full` has 21,790,165 and `plain` 15,734,665; `size="small"` has
+    5,310,115. Keras has one bias vector in an LSTM where Torch, and so the paper, has two
+    (5,200 more in the large model).
+
+    Every weight starts at U(-0.05, 0.05), drawn from the stream of `zoo.seed_everything`; the
+    transform gate's bias at that minus 2, the carry gate's plus 2. Dropout (0.5) stands
+    between the LSTMs and before the softmax only. The state of the LSTMs is carried from
+    batch to batch.
+
+    Args:
+        size: "small" or "large".
+        variant: Form of the layers between CNN and LSTM, a row of `zoo.FORMS`.
+        vocabulary: A `zoo.datasets.text.Vocabulary`. `None` takes Penn Treebank's sizes, and
+            words without characters.
+        batch_size: Streams read side by side.
+        num_steps: Words of a stream in a batch. `None` accepts any number.
+        num_layers: Layers between CNN and LSTM. `None` takes the paper's: of the large model
+            two, but one if plain and four if residual; of the small model half as many.
+        max_distinct: Distinct words a batch is planned for; "auto" plans for 64% of its
+            words (Penn Treebank's batches of 700 have 354 on average).
+
+    Returns:
+        A `keras.Model` from word ids `(batch_size, num_steps)` to logits
+        `(batch_size, num_steps, words)`.
+
+    Raises:
+        ValueError: if `size` or `variant` is unknown.
+
+    Example:
+
+    >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
+    True
+
+    Reference: Kim et al. (2016), arXiv:1508.06615, Table 2; Greff et al. (2017),
+    arXiv:1612.07771, section 5.2 and Table 1a.
+    """
+    if size not in SIZES:
+        raise ValueError(f"`size` must be one of {', '.join(SIZES)}. Received: size={size!r}")
+    config = SIZES[size]
+    num_words, num_characters, word_length = PTB
+    if vocabulary is not None:
+        num_words, num_characters = len(vocabulary.words), len(vocabulary.characters)
+        word_length = max(vocabulary.word_length, max(config["widths"]))
+    if num_layers is None:  # Table 1a: as many matrices in `residual` as in `coupled`
+        num_layers = {"plain": 1, "residual": 2 * config["num_layers"]}.get(
+            variant, config["num_layers"]
+        )
+    if max_distinct == "auto":
+        words = batch_size * (num_steps or 1)
+        max_distinct = min(words, num_words, 64 * -(-words // 100)) if num_steps else None
+
+    encoder = word_encoder(config, variant, num_characters, word_length, num_layers)
+    embedding = CharWordEmbedding(
+        encoder, num_words, word_length, max_distinct, name="word_embedding"
+    )
+    ids = keras.Input(batch_shape=(batch_size, num_steps), dtype="int32", name="words")
+    x = embedding(ids)
+    for index in (1, 2):
+        if index == 2:
+            x = keras.layers.Dropout(0.5, name="dropout1")(x)
+        x = CarryLSTM(config["units"], Uniform(), Uniform(), Uniform(), name=f"lstm{index}")(x)
+    x = keras.layers.Dropout(0.5, name="dropout2")(x)
+    logits = keras.layers.Dense(
+        num_words,
+        kernel_initializer=Uniform(),
+        bias_initializer=Uniform(),
+        dtype="float32",  # a sum over the vocabulary follows
+        name="logits",
+    )(x)
+    if vocabulary is not None:
+        spare = word_length - vocabulary.word_length  # the widest filter needs its slots
+        embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
+    return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
+
+
+def word_encoder(config, variant, num_characters, word_length, num_layers):
+    """The part that sees characters: `(words, word_length)` to `(words, features)`."""
+    characters = keras.Input((word_length,), dtype="int32", name="characters")
+    x = CharCNN(num_characters, 15, config["widths"], config["filters"], name="cnn")(characters)
+    for index in range(1, num_layers + 1):
+        x = HighwayDense(
+            variant=variant,
+            kernel_initializer=Uniform(),
+            bias_initializer=Uniform(),
+            name=f"highway{index}",
+        )(x)
+    return keras.Model(characters, x, name="word_encoder")

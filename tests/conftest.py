@@ -1,0 +1,24 @@
+"""Every test starts from the same state: seeds, Keras's names, figures without a screen."""
+
+import os
+
+os.environ["MPLBACKEND"] = "Agg"  # before matplotlib is imported, here and in new processes
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up lines
+
+import keras
+import pytest
+
+import zoo
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Keras counts names from one again and every unseeded draw repeats from run to run."""
+    keras.utils.clear_session(free_memory=False)
+    zoo.seed_everything(0)
+
+
+@pytest.fixture
+def backend():
+    """The name of the Keras backend that these tests run on."""
+    return keras.backend.backend()

@@ -1,0 +1,171 @@
+"""The rules of the house: where a file may be, what it may import, how long it may get."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+
+from harness import ROOT, fresh_python
+
+PACKAGES = {"zoo": "zoo", "applications": "zoo.applications", "callbacks": "zoo.callbacks"}
+MAY_IMPORT = {  # folder -> zoo.* packages it may use
+    "zoo": {"zoo"},
+    "applications": {"zoo", "zoo.applications"},
+    "callbacks": {"zoo", "zoo.callbacks"},
+    "recipes": {"zoo", "zoo.applications", "zoo.callbacks"},
+}
+BACKENDS = {"tensorflow", "jax", "torch"}
+HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
+IN_FUNCTIONS = {"zoo/export.py"}  # SavedModel and ONNX are TensorFlow's and torch's own
+MAX_LINES = 300
+IMPORT_SECONDS = 0.2
+
+
+def sources(*folders):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_on_disk(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_name(path):
+    folder, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([PACKAGES[folder], *(part for part in rest if part != "__init__")])
+
+
+def imported(node):
+    """The full names that one import statement asks for; none for other nodes."""
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def package(module):
+    head = ".".join(module.split(".")[:2])
+    return head if head in {"zoo.applications", "zoo.callbacks"} else module.split(".")[0]
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_down(folder):
+    for path in sources(folder):
+        if path == ROOT / "zoo" / "__init__.py":
+            continue  # the facade is the one file that looks up
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in imported(node):
+                if name.split(".")[0] == "zoo":
+                    assert package(name) in MAY_IMPORT[folder], f"{path}: {name}"
+
+
+@pytest.mark.parametrize("folder", [*MAY_IMPORT, "tests"])
+def test_every_module_has_one_identity(folder):
+    for path in sources(folder):
+        for node in ast.walk(ast.parse(path.read_text())):
+            level = getattr(node, "level", 0)
+            assert not level, f"{path}: relative import (folders are remapped)"
+            for name in imported(node):
+                top = name.split(".")[0]
+                assert top not in {"applications", "callbacks"}, f"{path}: import zoo.{name}"
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_one_door_to_each_backend(folder):
+    for path in sources(folder):
+        name = name_on_disk(path)
+        if name.startswith("zoo/backend/"):
+            continue
+        tree = ast.parse(path.read_text())
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        inside = {id(node) for function in functions for node in ast.walk(function)}
+        for node in ast.walk(tree):
+            for found in BACKENDS & {wanted.split(".")[0] for wanted in imported(node)}:
+                allowed = name in IN_FUNCTIONS and id(node) in inside
+                assert allowed, f"{name}:{node.lineno} imports {found}: see zoo/backend"
+
+
+@pytest.mark.parametrize("folder", [*MAY_IMPORT, "tests"])
+def test_no_file_is_longer_than_a_reader_s_patience(folder):
+    lengths = {name_on_disk(p): len(p.read_text().splitlines()) for p in sources(folder)}
+    assert not {name: n for name, n in lengths.items() if n > MAX_LINES}
+
+
+def test_every_package_folder_is_in_pyproject():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent for path in sources(*PACKAGES)}
+    assert {module_name(folder) for folder in folders} == set(settings["packages"])
+    for folder in folders:
+        assert (folder / "__init__.py").exists(), f"{name_on_disk(folder)} needs an __init__.py"
+
+
+def test_every_dependency_has_a_tested_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    names = {requirement.partition(">")[0] for requirement in asked}
+    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    assert names <= {line.partition("==")[0] for line in pinned}
+
+
+def test_the_wheel_holds_the_folders_and_nothing_else(tmp_path):
+    copy = tmp_path / "copy"  # built elsewhere: an old build/ would lend it deleted files
+    copy.mkdir()
+    for folder in PACKAGES:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, copy)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run([*pip, "-w", tmp_path, copy], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    built = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = {name_on_disk(path) for path in sources(*PACKAGES)}
+    remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
+    assert built == {*remapped, "zoo/py.typed"}
+
+
+IMPORT_ZOO = """
+import json, sys, time
+import keras
+before, start = set(sys.modules), time.perf_counter()
+import zoo
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "added": sorted(set(sys.modules) - before)}))
+"""
+
+
+def test_import_zoo_costs_little_more_than_keras():
+    runs = []
+    for _ in range(3):  # the fastest of three counts: the machine may be busy
+        runs.append(json.loads(fresh_python(IMPORT_ZOO).stdout.splitlines()[-1]))
+        if runs[-1]["seconds"] <= IMPORT_SECONDS:
+            break
+    assert not HEAVY & set(runs[-1]["added"])
+    assert min(run["seconds"] for run in runs) <= IMPORT_SECONDS
+
+
+def test_import_zoo_needs_no_more_than_keras_and_its_backend(backend):
+    fresh_python("import zoo", block=HEAVY - {backend})
+
+
+@pytest.mark.parametrize("name", PACKAGES.values())
+def test_every_public_symbol_has_a_docstring(name):
+    for key, value in vars(importlib.import_module(name)).items():
+        explained = inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value)
+        if explained and not key.startswith("_"):
+            assert (value.__doc__ or "").strip(), f"{name}.{key} has no docstring"
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_on_disk)
+def test_docstring_examples_run(path):
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    module = importlib.import_module(module_name(path))
+    assert pathlib.Path(module.__file__) == path, "the tests see an installed copy"
+    assert doctest.testmod(module, optionflags=flags).failed == 0

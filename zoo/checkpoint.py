@@ -1,0 +1,169 @@
+"""Resuming a killed training where it was, bit for bit."""
+
+import json
+import os
+import pathlib
+import sys
+import zipfile
+
+import keras
+import numpy as np
+
+FORMAT = 1
+
+
+def replace(path, write):
+    """Calls `write(temporary)` and renames the temporary file to `path`: all or nothing."""
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".writing-{path.name}")
+    write(temporary)
+    with open(temporary, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class Resume(keras.callbacks.Callback):
+    """Writes everything that decides how a training goes on, after each epoch, in one file.
+
+    That is: all variables of the model (weights, states of recurrent layers, statistics, seeds
+    of dropout), the optimizer's (learning rate and step included), the scalar attributes of
+    the callbacks in `track`, the history, torch's random state and the epoch. The file is
+    complete or absent at any moment. When `fit` starts and the file exists, training goes on
+    after its epoch and ends with the very numbers of an uninterrupted run, if the order of the
+    data is a function of the epoch (`shuffle=False`). A killed epoch is repeated from its
+    start. Put it last in `callbacks`.
+
+    Args:
+        path: The file, `.npz`.
+        track: Callbacks whose scalar and list attributes go along, e.g. a schedule.
+        identity: A dictionary of what makes a run this run (variant, corpus, seed); a file of
+            another run is refused.
+
+    Raises:
+        ValueError: when training starts, if the file is damaged, or is of another run, or its
+            variables do not fit the model.
+
+    Example:
+
+    >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
+    """
+
+    def __init__(self, path, track=(), identity=None):
+        super().__init__()
+        self.path, self.track = pathlib.Path(path), list(track)
+        self.identity = identity or {}
+        self.history = None
+
+    def read(self):
+        """The file's facts as a dictionary, or None if there is no file."""
+        return self._load()[0] if self.path.exists() else None
+
+    def on_train_begin(self, logs=None):
+        if not self.path.exists():
+            return
+        facts, arrays = self._load()
+        self._check(facts)
+        for variable, key in zip(self._variables(), arrays, strict=True):
+            variable.assign(arrays[key])
+        for callback, state in zip(self.track, facts["callbacks"], strict=True):
+            vars(callback).update(state)
+        if keras.backend.backend() == "torch" and facts["torch_rng"]:
+            torch = sys.modules["torch"]
+            rng = bytes.fromhex(facts["torch_rng"])
+            torch.set_rng_state(torch.tensor(list(rng), dtype=torch.uint8))
+        self.history = facts["history"]  # Keras clears its History after this hook
+        self.model._initial_epoch = facts["epoch"]
+        self.model.stop_training = facts["stop"]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.history:
+            history = self.model.history
+            history.epoch[:] = self.history["epoch"]
+            history.history.update(self.history["history"])
+            self.history = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        model, logs = self.model, {k: float(v) for k, v in (logs or {}).items()}
+        past = model.history.history  # it has not seen this epoch yet
+        facts = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "epoch": epoch + 1,
+            "stop": bool(model.stop_training),
+            "callbacks": [_scalars(callback) for callback in self.track],
+            "history": {
+                "epoch": [*model.history.epoch, epoch],
+                "history": {k: [*map(float, past.get(k, [])), v] for k, v in logs.items()},
+            },
+            "variables": [[v.path, list(v.shape)] for v in self._variables()],
+            "torch_rng": _torch_rng(),
+        }
+        arrays = {
+            f"v{i:05d}": keras.ops.convert_to_numpy(v) for i, v in enumerate(self._variables())
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+        def write(temporary):
+            with open(temporary, "wb") as file:
+                np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
+
+        replace(self.path, write)
+
+    def _variables(self):
+        model = self.model
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        return [*model.variables, *model.optimizer.variables]
+
+    def _load(self):
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                arrays = {key: file[key] for key in sorted(file.files) if key != "facts"}
+                return json.loads(str(file["facts"])), arrays
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"Expected a checkpoint that `zoo.Resume` wrote. Received: {self.path}, which "
+                f"cannot be read ({error}). Delete it to start anew."
+            ) from error
+
+    def _check(self, facts):
+        theirs, ours = facts["identity"], json.loads(json.dumps(self.identity))
+        differing = [k for k in {**theirs, **ours} if theirs.get(k) != ours.get(k)]
+        if facts["format"] != FORMAT:
+            differing, theirs, ours = ["format"], facts, {"format": FORMAT}
+        if differing:
+            what = "; ".join(f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here" for k in differing)
+            raise ValueError(
+                f"Expected the checkpoint of this run. Received: {self.path}, of another "
+                f"({what}). Choose another run directory, or the other run's settings."
+            )
+        wanted = [[v.path, list(v.shape)] for v in self._variables()]
+        if [shape for _, shape in wanted] != [shape for _, shape in facts["variables"]]:
+            pairs = zip(wanted, facts["variables"], strict=False)
+            first = next((p for p in pairs if p[0][1] != p[1][1]), "their number")
+            raise ValueError(
+                f"Expected a checkpoint of {len(wanted)} variables of this model. Received: "
+                f"{self.path} with {len(facts['variables'])}; the first to differ: {first}."
+            )
+
+
+def _scalars(callback):
+    kinds = int, float, bool, str, type(None)
+
+    def plain(value):
+        if isinstance(value, np.generic):
+            return value.item()
+        return value
+
+    state = {k: plain(v) for k, v in vars(callback).items() if k not in ("params", "_model")}
+    return {
+        k: v
+        for k, v in state.items()
+        if isinstance(v, kinds) or (isinstance(v, list) and all(isinstance(e, kinds) for e in v))
+    }
+
+
+def _torch_rng():
+    if keras.backend.backend() != "torch":
+        return ""
+    return bytes(sys.modules["torch"].get_rng_state().tolist()).hex()

@@ -1,0 +1,1 @@
+"""The papers' data: where it is found, how it is read, and how it is cut into batches."""

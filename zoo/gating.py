@@ -1,0 +1,41 @@
+"""The six functional forms of a skip layer: Greff et al. (2017), Table 1a.
+
+In the formulas h = H(x) is the transform, x the input, t = T(x) and c = C(x) the transform
+and carry gates.
+"""
+
+from collections import namedtuple
+
+Form = namedtuple("Form", "gates combine")
+Form.__doc__ = "`gates`: the letters of the gates it has; `combine(h, x, t, c)`: the output."
+
+# fmt: off
+FORMS = {
+    # variant        gates  y =
+    "plain":    Form("",   lambda h, x, t, c: h),
+    "residual": Form("",   lambda h, x, t, c: h + x),
+    "t_only":   Form("t",  lambda h, x, t, c: h * t + x),
+    "c_only":   Form("c",  lambda h, x, t, c: h + x * c),
+    "coupled":  Form("t",  lambda h, x, t, c: h * t + x * (1 - t)),
+    "full":     Form("tc", lambda h, x, t, c: h * t + x * c),
+}
+# fmt: on
+
+
+def form(variant):
+    """The `Form` named `variant`.
+
+    Raises:
+        ValueError: if there is no such form.
+
+    Example:
+
+    >>> form("coupled").combine(h=4.0, x=2.0, t=0.25, c=None)
+    2.5
+    """
+    if variant not in FORMS:
+        raise ValueError(
+            f"`variant` must be one of {', '.join(map(repr, FORMS))} "
+            f"(Greff et al. 2017, Table 1a). Received: variant={variant!r}"
+        )
+    return FORMS[variant]

@@ -1,0 +1,1 @@
+"""Layers with weights; each is re-exported by `zoo`."""

@@ -1,0 +1,120 @@
+"""An LSTM for contiguous streams of text."""
+
+import keras
+from keras import ops
+
+from zoo import backend
+
+
+@keras.saving.register_keras_serializable("zoo")
+class CarryLSTM(keras.layers.Layer):
+    """An LSTM whose state at the end of a batch is its state at the start of the next.
+
+    Row b of a batch must continue row b of the batch before (`zoo.datasets.text.streams`
+    makes such batches; `shuffle=False` keeps them). The state is a variable, so it is carried
+    in `fit`, `evaluate` and `predict` on every backend; gradients stop at it. No peepholes,
+    one bias vector, no forget-gate offset. Saved models hold the weights and not the state,
+    so that they load into a model of another batch size; `zoo.Resume` keeps both.
+
+    Args:
+        units: Size of the state.
+        kernel_initializer: Of the input's kernel.
+        recurrent_initializer: Of the state's kernel.
+        bias_initializer: Of the bias, in the gate order i, f, g, o.
+
+    Call arguments:
+        x: The inputs.
+        initial_state: Optional `[h, c]`, each `(batch, units)`. The layer then neither reads
+            nor writes its own state and returns `(outputs, h, c)`; any batch size will do.
+
+    Input shape: `(batch, steps, features)`; the batch size must be known when it is built.
+    Output shape: `(batch, steps, units)`.
+
+    Raises:
+        ValueError: if the layer is built without a batch size, or called with another one.
+
+    Reference: Kim et al. (2016), arXiv:1508.06615, section 2.1 and `main.lua` of its code, where
+    the state is carried over batches and epochs.
+    """
+
+    def __init__(
+        self,
+        units,
+        kernel_initializer="glorot_uniform",
+        recurrent_initializer="orthogonal",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = units
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, x_shape, initial_state_shape=None):
+        batch, _, features = x_shape
+        if batch is None:
+            raise ValueError(
+                f"`CarryLSTM` keeps a state for each row of a batch, so it needs the batch size. "
+                f"Received: input shape={tuple(x_shape)}. Use "
+                f"keras.Input(batch_shape=(batch, steps, ...))."
+            )
+        wide = 4 * self.units
+        initializers = self.kernel_initializer, self.recurrent_initializer, self.bias_initializer
+        shapes = (features, wide), (self.units, wide), (wide,)
+        names = "kernel", "recurrent_kernel", "bias"
+        for name, shape, initializer in zip(names, shapes, initializers, strict=True):
+            weight = self.add_weight(shape=shape, initializer=initializer, name=name)
+            setattr(self, name, weight)
+        self.h, self.c = (
+            self.add_weight(
+                shape=(batch, self.units), initializer="zeros", trainable=False, name=name
+            )
+            for name in "hc"
+        )
+
+    def call(self, x, initial_state=None):
+        weights = self.kernel, self.recurrent_kernel, self.bias
+        weights = [ops.cast(w, x.dtype) for w in weights]
+        if initial_state is not None:
+            h, c = (ops.cast(v, x.dtype) for v in initial_state)
+            return backend.lstm(x, h, c, *weights)
+        if x.shape[0] not in (None, self.h.shape[0]):
+            raise ValueError(
+                f"This `CarryLSTM` carries the state of {self.h.shape[0]} rows. "
+                f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or pass "
+                f"`initial_state`."
+            )
+        # A copy, because torch would see the variable it differentiates change in place.
+        h, c = (ops.stop_gradient(ops.cast(ops.copy(v), x.dtype)) for v in (self.h, self.c))
+        y, h, c = backend.lstm(x, h, c, *weights)
+        self.h.assign(ops.cast(ops.stop_gradient(h), self.h.dtype))
+        self.c.assign(ops.cast(ops.stop_gradient(c), self.c.dtype))
+        return y
+
+    def compute_output_shape(self, x_shape, initial_state_shape=None):
+        y = (*x_shape[:2], self.units)
+        state = (x_shape[0], self.units)
+        return y if initial_state_shape is None else (y, state, state)
+
+    def reset_state(self):
+        """Zeroes the state, as before an unrelated text."""
+        self.h.assign(ops.zeros_like(self.h))
+        self.c.assign(ops.zeros_like(self.c))
+
+    def save_own_variables(self, store):
+        for name in ("kernel", "recurrent_kernel", "bias"):
+            store[name] = getattr(self, name).numpy()
+
+    def load_own_variables(self, store):
+        for name in ("kernel", "recurrent_kernel", "bias"):
+            getattr(self, name).assign(store[name])
+
+    def get_config(self):
+        own = {
+            "units": self.units,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+        return {**super().get_config(), **own}

@@ -1,0 +1,91 @@
+"""The base of every gated layer."""
+
+import keras
+from keras import ops
+
+from zoo import gating
+
+
+class GateBias(keras.initializers.Initializer):
+    """A constant logit plus a draw of another initializer.
+
+    Kim et al. add a fixed -2 to a trainable bias that starts at U(-0.05, 0.05). A bias that
+    starts at the sum computes the same gate and receives the same gradient.
+
+    Args:
+        logit: The constant, e.g. -2: a sigmoid gate opens to 0.12.
+        draw: Initializer of the rest, by name or instance.
+    """
+
+    def __init__(self, logit, draw="zeros"):
+        self.logit, self.draw = logit, keras.initializers.get(draw)
+
+    def __call__(self, shape, dtype=None):
+        return ops.add(self.draw(shape, dtype=dtype), ops.cast(self.logit, dtype or "float32"))
+
+    def get_config(self):
+        return {"logit": self.logit, "draw": keras.initializers.serialize(self.draw)}
+
+
+class Skip(keras.layers.Layer):
+    """y = combine(H(x), x, T(x), C(x)), with the gates that `variant` calls for.
+
+    A subclass says in `branch` how one of H, T and C is made; all three come from the same
+    code, so a gate always sees what H sees (Greff et al. 2017, section 5.1).
+
+    Args:
+        variant: A row of `zoo.gating.FORMS`.
+        gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. The carry gate C starts at
+            `-gate_bias`, so that it carries what `coupled` would.
+        stage: Index of the stage the block belongs to; probes group blocks by it.
+
+    Raises:
+        ValueError: if there is no such variant.
+
+    Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, equations 3 to 5 and
+    Table 1a.
+    """
+
+    def __init__(self, variant="coupled", gate_bias=-2.0, stage=0, **kwargs):
+        super().__init__(**kwargs)
+        self.form = gating.form(variant)
+        self.variant, self.gate_bias, self.stage = variant, gate_bias, stage
+        self.transform = self.transform_gate = self.carry_gate = None
+
+    def branch(self, name, bias):
+        """A new layer for `name`: "transform", "transform_gate" or "carry_gate".
+
+        Args:
+            name: What the branch is; the layer's name.
+            bias: The gate's initial logit, or None for H.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say how its branches are made.")
+
+    def build(self, input_shape):
+        self.transform = self.branch("transform", None)
+        if "t" in self.form.gates:
+            self.transform_gate = self.branch("transform_gate", self.gate_bias)
+        if "c" in self.form.gates:
+            self.carry_gate = self.branch("carry_gate", -self.gate_bias)
+        for branch in (self.transform, self.transform_gate, self.carry_gate):
+            if branch is not None:
+                branch.build(input_shape)
+
+    def parts(self, x):
+        """Everything the papers have a letter for, by letter: x, h, t, c (if present), y."""
+        h = self.transform(x)
+        t = self.transform_gate(x) if self.transform_gate else None
+        c = self.carry_gate(x) if self.carry_gate else None
+        y = self.form.combine(h, x, t, c)
+        parts = {"x": x, "h": h, "t": t, "c": c, "y": y}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def call(self, x):
+        return self.parts(x)["y"]
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        own = {"variant": self.variant, "gate_bias": self.gate_bias, "stage": self.stage}
+        return {**super().get_config(), **own}
