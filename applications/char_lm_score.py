@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 from keras import ops
-
 from zoo.applications import char_lm_state
 
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from zoo.layers.carry_lstm import CarryLSTM
+from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
 
 
@@ -28,7 +28,7 @@ def with_state(model, tabulate=True):
         elif isinstance(layer, CarryLSTM):
             number = len(states) // 2 + 1
             state = [keras.Input((layer.units,), name=f"{name}{number}") for name in "hc"]
-            x, *new = layer(x, initial_state=state)
+            x, *new = ExplicitState(layer, name=f"{layer.name}_state")(x, *state)
             states += state
             new_states += new
         else:

@@ -4,3 +4,4 @@ from zoo.callbacks.language import CarryState as CarryState
 from zoo.callbacks.language import HalveOnStall as HalveOnStall
 from zoo.callbacks.language import Perplexity as Perplexity
 from zoo.callbacks.language import StopOnNaN as StopOnNaN
+from zoo.callbacks.progress import Progress as Progress

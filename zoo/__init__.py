@@ -7,8 +7,11 @@ if _os.path.isfile(_os.path.join(_root, "applications", "__init__.py")):  # a so
     __path__.append(_root)  # where zoo.applications is the folder beside zoo
 
 from zoo import applications as applications
+from zoo import backend as backend
 from zoo import callbacks as callbacks
+from zoo import checkpoint as checkpoint
 from zoo.applications import char_lm as char_lm
+from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.gating import FORMS as FORMS
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM

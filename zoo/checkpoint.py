@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import sys
 import zipfile
 
@@ -20,6 +21,35 @@ def replace(path, write):
     with open(temporary, "rb+") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def check_writable(folder, megabytes):
+    """Makes `folder` and proves that it takes files, before hours of work depend on it.
+
+    Args:
+        folder: Where a run will write.
+        megabytes: Room it will need.
+
+    Raises:
+        ValueError: if the folder cannot be made or written, or its disk has less room.
+    """
+    folder = pathlib.Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"Expected a folder that can be written. Received: {folder} ({error}). "
+            f"Choose another with --run_dir."
+        ) from error
+    free = shutil.disk_usage(folder).free // 2**20
+    if free < megabytes:
+        raise ValueError(
+            f"The run needs {megabytes} MB. Received: {folder}, with {free} MB free. Make room, "
+            f"or choose another folder with --run_dir."
+        )
 
 
 class Resume(keras.callbacks.Callback):
@@ -132,7 +162,9 @@ class Resume(keras.callbacks.Callback):
         if facts["format"] != FORMAT:
             differing, theirs, ours = ["format"], facts, {"format": FORMAT}
         if differing:
-            what = "; ".join(f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here" for k in differing)
+            what = "; ".join(
+                f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here" for k in differing
+            )
             raise ValueError(
                 f"Expected the checkpoint of this run. Received: {self.path}, of another "
                 f"({what}). Choose another run directory, or the other run's settings."
@@ -167,3 +199,33 @@ def _torch_rng():
     if keras.backend.backend() != "torch":
         return ""
     return bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
+
+
+class Best(keras.callbacks.Callback):
+    """Keeps the weights of the epoch with the lowest value of `monitor`, in one whole file.
+
+    Args:
+        path: The file, `.weights.h5`.
+        monitor: Key of the logs; lower is better.
+    """
+
+    def __init__(self, path, monitor):
+        super().__init__()
+        self.path, self.monitor = str(path), monitor
+        self.value, self.epoch = None, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        value = float(logs[self.monitor])
+        if self.value is None or value < self.value:
+            self.value, self.epoch = value, epoch
+            save_weights(self.model, self.path)
+
+
+def save_weights(model, path):
+    """`model.save_weights`, but the file at `path` is at any moment whole."""
+    path = pathlib.Path(path)
+    folder = path.parent / f".writing-{path.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_weights(folder / path.name, overwrite=True)  # Keras insists on the name's ending
+    os.replace(folder / path.name, path)
+    folder.rmdir()

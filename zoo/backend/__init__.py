@@ -1,5 +1,6 @@
-"""The one door to tensorflow, jax and torch: one function per need, its three bodies side by side."""
+"""The one door to tensorflow, jax and torch: a function per need, its three bodies together."""
 
+from zoo.backend.allocator import keep_memory as keep_memory
 from zoo.backend.distinct import distinct as distinct
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.seeding import seed_everything as seed_everything

@@ -1,7 +1,6 @@
 """The distinct values of a tensor, in a shape that a compiler knows."""
 
 import keras
-from keras import ops
 
 
 def distinct(ids, size):

@@ -22,11 +22,6 @@ class CarryLSTM(keras.layers.Layer):
         recurrent_initializer: Of the state's kernel.
         bias_initializer: Of the bias, in the gate order i, f, g, o.
 
-    Call arguments:
-        x: The inputs.
-        initial_state: Optional `[h, c]`, each `(batch, units)`. The layer then neither reads
-            nor writes its own state and returns `(outputs, h, c)`; any batch size will do.
-
     Input shape: `(batch, steps, features)`; the batch size must be known when it is built.
     Output shape: `(batch, steps, units)`.
 
@@ -51,12 +46,12 @@ class CarryLSTM(keras.layers.Layer):
         self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
-    def build(self, x_shape, initial_state_shape=None):
-        batch, _, features = x_shape
+    def build(self, input_shape):
+        batch, _, features = input_shape
         if batch is None:
             raise ValueError(
                 f"`CarryLSTM` keeps a state for each row of a batch, so it needs the batch size. "
-                f"Received: input shape={tuple(x_shape)}. Use "
+                f"Received: input shape={tuple(input_shape)}. Use "
                 f"keras.Input(batch_shape=(batch, steps, ...))."
             )
         wide = 4 * self.units
@@ -73,29 +68,27 @@ class CarryLSTM(keras.layers.Layer):
             for name in "hc"
         )
 
-    def call(self, x, initial_state=None):
+    def run(self, x, h, c):
+        """Outputs `(batch, steps, units)` and last state from the state `h`, `c`, any batch."""
         weights = self.kernel, self.recurrent_kernel, self.bias
-        weights = [ops.cast(w, x.dtype) for w in weights]
-        if initial_state is not None:
-            h, c = (ops.cast(v, x.dtype) for v in initial_state)
-            return backend.lstm(x, h, c, *weights)
+        h, c, *weights = (ops.cast(v, x.dtype) for v in (h, c, *weights))
+        return backend.lstm(x, h, c, *weights)
+
+    def call(self, x):
         if x.shape[0] not in (None, self.h.shape[0]):
             raise ValueError(
                 f"This `CarryLSTM` carries the state of {self.h.shape[0]} rows. "
-                f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or pass "
-                f"`initial_state`."
+                f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or use "
+                f"`ExplicitState`."
             )
         # A copy, because torch would see the variable it differentiates change in place.
-        h, c = (ops.stop_gradient(ops.cast(ops.copy(v), x.dtype)) for v in (self.h, self.c))
-        y, h, c = backend.lstm(x, h, c, *weights)
+        y, h, c = self.run(x, *(ops.stop_gradient(ops.copy(v)) for v in (self.h, self.c)))
         self.h.assign(ops.cast(ops.stop_gradient(h), self.h.dtype))
         self.c.assign(ops.cast(ops.stop_gradient(c), self.c.dtype))
         return y
 
-    def compute_output_shape(self, x_shape, initial_state_shape=None):
-        y = (*x_shape[:2], self.units)
-        state = (x_shape[0], self.units)
-        return y if initial_state_shape is None else (y, state, state)
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:2], self.units)
 
     def reset_state(self):
         """Zeroes the state, as before an unrelated text."""
@@ -118,3 +111,42 @@ class CarryLSTM(keras.layers.Layer):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
         }
         return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("zoo")
+class ExplicitState(keras.layers.Layer):
+    """A `CarryLSTM`'s weights in a layer whose state is an argument, for any batch size.
+
+    Args:
+        lstm: The built `CarryLSTM`; its own state is neither read nor written.
+
+    Call arguments:
+        x: `(batch, steps, features)`.
+        h, c: `(batch, units)`.
+
+    Returns:
+        Outputs `(batch, steps, units)`, h and c.
+    """
+
+    def __init__(self, lstm, **kwargs):
+        super().__init__(**kwargs)
+        self.lstm = lstm
+
+    def build(self, x_shape, h_shape, c_shape):
+        if not self.lstm.built:
+            self.lstm.build((1, *x_shape[1:]))
+
+    def call(self, x, h, c):
+        return self.lstm.run(x, h, c)
+
+    def compute_output_shape(self, x_shape, h_shape, c_shape):
+        return (*x_shape[:2], self.lstm.units), h_shape, c_shape
+
+    def get_config(self):
+        lstm = keras.saving.serialize_keras_object(self.lstm)
+        return {**super().get_config(), "lstm": lstm}
+
+    @classmethod
+    def from_config(cls, config):
+        lstm = keras.saving.deserialize_keras_object(config["lstm"])
+        return cls(**{**config, "lstm": lstm})

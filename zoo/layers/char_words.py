@@ -70,9 +70,7 @@ class CharCNN(keras.layers.Layer):
                 self.add_weight(shape=shape, initializer=self.initializer, name=f"kernel{width}")
             )
             self.biases.append(
-                self.add_weight(
-                    shape=(filters,), initializer=self.initializer, name=f"bias{width}"
-                )
+                self.add_weight(shape=(filters,), initializer=self.initializer, name=f"bias{width}")
             )
 
     def call(self, characters):

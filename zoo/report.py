@@ -1,0 +1,102 @@
+"""A line of results: what was measured, by which command, of which code, on what."""
+
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+
+import keras
+
+from zoo.checkpoint import replace
+
+KEYS = (
+    "artifact model config metric value std seeds paper data budget epochs departures verdict "
+    "command commit backend hardware seconds"
+).split()
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def row(**values):
+    """A complete line of results.
+
+    Args:
+        **values: One for each of `KEYS` but `command`, `commit`, `backend` and `hardware`,
+            which are read from the process; more are kept as they are.
+
+    Returns:
+        A dictionary in the order of `KEYS`.
+
+    Raises:
+        ValueError: if a key is missing.
+    """
+    values = {
+        "command": command(),
+        "commit": commit(),
+        "backend": keras.config.backend(),
+        "hardware": hardware(),
+        **values,
+    }
+    missing = [key for key in KEYS if key not in values]
+    if missing:
+        raise ValueError(f"A line of results needs {missing}. Received: {sorted(values)}")
+    return {key: values[key] for key in [*KEYS, *(k for k in values if k not in KEYS)]}
+
+
+def append(path, line):
+    """Adds `line` to the JSON-lines file `path`, whole or not at all."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    past = path.read_text(encoding="utf-8") if path.exists() else ""
+    text = past + json.dumps(line, ensure_ascii=False) + "\n"
+    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def command():
+    """What was typed, as far as the process knows: its backend, script and arguments."""
+    script = os.path.relpath(sys.argv[0], ROOT) if os.path.exists(sys.argv[0]) else sys.argv[0]
+    words = ["python", script, *sys.argv[1:]]
+    return f"KERAS_BACKEND={keras.config.backend()} " + shlex.join(words)
+
+
+def commit():
+    """The commit of the source checkout, "+changes" if it was edited, or "not a checkout"."""
+
+    def git(*arguments):
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "not a checkout"
+
+
+def hardware():
+    """The accelerators that the backend sees, or the processor and its cores."""
+    accelerators = []
+    if keras.config.backend() == "jax":
+        accelerators = [d.device_kind for d in sys.modules["jax"].devices() if d.platform != "cpu"]
+    elif keras.config.backend() == "torch":
+        cuda = sys.modules["torch"].cuda
+        accelerators = [cuda.get_device_name(i) for i in range(cuda.device_count())]
+    elif keras.config.backend() == "tensorflow":
+        config = sys.modules["tensorflow"].config
+        devices = config.list_physical_devices("GPU") + config.list_physical_devices("TPU")
+        details = [config.experimental.get_device_details(d) for d in devices]
+        accelerators = [d.get("device_name", "accelerator") for d in details]
+    if accelerators:
+        return f"{len(accelerators)} x {accelerators[0]}"
+    return f"{len(os.sched_getaffinity(0))} cores of {_processor()}"
+
+
+def _processor():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
