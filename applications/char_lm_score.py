@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 from keras import ops
+from zoo import backend
 from zoo.applications import char_lm_state
 
 
@@ -23,7 +24,8 @@ def sequence_nll(targets, logits):
 
 def token_nll(targets, logits):
     """Negative log-likelihood of each token, in nats: `(batch, steps)`."""
-    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+    rows = ops.reshape(logits, (-1, logits.shape[-1]))
+    return ops.reshape(backend.nll(rows, ops.reshape(targets, (-1,))), ops.shape(targets))
 
 
 @keras.saving.register_keras_serializable("zoo")
