@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 from keras import ops
-from zoo import backend
 from zoo.applications import char_lm_state
+
+from zoo import backend
 
 
 def sequence_nll(targets, logits):

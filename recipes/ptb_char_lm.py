@@ -1,23 +1,30 @@
 """Greff et al. (2017), Table 1a: the character-aware language model in six variants.
 
-    python recipes/ptb_char_lm.py --variant coupled                     minutes, on two cores
-    python recipes/ptb_char_lm.py --variant coupled --budget paper      25 epochs, the large model
+    python recipes/ptb_char_lm.py --variant coupled                   minutes on two cores
+    python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
+    python recipes/ptb_char_lm.py --generate "the company"            continues a text, too
 
 The paper's test perplexities on Penn Treebank, LSTM-Char-Large: plain 92.60, residual 91.32,
 t_only 82.94, c_only 79.15, coupled 79.13, full 79.09; Kim et al. (2016) report 92.3 for
-`--size small`. Time and results of our runs stand in recipes/README.md.
+`--size small`. What our runs gave, and how long they took, stands in recipes/README.md.
+
+A run directory holds config.json, vocabulary.json, metrics.csv, perplexity.png, state.npz (from
+which a killed run goes on), best.weights.h5, model.keras, saved_model/ and results.jsonl.
+KERAS_BACKEND chooses tensorflow, jax or torch.
 """
 
 import dataclasses
 import json
+import os
 import pathlib
+import sys
 import time
 
 from absl import app, flags, logging
 
-SIZES, VARIANTS = ("small", "large"), ("plain", "residual", "t_only", "c_only", "coupled", "full")
-BUDGETS = ("smoke", "minutes", "paper")
-PAPER = {  # test perplexity: Greff et al., Table 1a; Kim et al., Table 3
+SIZES = ("small", "large")
+VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
+PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
     ("large", "plain"): 92.60,
     ("large", "residual"): 91.32,
     ("large", "t_only"): 82.94,
@@ -29,22 +36,23 @@ PAPER = {  # test perplexity: Greff et al., Table 1a; Kim et al., Table 3
 BATCH, STEPS = 20, 35  # Kim et al., main.lua: batch_size, seq_length
 LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
 EPOCHS = 25  # ibid.: max_epochs
-TOKENS = {"smoke": 2_100, "minutes": 1_000_000}  # ours: how much text is read in all
+TOKENS = {"smoke": 2_100, "minutes": 800_000}  # ours: words read in all
 
 flags.DEFINE_enum("variant", "coupled", VARIANTS, "Form of the layers between CNN and LSTM.")
 flags.DEFINE_enum("size", None, SIZES, "Default: large for --budget paper, else small.")
-flags.DEFINE_enum("budget", "minutes", BUDGETS, "How much to train; paper: 25 epochs.")
+flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "paper: 25 epochs.")
 flags.DEFINE_integer("epochs", None, "Overrides the budget's epochs.", lower_bound=1)
 flags.DEFINE_integer("seed", 3435, "Kim et al., main.lua: seed.", lower_bound=0)
 flags.DEFINE_string("data_dir", None, "Folder with [ptb.]train.txt, valid.txt, test.txt.")
+flags.DEFINE_integer("max_word_length", 65, "Longer words are cut; main.lua: max_word_l.")
 flags.DEFINE_string("run_dir", None, "Default: runs/CORPUS-SIZE-VARIANT-BUDGET-SEED.")
-flags.DEFINE_bool("resume", True, "Go on where the run directory's checkpoint is.")
-flags.DEFINE_bool("export", True, "Write a SavedModel.")
+flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
+flags.DEFINE_bool("export", True, "Write a SavedModel (needs TensorFlow).")
 flags.DEFINE_string("generate", None, 'Continue this text, e.g. "the company".')
 flags.DEFINE_integer("words", 30, "Words to generate.", lower_bound=1)
 flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "")
-flags.DEFINE_enum("jit", "auto", ["auto", "on", "off"], "Compile with XLA; auto: measured best.")
-flags.DEFINE_string("results", "recipes/results/ptb_char_lm.jsonl", "Where the row goes.")
+flags.DEFINE_enum("jit", "auto", ["auto", "on", "off"], "XLA; auto: what was measured faster.")
+flags.DEFINE_string("results", None, "Also append the line of results to this file.")
 FLAGS = flags.FLAGS
 
 
@@ -56,37 +64,38 @@ def main(argv):
     import zoo
     from zoo.datasets import ptb, text
 
-    corpus = find_corpus(ptb, text)
     size = FLAGS.size or ("large" if FLAGS.budget == "paper" else "small")
-    if FLAGS.budget == "smoke":
-        corpus = shortened(corpus, TOKENS["smoke"])
-    epochs = FLAGS.epochs or epochs_of(corpus)
-    run_dir = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
-    identity = {
-        "corpus": corpus.name,
-        "vocabulary": corpus.vocabulary.fingerprint,
-        "tokens": len(corpus.train),
-        "size": size,
-        "variant": FLAGS.variant,
-        "seed": FLAGS.seed,
-        "precision": FLAGS.precision,
-    }
-    prepare(run_dir, identity, corpus)
+    try:
+        corpus = find_corpus(ptb, text)
+        if FLAGS.budget == "smoke":
+            corpus = shortened(corpus, TOKENS["smoke"])
+        run_dir = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
+        resume = prepare(run_dir, corpus, size)
+    except ValueError as error:
+        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
 
     keras.config.set_dtype_policy(FLAGS.precision)
     zoo.seed_everything(FLAGS.seed)
+    zoo.keep_memory()
     model = zoo.char_lm(size, FLAGS.variant, corpus.vocabulary, BATCH, STEPS)
-    history, seconds = train(model, corpus, epochs, run_dir, identity)
-    finish(model, corpus, epochs, size, run_dir, history, seconds)
+    epochs = FLAGS.epochs or epochs_of(corpus)
+    try:
+        seconds = train(model, corpus, epochs, run_dir, resume)
+    except FloatingPointError as error:
+        kept = resume.path if resume.path.exists() else "none: the first epoch was not finished"
+        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error} Last good checkpoint: {kept}.")
+    finish(model, corpus, epochs, size, run_dir, resume, seconds)
+    if FLAGS.generate is not None:
+        print(generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
 
 
 def find_corpus(ptb, text):
     """Penn Treebank or the user's text; without both, the embedded corpus, said loudly."""
     try:
-        corpus = ptb.load(FLAGS.data_dir)
+        corpus = ptb.load(FLAGS.data_dir, max_word_length=FLAGS.max_word_length)
     except ptb.DownloadError as error:
         logging.warning("%s", error)
-        corpus = text.embedded()
+        corpus = text.embedded(FLAGS.max_word_length)
     if corpus.notice:
         logging.warning("%s", corpus.notice)
     return corpus
@@ -99,7 +108,7 @@ def shortened(corpus, tokens):
 
 
 def epochs_of(corpus):
-    """The budget's epochs."""
+    """The budget's epochs: the paper's, or as many as its words allow."""
     if FLAGS.budget == "paper":
         return EPOCHS
     return max(1, min(EPOCHS, TOKENS[FLAGS.budget] // len(corpus.train)))
@@ -109,39 +118,61 @@ def default_run_dir(corpus, size):
     return f"runs/{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}".lower()
 
 
-def prepare(run_dir, identity, corpus):
-    """Makes the run directory, or stops before any work is lost."""
-    from zoo.checkpoint import check_writable, replace
+def prepare(run_dir, corpus, size):
+    """Makes the run directory and its `Resume`, or raises before any work is lost."""
+    from zoo.checkpoint import Resume
     from zoo.datasets import text
+    from zoo.files import check_writable, replace
 
-    check_writable(run_dir, megabytes=1000 if identity["size"] == "large" else 300)
+    check_writable(run_dir, megabytes=1000 if size == "large" else 300)
     for part in (corpus.train, corpus.valid):
         text.streams(part, BATCH, STEPS)  # raises if the corpus is too short for one batch
-    checkpoint = run_dir / "state.npz"
-    if checkpoint.exists() and not FLAGS.resume:
-        checkpoint.unlink()
-    config = json.dumps({**identity, **FLAGS.flag_values_dict()}, indent=1, default=str)
-    replace(run_dir / "config.json", lambda path: path.write_text(config))
+    identity = {
+        "corpus": corpus.name,
+        "vocabulary": corpus.vocabulary.fingerprint,
+        "tokens": len(corpus.train),
+        "size": size,
+        "variant": FLAGS.variant,
+        "seed": FLAGS.seed,
+        "precision": FLAGS.precision,
+    }
+    resume = Resume(run_dir / "state.npz", identity=identity)
+    if not FLAGS.resume:
+        resume.path.unlink(missing_ok=True)
+    resume.check()
+    if facts := resume.read():
+        logging.info("Going on after epoch %d of %s.", facts["epoch"], resume.path)
+    settings = {**identity, "backend": os.environ.get("KERAS_BACKEND"), "command": sys.argv}
+    replace(run_dir / "config.json", lambda path: path.write_text(json.dumps(settings, indent=1)))
     corpus.vocabulary.save(run_dir / "vocabulary.json")
+    return resume
 
 
-def train(model, corpus, epochs, run_dir, identity):
-    """Kim et al.'s training in one call of `fit`; returns its history and seconds."""
+def compile_model(model, jit="auto"):
+    """Plain SGD on the sum over steps of the batch's mean loss, the global norm clipped at 5."""
+    import keras
+    from zoo.applications import char_lm_score
+
+    optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
+    compiled = {"auto": "auto", "on": True, "off": False}[jit]
+    model.compile(optimizer, loss=char_lm_score.sequence_nll, jit_compile=compiled)
+
+
+def train(model, corpus, epochs, run_dir, resume):
+    """Kim et al.'s training in one call of `fit`; returns its seconds, over all processes."""
     from zoo.applications import char_lm_score
 
     import zoo
     from zoo.datasets import text
 
-    zoo.keep_memory()
-    compile_model(model)
-    x, y = text.streams(corpus.train, BATCH, STEPS)
-    x, y = (v.reshape(-1, STEPS) for v in (x, y))  # `fit` cuts it into the same batches
+    compile_model(model, FLAGS.jit)
+    x, y = (v.reshape(-1, STEPS) for v in text.streams(corpus.train, BATCH, STEPS))
     valid = text.streams(corpus.valid, BATCH, STEPS)
     scorer = char_lm_score.Scorer(model)
     halve = zoo.callbacks.HalveOnStall()
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
     best = zoo.checkpoint.Best(run_dir / "best.weights.h5", "val_perplexity")
-    resume = zoo.checkpoint.Resume(run_dir / "state.npz", [halve, progress, best], identity)
+    resume.track[:] = [halve, progress, best]
     callbacks = [
         zoo.callbacks.StopOnNaN(),
         zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid)),
@@ -150,47 +181,28 @@ def train(model, corpus, epochs, run_dir, identity):
         best,
         resume,
     ]
-    history = model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks, shuffle=False)
-    write_history(run_dir, history.history)
-    return history.history, progress.elapsed
+    model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks, shuffle=False)
+    return progress.elapsed
 
 
-def compile_model(model):
-    """Plain SGD on the sum over steps of the batch's mean loss, the global norm clipped at 5."""
-    import keras
-    from zoo.applications import char_lm_score
-
-    jit = {"auto": "auto", "on": True, "off": False}[FLAGS.jit]
-    optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
-    model.compile(optimizer, loss=char_lm_score.sequence_nll, jit_compile=jit)
-
-
-def write_history(run_dir, history):
-    """Metrics as CSV, one line an epoch, and the curve drawn from them."""
-    from zoo.checkpoint import replace
-
-    keys = ["loss", "perplexity", "val_perplexity", "learning_rate"]
-    rows = zip(*(history[key] for key in keys), strict=True)
-    lines = [",".join(["epoch", *keys])]
-    lines += [",".join(map(str, [i, *row])) for i, row in enumerate(rows, 1)]
-    replace(run_dir / "metrics.csv", lambda path: path.write_text("\n".join(lines) + "\n"))
-
-
-def finish(model, corpus, epochs, size, run_dir, history, seconds):
-    """Test perplexities of the last and of the best epoch, on record."""
-    from zoo.applications import char_lm_score
+def finish(model, corpus, epochs, size, run_dir, resume, seconds):
+    """Curve, test perplexity of the last and of the best epoch, model, SavedModel, results."""
+    from zoo.applications import char_lm_export, char_lm_score
 
     from zoo import report
-    from zoo.checkpoint import save_weights
+    from zoo.files import save_model
 
     start = time.perf_counter()
+    history = resume.read()["history"]["history"]
+    epochs = len(history["loss"])
+    report.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
     scorer = char_lm_score.Scorer(model)
     last = scorer.contiguous(corpus.test)
-    save_weights(model, run_dir / "last.weights.h5")
+    save_model(model, run_dir / "model.keras")
+    kept = model.get_weights()
     model.load_weights(run_dir / "best.weights.h5")
     best = scorer.contiguous(corpus.test)
-    model.load_weights(run_dir / "last.weights.h5")
-    logging.info("test perplexity: last epoch %.2f, best epoch %.2f", last, best)
+    model.set_weights(kept)
     line = report.row(
         artifact="greff2017/table1a",
         model="char_lm",
@@ -199,20 +211,90 @@ def finish(model, corpus, epochs, size, run_dir, history, seconds):
         value=round(last, 3),
         std=None,
         seeds=[FLAGS.seed],
-        paper=PAPER.get((size, FLAGS.variant)) if corpus.name == "PTB" else None,
+        paper=PAPER.get((size, FLAGS.variant)),
         data=corpus.name,
         budget=FLAGS.budget,
         epochs=epochs,
-        departures=[],
-        verdict="",
+        departures=departures(corpus, epochs),
+        verdict=verdict(last, PAPER.get((size, FLAGS.variant)), departures(corpus, epochs)),
         seconds=round(seconds + time.perf_counter() - start, 1),
         test_perplexity_of_best_epoch=round(best, 3),
         best_epoch=1 + min(range(epochs), key=history["val_perplexity"].__getitem__),
-        val_perplexity=history["val_perplexity"],
+        val_perplexity=[round(value, 3) for value in history["val_perplexity"]],
     )
-    report.append(run_dir / "results.jsonl", line)
-    print(json.dumps(line))
+    for path in filter(None, [run_dir / "results.jsonl", FLAGS.results]):
+        report.append(path, line)
+    print(f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {best:.2f} with the")
+    print(
+        f"weights of epoch {line['best_epoch']}, the best on the validation text; all in {run_dir}"
+    )
+    if FLAGS.export:
+        deviation = char_lm_export.export(model, run_dir / "saved_model", corpus.vocabulary)
+        print(f"SavedModel: {run_dir / 'saved_model'}; deviates by {deviation:.1e} at most")
+
+
+def departures(corpus, epochs):
+    """What distinguishes the run from the paper's, but for Keras's single LSTM bias."""
+    found = []
+    if corpus.name != "PTB":
+        found.append(f"{corpus.name} instead of Penn Treebank")
+    if FLAGS.budget == "smoke":
+        found.append(f"{len(corpus.train)} words of training text")
+    if epochs != EPOCHS:
+        found.append(f"{epochs} of {EPOCHS} epochs")
+    if FLAGS.precision != "float32":
+        found.append(FLAGS.precision)
+    return found
+
+
+def verdict(value, paper, departures):
+    """How the value stands to the paper's; one seed has no spread to be within."""
+    if paper is None or departures:
+        return "not comparable"
+    return f"{value / paper - 1:+.1%}, one seed"
+
+
+def generate(model, vocabulary, text, num_words, seed):
+    """`text` and `num_words` more words, each drawn from the ten likeliest.
+
+    Words that the vocabulary lacks are read as its unknown word, which is never drawn.
+    """
+    import keras
+    import keras_nlp
+    from zoo.applications import char_lm_state
+
+    stateful = char_lm_state.with_state(model)
+    given = vocabulary.encode(text)[:-1]  # without the end of the sentence
+    if not len(given):
+        given = [vocabulary.end_of_sentence]
+    ops, state = keras.ops, char_lm_state.zero_state(stateful, 1)
+    prompt = ops.array([[*map(int, given), *[0] * num_words]], "int32")
+    if len(given) > 1:
+        _, *state = stateful([prompt[:, : len(given) - 1], *state])
+    never = -1 if vocabulary.unknown is None else vocabulary.unknown
+    closed = 1e9 * (ops.arange(len(vocabulary)) == never)
+
+    def next_word(prompt, state, index):
+        word = ops.slice(prompt, (0, index - 1), (1, 1))
+        logits, *state = stateful([word, *state])
+        return logits[:, 0] - closed, None, state
+
+    sampler = keras_nlp.samplers.TopKSampler(k=min(10, len(vocabulary)), seed=seed)
+    ids = sampler(next_word, prompt, cache=state, index=len(given))
+    return vocabulary.decode(ops.convert_to_numpy(ids)[0])
+
+
+def use_huge_pages():
+    """Starts the process again with an allocator that maps large buffers in 2 MB pages.
+
+    glibc reads the setting at start only. It saves a fifth to a quarter of a training step on
+    two cores: recipes/benchmark_char_lm.py.
+    """
+    setting = "glibc.malloc.hugetlb=1"
+    if sys.platform.startswith("linux") and "GLIBC_TUNABLES" not in os.environ:
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "GLIBC_TUNABLES": setting})
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     app.run(main)

@@ -1,55 +1,16 @@
 """Resuming a killed training where it was, bit for bit."""
 
 import json
-import os
 import pathlib
-import shutil
 import sys
 import zipfile
 
 import keras
 import numpy as np
 
+from zoo.files import replace, save_weights
+
 FORMAT = 1
-
-
-def replace(path, write):
-    """Calls `write(temporary)` and renames the temporary file to `path`: all or nothing."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".writing-{path.name}")
-    write(temporary)
-    with open(temporary, "rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def check_writable(folder, megabytes):
-    """Makes `folder` and proves that it takes files, before hours of work depend on it.
-
-    Args:
-        folder: Where a run will write.
-        megabytes: Room it will need.
-
-    Raises:
-        ValueError: if the folder cannot be made or written, or its disk has less room.
-    """
-    folder = pathlib.Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.write_bytes(b"\0" * 4096)
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(
-            f"Expected a folder that can be written. Received: {folder} ({error}). "
-            f"Choose another with --run_dir."
-        ) from error
-    free = shutil.disk_usage(folder).free // 2**20
-    if free < megabytes:
-        raise ValueError(
-            f"The run needs {megabytes} MB. Received: {folder}, with {free} MB free. Make room, "
-            f"or choose another folder with --run_dir."
-        )
 
 
 class Resume(keras.callbacks.Callback):
@@ -88,11 +49,30 @@ class Resume(keras.callbacks.Callback):
         """The file's facts as a dictionary, or None if there is no file."""
         return self._load()[0] if self.path.exists() else None
 
+    def check(self):
+        """Raises unless the file, if there is one, can be read and is of this run."""
+        facts = self.read()
+        if facts is None:
+            return
+        theirs, ours = facts["identity"], json.loads(json.dumps(self.identity))
+        if facts["format"] != FORMAT:
+            theirs, ours = {"format": facts["format"]}, {"format": FORMAT}
+        differing = [k for k in {**theirs, **ours} if theirs.get(k) != ours.get(k)]
+        if differing:
+            what = "; ".join(
+                f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here" for k in differing
+            )
+            raise ValueError(
+                f"Expected the checkpoint of this run. Received: {self.path}, of another "
+                f"({what}). Choose another run directory, or the other run's settings."
+            )
+
     def on_train_begin(self, logs=None):
         if not self.path.exists():
             return
+        self.check()
         facts, arrays = self._load()
-        self._check(facts)
+        self._check_variables(facts)
         for variable, key in zip(self._variables(), arrays, strict=True):
             variable.assign(arrays[key])
         for callback, state in zip(self.track, facts["callbacks"], strict=True):
@@ -156,19 +136,7 @@ class Resume(keras.callbacks.Callback):
                 f"cannot be read ({error}). Delete it to start anew."
             ) from error
 
-    def _check(self, facts):
-        theirs, ours = facts["identity"], json.loads(json.dumps(self.identity))
-        differing = [k for k in {**theirs, **ours} if theirs.get(k) != ours.get(k)]
-        if facts["format"] != FORMAT:
-            differing, theirs, ours = ["format"], facts, {"format": FORMAT}
-        if differing:
-            what = "; ".join(
-                f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here" for k in differing
-            )
-            raise ValueError(
-                f"Expected the checkpoint of this run. Received: {self.path}, of another "
-                f"({what}). Choose another run directory, or the other run's settings."
-            )
+    def _check_variables(self, facts):
         wanted = [[v.path, list(v.shape)] for v in self._variables()]
         if [shape for _, shape in wanted] != [shape for _, shape in facts["variables"]]:
             pairs = zip(wanted, facts["variables"], strict=False)
@@ -219,13 +187,3 @@ class Best(keras.callbacks.Callback):
         if self.value is None or value < self.value:
             self.value, self.epoch = value, epoch
             save_weights(self.model, self.path)
-
-
-def save_weights(model, path):
-    """`model.save_weights`, but the file at `path` is at any moment whole."""
-    path = pathlib.Path(path)
-    folder = path.parent / f".writing-{path.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_weights(folder / path.name, overwrite=True)  # Keras insists on the name's ending
-    os.replace(folder / path.name, path)
-    folder.rmdir()

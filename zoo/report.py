@@ -10,7 +10,7 @@ import sys
 
 import keras
 
-from zoo.checkpoint import replace
+from zoo.files import replace
 
 KEYS = (
     "artifact model config metric value std seeds paper data budget epochs departures verdict "
@@ -100,3 +100,29 @@ def _processor():
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def curve(path, history, metric, title):
+    """Writes `history` as CSV, one line an epoch, and `metric` drawn from it beside it as PNG.
+
+    Args:
+        path: The CSV file; the picture has its folder and the metric's name.
+        history: Lists of one number an epoch, by key, as `History.history`.
+        metric: Key to draw; `val_` and the key is drawn too if it is there.
+        title: Of the picture.
+    """
+    from matplotlib.figure import Figure
+
+    path, epochs = pathlib.Path(path), range(1, 1 + len(history[metric]))
+    lines = [["epoch", *history], *zip(epochs, *history.values(), strict=True)]
+    text = "".join(",".join(map(str, line)) + "\n" for line in lines)
+    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    figure = Figure(figsize=(6, 4), layout="constrained")  # no global state, no window
+    axes = figure.subplots()
+    for key, style, name in ((metric, "o--", "training"), (f"val_{metric}", "s-", "validation")):
+        if key in history:
+            axes.plot(epochs, history[key], style, color="black", label=name, markersize=4)
+    axes.set(xlabel="epoch", ylabel=metric, title=title, yscale="log")
+    axes.legend()
+    picture = path.with_name(f"{metric}.png")
+    replace(picture, lambda temporary: figure.savefig(temporary, format="png", dpi=120))

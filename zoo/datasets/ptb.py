@@ -15,7 +15,8 @@ import urllib.request
 from pathlib import Path
 
 from zoo.datasets import text
-from zoo.datasets.vocabulary import write_whole
+from zoo.datasets.vocabulary import MAX_WORD_LENGTH
+from zoo.files import replace
 
 # The files of Mikolov's simple-examples.tgz, byte by byte (as `text.PTB_SHA256` ensures); his own
 # page is http alone. torchtext loads them from here, too.
@@ -28,13 +29,14 @@ class DownloadError(RuntimeError):
     """Penn Treebank is not here and could not be fetched; the message has the ways out."""
 
 
-def load(data_dir=None, cache_dir=None, download=True):
+def load(data_dir=None, cache_dir=None, download=True, max_word_length=MAX_WORD_LENGTH):
     """Penn Treebank, from a folder, the cache or the network, in this order.
 
     Args:
         data_dir: Folder with the three files; no other place is tried.
         cache_dir: Folder for downloaded files; by default `$ZOO_CACHE/ptb`, or `~/.cache/zoo/ptb`.
         download: Whether to fetch what the cache lacks: one attempt, without retries.
+        max_word_length: Letters of a word; longer ones are cut.
 
     Returns:
         A `zoo.datasets.text.Corpus`.
@@ -53,7 +55,7 @@ def load(data_dir=None, cache_dir=None, download=True):
     >>> corpus.name
     'pydoc'
     """
-    return text.read_folder(find(data_dir, cache_dir, download))
+    return text.read_folder(find(data_dir, cache_dir, download), max_word_length)
 
 
 def find(data_dir=None, cache_dir=None, download=True):
@@ -70,7 +72,8 @@ def find(data_dir=None, cache_dir=None, download=True):
             for split, sha256 in text.PTB_SHA256.items():
                 path = folder / f"ptb.{split}.txt"
                 if not path.is_file():
-                    write_whole(path, fetch(URL + path.name, sha256))
+                    content = fetch(URL + path.name, sha256)
+                    replace(path, lambda file, content=content: file.write_bytes(content))
         except (OSError, http.client.HTTPException) as error:
             raise DownloadError(
                 f"Penn Treebank is not in {folder}, and its download from {URL} failed: {error}. "

@@ -10,7 +10,6 @@ arXiv:1508.06615; code: yoonkim/lstm-char-cnn, `util/BatchLoaderUnk.lua` and `ma
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -18,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+
+from zoo.files import replace
 
 UNKNOWN, END_OF_SENTENCE = "|", "+"  # Kim et al., main.lua: opt.tokens
 _, START, END = SPECIAL_CHARACTERS = " ", "{", "}"  # ibid.; pad, start, end: ids 0, 1, 2
@@ -207,7 +208,8 @@ class Vocabulary:
     def save(self, path):
         """Write the vocabulary to the JSON file `path`, whole or not at all."""
         content = asdict(self) | {"fingerprint": self.fingerprint}
-        write_whole(path, json.dumps(content, ensure_ascii=False).encode())
+        text = json.dumps(content, ensure_ascii=False)
+        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path):
@@ -231,15 +233,3 @@ class Vocabulary:
                 f"Received: {type(error).__name__}: {error}. Save it again, or delete the file."
             ) from error
         return vocabulary
-
-
-def write_whole(path, content):
-    """Write the bytes `content` to `path`: under another name first, so never in part."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)

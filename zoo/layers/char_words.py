@@ -74,7 +74,10 @@ class CharCNN(keras.layers.Layer):
             )
 
     def call(self, characters):
-        e = ops.take(self.embeddings, characters, axis=0)  # (words, slots, dim)
+        # A product, not a look-up, whose gradient is sparse on TensorFlow: from inside a `cond`
+        # it makes XLA compile every batch anew.
+        one_hot = ops.one_hot(characters, self.num_characters, dtype=self.compute_dtype)
+        e = ops.matmul(one_hot, self.embeddings)  # (words, slots, dim)
         slots, features = e.shape[1], []
         for width, kernel, bias in zip(self.widths, self.kernels, self.biases, strict=True):
             last = slots - width + 1

@@ -1,0 +1,67 @@
+"""Files that are whole or absent."""
+
+import os
+import pathlib
+import shutil
+
+
+def replace(path, write):
+    """Calls `write(temporary)` and renames the temporary file to `path`: all or nothing."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder, megabytes):
+    """Makes `folder` and proves that it takes files, before hours of work depend on it.
+
+    Args:
+        folder: Where a run will write.
+        megabytes: Room it will need.
+
+    Raises:
+        ValueError: if the folder cannot be made or written, or its disk has less room.
+    """
+    folder = pathlib.Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"Expected a folder that can be written. Received: {folder} ({error}). "
+            f"Choose another with --run_dir."
+        ) from error
+    free = shutil.disk_usage(folder).free // 2**20
+    if free < megabytes:
+        raise ValueError(
+            f"The run needs {megabytes} MB. Received: {folder}, with {free} MB free. Make room, "
+            f"or choose another folder with --run_dir."
+        )
+
+
+def save_weights(model, path):
+    """`model.save_weights`, but the file at `path` is at any moment whole."""
+    _whole(path, lambda temporary: model.save_weights(temporary, overwrite=True))
+
+
+def save_model(model, path):
+    """`model.save`, but the file at `path` is at any moment whole."""
+    _whole(path, lambda temporary: model.save(temporary, overwrite=True))
+
+
+def _whole(path, save):
+    path = pathlib.Path(path)
+    folder = path.parent / f".writing-{path.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    save(folder / path.name)  # Keras insists on the name's ending
+    os.replace(folder / path.name, path)
+    folder.rmdir()
