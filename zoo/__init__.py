@@ -10,6 +10,7 @@ from zoo import applications as applications
 from zoo import backend as backend
 from zoo import callbacks as callbacks
 from zoo import checkpoint as checkpoint
+from zoo import export as export
 from zoo.applications import char_lm as char_lm
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything

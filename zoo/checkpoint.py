@@ -127,10 +127,10 @@ class Resume(keras.callbacks.Callback):
 
     def _load(self):
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in sorted(file.files) if key != "facts"}
                 return json.loads(str(file["facts"])), arrays
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"Expected a checkpoint that `zoo.Resume` wrote. Received: {self.path}, which "
                 f"cannot be read ({error}). Delete it to start anew."
