@@ -272,7 +272,7 @@ def generate(model, vocabulary, text, num_words, seed):
     if len(given) > 1:
         _, *state = stateful([prompt[:, : len(given) - 1], *state])
     never = -1 if vocabulary.unknown is None else vocabulary.unknown
-    closed = 1e9 * (ops.arange(len(vocabulary)) == never)
+    closed = ops.where(ops.arange(len(vocabulary)) == never, 1e9, 0.0)
 
     def next_word(prompt, state, index):
         word = ops.slice(prompt, (0, index - 1), (1, 1))
