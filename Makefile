@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install -c constraints.txt
 BACKENDS := tensorflow jax torch
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test results lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -25,6 +25,9 @@ test: lint  ## lint, then the tests on every backend
 		KERAS_BACKEND=$$backend $(BIN)/python -m pytest || failed="$$failed $$backend"; \
 	done; \
 	test -z "$$failed" || { echo "Tests failed on:$$failed" >&2; exit 1; }
+
+results: $(VENV)/base.stamp  ## make the table of recipes/README.md from recipes/results
+	$(BIN)/python recipes/tabulate.py
 
 lint: $(VENV)/dev.stamp  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
