@@ -27,7 +27,7 @@ test: lint  ## lint, then the tests on every backend
 	test -z "$$failed" || { echo "Tests failed on:$$failed" >&2; exit 1; }
 
 results: $(VENV)/base.stamp  ## make the table of recipes/README.md from recipes/results
-	$(BIN)/python recipes/tabulate.py
+	$(BIN)/python recipes/results_table.py
 
 lint: $(VENV)/dev.stamp  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check

@@ -1,6 +1,6 @@
 """Writes the table of recipes/README.md from the lines of recipes/results/*.jsonl.
 
-    python recipes/tabulate.py
+    python recipes/results_table.py
 
 One table an artifact, one row a line of results, the paper's value beside ours, and under it the
 departures from the paper. What is not in the lines is not in the table.
@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-START, END = "<!-- made by tabulate.py -->", "<!-- end -->"
+START, END = "<!-- made by results_table.py -->", "<!-- end -->"
 HEAD = (
     "| model | data | epochs | seeds | {metric} | paper | verdict | departures | hardware, time |"
 )

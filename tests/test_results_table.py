@@ -6,9 +6,11 @@ import pytest
 
 from harness import ROOT
 
-spec = importlib.util.spec_from_file_location("tabulate", ROOT / "recipes" / "tabulate.py")
-tabulate = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tabulate)
+spec = importlib.util.spec_from_file_location(
+    "results_table", ROOT / "recipes" / "results_table.py"
+)
+table = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(table)
 
 ROW = {
     "artifact": "greff2017/table1a",
@@ -34,16 +36,16 @@ ROW = {
 
 def test_the_table_in_the_readme_equals_the_lines_on_record():
     text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
-    assert tabulate.with_table(text, tabulate.lines(ROOT / "recipes" / "results")) == text
+    assert table.with_table(text, table.lines(ROOT / "recipes" / "results")) == text
 
 
 def test_a_row_shows_value_paper_departures_and_time():
-    assert tabulate.cells(ROW) == (
+    assert table.cells(ROW) == (
         "| char_lm small, full (jax) | PTB | 2 | 1 | 91.235 | 79.09 | not comparable "
         "| 2 of 25 epochs | 2 cores, 10 min |"
     )
 
 
 def test_a_text_without_the_marks_is_refused():
-    with pytest.raises(ValueError, match="made by tabulate"):
-        tabulate.with_table("no marks", [ROW])
+    with pytest.raises(ValueError, match="made by results_table"):
+        table.with_table("no marks", [ROW])
