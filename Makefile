@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -c constraints.txt
 BACKENDS := tensorflow jax torch
+MARK := not slow
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test results lint format clean
@@ -19,10 +20,10 @@ demo: $(VENV)/base.stamp  ## train the character-aware language model for minute
 	KERAS_BACKEND=$${KERAS_BACKEND:-tensorflow} \
 		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
 
-test: lint  ## lint, then the tests on every backend
+test: lint  ## lint, then the tests on every backend; MARK=slow: the long ones
 	@failed=; for backend in $(BACKENDS); do \
 		echo "== KERAS_BACKEND=$$backend"; \
-		KERAS_BACKEND=$$backend $(BIN)/python -m pytest || failed="$$failed $$backend"; \
+		KERAS_BACKEND=$$backend $(BIN)/python -m pytest -m '$(MARK)' || failed="$$failed $$backend"; \
 	done; \
 	test -z "$$failed" || { echo "Tests failed on:$$failed" >&2; exit 1; }
 

@@ -8,6 +8,7 @@ from zoo.applications import char_lm_state
 from zoo import backend
 
 
+@keras.saving.register_keras_serializable("zoo")
 def sequence_nll(targets, logits):
     """Negative log-likelihood of each sequence, summed over its steps, in nats.
 

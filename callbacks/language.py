@@ -20,7 +20,7 @@ class CarryState(keras.callbacks.Callback):
     def on_test_begin(self, logs=None):
         self.kept = [(v, keras.ops.copy(v)) for v in self._states()]
         for variable, _ in self.kept:
-            variable.assign(keras.ops.zeros_like(variable))
+            variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
 
     def on_test_end(self, logs=None):
         for variable, value in self.kept:

@@ -1,6 +1,5 @@
 """The language-model recipe as its user meets it: runs, resumes, refuses."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -17,17 +16,6 @@ from absl.testing import flagsaver
 from harness import ROOT, fresh_python
 
 RECIPE = ROOT / "recipes" / "ptb_char_lm.py"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    spec = importlib.util.spec_from_file_location("ptb_char_lm", RECIPE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ptb_char_lm"] = module
-    spec.loader.exec_module(module)
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["ptb_char_lm.py"])
-    return module
 
 
 def write_corpus(folder, words=5_600):

@@ -20,6 +20,7 @@ def distinct(ids, size):
 
     Example:
 
+    >>> from keras import ops
     >>> values, inverse, count = distinct(ops.array([7, 3, 7]), size=2)
     >>> ops.convert_to_numpy(values).tolist(), ops.convert_to_numpy(inverse).tolist(), int(count)
     ([3, 7], [1, 0, 1], 2)

@@ -92,8 +92,8 @@ class CarryLSTM(keras.layers.Layer):
 
     def reset_state(self):
         """Zeroes the state, as before an unrelated text."""
-        self.h.assign(ops.zeros_like(self.h))
-        self.c.assign(ops.zeros_like(self.c))
+        for variable in (self.h, self.c):
+            variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     def save_own_variables(self, store):
         for name in ("kernel", "recurrent_kernel", "bias"):
