@@ -42,7 +42,7 @@ flags.DEFINE_list("sizes", list(recipe.SIZES), "Models to measure.")
 flags.DEFINE_list("peers", list(PEERS), "Whom to measure beside ours, torch if installed.")
 flags.DEFINE_integer("rounds", 5, "How often each is measured.", lower_bound=1)
 flags.DEFINE_integer("steps_per_round", 40, "Batches trained in a round.", lower_bound=1)
-flags.DEFINE_integer("eval_steps", None, "Batches scored in a round; default: all.", lower_bound=1)
+flags.DEFINE_integer("eval_steps", None, "Batches scored; default: all of valid.", lower_bound=1)
 for option, known in (("sizes", recipe.SIZES), ("peers", PEERS)):
     flags.register_validator(option, set(known).issuperset, f"must be some of {known}")
 FLAGS = flags.FLAGS
@@ -69,8 +69,8 @@ def main(argv):
         needed = necessary(SIZES[size], corpus.vocabulary, rounds)
         for task in TASKS:
             speeds[task]["bound"] = rates / needed[task]
-        seconds = round(time.perf_counter() - begin, 1)
-        line = report.row(**facts(size, corpus, speeds, rates, needed, last), seconds=seconds)
+        measured = facts(size, corpus, speeds, rates, needed, last)
+        line = report.row(**measured, seconds=round(time.perf_counter() - begin, 1))
         show(line, corpus.notice, speeds, rates, last)
         if FLAGS.results:
             report.append(FLAGS.results, line)
@@ -82,11 +82,10 @@ def batches(corpus, text):
     some = np.arange(FLAGS.eval_steps or len(x)) % len(x)
     evaluate = [(x[some], y[some])] * FLAGS.rounds
     x, y = text.streams(corpus.train, BATCH, STEPS)
-    wanted = FLAGS.rounds * FLAGS.steps_per_round
-    if wanted > len(x):
-        logging.warning("The text has %d batches; it is repeated to make %d.", len(x), wanted)
-    parts = np.split(np.arange(wanted) % len(x), FLAGS.rounds)
-    return {"train": [(x[part], y[part]) for part in parts], "evaluate": evaluate}
+    wanted = np.arange(FLAGS.rounds * FLAGS.steps_per_round).reshape(FLAGS.rounds, -1)
+    if wanted.size > len(x):
+        logging.warning("The text's %d batches are repeated to make %d.", len(x), wanted.size)
+    return {"train": [(x[part], y[part]) for part in wanted % len(x)], "evaluate": evaluate}
 
 
 def measure(names, size, config, vocabulary, rounds):
@@ -99,9 +98,8 @@ def measure(names, size, config, vocabulary, rounds):
             pipe.recv()  # it is ready
         print(f"\n{'warm-up, seconds':18}{'train':>10}{'evaluate':>10}   (compilation included)")
         for name, pipe in pipes.items():
-            few = [[v[:WARM_UP] for v in rounds[task][0]] for task in TASKS]
-            train, evaluate = (ask(pipe, *work)["seconds"] for work in zip(TASKS, few, strict=True))
-            print(f"{name:18}{train:10.1f}{evaluate:10.1f}", flush=True)
+            warm = [ask(pipe, t, [v[:WARM_UP] for v in rounds[t][0]])["seconds"] for t in TASKS]
+            print(f"{name:18}{warm[0]:10.1f}{warm[1]:10.1f}", flush=True)
         for index in range(FLAGS.rounds):
             for task in TASKS:
                 for name, pipe in pipes.items():
@@ -225,11 +223,13 @@ def product_rate(*sizes):
     for dtype in {"float32", config.dtype_policy().compute_dtype}:
         for m, k, n in sizes:
             a, b = (random.uniform(shape, dtype=dtype) for shape in ((m, k), (k, n)))
-            for repeats in (1, 2, 4, 4, 4):  # ours
+            repeats, seconds = 1, 0
+            while seconds < 0.5:  # ours: long enough for a clock, and warm
                 begin = time.perf_counter()
                 products = [ops.matmul(a, b) for _ in range(repeats)]
                 ops.convert_to_numpy(products[-1][0, 0])  # waits for the device
-                best = max(best, repeats * m * k * n / (time.perf_counter() - begin))
+                seconds = time.perf_counter() - begin
+                best, repeats = max(best, repeats * m * k * n / seconds), 2 * repeats
     return best
 
 

@@ -81,6 +81,8 @@ class CarryLSTM(keras.layers.Layer):
                 f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or use "
                 f"`ExplicitState`."
             )
+        # TensorFlow may learn the batch size at run time only, and would broadcast the state.
+        x = ops.reshape(x, (self.h.shape[0], ops.shape(x)[1], x.shape[-1]))
         # A copy, because torch would see the variable it differentiates change in place.
         y, h, c = self.run(x, *(ops.stop_gradient(ops.copy(v)) for v in (self.h, self.c)))
         self.h.assign(ops.cast(ops.stop_gradient(h), self.h.dtype))

@@ -172,7 +172,7 @@ class CharWordEmbedding(keras.layers.Layer):
         else:
             words, inverse, count = backend.distinct(flat, self.max_distinct)
             vectors = ops.cond(
-                count <= len(words) if isinstance(count, int) else count <= self.max_distinct,
+                count <= words.shape[0],
                 lambda: ops.take(self.encode(words), inverse, axis=0),
                 lambda: self.encode(flat),
             )
