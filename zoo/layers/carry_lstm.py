@@ -61,12 +61,9 @@ class CarryLSTM(keras.layers.Layer):
         for name, shape, initializer in zip(names, shapes, initializers, strict=True):
             weight = self.add_weight(shape=shape, initializer=initializer, name=name)
             setattr(self, name, weight)
-        self.h, self.c = (
-            self.add_weight(
-                shape=(batch, self.units), initializer="zeros", trainable=False, name=name
-            )
-            for name in "hc"
-        )
+        state = {"shape": (batch, self.units), "initializer": "zeros", "trainable": False}
+        # Without `autocast=False`, torch in mixed precision would assign to a copy.
+        self.h, self.c = (self.add_weight(**state, autocast=False, name=name) for name in "hc")
 
     def run(self, x, h, c):
         """Outputs `(batch, steps, units)` and last state from the state `h`, `c`, any batch."""

@@ -35,7 +35,7 @@ class HighwayDense(Skip):
     >>> import numpy as np
     >>> layer = HighwayDense(gate_bias=-100.0)  # closed gates carry
     >>> x = np.array([[1.0, -2.0, 3.0]], "float32")
-    >>> np.asarray(layer(x)).tolist()
+    >>> keras.ops.convert_to_numpy(layer(x)).tolist()
     [[1.0, -2.0, 3.0]]
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, equations 2 and 3;
