@@ -60,7 +60,7 @@ def cells(row):
     values = (
         f"{row['model']} {config} ({row['backend']})",
         row["data"],
-        row["epochs"],
+        row["budget"] if row["epochs"] is None else row["epochs"],
         len(row["seeds"]),
         f"{row['value']:.5g}{spread}",
         "" if row["paper"] is None else row["paper"],
