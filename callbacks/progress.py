@@ -1,6 +1,7 @@
 """Progress that a person reads: how fast, how far, how long still."""
 
 import time
+from functools import partial
 
 import keras
 
@@ -14,13 +15,14 @@ class Progress(keras.callbacks.Callback):
         per_batch: Tokens or examples in a batch.
         unit: Their name.
         seconds: Time between two lines.
-        say: Where the lines go.
+        say: Where the lines go; `None` prints them.
     """
 
-    def __init__(self, epochs, batches, per_batch, unit="tokens", seconds=20.0, say=print):
+    def __init__(self, epochs, batches, per_batch, unit="tokens", seconds=20.0, say=None):
         super().__init__()
         self.epochs, self.batches, self.per_batch = epochs, batches, per_batch
-        self.unit, self.seconds, self.say = unit, seconds, say
+        self.unit, self.seconds = unit, seconds
+        self.say = say or partial(print, flush=True)  # a log is read while it grows
         self.elapsed = 0.0  # of finished epochs; `Resume` may track it
 
     def on_train_begin(self, logs=None):
