@@ -10,18 +10,10 @@ from keras import ops
 import zoo
 from gradients import assert_close, gradients
 from harness import run_layer_test
+from spelled import TC
 from zoo.initializers import Uniform
 from zoo.layers.skip import GateBias
 
-# Guideline 9, the second spelling of Table 1a: y = H·T + x·C.
-TC = {
-    "plain": "10",
-    "residual": "11",
-    "t_only": "T1",
-    "c_only": "1C",
-    "coupled": "Tt",
-    "full": "TC",
-}
 NUM_WEIGHTS = {"plain": 2, "residual": 2, "t_only": 4, "c_only": 4, "coupled": 4, "full": 6}
 
 
@@ -180,7 +172,14 @@ def test_an_unknown_variant_is_an_error_at_construction():
 
 def test_a_layer_made_from_its_config_computes_the_same():
     layer = zoo.HighwayDense(
-        4, "tanh", "full", -3.0, "he_normal", Uniform(0.05), stage=2, name="block03"
+        4,
+        "tanh",
+        "full",
+        -3.0,
+        kernel_initializer="he_normal",
+        bias_initializer=Uniform(0.05),
+        stage=2,
+        name="block03",
     )
     layer.build((None, 4))
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))

@@ -39,3 +39,27 @@ def form(variant):
             f"(Greff et al. 2017, Table 1a). Received: variant={variant!r}"
         )
     return FORMS[variant]
+
+
+def gate_bias(depth):
+    """The initial bias of T for a network of `depth` layers: -1, -2, -3 at 10, 20, 30.
+
+    Args:
+        depth: Layers, at least one.
+
+    Returns:
+        A logit.
+
+    Raises:
+        ValueError: if `depth` is not positive.
+
+    Example:
+
+    >>> [gate_bias(depth) for depth in (9, 19, 32)]
+    [-1.0, -2.0, -3.0]
+
+    Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.2.
+    """
+    if depth < 1:
+        raise ValueError(f"`depth` must be at least 1. Received: depth={depth!r}")
+    return -max(1.0, float(round(depth / 10)))

@@ -4,4 +4,5 @@ from zoo.backend.allocator import keep_memory as keep_memory
 from zoo.backend.distinct import distinct as distinct
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.nll import nll as nll
+from zoo.backend.scan import scan_layers as scan_layers
 from zoo.backend.seeding import seed_everything as seed_everything

@@ -2,11 +2,11 @@
 
 import keras
 
-from zoo.layers.skip import GateBias, Skip
+from zoo.layers.highway import Highway
 
 
 @keras.saving.register_keras_serializable("zoo")
-class HighwayDense(Skip):
+class HighwayDense(Highway):
     """A fully connected layer that learns which features to rewrite and which to carry.
 
     y = H(x) · T(x) + x · C(x), elementwise, with H(x) = activation(x W_H + b_H), the gates
@@ -22,7 +22,8 @@ class HighwayDense(Skip):
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12; C starts at `-gate_bias`.
         kernel_initializer: Of H, T and C.
         bias_initializer: Of H's bias; the gates' biases start at it plus their logit.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `kernel_initializer` and `bias_initializer` (see above), `stage` (see `Skip`),
+            `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
     Output shape: `(batch, ..., units)`.
@@ -42,55 +43,11 @@ class HighwayDense(Skip):
     Greff et al. (2017), arXiv:1612.07771, Table 1a.
     """
 
-    def __init__(
-        self,
-        units=None,
-        activation="relu",
-        variant="coupled",
-        gate_bias=-2.0,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
-    ):
-        super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        if units is not None and (not isinstance(units, int) or units < 1):
-            raise ValueError(
-                f"`units` must be a positive integer, or None for the input's width. "
-                f"Received: units={units!r}"
-            )
-        self.units = units
-        self.activation = keras.activations.get(activation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.width = units
+    width_argument, before = "units", "Dense"
 
-    def build(self, input_shape):
-        width = input_shape[-1]
-        if width is None or self.units not in (None, width):
-            raise ValueError(
-                f"`HighwayDense` keeps its width, so `units` must equal the input's last axis. "
-                f"Received: units={self.units}, input shape={tuple(input_shape)}. "
-                f"Put a Dense({self.units or 'units'}) before it."
-            )
-        self.width = width
-        super().build(input_shape)
+    def __init__(self, units=None, activation="relu", variant="coupled", gate_bias=-2.0, **kwargs):
+        super().__init__(units, activation, variant, gate_bias, **kwargs)
+        self.units = units
 
     def branch(self, name, bias):
-        draw = self.bias_initializer.clone()
-        return keras.layers.Dense(
-            self.width,
-            activation=self.activation if bias is None else "sigmoid",
-            kernel_initializer=self.kernel_initializer.clone(),
-            bias_initializer=draw if bias is None else GateBias(bias, draw),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def get_config(self):
-        own = {
-            "units": self.units,
-            "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
-        return {**super().get_config(), **own}
+        return keras.layers.Dense(self.width, **self.of_branch(name, bias))

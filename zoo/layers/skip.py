@@ -50,14 +50,15 @@ class Skip(keras.layers.Layer):
         super().__init__(**kwargs)
         self.form = gating.form(variant)
         self.variant, self.gate_bias, self.stage = variant, gate_bias, stage
-        self.transform = self.transform_gate = self.carry_gate = None
+        self.transform = self.transform_gate = self.carry_gate = self.shortcut = None
+        self.opens_stage = False  # whether it changes the shape, and so projects what it carries
 
     def branch(self, name, bias):
-        """A new layer for `name`: "transform", "transform_gate" or "carry_gate".
+        """A new layer for `name`: "transform", "transform_gate", "carry_gate" or "shortcut".
 
         Args:
             name: What the branch is; the layer's name.
-            bias: The gate's initial logit, or None for H.
+            bias: A gate's initial logit; None for H and the shortcut.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its branches are made.")
 
@@ -67,15 +68,25 @@ class Skip(keras.layers.Layer):
             self.transform_gate = self.branch("transform_gate", self.gate_bias)
         if "c" in self.form.gates:
             self.carry_gate = self.branch("carry_gate", -self.gate_bias)
-        for branch in (self.transform, self.transform_gate, self.carry_gate):
+        if self.opens_stage and self.variant != "plain":  # which carries nothing
+            self.shortcut = self.branch("shortcut", None)
+        for branch in (self.transform, self.transform_gate, self.carry_gate, self.shortcut):
             if branch is not None:
                 branch.build(input_shape)
 
-    def parts(self, x):
-        """Everything the papers have a letter for, by letter: x, h, t, c (if present), y."""
-        h = self.transform(x)
-        t = self.transform_gate(x) if self.transform_gate else None
-        c = self.carry_gate(x) if self.carry_gate else None
+    def parts(self, x, **context):
+        """Everything the papers have a letter for, by letter: x, h, t, c (if present), y.
+
+        Where the block changes the shape, x is what it carries: the projected input.
+
+        Args:
+            x: The input.
+            **context: What `call` takes beside it; passed to every branch.
+        """
+        h = self.transform(x, **context)
+        t = self.transform_gate(x, **context) if self.transform_gate else None
+        c = self.carry_gate(x, **context) if self.carry_gate else None
+        x = self.shortcut(x, **context) if self.shortcut else x
         y = self.form.combine(h, x, t, c)
         parts = {"x": x, "h": h, "t": t, "c": c, "y": y}
         return {name: part for name, part in parts.items() if part is not None}

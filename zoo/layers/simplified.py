@@ -1,0 +1,202 @@
+"""The pair of blocks that map onto each other exactly: one convolution, with a skip or not."""
+
+import keras
+from keras import ops
+
+from zoo.initializers import HardtMa, KaimingNormal
+from zoo.layers.skip import Skip
+
+IDENTITIES = ("pad", "duplicate")
+
+
+class Identity(keras.layers.Layer):
+    """S(x): every `strides`-th pixel; channels padded with zeros, or repeated, up to `filters`.
+
+    Args:
+        filters: Channels of the output.
+        strides: In pixels.
+        kind: "pad" or "duplicate".
+        **kwargs: `name`, `dtype`.
+    """
+
+    def __init__(self, filters, strides, kind, **kwargs):
+        super().__init__(**kwargs)
+        self.filters, self.strides, self.kind = filters, strides, kind
+
+    def call(self, x):
+        if self.strides > 1:
+            x = x[:, :: self.strides, :: self.strides, :]
+        more = self.filters - x.shape[-1]
+        if not more:
+            return x
+        if self.kind == "duplicate":
+            return ops.concatenate([x] * (self.filters // x.shape[-1]), axis=-1)
+        # not ops.pad: TensorFlow 2.21 crashes in the gradient of a pad of a strided slice
+        zeros = ops.zeros((*ops.shape(x)[:-1], more), x.dtype)
+        return ops.concatenate([x, zeros], axis=-1)
+
+
+class Simplified(Skip):
+    """What `SimplifiedPlain` and `SimplifiedResidual` share: y = ReLU(conv(x) + b [+ S(x)]).
+
+    Args:
+        filters: Channels of the output.
+        kernel_size: Side of the kernel, in pixels; odd, so that it has a centre.
+        strides: In pixels.
+        identity: S where channels grow: "pad" puts x into the first channels and zeros into the
+            rest; "duplicate" repeats it.
+        kernel_initializer: Of the convolution; `None` is `initial()`.
+        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+
+    Raises:
+        ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
+    """
+
+    kind = initial = None  # the variant, and the paper's initializer for it
+
+    def __init__(
+        self,
+        filters,
+        kernel_size=3,
+        strides=1,
+        identity="pad",
+        kernel_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(variant=self.kind, **kwargs)
+        for name, value in (("filters", filters), ("strides", strides)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        if not isinstance(kernel_size, int) or kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(
+                f"`kernel_size` must be odd: the identity sits at the kernel's centre. "
+                f"Received: kernel_size={kernel_size!r}"
+            )
+        if identity not in IDENTITIES:
+            raise ValueError(
+                f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}"
+            )
+        self.filters, self.kernel_size, self.strides = filters, kernel_size, strides
+        self.identity = identity
+        self.kernel_initializer = keras.initializers.get(kernel_initializer or self.initial())
+
+    def build(self, input_shape):
+        channels = input_shape[-1]
+        unreachable = channels is None or self.filters < channels
+        if self.identity == "duplicate" and not unreachable:
+            unreachable = self.filters % channels > 0
+        if unreachable:
+            raise ValueError(
+                f"An identity from {channels} channels to {self.filters} does not exist with "
+                f"identity={self.identity!r}: 'pad' needs as many or more, 'duplicate' a multiple. "
+                f"Received: input shape={tuple(input_shape)}, filters={self.filters}"
+            )
+        self.opens_stage = self.strides > 1 or channels != self.filters
+        super().build(input_shape)
+
+    def branch(self, name, bias):
+        if name == "shortcut":
+            return Identity(
+                self.filters, self.strides, self.identity, dtype=self.dtype_policy, name=name
+            )
+        return SymmetricConv2D(
+            self.filters,
+            self.kernel_size,
+            self.strides,
+            padding="same" if self.strides == 1 else "valid",
+            data_format="channels_last",
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def parts(self, x):
+        parts = super().parts(x)
+        return {**parts, "y": ops.relu(parts["y"])}
+
+    def compute_output_shape(self, input_shape):
+        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
+        return (input_shape[0], *sides, self.filters)
+
+    def get_config(self):
+        own = {
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "identity": self.identity,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+        config = {**super().get_config(), **own}
+        return {key: value for key, value in config.items() if key not in ("variant", "gate_bias")}
+
+
+class SymmetricConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel is centred on pixels 0, s, 2s, ... at stride s.
+
+    Keras's "same" padding of an even side at stride 2 centres it on 1, 3, 5, ..., between which
+    and the identity's pixels there is no mapping. So zeros go to both sides.
+    """
+
+    def call(self, x):
+        if self.padding == "valid":
+            side = (self.kernel_size[0] // 2,) * 2
+            x = ops.pad(x, [(0, 0), side, side, (0, 0)])
+        return super().call(x)
+
+
+@keras.saving.register_keras_serializable("zoo")
+class SimplifiedPlain(Simplified):
+    """y = ReLU(conv(x) + b): the block that a `SimplifiedResidual` maps onto exactly.
+
+    Args:
+        filters: Channels of the output, at least the input's.
+        kernel_size: Side of the kernel, in pixels; odd.
+        strides: In pixels; zeros are padded symmetrically.
+        identity: Which identity its kernel contains: "pad" or "duplicate"; see `Simplified`.
+        kernel_initializer: `None` is `KaimingNormal()`, the paper's KWI.
+        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+
+    Input shape: `(batch, height, width, channels)`.
+    Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
+
+    Raises:
+        ValueError: for another `identity`, an even kernel, or too few `filters`.
+
+    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
+    Stability", equation 1.
+    """
+
+    kind, initial = "plain", KaimingNormal
+
+
+@keras.saving.register_keras_serializable("zoo")
+class SimplifiedResidual(Simplified):
+    """y = ReLU(S(x) + conv(x) + b): one convolution around an identity, rectified after the sum.
+
+    Args:
+        filters: Channels of the output, at least the input's.
+        kernel_size: Side of the kernel, in pixels; odd.
+        strides: In pixels; S and the convolution's centre take the same pixels.
+        identity: S where channels grow: "pad" puts x into the first channels and zeros into the
+            rest; "duplicate" repeats it.
+        kernel_initializer: `None` is `HardtMa()`, the paper's HMWI.
+        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+
+    Input shape: `(batch, height, width, channels)`.
+    Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
+
+    Raises:
+        ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
+
+    Example:
+
+    >>> layer = SimplifiedResidual(2, kernel_initializer="zeros")  # then it rectifies S(x) = x
+    >>> x = keras.ops.reshape(keras.ops.arange(-4.0, 4.0), (1, 2, 2, 2))
+    >>> keras.ops.convert_to_numpy(layer(x)).ravel().tolist()
+    [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0]
+
+    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
+    Stability", equation 1.
+    """
+
+    kind, initial = "residual", HardtMa
