@@ -26,7 +26,11 @@ MAY_IMPORT = {  # folder -> zoo.* packages it may use
 BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
 PEERS = {"recipes/peer_char_lm_torch.py"}  # what a benchmark compares with, outside the zoo
-IN_FUNCTIONS = {"zoo/export.py"}  # SavedModel and ONNX are TensorFlow's and torch's own
+IN_FUNCTIONS = {
+    "zoo/export.py",  # SavedModel and ONNX are TensorFlow's and torch's own
+    "zoo/datasets/imagenet.py",  # tf.data feeds every backend
+    "recipes/benchmark_imagenet.py",  # and the pipeline it is compared with
+}
 MAX_LINES = 300
 IMPORT_SECONDS = 0.2
 

@@ -1,0 +1,221 @@
+"""What the papers do to their images before and during training. NumPy alone, float32, NHWC.
+
+Every random function draws from the `numpy.random.Generator` it is given, so all backends train
+on the same pictures (`zoo.datasets.batches`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CHUNK = 1024  # images that are float at a time; ours: 12 MB of CIFAR
+
+
+def global_contrast_normalize(images, epsilon=10.0):
+    """(x - mean) / sqrt(variance + epsilon), over all values of each image.
+
+    Args:
+        images: Of shape `(num_images, height, width, channels)`, values from 0 to 255.
+        epsilon: Keeps flat images flat, in squared grey levels. Srivastava et al. do not give
+            theirs; 10 is pylearn2's, whose data FitNets used.
+
+    Returns:
+        float32 array of the same shape.
+
+    Example:
+
+    >>> global_contrast_normalize(np.array([[[[9.0], [15.0]]], [[[7.0], [7.0]]]]), 7.0).tolist()
+    [[[[-0.75], [0.75]]], [[[0.0], [0.0]]]]
+    """
+    images = _checked(images).astype("float32")
+    images -= images.mean(axis=(1, 2, 3), keepdims=True)
+    variance = np.square(images).mean(axis=(1, 2, 3), keepdims=True)
+    return images / np.sqrt(variance + np.float32(epsilon))
+
+
+def mean_image(train):
+    """The mean of each pixel and channel over the images: float32, `(height, width, channels)`."""
+    return _checked(train).mean(axis=0, dtype="float64").astype("float32")
+
+
+def pad(images, pixels, fill="constant"):
+    """Images with `pixels` more on each of the four sides.
+
+    Args:
+        images: Of shape `(num_images, height, width, channels)`.
+        pixels: Width of the margin.
+        fill: "constant" for zeros; "edge" repeats the outermost pixel (Keras calls it nearest).
+    """
+    return np.pad(_checked(images), ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0)), fill)
+
+
+def random_crop(images, height, width, generator):
+    """A window of `height` x `width` of each image, all positions equally likely.
+
+    Raises:
+        ValueError: if the images are smaller than the window.
+
+    Example:
+
+    >>> rows = np.arange(5.0).reshape(1, 5, 1, 1)
+    >>> random_crop(rows, 3, 1, np.random.default_rng(0)).ravel().tolist()
+    [2.0, 3.0, 4.0]
+    """
+    num_images, rows, columns, channels = _checked(images).shape
+    if not (0 < height <= rows and 0 < width <= columns):
+        raise ValueError(
+            f"`height` and `width` must fit into the images, which are {rows} x {columns}. "
+            f"Received: height={height}, width={width}. Pad the images first."
+        )
+    top = generator.integers(rows - height + 1, size=num_images)
+    left = generator.integers(columns - width + 1, size=num_images)
+    lines = np.ascontiguousarray(images).reshape(num_images, rows, columns * channels)
+    windows = np.lib.stride_tricks.sliding_window_view(lines, (height, width * channels), (1, 2))
+    windows = windows[:, :, ::channels]  # (image, top, left, height, width * channels)
+    crops = windows[np.arange(num_images), top, left]
+    return crops.reshape(num_images, height, width, channels)
+
+
+def random_mirror(images, generator):
+    """Each image as it is or, with probability 1/2, its left and right exchanged."""
+    mirrored = generator.random(len(_checked(images))) < 0.5
+    images = images.copy()
+    images[mirrored] = images[mirrored, :, ::-1]
+    return images
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A paper's preprocessing as data; `fit` makes a `Preprocessing` of it.
+
+    Args:
+        contrast: Whether to normalise each image's contrast first.
+        center: Whether to subtract the mean image of the training set.
+        scale: What to divide by; "std" for one standard deviation, of all values of the
+            training set before the mean image is subtracted.
+        shift: Pixels by which training images move at most, up, down, left and right.
+        fill: What appears at the border, see `pad`.
+        mirror: Whether every other training image is mirrored.
+    """
+
+    contrast: bool = False
+    center: bool = False
+    scale: float | str = 1.0
+    shift: int = 0
+    fill: str = "constant"
+    mirror: bool = False
+
+
+RECIPES = {
+    # Srivastava et al. (2015), 3.1; brainstorm's preparation of MNIST
+    "highway_mlp": Recipe(scale=255.0),
+    # flukeskywalker/highway-networks, "mnist-10layers": 0.00390625 x
+    "highway_mnist": Recipe(scale=256.0),
+    # ibid., README: contrast normalised, padded by 8; the mean image; crops; mirror.
+    "highway_cifar": Recipe(contrast=True, center=True, shift=8, mirror=True),
+    # Jastrzebski et al. (2018) do not say; the first author's later code (src/data.py) does:
+    # (x - mean image) / std(x), Keras's shift by 0.125 with nearest fill, flip. Departure: -4 to 4
+    # equally likely; Keras rounded a real number then, so -4 and 4 came half as often.
+    "jastrzebski_cifar": Recipe(center=True, scale="std", shift=4, fill="edge", mirror=True),
+    # He et al. (2015), 4.2: per-pixel mean subtracted, 4 pixels padded, crop or its mirror image.
+    "he_cifar": Recipe(center=True, scale=255.0, shift=4, mirror=True),  # scale: ours
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Preprocessing:
+    """A recipe with what it takes from its training set: (x - mean) / scale, and augmentation.
+
+    Args:
+        recipe: The `Recipe`.
+        mean: What is subtracted: an image, or 0.
+        scale: What it is divided by.
+
+    Example:
+
+    >>> train = np.arange(2 * 4 * 4 * 3, dtype="uint8").reshape(2, 4, 4, 3)
+    >>> prepare = fit("highway_cifar", train)
+    >>> prepare(train).shape  # for evaluation
+    (2, 4, 4, 3)
+    >>> prepare.augment(train, np.random.default_rng(0)).shape  # for training
+    (2, 4, 4, 3)
+    """
+
+    recipe: Recipe
+    mean: np.ndarray | float
+    scale: float
+
+    def __call__(self, images):
+        """The images as the network sees them in evaluation, float32."""
+        images = _contrast(self.recipe, images)
+        if np.shape(self.mean) not in ((), images.shape[1:]):
+            raise ValueError(
+                f"`images` must have the shape of those it was fitted to, {np.shape(self.mean)}. "
+                f"Received: {images.shape[1:]}. Fit it to their training set."
+            )
+        return (images - self.mean) / np.float32(self.scale)
+
+    def augment(self, images, generator):
+        """The images as the network sees them in training, float32.
+
+        The margin is zero after the mean image is subtracted, as in the highway authors' data:
+        they subtract the mean of the *padded* set, which is zero in the margin and, within, the
+        mean image of the set (so that their test images, not padded, lose the same image).
+        """
+        height, width = images.shape[1:3]
+        images = self(images)
+        if self.recipe.shift:
+            images = pad(images, self.recipe.shift, self.recipe.fill)
+            images = random_crop(images, height, width, generator)
+        return random_mirror(images, generator) if self.recipe.mirror else images
+
+
+def fit(recipe, train):
+    """The `Preprocessing` that `recipe` makes of the training images.
+
+    Args:
+        recipe: A name in `RECIPES`, or a `Recipe`.
+        train: uint8 array of shape `(num_images, height, width, channels)`.
+
+    Raises:
+        ValueError: if there is no such recipe, or nothing to divide by.
+    """
+    if not isinstance(recipe, Recipe) and recipe not in RECIPES:
+        raise ValueError(
+            f"`recipe` must be one of {', '.join(RECIPES)}, or a `Recipe`. Received: {recipe!r}"
+        )
+    recipe = recipe if isinstance(recipe, Recipe) else RECIPES[recipe]
+    train = _checked(train)
+    if not (recipe.center or recipe.scale == "std"):
+        return Preprocessing(recipe, 0.0, recipe.scale)
+    total, squares = np.zeros(train.shape[1:]), 0.0
+    for start in range(0, len(train), CHUNK):
+        chunk = _contrast(recipe, train[start : start + CHUNK]).astype("float64")
+        total += chunk.sum(axis=0)
+        squares += np.square(chunk).sum()
+    mean, scale = total / len(train), recipe.scale
+    if scale == "std":
+        scale = float(np.sqrt(squares / train.size - mean.mean() ** 2))
+    if not scale > 0:
+        raise ValueError(
+            f"The training images must differ from pixel to pixel. Received: {len(train)} images "
+            f"whose standard deviation is {scale}. Look at the data."
+        )
+    return Preprocessing(recipe, mean.astype("float32") if recipe.center else 0.0, scale)
+
+
+def _contrast(recipe, images):
+    return global_contrast_normalize(images) if recipe.contrast else _float(images)
+
+
+def _float(images):
+    return _checked(images).astype("float32")
+
+
+def _checked(images):
+    if np.ndim(images) != 4 or not np.size(images):
+        raise ValueError(
+            "`images` must have the shape (num_images, height, width, channels), none of them 0. "
+            f"Received: shape {np.shape(images)}. Grey images need a last axis: x[..., None]"
+        )
+    return np.asarray(images)
