@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 from keras import ops
-from zoo.applications import char_lm_state
 
+from zoo.applications import char_lm_state
 from zoo.export import saved_model
 from zoo.layers.carry_lstm import CarryLSTM
 

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 from keras import ops
-from zoo.applications import char_lm_state
 
 from zoo import backend
+from zoo.applications import char_lm_state
 
 
 @keras.saving.register_keras_serializable("zoo")

@@ -1,0 +1,114 @@
+"""The 50-layer networks for ImageNet, residual and highway: Greff et al. (2017), section 5.1."""
+
+from keras import layers
+
+from zoo.applications import ends
+from zoo.initializers import KaimingNormal, Uniform
+from zoo.layers.residual_block import ResidualBlock
+
+BLOCKS = (3, 4, 6, 3)
+RESNET = (64, 128, 256, 512)
+HIGHWAY = (48, 88, 192, 376)  # as many parameters, multiples of 8
+
+
+def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
+    """ResNet-50 (v1): 25,557,032 trainable parameters, 25,530,472 without batch normalisation.
+
+    Convolutions have no biases where they are normalised; `keras.applications.ResNet50` has, and
+    so counts 25,636,712 in all. The stride of a stage is in the first 1 x 1 convolution of its
+    first block. ReLU follows each sum.
+
+    Args:
+        classes: How many the classifier tells apart.
+        input_shape: `(height, width, channels)`.
+        batch_norm: Without it convolutions have biases, and the last one of each branch starts
+            1 / sqrt(16) as large, 16 being the blocks: ours, as the paper does not say.
+        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
+
+    Returns:
+        A `keras.Model`.
+
+    Raises:
+        ValueError: if `input_shape` has less than 32 pixels a side.
+
+    Reference: He et al. (2015), arXiv:1512.03385, Table 1; Greff, Srivastava, Schmidhuber (2017),
+    arXiv:1612.07771, section 5.1 and Table 1b.
+    """
+    top = {"name": "resnet50", **top}
+    return bottlenecks(RESNET, "residual", False, classes, input_shape, batch_norm, top)
+
+
+def highway_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
+    """50 layers with coupled gates, as many parameters as `resnet50`: 25,560,216 trainable.
+
+    y = ReLU(H(x) · T(x) + P(x) · (1 - T(x))), with H and T whole bottleneck branches of the same
+    receptive field. The paper reduces the feature maps to match ResNet-50's parameters and gives
+    no widths; 48, 88, 192 and 376 do so to 0.01 % and are multiples of 8. Readings: the ReLU after
+    the sum stays, and where a stage begins the projected input is carried. Gates start at -1, in
+    the beta of T's last normalisation.
+
+    Args:
+        classes: How many the classifier tells apart.
+        input_shape: `(height, width, channels)`.
+        batch_norm: See `resnet50`.
+        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
+
+    Returns:
+        A `keras.Model`.
+
+    Raises:
+        ValueError: if `input_shape` has less than 32 pixels a side.
+
+    Example:
+
+    >>> import math
+    >>> model = highway_resnet50(input_shape=(32, 32, 3))
+    >>> sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    25560216
+
+    Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
+    """
+    top = {"name": "highway_resnet50", **top}
+    return bottlenecks(HIGHWAY, "coupled", False, classes, input_shape, batch_norm, top)
+
+
+def highway_full_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
+    """`highway_resnet50` whose H ends in a third ReLU: the paper's "Highway-Full".
+
+    Arguments, result, errors and count are those of `highway_resnet50`.
+
+    Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
+    """
+    top = {"name": "highway_full_resnet50", **top}
+    return bottlenecks(HIGHWAY, "coupled", True, classes, input_shape, batch_norm, top)
+
+
+def bottlenecks(widths, variant, closing_relu, classes, input_shape, batch_norm, top):
+    """Stem, four stages of bottleneck blocks of the given widths, average, classifier."""
+    inputs = ends.image_input(input_shape, 32)
+    draw = KaimingNormal("out")  # fb.resnet.torch
+    x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
+    stem = {"kernel_initializer": draw.clone(), "use_bias": not batch_norm, "name": "stem_conv"}
+    x = layers.Conv2D(widths[0], 7, 2, data_format="channels_last", **stem)(x)
+    if batch_norm:
+        x = layers.BatchNormalization(name="stem_norm")(x)
+    x = layers.ReLU(name="stem_relu")(x)
+    x = layers.MaxPooling2D(3, 2, "same", name="stem_pool")(x)  # Caffe's rounding up
+    for stage, (width, blocks) in enumerate(zip(widths, BLOCKS, strict=True), 1):
+        for i in range(blocks):
+            x = ResidualBlock(
+                width,
+                strides=2 if stage > 1 and i == 0 else 1,
+                bottleneck=True,
+                preactivation=False,
+                variant=variant,
+                batch_norm=batch_norm,
+                closing_relu=closing_relu,
+                kernel_initializer=draw,
+                last_initializer=None if batch_norm else KaimingNormal("out", sum(BLOCKS) ** -0.5),
+                stage=stage,
+                name=f"stage{stage}_block{i:02d}",
+            )(x)
+            x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
+    head = [layers.GlobalAveragePooling2D(name="avg_pool")]
+    return ends.classifier(inputs, x, head, classes, Uniform(None), **top)
