@@ -14,7 +14,6 @@ KERAS_BACKEND chooses tensorflow, jax or torch.
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import sys
@@ -120,11 +119,9 @@ def default_run_dir(corpus, size):
 
 def prepare(run_dir, corpus, size):
     """Makes the run directory and its `Resume`, or raises before any work is lost."""
-    from zoo.checkpoint import Resume
+    from zoo.checkpoint import open_run
     from zoo.datasets import text
-    from zoo.files import check_writable, replace
 
-    check_writable(run_dir, megabytes=1000 if size == "large" else 300)
     for part in (corpus.train, corpus.valid):
         text.streams(part, BATCH, STEPS)  # raises if the corpus is too short for one batch
     identity = {
@@ -136,14 +133,8 @@ def prepare(run_dir, corpus, size):
         "seed": FLAGS.seed,
         "precision": FLAGS.precision,
     }
-    resume = Resume(run_dir / "state.npz", identity=identity)
-    if not FLAGS.resume:
-        resume.path.unlink(missing_ok=True)
-    resume.check()
-    if facts := resume.read():
-        logging.info("Going on after epoch %d of %s.", facts["epoch"], resume.path)
-    settings = {**identity, "backend": os.environ.get("KERAS_BACKEND"), "command": sys.argv}
-    replace(run_dir / "config.json", lambda path: path.write_text(json.dumps(settings, indent=1)))
+    megabytes = 1000 if size == "large" else 300
+    resume = open_run(run_dir, identity, megabytes, anew=not FLAGS.resume)
     corpus.vocabulary.save(run_dir / "vocabulary.json")
     return resume
 
@@ -151,6 +142,7 @@ def prepare(run_dir, corpus, size):
 def compile_model(model, jit="auto"):
     """Plain SGD on the sum over steps of the batch's mean loss, the global norm clipped at 5."""
     import keras
+
     from zoo.applications import char_lm_score
 
     optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
@@ -160,9 +152,8 @@ def compile_model(model, jit="auto"):
 
 def train(model, corpus, epochs, run_dir, resume):
     """Kim et al.'s training in one call of `fit`; returns its seconds, over all processes."""
-    from zoo.applications import char_lm_score
-
     import zoo
+    from zoo.applications import char_lm_score
     from zoo.datasets import text
 
     compile_model(model, FLAGS.jit)
@@ -187,9 +178,8 @@ def train(model, corpus, epochs, run_dir, resume):
 
 def finish(model, corpus, epochs, size, run_dir, resume, seconds):
     """Curve, test perplexity of the last and of the best epoch, model, SavedModel, results."""
-    from zoo.applications import char_lm_export, char_lm_score
-
     from zoo import report
+    from zoo.applications import char_lm_export, char_lm_score
     from zoo.files import save_model
 
     start = time.perf_counter()
@@ -261,6 +251,7 @@ def generate(model, vocabulary, text, num_words, seed):
     """
     import keras
     import keras_nlp
+
     from zoo.applications import char_lm_state
 
     stateful = char_lm_state.with_state(model)

@@ -83,6 +83,25 @@ def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
     return done
 
 
+def start_recipe(script, *arguments, **environment):
+    """A recipe in a process of its own, on this process's backend: a `subprocess.Popen`."""
+    environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "recipes" / script), *arguments],
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def output_of(process, returncode=0):
+    """What the process has printed when it has ended, as it must, with `returncode`."""
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == returncode, output
+    return output
+
+
 def shared_data(name):
     """The path of `name` in the local data folder; skips the test where there is none."""
     path = CORPORA / name

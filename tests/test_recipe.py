@@ -1,10 +1,7 @@
 """The language-model recipe as its user meets it: runs, resumes, refuses."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import keras
@@ -13,9 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from harness import ROOT, fresh_python
-
-RECIPE = ROOT / "recipes" / "ptb_char_lm.py"
+from harness import fresh_python, output_of, start_recipe
 
 
 def write_corpus(folder, words=5_600):
@@ -29,23 +24,9 @@ def write_corpus(folder, words=5_600):
     return folder
 
 
-def start(run_dir, data_dir, *arguments, **environment):
-    """The recipe in a process of its own."""
-    command = [sys.executable, str(RECIPE), f"--run_dir={run_dir}", f"--data_dir={data_dir}"]
-    environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}
-    return subprocess.Popen(
-        [*command, "--export=false", *arguments],
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(process):
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    return output
+def start(run_dir, data_dir, *arguments):
+    folders = f"--run_dir={run_dir}", f"--data_dir={data_dir}"
+    return start_recipe("ptb_char_lm.py", *folders, "--export=false", *arguments)
 
 
 def arrays(run_dir):
@@ -57,7 +38,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     data = write_corpus(tmp_path / "text", words=14_000)  # 20 batches: an epoch takes a second
     options = "--epochs=3", "--budget=paper", "--size=small"
     whole = start(tmp_path / "whole", data, *options)
-    output = finish(whole)
+    output = output_of(whole)
 
     killed, state = start(tmp_path / "killed", data, *options), tmp_path / "killed" / "state.npz"
     while not state.exists():
@@ -69,7 +50,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     with np.load(state, allow_pickle=False) as file:
         assert json.loads(str(file["facts"]))["epoch"] == 1, "killed too late to prove anything"
 
-    resumed = finish(start(tmp_path / "killed", data, *options))
+    resumed = output_of(start(tmp_path / "killed", data, *options))
     assert "Going on after epoch 1" in resumed
     np.testing.assert_equal(arrays(tmp_path / "killed"), arrays(tmp_path / "whole"))
     metrics = [(tmp_path / run / "metrics.csv").read_text() for run in ("whole", "killed")]

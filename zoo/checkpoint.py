@@ -7,8 +7,9 @@ import zipfile
 
 import keras
 import numpy as np
+from absl import logging
 
-from zoo.files import replace, save_weights
+from zoo.files import check_writable, replace, save_weights
 
 FORMAT = 1
 
@@ -167,6 +168,34 @@ def _torch_rng():
     if keras.backend.backend() != "torch":
         return ""
     return bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
+
+
+def open_run(run_dir, identity, megabytes, anew=False):
+    """Makes a run directory with config.json, or raises before any work is lost.
+
+    Args:
+        run_dir: The directory; one that exists is gone on with.
+        identity: What makes the run this run, see `Resume`.
+        megabytes: Free space that it needs.
+        anew: Whether to forget the checkpoint that is there.
+
+    Returns:
+        The `Resume` of its checkpoint, `state.npz`.
+
+    Raises:
+        ValueError: if it cannot be written, lacks the space, or is of another run.
+    """
+    run_dir = pathlib.Path(run_dir)
+    check_writable(run_dir, megabytes)
+    resume = Resume(run_dir / "state.npz", identity=identity)
+    if anew:
+        resume.path.unlink(missing_ok=True)
+    resume.check()
+    if facts := resume.read():
+        logging.info("Going on after epoch %d of %s.", facts["epoch"], resume.path)
+    settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
+    replace(run_dir / "config.json", lambda path: path.write_text(json.dumps(settings, indent=1)))
+    return resume
 
 
 class Best(keras.callbacks.Callback):

@@ -102,7 +102,7 @@ def _processor():
         return platform.processor() or platform.machine()
 
 
-def curve(path, history, metric, title):
+def curve(path, history, metric, title, scale="log"):
     """Writes `history` as CSV, one line an epoch, and `metric` drawn from it beside it as PNG.
 
     Args:
@@ -110,6 +110,7 @@ def curve(path, history, metric, title):
         history: Lists of one number an epoch, by key, as `History.history`.
         metric: Key to draw; `val_` and the key is drawn too if it is there.
         title: Of the picture.
+        scale: Of the metric's axis, "log" or "linear".
     """
     from matplotlib.figure import Figure
 
@@ -122,7 +123,7 @@ def curve(path, history, metric, title):
     for key, style, name in ((metric, "o--", "training"), (f"val_{metric}", "s-", "validation")):
         if key in history:
             axes.plot(epochs, history[key], style, color="black", label=name, markersize=4)
-    axes.set(xlabel="epoch", ylabel=metric, title=title, yscale="log")
+    axes.set(xlabel="epoch", ylabel=metric, title=title, yscale=scale)
     axes.legend()
     picture = path.with_name(f"{metric}.png")
     replace(picture, lambda temporary: figure.savefig(temporary, format="png", dpi=120))

@@ -1,0 +1,62 @@
+"""CaffeSGD steps as Caffe's Nesterov solver does, worked out in NumPy."""
+
+import contextlib
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from gradients import assert_close
+from zoo.optimizers import CaffeSGD
+
+SETTINGS = {"learning_rate": 0.1, "momentum": 0.9, "decay": 0.5, "last_decay": 5.0}
+
+
+def caffe(w, gradients, rate, decay, momentum=0.9):
+    """SGDSolver and NesterovSolver of Caffe: history v, update (1 + m) v' - m v."""
+    v = np.zeros_like(w)
+    for gradient in gradients:
+        old, v = v, momentum * v + rate * (gradient + decay * w)
+        w = w - ((1 + momentum) * v - momentum * old)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("path", "rate", "decay"),
+    [
+        ("stage1_block00/transform_gate/kernel", 0.1, 0.5),
+        ("predictions/kernel", 0.1, 5.0),
+        ("stage1_block00/transform_gate/bias", 0.2, 0.0),
+        ("predictions/bias", 0.2, 0.0),
+    ],
+)
+def test_three_steps_are_those_of_caffes_nesterov_solver(path, rate, decay):
+    rng = np.random.default_rng(0)
+    w, gradients = rng.normal(size=(3, 2)), rng.normal(size=(3, 3, 2))
+    *layers, name = path.split("/")
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(keras.name_scope(layer))
+        variable = keras.Variable(w.astype("float32"), name=name)
+    assert variable.path == path
+    optimizer = CaffeSGD(**SETTINGS)
+    for gradient in gradients.astype("float32"):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+    assert_close(variable, caffe(w, gradients, rate, decay), 1e-5)  # float32, values of 10
+
+
+def test_an_optimizer_made_from_its_config_is_the_same():
+    optimizer = CaffeSGD(0.3, decay=0.25, bias_rate=3.0)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))
+    again = keras.saving.deserialize_keras_object(config)
+    assert isinstance(again, CaffeSGD) and again.get_config() == optimizer.get_config()
+    assert (again.decay, again.last_decay, again.bias_rate) == (0.25, 0.01, 3.0)
+
+
+def test_it_trains_in_fit():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="predictions")])
+    model.compile(CaffeSGD(0.05, decay=0.0, last_decay=0.0), "mse")
+    x = np.random.default_rng(0).normal(size=(32, 3))
+    history = model.fit(x, x @ [[1.0], [2.0], [3.0]], batch_size=32, epochs=60, verbose=0)
+    assert history.history["loss"][-1] < 1e-3 * history.history["loss"][0]
