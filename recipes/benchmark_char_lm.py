@@ -52,9 +52,8 @@ SHARED = "data_dir max_word_length precision jit seed results".split()  # the re
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    from zoo.applications.char_lm import SIZES
-
     from zoo import report
+    from zoo.applications.char_lm import SIZES
     from zoo.datasets import ptb, text
 
     if os.getloadavg()[0] > 0.5:  # ours
@@ -163,9 +162,9 @@ def peak():
 def ours(size, vocabulary):
     """`zoo.char_lm` in the recipe's hands."""
     import keras
-    from zoo.applications import char_lm_score
 
     import zoo
+    from zoo.applications import char_lm_score
 
     keras.config.set_dtype_policy(FLAGS.precision)
     zoo.seed_everything(FLAGS.seed)
@@ -227,7 +226,7 @@ def product_rate(*sizes):
             while seconds < 0.5:  # ours: long enough for a clock, and warm
                 begin = time.perf_counter()
                 products = [ops.matmul(a, b) for _ in range(repeats)]
-                ops.convert_to_numpy(products[-1][0, 0])  # waits for the device
+                float(ops.cast(products[-1][0, 0], "float32"))  # waits for the device
                 seconds = time.perf_counter() - begin
                 best, repeats = max(best, repeats * m * k * n / seconds), 2 * repeats
     return best

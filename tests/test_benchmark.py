@@ -10,11 +10,11 @@ import sys
 import keras
 import numpy as np
 import pytest
-from zoo.applications import char_lm_score
-from zoo.applications.char_lm import SIZES
 
 import zoo
 from harness import ROOT
+from zoo.applications import char_lm_score
+from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
 
 BATCH, STEPS = 3, 5  # of the models compared here

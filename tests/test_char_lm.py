@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from zoo.applications.char_lm_score import Scorer, sequence_nll
-from zoo.applications.char_lm_state import refresh_table, with_state, zero_state
 
 import zoo
 from gradients import assert_close, numpy_of
 from harness import fresh_python
+from zoo.applications.char_lm_score import Scorer, sequence_nll
+from zoo.applications.char_lm_state import refresh_table, with_state, zero_state
 from zoo.datasets.text import Vocabulary
 
 TEXT = "the cat sat on the mat <unk>\na dog or two ran by and all of them barked at it\n"

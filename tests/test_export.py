@@ -9,10 +9,10 @@ import sys
 import keras
 import numpy as np
 import pytest
-from zoo.applications import char_lm_export, char_lm_state
 
 import zoo
 from harness import fresh_python
+from zoo.applications import char_lm_export, char_lm_state
 from zoo.datasets.text import Vocabulary
 from zoo.export import in_float32, saved_model, serve
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 from keras import ops
-from zoo.applications.char_lm_score import Scorer, sequence_nll
 
 import zoo
 from gradients import assert_close, gradient_of, numpy_of
+from zoo.applications.char_lm_score import Scorer, sequence_nll
 from zoo.datasets import text
 
 WORDS = "the cat sat on mat | a dog or two ran by and all of them barked at it".split()
