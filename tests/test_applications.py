@@ -63,7 +63,7 @@ def test_every_builder_is_made_small_or_whole():
     assert names == set(zoo.list_models()) - {"char_lm"}
 
 
-@pytest.mark.parametrize("name", but_slow(SMALL))
+@pytest.mark.parametrize("name", but_slow(FEW))
 def test_every_trainable_weight_gets_a_gradient(name):
     zoo.seed_everything(1)
     model = made(name, classifier_activation=None)  # naive sharing saturates a softmax
@@ -129,7 +129,9 @@ def test_a_saved_model_computes_the_same_in_new_processes_of_every_backend(
                 assert_close(found[name], expected[name], 1e-5)  # keras_facts.md, section 11
 
 
-EXPORTED = ("shared_resnet", "simplified_residual_net")
+EXPORTED = ["simplified_residual_net"]  # through a process of TensorFlow, but for its own
+if keras.backend.backend() == "tensorflow":
+    EXPORTED.append("shared_resnet")
 
 
 @pytest.mark.parametrize("name", but_slow(EXPORTED))

@@ -47,7 +47,9 @@ class CaffeSGD(keras.optimizers.SGD):
         self.decay, self.last_decay, self.bias_rate = decay, last_decay, bias_rate
 
     def update_step(self, gradient, variable, learning_rate):
-        layer, _, name = variable.path.rpartition("/")
+        # TensorFlow hands over its own variable, which does not know its path
+        known = self._trainable_variables[self._get_variable_index(variable)]
+        layer, _, name = known.path.rpartition("/")
         if name == "bias":
             learning_rate = self.bias_rate * learning_rate
         else:

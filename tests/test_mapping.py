@@ -1,0 +1,103 @@
+"""Plain and residual blocks and networks map onto each other exactly, and back, and train alike."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from gradients import assert_close, gradients
+from spelled import images, random_weights
+from zoo import mapping
+from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual
+
+SHAPES = [(4, 1, "pad"), (8, 2, "pad"), (8, 2, "duplicate"), (6, 1, "pad")]
+
+
+@pytest.fixture
+def float64():
+    """Keras in double precision, where what is exact shows."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize(
+    ("depth", "identity", "count"),
+    [(20, "pad", 624), (32, "pad", 1072), (44, "pad", 1520)]
+    + [(20, "duplicate", 672), (32, "duplicate", 1120), (44, "duplicate", 1568)],
+)
+def test_a_network_has_as_many_id_entries_as_the_card_counts(depth, identity, count):
+    model = zoo.simplified_plain_net(depth, identity=identity)
+    kernels = [v.transform.kernel for v in model.layers if isinstance(v, SimplifiedPlain)]
+    assert sum(len(mapping.id_entries(k.shape, identity)[0]) for k in kernels) == count
+
+
+@pytest.mark.parametrize(("filters", "strides", "identity"), SHAPES)
+def test_a_mapped_block_has_the_same_outputs_and_gradients(float64, filters, strides, identity):
+    residual = SimplifiedResidual(filters, strides=strides, identity=identity, stage=2)
+    x = images(2, 6, 6, 4).astype("float64")
+    residual.build(x.shape)
+    plain = mapping.to_plain(random_weights(residual, scale=0.3))
+    assert isinstance(plain, SimplifiedPlain) and (plain.stage, plain.name) == (2, residual.name)
+    assert_close(plain(x), residual(x), 1e-12)  # values of 10, sums of 36 products in float64
+    dy = images(*plain(x).shape, seed=5).astype("float64")
+    found = [
+        gradients(
+            lambda x, block=block: ops.sum(ops.multiply(block(x), dy)),
+            [x],
+            block.trainable_weights,
+        )
+        for block in (plain, residual)
+    ]
+    assert_close(*found, 1e-12)
+
+
+@pytest.mark.parametrize("identity", ["pad", "duplicate"])
+def test_a_mapped_network_has_the_same_outputs_and_maps_back(float64, identity):
+    residual = zoo.simplified_residual_net(11, identity=identity)
+    plain = mapping.to_plain(residual)
+    x = images(2, 32, 32, 3).astype("float64")
+    assert not [v for v in plain.layers if isinstance(v, SimplifiedResidual)]
+    assert_close(plain(x), residual(x), 1e-12)
+    again = mapping.to_residual(plain)
+    assert_close(again.get_weights(), residual.get_weights(), 1e-15)  # 1 + w - 1: half an ulp of 1
+    assert [layer.name for layer in again.layers] == [layer.name for layer in residual.layers]
+    with pytest.raises(ValueError, match="Expected a built `SimplifiedResidual`"):
+        mapping.to_plain(plain)
+
+
+def test_equivalent_networks_train_alike(float64):
+    # Card G.4: the same batches and any optimizer that sees gradients only; theta_p(t) stays
+    # phi(theta_r(t)), in float64 up to rounding.
+    zoo.seed_everything(0)
+    residual = zoo.simplified_residual_net(8)
+    plain = mapping.to_plain(residual)
+    x, y = images(16, 32, 32, 3).astype("float64"), np.arange(16) % 10
+    for model in (residual, plain):
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+        model.fit(x, y, batch_size=8, epochs=5, shuffle=False, verbose=0)
+    assert_close(mapping.to_plain(residual).get_weights(), plain.get_weights(), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "identity", "message"),
+    [
+        ((2, 2, 4, 4), "pad", "an odd side. Received: shape .2, 2, 4, 4"),
+        ((3, 1, 4, 4), "pad", "an odd side"),
+        ((3, 3, 4, 2), "pad", "from 4 channels to 2 filters holds no identity"),
+        ((3, 3, 4, 6), "duplicate", "'duplicate' a multiple"),
+        ((3, 3, 4, 4), "project", "`identity` must be one of"),
+    ],
+)
+def test_a_kernel_without_an_identity_is_an_error(shape, identity, message):
+    with pytest.raises(ValueError, match=message):
+        mapping.id_entries(shape, identity)
+
+
+def test_a_network_with_normalisation_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="normalisation.*have no such mapping"):
+        mapping.to_plain(zoo.cifar_resnet(8))
