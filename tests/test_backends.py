@@ -175,7 +175,8 @@ import zoo
 from zoo.initializers import Uniform
 
 zoo.seed_everything(3435)
-layer = zoo.HighwayDense(4, "relu", "full", -2.0, Uniform(0.05), Uniform(0.05))
+draw = {"kernel_initializer": Uniform(0.05), "bias_initializer": Uniform(0.05)}
+layer = zoo.HighwayDense(4, "relu", "full", -2.0, **draw)
 layer.build((None, 4))
 weights = np.concatenate([w.numpy().reshape(-1) for w in layer.weights])
 print(hashlib.sha256(weights.astype("float32").tobytes()).hexdigest(), "tensorflow" in sys.modules)

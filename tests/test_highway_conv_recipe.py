@@ -52,6 +52,7 @@ def test_a_run_leaves_a_curve_a_model_and_a_row_that_names_its_departures(tmp_pa
     assert model.input_shape == (None, 14, 14, 1) and model.output_shape == (None, 4)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="no backend has a part in it")
 def test_a_missing_file_ends_the_run_before_it_starts(tmp_path):
     output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
     assert "none.npz" in output and "Traceback" not in output

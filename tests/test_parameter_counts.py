@@ -3,9 +3,15 @@
 import functools
 import math
 
+import keras
 import pytest
 
 import zoo
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "torch",
+    reason="a count does not depend on the backend, and torch builds fastest",
+)
 
 # Cards A to G of the reference: trainable parameters, or all where the paper counts all.
 TRAINABLE = [

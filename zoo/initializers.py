@@ -110,8 +110,9 @@ class KaimingNormal(Drawn):
 
     Example:
 
-    >>> float(np.asarray(KaimingNormal(seed=0)((3, 3, 50, 100))).std().round(4))  # sqrt(2/450)
-    0.0667
+    >>> weights = KaimingNormal(seed=0)((3, 3, 50, 100))
+    >>> round(225 * float(keras.ops.var(weights)), 2)  # 2 / (9 · 50)
+    1.0
 
     Reference: He et al. (2015), arXiv:1502.01852, equation 10.
     """
@@ -138,8 +139,9 @@ class HardtMa(Drawn):
 
     Example:
 
-    >>> float(np.asarray(HardtMa(seed=0)((3, 3, 200, 100))).std().round(6))  # 1/900
-    0.001112
+    >>> weights = HardtMa(seed=0)((3, 3, 200, 100))
+    >>> round(900 * float(keras.ops.std(weights)), 2)  # 1/(9 · 100)
+    1.0
 
     Reference: Hardt, Ma (2017), arXiv:1611.04231, section 4.
     """

@@ -29,8 +29,8 @@ def id_entries(kernel, identity="pad"):
 
     >>> kernel = np.zeros((3, 3, 2, 2))
     >>> kernel[id_entries(kernel)] = 1
-    >>> kernel[1, 1].tolist(), kernel.sum()
-    ([[1.0, 0.0], [0.0, 1.0]], 2.0)
+    >>> kernel[1, 1].tolist(), int(kernel.sum())
+    ([[1.0, 0.0], [0.0, 1.0]], 2)
     """
     shape = tuple(kernel) if np.ndim(kernel) == 1 else tuple(kernel.shape)
     if identity not in IDENTITIES:
