@@ -15,13 +15,20 @@ SHAPES = [(4, 1, "pad"), (8, 2, "pad"), (8, 2, "duplicate"), (6, 1, "pad")]
 
 
 @pytest.fixture
-def float64():
-    """Keras in double precision, where what is exact shows."""
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
+def float64(backend):
+    """Keras in double precision, where what is exact shows; JAX has to be told, too."""
+
+    def use(precision):
+        keras.config.set_floatx(precision)
+        keras.config.set_dtype_policy(precision)
+        if backend == "jax":
+            import jax
+
+            jax.config.update("jax_enable_x64", precision == "float64")
+
+    use("float64")
     yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
+    use("float32")
 
 
 @pytest.mark.parametrize(
