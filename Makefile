@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -c constraints.txt
 BACKENDS := tensorflow jax torch
 MARK := not slow
+# a backend's output in one piece, where make can do it (4.0 and newer)
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test results lint format clean
@@ -21,11 +23,12 @@ demo: $(VENV)/base.stamp  ## train the character-aware language model for minute
 		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
 
 test: lint  ## lint, then the tests on every backend; MARK=slow: the long ones
-	@failed=; for backend in $(BACKENDS); do \
-		echo "== KERAS_BACKEND=$$backend"; \
-		KERAS_BACKEND=$$backend $(BIN)/python -m pytest -m '$(MARK)' || failed="$$failed $$backend"; \
-	done; \
-	test -z "$$failed" || { echo "Tests failed on:$$failed" >&2; exit 1; }
+	@echo "Backends: $(BACKENDS), two at a time; each prints when it is done."
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(BACKENDS:%=test-%)
+
+test-%: $(VENV)/dev.stamp
+	@echo "== KERAS_BACKEND=$*"
+	@KERAS_BACKEND=$* $(BIN)/python -m pytest -m '$(MARK)'
 
 results: $(VENV)/base.stamp  ## make the table of recipes/README.md from recipes/results
 	$(BIN)/python recipes/results_table.py
