@@ -38,7 +38,6 @@ MODELS, MERGED = ("resnet50", "highway_resnet50"), ("highway_resnet50", "highway
 MODES, WAYS = ("train", "infer"), ("two", "one", "joined")
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # ours: small, as noise teaches nothing
 WARM_UP = 2  # ours: steps
-
 flags.DEFINE_bool("merge", False, "Measure first convolutions instead of networks.")
 flags.DEFINE_list("models", [], f"Default: {MODELS}; with --merge {MERGED}.")
 flags.DEFINE_list("modes", list(MODES), "What to measure.")
@@ -199,7 +198,8 @@ def convolutions(model):
         calls.clear()  # Keras traces again, with numbers, if torch cannot do without
         return model(x, training=False)
 
-    with mock.patch.object(layers.Layer, "__call__", watch):
+    apart = mock.patch("zoo.layers.highway_conv2d.JOINED", False)  # every convolution is called
+    with mock.patch.object(layers.Layer, "__call__", watch), apart:
         layers.Lambda(trace).compute_output_shape((1, *model.input_shape[1:]))
     return calls
 

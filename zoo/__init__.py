@@ -12,6 +12,7 @@ from zoo import callbacks as callbacks
 from zoo import checkpoint as checkpoint
 from zoo import export as export
 from zoo import mapping as mapping
+from zoo import optimizers as optimizers
 from zoo import stacking as stacking
 from zoo.applications import avg_pooling_resnet as avg_pooling_resnet
 from zoo.applications import char_lm as char_lm
