@@ -27,13 +27,14 @@ import time
 from types import SimpleNamespace
 from unittest import mock
 
+import huge_pages  # beside this script, as is the next
 import numpy as np
-import ptb_char_lm as recipe  # beside this script
+import ptb_char_lm as recipe
 from absl import app, flags, logging
 
 BATCH, STEPS = recipe.BATCH, recipe.STEPS
 PEERS, TASKS = ("torch", "torch+allocator", "keras", "keras+allocator"), ("train", "evaluate")
-ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # ptb_char_lm.py, use_huge_pages
+ALLOCATOR = huge_pages.SETTING  # as ptb_char_lm.py starts itself
 SHARE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 WARM_UP = 5  # ours: batches
 DIM = 15  # Kim et al., Table 2: length of a character vector

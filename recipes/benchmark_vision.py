@@ -23,7 +23,6 @@ import collections
 import itertools
 import math
 import os
-import sys
 import time
 from unittest import mock
 
@@ -288,13 +287,8 @@ def pairs_model(way, num, side, channels, filters, kernel, strides):
     return model
 
 
-def use_huge_pages():
-    """As in ptb_char_lm.py: glibc reads this at its start only, so the process starts again."""
-    setting = "glibc.malloc.hugetlb=1"
-    if sys.platform.startswith("linux") and "GLIBC_TUNABLES" not in os.environ:
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, "GLIBC_TUNABLES": setting})
-
-
 if __name__ == "__main__":
+    from huge_pages import use_huge_pages
+
     use_huge_pages()
     app.run(main)

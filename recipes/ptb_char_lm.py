@@ -14,7 +14,6 @@ KERAS_BACKEND chooses tensorflow, jax or torch.
 """
 
 import dataclasses
-import os
 import pathlib
 import sys
 import time
@@ -275,17 +274,8 @@ def generate(model, vocabulary, text, num_words, seed):
     return vocabulary.decode(ops.convert_to_numpy(ids)[0])
 
 
-def use_huge_pages():
-    """Starts the process again with an allocator that maps large buffers in 2 MB pages.
-
-    glibc reads the setting at start only. It saves a fifth to a quarter of a training step on
-    two cores: recipes/benchmark_char_lm.py.
-    """
-    setting = "glibc.malloc.hugetlb=1"
-    if sys.platform.startswith("linux") and "GLIBC_TUNABLES" not in os.environ:
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, "GLIBC_TUNABLES": setting})
-
-
 if __name__ == "__main__":
+    from huge_pages import use_huge_pages
+
     use_huge_pages()
     app.run(main)

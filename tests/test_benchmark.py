@@ -154,7 +154,7 @@ def test_ours_runs_with_the_allocator_that_the_recipe_starts_itself_with(benchma
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append(environment))
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    benchmark.recipe.use_huge_pages()
+    benchmark.huge_pages.use_huge_pages()
     assert benchmark.ALLOCATOR.items() <= started[0].items()
 
 

@@ -76,20 +76,17 @@ class HighwayConv2D(Highway):
             self.width, self.kernel_size, padding="same", data_format="channels_last", **shared
         )
 
-    def parts(self, x):
-        branches = [b for b in (self.transform, self.transform_gate, self.carry_gate) if b]
-        if len(branches) == 1 or not JOINED:
-            return super().parts(x)
+    def branches(self, x):
+        layers = self.branch_layers()
+        if len(layers) == 1 or not JOINED:
+            return super().branches(x)
         kernel, bias = (
             ops.concatenate([ops.cast(w, self.compute_dtype) for w in weights], axis=-1)
-            for weights in zip(*((b.kernel, b.bias) for b in branches), strict=True)
+            for weights in zip(*((v.kernel, v.bias) for v in layers.values()), strict=True)
         )
         y = ops.conv(x, kernel, padding="same", data_format="channels_last") + bias
-        pieces = ops.split(y, len(branches), axis=-1)
-        h, *gates = (b.activation(piece) for b, piece in zip(branches, pieces, strict=True))
-        gates = dict(zip(self.form.gates, gates, strict=True))
-        y = self.form.combine(h, x, gates.get("t"), gates.get("c"))
-        return {"x": x, "h": h, **gates, "y": y}
+        pieces = zip(layers.items(), ops.split(y, len(layers), axis=-1), strict=True)
+        return {k: layer.activation(piece) for (k, layer), piece in pieces}
 
     def get_config(self):
         return {**super().get_config(), "kernel_size": self.kernel_size}

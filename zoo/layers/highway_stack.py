@@ -69,16 +69,15 @@ class HighwayDenseStack(Highway):
 
     def scan(self, x, with_states=False):
         """The last layer's output and, if asked for, that of each: `(depth, batch, ..., units)`."""
-        branches = self.transform, self.transform_gate, self.carry_gate
-        branches = [branch for branch in branches if branch is not None]
+        branches = self.branch_layers()
 
         def step(x, slices):
             pairs = zip(slices[::2], slices[1::2], strict=True)
-            h, *gates = (b.call(x, *pair) for b, pair in zip(branches, pairs, strict=True))
-            gates = dict(zip(self.form.gates, gates, strict=True))
-            return self.form.combine(h, x, gates.get("t"), gates.get("c"))
+            named = zip(branches.items(), pairs, strict=True)
+            found = {letter: branch.call(x, *pair) for (letter, branch), pair in named}
+            return self.form.combine(found["h"], x, found.get("t"), found.get("c"))
 
-        weights = [w for branch in branches for w in (branch.kernel, branch.bias)]
+        weights = [w for branch in branches.values() for w in (branch.kernel, branch.bias)]
         return backend.scan_layers(step, x, weights, self.depth, with_states)
 
     def to_layers(self):

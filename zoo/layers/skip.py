@@ -70,7 +70,7 @@ class Skip(keras.layers.Layer):
             self.carry_gate = self.branch("carry_gate", -self.gate_bias)
         if self.opens_stage and self.variant != "plain":  # which carries nothing
             self.shortcut = self.branch("shortcut", None)
-        for branch in (self.transform, self.transform_gate, self.carry_gate, self.shortcut):
+        for branch in (*self.branch_layers().values(), self.shortcut):
             if branch is not None:
                 branch.build(input_shape)
 
@@ -83,13 +83,19 @@ class Skip(keras.layers.Layer):
             x: The input.
             **context: What `call` takes beside it; passed to every branch.
         """
-        h = self.transform(x, **context)
-        t = self.transform_gate(x, **context) if self.transform_gate else None
-        c = self.carry_gate(x, **context) if self.carry_gate else None
+        found = self.branches(x, **context)
         x = self.shortcut(x, **context) if self.shortcut else x
-        y = self.form.combine(h, x, t, c)
-        parts = {"x": x, "h": h, "t": t, "c": c, "y": y}
-        return {name: part for name, part in parts.items() if part is not None}
+        y = self.form.combine(found["h"], x, found.get("t"), found.get("c"))
+        return {"x": x, **found, "y": y}
+
+    def branches(self, x, **context):
+        """What H, T and C make of the input, by letter: h, t and c, those that there are."""
+        return {letter: layer(x, **context) for letter, layer in self.branch_layers().items()}
+
+    def branch_layers(self):
+        """The layers that are H, T and C, by letter: h, t and c, those that there are."""
+        layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
+        return {letter: layer for letter, layer in layers.items() if layer is not None}
 
     def call(self, x):
         return self.parts(x)["y"]
