@@ -1,7 +1,30 @@
-"""What runs beside `fit`: training rules of the papers, and probes."""
+"""What runs beside `fit`: training rules of the papers, and probes that look inside a network."""
 
+from zoo.callbacks.classifying import BorderlineExamples as BorderlineExamples
+from zoo.callbacks.classifying import IntermediateAccuracy as IntermediateAccuracy
+from zoo.callbacks.engine import run as run
+from zoo.callbacks.gates import BlockOutputs as BlockOutputs
+from zoo.callbacks.gates import ClassGates as ClassGates
+from zoo.callbacks.gates import GateActivity as GateActivity
+from zoo.callbacks.gates import GateBias as GateBias
+from zoo.callbacks.gates import WeightStatistics as WeightStatistics
+from zoo.callbacks.interventions import early_exits as early_exits
+from zoo.callbacks.interventions import lesions as lesions
+from zoo.callbacks.interventions import prune_report as prune_report
+from zoo.callbacks.interventions import random_lesions as random_lesions
+from zoo.callbacks.interventions import shuffles as shuffles
+from zoo.callbacks.interventions import unrollings as unrollings
 from zoo.callbacks.language import CarryState as CarryState
 from zoo.callbacks.language import HalveOnStall as HalveOnStall
 from zoo.callbacks.language import Perplexity as Perplexity
 from zoo.callbacks.language import StopOnNaN as StopOnNaN
+from zoo.callbacks.probe import Probe as Probe
 from zoo.callbacks.progress import Progress as Progress
+from zoo.callbacks.refinement import ActivationNorm as ActivationNorm
+from zoo.callbacks.refinement import CosineLoss as CosineLoss
+from zoo.callbacks.refinement import EstimationError as EstimationError
+from zoo.callbacks.refinement import GradientNorm as GradientNorm
+from zoo.callbacks.refinement import L2Ratio as L2Ratio
+from zoo.callbacks.refinement import TaylorTerm as TaylorTerm
+from zoo.callbacks.run_probes import RunProbes as RunProbes
+from zoo.callbacks.table import Table as Table

@@ -8,9 +8,12 @@ if _os.path.isfile(_os.path.join(_root, "applications", "__init__.py")):  # a so
 
 from zoo import applications as applications
 from zoo import backend as backend
+from zoo import blocks as blocks
 from zoo import callbacks as callbacks
+from zoo import calls as calls
 from zoo import checkpoint as checkpoint
 from zoo import export as export
+from zoo import graph as graph
 from zoo import mapping as mapping
 from zoo import optimizers as optimizers
 from zoo import stacking as stacking
@@ -39,6 +42,8 @@ from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.gating import FORMS as FORMS
 from zoo.gating import gate_bias as gate_bias
+from zoo.graph import rewire as rewire
+from zoo.graph import trace as trace
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM
 from zoo.layers.char_words import CharCNN as CharCNN
@@ -50,3 +55,8 @@ from zoo.layers.residual_block import ResidualBlock as ResidualBlock
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain
 from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual
 from zoo.layers.skip import Skip as Skip
+from zoo.surgery import early_exit as early_exit
+from zoo.surgery import lesion as lesion
+from zoo.surgery import prune_blocks as prune_blocks
+from zoo.surgery import shuffle as shuffle
+from zoo.surgery import unroll as unroll

@@ -1,7 +1,9 @@
 """The one door to tensorflow, jax and torch: a function per need, its three bodies together."""
 
 from zoo.backend.allocator import keep_memory as keep_memory
+from zoo.backend.compiled import compiled as compiled
 from zoo.backend.distinct import distinct as distinct
+from zoo.backend.gradients import gradients_at_marks as gradients_at_marks
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.nll import nll as nll
 from zoo.backend.scan import scan_layers as scan_layers

@@ -84,9 +84,20 @@ class Skip(keras.layers.Layer):
             **context: What `call` takes beside it; passed to every branch.
         """
         found = self.branches(x, **context)
-        x = self.shortcut(x, **context) if self.shortcut else x
-        y = self.form.combine(found["h"], x, found.get("t"), found.get("c"))
-        return {"x": x, **found, "y": y}
+        x = self.carry(x, **context)
+        return {"x": x, **found, "y": self.combine(x, **found)}
+
+    def carry(self, x, **context):
+        """What the block carries: the input, or its projection where the shape changes."""
+        return self.shortcut(x, **context) if self.shortcut else x
+
+    def combine(self, x, h, t=None, c=None):
+        """y of what is carried and of what the branches made; no weight is read."""
+        return self.finish(self.form.combine(h, x, t, c))
+
+    def finish(self, y):
+        """What follows the combination inside of the block: nothing, here."""
+        return y
 
     def branches(self, x, **context):
         """What H, T and C make of the input, by letter: h, t and c, those that there are."""

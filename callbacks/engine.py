@@ -1,0 +1,308 @@
+"""One pass over data that serves all probes: forward, and backward where one asks for it."""
+
+import itertools
+
+import keras
+import numpy as np
+from absl import logging
+from keras import ops
+
+from zoo.backend import compiled, gradients_at_marks
+from zoo.blocks import find_blocks
+from zoo.callbacks.probe import Probe
+from zoo.callbacks.table import Table
+from zoo.calls import Graph, infer
+from zoo.graph import Reader
+
+
+def run(probes, model, data, loss=None, batch_size=128, blocks=None, progress=None, epoch=None):
+    """Streams `data` once through `model` and returns what the probes say of its blocks.
+
+    The model is in inference mode and is not changed: no node, hook or flag is added.
+
+    Args:
+        probes: A list of `Probe`.
+        model: A Functional or built Sequential `keras.Model`.
+        data: A tuple of arrays `(x, y)`, an array x, or an iterable of batches of these (a
+            `tf.data.Dataset`, a `PyDataset`, a list); read once.
+        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or sparse
+            categorical cross-entropy.
+        batch_size: Of arrays. Results do not depend on it.
+        blocks: Names of the blocks to take; `None`: all that `zoo.blocks.find_blocks` finds.
+        progress: A function that is told the number of examples after each batch.
+        epoch: A number that the rows of the table carry.
+
+    Returns:
+        A `Table`: one row a value.
+
+    Raises:
+        ValueError: before any work, if no block is found, the data hold no labels that a probe
+            needs, or none of the blocks has what a probe measures.
+
+    Example:
+
+    >>> from zoo.callbacks import L2Ratio
+    >>> inputs = keras.Input((4,))
+    >>> x = keras.layers.Dense(4, kernel_initializer="identity", name="branch")(inputs)
+    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, x]))
+    >>> table = run([L2Ratio()], model, np.ones((10, 4), "float32"))
+    >>> [(row.probe, row.block, row.value) for row in table if not row.probe.endswith("std")]
+    [('l2_ratio', 'sum', 1.0)]
+    """
+    return Observer(probes, model, loss, blocks).run(data, batch_size, progress, epoch)
+
+
+class Observer:
+    """The compiled pass of some probes over one model; see `run` for the arguments.
+
+    Args:
+        probes, model, loss, blocks: As in `run`.
+    """
+
+    def __init__(self, probes, model, loss=None, blocks=None):
+        self.probes, self.model = list(probes), model
+        if not self.probes:
+            raise ValueError("Expected at least one probe. Received: an empty list.")
+        self.loss = example_loss(loss or getattr(model, "loss", None))
+        self.graph = Graph(model)
+        self.blocks, self.missing = find_blocks(self.graph, blocks)
+        self.by_call = {block.call: block for block in self.blocks}
+        last = self.blocks[-1]
+        self.tail = self.graph.after(last.y)
+        made = {last.y, *(slot for call in self.tail for slot in call.outputs)}
+        read = {slot for call in self.tail for _, slot in call.inputs}
+        self.keep = bool(read - made)  # what the classifier reads beside the last block
+        self.last_stage = [b.name for b in self.blocks if b.stage == last.stage]
+        self.readers = {b.call: Reader(b) for b in self.blocks if b.layer}
+        self.gradient = any(probe.gradient for probe in self.probes)
+        self.labels = any(probe.labels for probe in self.probes)
+        wanted = {key for probe in self.probes for key in probe.needs}
+        self.plugged = "dx_classifier" in wanted
+        self.scored = any(key.startswith(("probabilities", "loss")) for key in wanted)
+        top = self.graph.calls[-1].layer
+        softmax = getattr(top, "activation", None) is keras.activations.softmax
+        self.normalized = softmax or isinstance(top, keras.layers.Softmax)
+        self._check_weights()
+        self.strategy = getattr(model, "distribute_strategy", None)
+        self.step = compiled(self._step, model, self.strategy)
+
+    def run(self, data, batch_size=128, progress=None, epoch=None):
+        """One pass; see `run`."""
+        for probe in self.probes:
+            probe.reset_state()
+            probe.blocks = self.blocks
+        seen, size = 0, None
+        for x, y in batches(data, batch_size):
+            if self.labels and y is None:
+                names = [probe.name for probe in self.probes if probe.labels]
+                raise ValueError(
+                    f"{names} compare with labels. Received: data without. Give (x, y), or batches "
+                    f"of that."
+                )
+            count = len(keras.tree.flatten(x)[0])
+            size = self._padded(max(size or 0, count))
+            mask = np.arange(size) < count
+            x, labels = filled(x, size), filled(y, size) if self.labels else mask
+            x, labels, mask = self.graph.start(x), *map(ops.convert_to_tensor, (labels, mask))
+            sums = self.step(x, labels, mask)
+            sums = keras.tree.map_structure(ops.convert_to_numpy, sums)
+            for probe, index in zip(self.probes, itertools.count()):
+                probe.update_state(self._ordered(sums[str(index)]), count)
+            seen += count
+            if progress:
+                progress(seen)
+        if not seen:
+            raise ValueError("Expected at least one example. Received: data without any.")
+        self._inspect(seen)
+        table = Table.of(self.probes, self.blocks, epoch, self.missing)
+        for name in sorted({row.block for row in table if not np.isfinite(row.value)}):
+            logging.warning("Not finite: what was measured of %s.", name)
+        return table
+
+    def _check_weights(self):
+        for probe in self.probes:
+            if inspects(probe) and not any(self._inspected(probe).values()):
+                raise ValueError(
+                    f"Probe {probe.name!r} found no weights of its kind. Received: blocks "
+                    f"{[block.name for block in self.blocks]}."
+                )
+
+    def _inspected(self, probe):
+        return {b.name: probe.inspect(b, weights_of(self.graph, b)) for b in self.blocks}
+
+    def _inspect(self, seen):
+        """What probes say of weights counts as if every example said it."""
+        for probe in filter(inspects, self.probes):
+            for name, found in self._inspected(probe).items():
+                if found:
+                    probe.update_state({name: {k: v * seen for k, v in found.items()}}, 0)
+
+    def _padded(self, size):
+        """Batches that replicas share must have a multiple of their number of examples."""
+        num = self.strategy.num_replicas_in_sync if self.strategy else 1
+        return -(-size // num) * num
+
+    def _ordered(self, sums):
+        return {b.name: sums[b.name] for b in self.blocks if b.name in sums}  # JAX sorts keys
+
+    def _step(self, values, labels, mask):
+        if self.gradient:
+            parts, found = gradients_at_marks(self._observe, values, labels)
+        else:
+            (_, parts), found = self._observe(lambda key, tensor: tensor, values, labels), {}
+        parts = {b.name: Parts(b, parts[b.name]) for b in self.blocks}
+        for name, part in parts.items():
+            at = {"input": part.info.source, "x": part.info.x}
+            at = {**at, "x": f"x of {name}"} if part.info.x is None else at
+            at["x_classifier"] = f"classifier of {name}"
+            part.update({f"d{key}": found[str(v)] for key, v in at.items() if str(v) in found})
+        sums = {}
+        for index, probe in enumerate(self.probes):
+            sums[str(index)] = mine = {}
+            for part in parts.values():
+                if not {*probe.needs} <= {*part}:
+                    continue
+                stage = [p for p in parts.values() if p.info.stage == part.info.stage]
+                if found := probe.measure(part, stage):
+                    sums_of = {k: masked_sum(v, mask) for k, v in found.items()}
+                    mine[part.info.name] = sums_of
+            if not mine and not inspects(probe):
+                raise ValueError(
+                    f"Probe {probe.name!r} needs {probe.needs} of a block. Received: blocks that "
+                    f"have {sorted(set().union(*parts.values()))}."
+                )
+        return sums
+
+    def _observe(self, mark, values, labels):
+        """Runs the graph; returns the summed loss, and what every block took and made."""
+        values, parts = {**values}, {}
+        marked = {slot for b in self.blocks for slot in (b.source, b.x)}
+
+        def visit(slot, tensor):
+            return mark(str(slot), tensor) if slot in marked else tensor
+
+        def apply(call, *args, **kwargs):
+            block = self.by_call.get(call.index)
+            if block is None:
+                found = infer(call, *args, **kwargs)
+            else:
+                part = parts[block.name] = {"input": values[block.source]}
+                if block.layer:
+                    part.update(
+                        self.readers[call.index](*args, mark=mark, training=False, **kwargs)
+                    )
+                else:
+                    part.update(x=values[block.x], f=values[block.f])
+                    part["y"] = infer(call, *args, **kwargs)
+                found = part["y"]
+            flat = keras.tree.flatten(found)
+            flat = [visit(slot, v) for slot, v in zip(call.outputs, flat, strict=True)]
+            return keras.tree.pack_sequence_as(found, flat)
+
+        for slot in self.graph.inputs:
+            values[slot] = visit(slot, values[slot])
+        values = self.graph.run(values, apply, keep=self.keep)
+        outputs = values[self.graph.outputs[0]]
+        if not self.labels and not self.scored:
+            return 0.0, parts
+        for part in parts.values():
+            part["labels"] = labels
+        total = ops.sum(self.loss(labels, outputs)) if self.labels else 0.0
+        if self.scored or self.plugged:
+            total = total + self._classify(mark, parts, values, labels)
+        return total, parts
+
+    def _classify(self, mark, parts, values, labels):
+        """The classifier after every block of the last stage; returns the sum of its losses."""
+        total = 0.0
+        for name in self.last_stage:
+            part = parts[name]
+            pairs = [("probabilities", "loss", part["y"])] if self.scored else []
+            if "x" in part:
+                x = ops.stop_gradient(part["x"])
+                x = mark(f"classifier of {name}", x) if self.plugged else x
+                pairs.append(("probabilities_before", "loss_before", x))
+            for key, loss, tensor in pairs:
+                below = {**values, self.blocks[-1].y: tensor}
+                below = self.graph.run(below, calls=self.tail, keep=True)
+                outputs = below[self.graph.outputs[0]]
+                part[key] = outputs if self.normalized else ops.softmax(outputs)
+                if self.labels:
+                    part[loss] = self.loss(labels, outputs)
+            if self.plugged:
+                total = total + ops.sum(part["loss_before"])
+        return total
+
+
+class Parts(dict):
+    """What a block took and made, by letter; `info` is the `zoo.blocks.Block`."""
+
+    def __init__(self, info, parts=()):
+        super().__init__(parts)
+        self.info = info
+
+
+def inspects(probe):
+    """Whether a probe reads weights instead of data."""
+    return type(probe).inspect is not Probe.inspect
+
+
+def weights_of(graph, block):
+    """A block's weights as arrays, by path; of a sum, those of its residual branch."""
+    layers = [block.layer]
+    if block.layer is None:
+        layers = [call.layer for call in graph.between(block.source, block.f)]
+    weights = (w for layer in layers for w in getattr(layer, "weights", ()))
+    return {w.path: ops.convert_to_numpy(w) for w in weights}
+
+
+def example_loss(loss):
+    """A function of labels and outputs that returns one loss for each example."""
+    loss = keras.losses.get(loss or "sparse_categorical_crossentropy")
+
+    def each(labels, outputs):
+        each = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        value = each(labels, outputs)
+        return (
+            value
+            if len(value.shape) == 1
+            else ops.mean(ops.reshape(value, (ops.shape(value)[0], -1)), axis=1)
+        )
+
+    return each
+
+
+def batches(data, batch_size):
+    """Pairs of inputs and labels, or None for the labels.
+
+    Args:
+        data: As in `run`.
+        batch_size: Of arrays.
+    """
+    if hasattr(data, "shape") or (
+        isinstance(data, tuple) and all(hasattr(v, "shape") for v in keras.tree.flatten(data))
+    ):
+        x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        for start in range(0, len(keras.tree.flatten(x)[0]), batch_size):
+            cut = slice(start, start + batch_size)
+            yield _map(lambda v: v[cut], x), None if y is None else y[cut]  # noqa: B023
+        return
+    indexed = isinstance(data, keras.utils.PyDataset)
+    for batch in (data[i] for i in range(len(data))) if indexed else data:
+        x, y = batch[:2] if isinstance(batch, (tuple, list)) and len(batch) > 1 else (batch, None)
+        x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+        yield _map(ops.convert_to_numpy, x), None if y is None else ops.convert_to_numpy(y)
+
+
+def filled(x, size):
+    """Arrays with their last example repeated up to `size` examples."""
+    return _map(lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)]), x)
+
+
+_map = keras.tree.map_structure
+
+
+def masked_sum(v, mask):
+    """Sum over the examples that `mask` has."""
+    mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
+    return ops.sum(ops.where(mask, ops.cast(v, "float32"), 0.0), axis=0)

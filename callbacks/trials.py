@@ -1,0 +1,127 @@
+"""Many changed networks evaluated in one pass over data."""
+
+import numpy as np
+from keras import ops
+
+from zoo.backend import compiled
+from zoo.callbacks.engine import batches, example_loss, filled
+from zoo.callbacks.table import Row, Table
+from zoo.chain import Chain
+
+
+class Trials:
+    """Evaluates many plans of one chain in one pass over data.
+
+    A plan shares with the intact network what lies before the first place where they differ; that
+    part is computed once for all plans. Each block is compiled once.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        loss: A Keras loss or its name; `None`: the model's own, or sparse categorical
+            cross-entropy.
+
+    Raises:
+        ValueError: if no block is found, or something passes by one.
+    """
+
+    def __init__(self, model, loss=None):
+        self.chain = Chain(model)
+        self.loss = example_loss(loss or getattr(model, "loss", None))
+        self.model, self._compiled = model, {}
+
+    def run(self, plans, data, batch_size=128, progress=None):
+        """Accuracy and loss of the intact network and of each plan.
+
+        Args:
+            plans: A list of plans: see `zoo.chain.Chain`.
+            data: As in `zoo.callbacks.run`, with labels.
+            batch_size: Of arrays.
+            progress: A function that is told the number of examples after each batch.
+
+        Returns:
+            An array `(1 + plans, 2)`: accuracy and mean loss, the intact network's first.
+
+        Raises:
+            ValueError: if a block does not fit its place, or the data have no labels.
+        """
+        plans = [self.chain.plan, *plans]
+        for plan in plans:
+            self.chain.check(plan)
+        sums, seen, size = np.zeros((len(plans), 2)), 0, 0
+        for x, y in batches(data, batch_size):
+            if y is None:
+                raise ValueError("Accuracy and loss need labels. Received: data without them.")
+            count = len(y)
+            size = max(size, count)
+            mask = ops.convert_to_tensor(np.arange(size) < count)
+            labels = ops.convert_to_tensor(filled(y, size))
+            sums += self._batch(plans, self.chain.graph.start(filled(x, size)), labels, mask)
+            seen += count
+            if progress:
+                progress(seen)
+        if not seen:
+            raise ValueError("Expected at least one example. Received: data without any.")
+        return sums / seen
+
+    def _batch(self, plans, x, labels, mask):
+        found = np.zeros((len(plans), 2))
+        waiting = {}
+        for number, plan in enumerate(plans):
+            pairs = enumerate(zip(plan, self.chain.plan, strict=True))
+            first = next((i for i, (own, intact) in pairs if own != intact), len(plan))
+            waiting.setdefault(first, []).append(number)
+        for place in range(len(self.chain.blocks) + 1):
+            for number in waiting.get(place, ()):
+                y = x
+                for later in range(place, len(self.chain.blocks)):
+                    y = self._place(later, plans[number][later], y)
+                found[number] = self._score(y, labels, mask)
+            if place < len(self.chain.blocks):
+                x = self._place(place, self.chain.plan[place], x)
+        return found
+
+    def _place(self, place, steps, x):
+        if self.chain.links[place] or place == 0:
+            x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
+        for step in steps:
+            block = self.chain.blocks[step.block]
+            finishes = block.layer is not None and "finish" in vars(type(block.layer))
+            if step.what == "carry" and not block.changes_shape and not finishes:
+                continue
+            x = self._call(step, lambda x, step=step: self.chain.do(step, x), x)
+        return x
+
+    def _score(self, y, labels, mask):
+        def score(y, labels, mask):
+            outputs = self.chain.end(y)[0]
+            loss = self.loss(labels, outputs)
+            integers = labels
+            if len(labels.shape) > 1 and labels.shape[-1] == outputs.shape[-1]:
+                integers = ops.argmax(labels, axis=-1)
+            hit = ops.argmax(outputs, axis=-1) == ops.cast(ops.reshape(integers, (-1,)), "int32")
+            pair = ops.stack([ops.cast(hit, loss.dtype), loss])
+            return ops.sum(ops.where(mask, pair, 0.0), axis=1)
+
+        return ops.convert_to_numpy(self._call("score", score, y, labels, mask))
+
+    def _call(self, key, function, *arguments):
+        if key not in self._compiled:
+            self._compiled[key] = compiled(function, self.model)
+        return self._compiled[key](*arguments)
+
+    def table(self, name, labels, plans, data, **options):
+        """`run` as a table: `labels` are pairs of a block (or what stands for it) and its stage."""
+        found = self.run(plans, data, **options)
+        pairs = [(None, None), *labels]
+        return Table(
+            Row(f"{name}_{metric}", *pair, None, None, float(values[column]))
+            for column, metric in enumerate(("accuracy", "loss"))
+            for pair, values in zip(pairs, found, strict=True)
+        )
+
+    def places(self, blocks=None):
+        """Pairs of name and stage of these blocks; `None`: all."""
+        wanted = self.chain.blocks
+        if blocks is not None:
+            wanted = [self.chain.blocks[self.chain.index(name)] for name in blocks]
+        return [(block.name, block.stage) for block in wanted]
