@@ -2,6 +2,9 @@
 
 from zoo.callbacks.classifying import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.classifying import IntermediateAccuracy as IntermediateAccuracy
+from zoo.callbacks.dominance import dominant_flow as dominant_flow
+from zoo.callbacks.dominance import probability_of_dominance as probability_of_dominance
+from zoo.callbacks.dominance import trivial_dominance as trivial_dominance
 from zoo.callbacks.engine import run as run
 from zoo.callbacks.gates import BlockOutputs as BlockOutputs
 from zoo.callbacks.gates import ClassGates as ClassGates
@@ -18,6 +21,12 @@ from zoo.callbacks.language import CarryState as CarryState
 from zoo.callbacks.language import HalveOnStall as HalveOnStall
 from zoo.callbacks.language import Perplexity as Perplexity
 from zoo.callbacks.language import StopOnNaN as StopOnNaN
+from zoo.callbacks.noise import ActivationContraction as ActivationContraction
+from zoo.callbacks.noise import LayerCushion as LayerCushion
+from zoo.callbacks.noise import interlayer_cushions as interlayer_cushions
+from zoo.callbacks.noise import noise_sensitivity as noise_sensitivity
+from zoo.callbacks.patches import draw_patches as draw_patches
+from zoo.callbacks.patches import top_patches as top_patches
 from zoo.callbacks.probe import Probe as Probe
 from zoo.callbacks.progress import Progress as Progress
 from zoo.callbacks.refinement import ActivationNorm as ActivationNorm

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.engine import batches, example_loss, filled
+from zoo.callbacks.feed import batches, example_loss, filled
 from zoo.callbacks.table import Row, Table
 from zoo.chain import Chain
 

@@ -85,9 +85,18 @@ def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
 
 def start_recipe(script, *arguments, **environment):
     """A recipe in a process of its own, on this process's backend: a `subprocess.Popen`."""
+    return _start(str(ROOT / "recipes" / script), *arguments, **environment)
+
+
+def start_module(name, *arguments, **environment):
+    """`python -m name` in a process of its own, on this process's backend."""
+    return _start("-m", name, *arguments, **environment)
+
+
+def _start(*words, **environment):
     environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "recipes" / script), *arguments],
+        [sys.executable, *words],
         env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

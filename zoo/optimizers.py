@@ -5,12 +5,12 @@ import keras
 
 @keras.saving.register_keras_serializable("zoo")
 class CaffeSGD(keras.optimizers.SGD):
-    """Momentum SGD as a Caffe solver does it: coupled decay, biases twice as fast and not decayed.
+    """Momentum SGD as a Caffe solver does it: coupled decay of kernels, biases twice as fast.
 
     The gradient of a kernel w becomes g + decay · w before momentum sees it, which is the gradient
     of a penalty decay / 2 · w² and not Keras's decoupled `weight_decay`; that of the classifier's
-    kernel g + last_decay · w. A bias learns with `bias_rate` times the learning rate. The reported
-    loss is without the penalty.
+    kernel g + last_decay · w. A bias learns with `bias_rate` times the learning rate. Nothing
+    but kernels decays. The reported loss is without the penalty.
 
     Args:
         learning_rate: A number or a Keras schedule.
@@ -52,7 +52,7 @@ class CaffeSGD(keras.optimizers.SGD):
         layer, _, name = known.path.rpartition("/")
         if name == "bias":
             learning_rate = self.bias_rate * learning_rate
-        else:
+        elif name == "kernel":
             decay = self.last_decay if layer.endswith("predictions") else self.decay
             gradient = gradient + decay * keras.ops.cast(variable, gradient.dtype)
         super().update_step(gradient, variable, learning_rate)

@@ -101,9 +101,13 @@ def prune_blocks(model, blocks):
     blocks = [blocks] if isinstance(blocks, str) else [*blocks]
     if not blocks:
         raise ValueError("Expected at least one block to leave out. Received: none.")
-    pruned = lesion(model, *blocks)
-    copy = keras.models.clone_model(pruned)
-    for old, new in zip(pruned.variables, copy.variables, strict=True):
+    return copied(lesion(model, *blocks))
+
+
+def copied(model):
+    """A model of the same layers with weights of its own."""
+    copy = keras.models.clone_model(model)
+    for old, new in zip(model.variables, copy.variables, strict=True):
         new.assign(keras.ops.convert_to_numpy(old))  # a copy: `fit` on JAX consumes buffers
     return copy
 

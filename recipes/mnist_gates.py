@@ -1,0 +1,141 @@
+"""Srivastava et al. (2015), Figs 2 to 4: what the gates of a 50-layer highway network learnt.
+
+    python recipes/mnist_gates.py --data_dir mnist.npz
+
+Trains highway_mlp(50) of 50 units, tanh, T's bias from -2, on MNIST. Then, over the training set:
+biases, mean gates, the gates and outputs of one example (Fig. 2), how classes 0 and 7 open the
+gates otherwise than the mean (Fig. 3), and the accuracy without each layer (Fig. 4). The paper
+found that most biases fell, that outputs change in the first 15 layers or so, and that layers 15 to
+45 can be left out one at a time.
+
+The run directory holds what highway_conv.py's holds, and probes.html, probes.csv, fig2.png,
+fig3.png and fig4.png.
+"""
+
+import image_recipe  # beside this script
+import numpy as np
+from absl import app, flags
+
+DEPTH, UNITS, GATE_BIAS = 50, 50, -2.0  # section 4: the best 50-layer network on MNIST
+BATCH, EPOCHS = 100, 400  # ours: the paper does not say
+RATE, MOMENTUM, DECAY = 0.03, 0.9, 0.97  # ours; the paper searched them: rate falls every epoch
+SHOWN = (0, 7)  # the classes of Fig. 3
+
+flags.DEFINE_integer("depth", DEPTH, "Layers.", lower_bound=2)
+flags.DEFINE_integer("probe_examples", 60_000, "Training images to probe.", lower_bound=1)
+image_recipe.define_flags()
+FLAGS = flags.FLAGS
+
+
+def main(argv):
+    image_recipe.check(argv)
+    name = f"highway_mlp{FLAGS.depth}"
+    run = image_recipe.prepare(study(), name, "mnist", build, depth=FLAGS.depth)
+    image_recipe.train(run)
+    found = inspect(run)
+    config = {"units": UNITS, "activation": "tanh"}
+    departures = ["rate, momentum and decay are ours: the paper searched them"]
+    image_recipe.finish(run, name, config, None, departures, **found)
+
+
+def study():
+    def optimizer(iterations):
+        import keras
+
+        rate = keras.optimizers.schedules.ExponentialDecay(RATE, 600, DECAY)  # 600: MNIST's epoch
+        return keras.optimizers.SGD(rate, MOMENTUM)
+
+    return image_recipe.Study(
+        "srivastava2015/fig4",
+        optimizer,
+        preprocessing="highway_mlp",
+        paper={"MNIST": None},
+        minutes=20,
+        batch=BATCH,
+        epochs=EPOCHS,
+    )
+
+
+def build(images):
+    """The network for these images."""
+    import zoo
+
+    shape = images.x_train.shape[1:]
+    return zoo.highway_mlp(FLAGS.depth, UNITS, "tanh", "coupled", GATE_BIAS, images.classes, shape)
+
+
+def inspect(run):
+    """Probes, lesions and figures; returns what the line of results tells of them."""
+    from zoo import callbacks
+    from zoo.datasets import preprocessing
+
+    prepared = preprocessing.fit(run.study.preprocessing, run.images.x_train)
+    x = prepared(run.images.x_train[: FLAGS.probe_examples])
+    y = run.images.y_train[: FLAGS.probe_examples]
+    classes = run.images.classes
+    probes = [callbacks.GateBias(), callbacks.GateActivity(), callbacks.L2Ratio()]
+    probes += [callbacks.CosineLoss(), callbacks.BlockOutputs()]
+    probes += [callbacks.ClassGates(of, classes) for of in SHOWN if of < classes]
+    table = callbacks.run(probes, run.model, (x, y), batch_size=500)
+    lesions = callbacks.lesions(run.model, (x, y), mode="closed", batch_size=500)
+    one = callbacks.run([callbacks.GateActivity(), callbacks.BlockOutputs()], run.model, x[:1])
+    (table + lesions).to_csv(run.folder / "probes.csv")
+    title = f"highway_mlp{FLAGS.depth}, {len(x)} training images of {run.images.name}"
+    (table + lesions).to_html(run.folder / "probes.html", title)
+    draw(run.folder, table, one, lesions)
+    accuracy = lesions.values("lesion_accuracy")
+    intact = accuracy.pop(None)
+    idle = sum(value > intact - 0.01 for value in accuracy.values())
+    bias = np.array([*table.values("gate_bias_mean").values()])
+    print(
+        f"training accuracy {intact:.4f}; {idle} of {len(accuracy)} layers cost less than 1 % when "
+        f"left out; mean gate bias {bias.min():.2f} to {bias.max():.2f}, from {GATE_BIAS}"
+    )
+    return {
+        "training_accuracy": round(100 * intact, 2),
+        "idle_layers": idle,
+        "lesioned_training_accuracy": [round(100 * v, 2) for v in accuracy.values()],
+        "gate_bias_mean": [round(float(v), 3) for v in bias],
+    }
+
+
+def draw(folder, table, one, lesions):
+    """Figs 2, 3 and 4 in the paper's form, in grey."""
+    from matplotlib.figure import Figure
+
+    from zoo.files import replace
+
+    images = [
+        (table.array("gate_bias_units"), "bias of T"),
+        (table.array("gate_activity_t_units"), "mean T"),
+        (one.array("gate_activity_t_units"), "T of one example"),
+        (one.array("block_outputs_units"), "outputs of one example"),
+    ]
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    panels(figure, images)
+    replace(folder / "fig2.png", lambda new: figure.savefig(new, format="png", dpi=120))
+    images = [
+        (table.array(name), f"class {name.split('_')[2]} minus mean")
+        for name in table.probes()
+        if name.startswith("class_gates") and name.endswith("units")
+    ]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panels(figure, images)
+    replace(folder / "fig3.png", lambda new: figure.savefig(new, format="png", dpi=120))
+    figure = lesions.plot(["lesion_loss"])
+    axes = figure.axes[0]
+    axes.set(yscale="log", xlabel="lesioned layer", ylabel="mean cross entropy", title="")
+    replace(folder / "fig4.png", lambda new: figure.savefig(new, format="png", dpi=120))
+
+
+def panels(figure, images):
+    """Images of blocks (down) and units (across), side by side, each with its scale."""
+    axes = figure.subplots(1, len(images), squeeze=False)[0]
+    for axis, (array, title) in zip(axes, images, strict=True):
+        shown = axis.imshow(array, aspect="auto", cmap="gray", interpolation="nearest")
+        axis.set(title=title, xlabel="unit", ylabel="layer")
+        figure.colorbar(shown, ax=axis)
+
+
+if __name__ == "__main__":
+    app.run(main)

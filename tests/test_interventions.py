@@ -1,0 +1,125 @@
+"""Sweeps of lesions, shuffles, exits and repetitions: equal to each changed network by itself."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import spelled
+import zoo
+from zoo import callbacks
+from zoo.callbacks.trials import Trials
+
+X = spelled.images(10, 4)
+Y = np.arange(10) % 3
+
+
+@pytest.fixture
+def model():
+    """A stem, four highway layers of two stages with a plain layer between, a softmax."""
+    inputs = keras.Input((4,))
+    x = layers.Dense(4, name="stem")(inputs)
+    for i in range(4):
+        x = zoo.HighwayDense(variant="full", name=f"block{i}", stage=i // 2)(x)
+        x = layers.Dense(4, name="between")(x) if i == 1 else x
+    outputs = layers.Dense(3, activation="softmax", name="top")(x)
+    return spelled.random_weights(keras.Model(inputs, outputs))
+
+
+def scores(model):
+    """Accuracy and mean loss by Keras itself."""
+    p = ops.convert_to_numpy(model(X))
+    return np.mean(p.argmax(1) == Y), -np.log(p[np.arange(10), Y]).mean()
+
+
+def pairs(table, name):
+    """Accuracy and loss of each row, the intact network's first."""
+    columns = [[r.value for r in table.of_probe(f"{name}_{m}")] for m in ("accuracy", "loss")]
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("mode", ["removed", "closed"])
+def test_a_sweep_of_lesions_gives_what_each_lesioned_network_gives(model, mode):
+    table = callbacks.lesions(model, (X, Y), mode=mode, batch_size=4)
+    names = [f"block{i}" for i in range(4)]
+    expected = [scores(model)] + [scores(zoo.lesion(model, name, mode=mode)) for name in names]
+    np.testing.assert_allclose(pairs(table, "lesion"), expected, rtol=1e-4)
+    assert [row.block for row in table.of_probe("lesion_loss")] == [None, *names]
+    assert [row.stage for row in table.of_probe("lesion_loss")] == [None, 0, 0, 1, 1]
+
+
+def test_early_exits_and_repetitions_too(model):
+    exits = [scores(zoo.early_exit(model, f"block{i}")) for i in range(4)]
+    found = callbacks.early_exits(model, (X, Y), batch_size=4)
+    np.testing.assert_allclose(pairs(found, "exit")[1:], exits, rtol=1e-4)
+    best, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0, 0.25), batch_size=4)
+    last = {}
+    for scale in (1.0, 0.25):
+        expected = [scores(zoo.unroll(model, n, scale)) for n in range(3)]
+        np.testing.assert_allclose(pairs(table, f"unroll_{scale}"), expected, rtol=1e-4)
+        last[scale] = expected[-1][1]
+    assert best == min(last, key=last.get)
+    assert [row.unit for row in table.of_probe("unroll_0.25_loss")] == [0, 1, 2]
+
+
+def test_random_lesions_and_shuffles_repeat_with_their_seed(model):
+    table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
+    rows = [*table.of_probe("lesions_accuracy")][1:]
+    assert [row.unit for row in rows] == [1, 1, 3, 3]
+    expected = [scores(zoo.lesion(model, *row.block.split())) for row in rows]
+    np.testing.assert_allclose(pairs(table, "lesions")[1:], expected, rtol=1e-4)
+    again = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
+    assert [*again] == [*table]
+
+
+def test_a_stage_of_two_blocks_has_one_other_order(model):
+    table = callbacks.shuffles(model, (X, Y), swaps=(1, 2), repeats=1)
+    order = {"block0": "block1", "block1": "block0", "block2": "block3", "block3": "block2"}
+    expected = [scores(model), scores(zoo.shuffle(model, order)), scores(model)]  # swapped back
+    np.testing.assert_allclose(pairs(table, "shuffle"), expected, rtol=1e-4)
+    assert [row.value for row in table.of_probe("shuffle_tau")] == [-1.0, 1.0]
+
+
+def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
+    trials = Trials(model)
+    runs, do = [], trials.chain.do
+    trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
+    plans = [[(step[0]._replace(what="carry"),) if i == j else step
+              for i, step in enumerate(trials.chain.plan)] for j in range(4)]  # fmt: skip
+    trials.run(plans, (X, Y))
+    blocks = [key for key in runs if not isinstance(key, str) and key[0] != "link"]
+    assert len(blocks) == 4 + sum(3 - j for j in range(4))  # intact; and what follows each lesion
+    assert do.__self__ is trials.chain
+
+
+def test_a_report_of_what_pruning_saves(model):
+    report = callbacks.prune_report(model, (X, Y), ["block1"])
+    assert report["accuracy"][1] == pytest.approx(scores(zoo.lesion(model, "block1"))[0])
+    layer = 3 * (4 * 4 + 4)
+    assert report["parameters"] == (model.count_params(), model.count_params() - layer)
+    assert np.diff(report["operations"]) == [-3 * 4 * 4]
+
+
+def test_sweeps_take_one_hot_labels_and_batches(model):
+    table = callbacks.lesions(model, (X, Y))
+    hot = np.eye(3, dtype="float32")[Y]
+    data = [(X[:6], hot[:6]), (X[6:], hot[6:])]
+    other = callbacks.lesions(model, data, loss="categorical_crossentropy")
+    for a, b in itertools.zip_longest(table, other):
+        assert a.value == pytest.approx(b.value, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "sweep, message",
+    [
+        (lambda m: callbacks.lesions(m, X), "need labels"),
+        (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
+        (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
+        (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "one of the blocks"),
+    ],
+)
+def test_bad_input_of_sweeps(model, sweep, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(model)

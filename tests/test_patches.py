@@ -1,0 +1,75 @@
+"""Top patches and guided backpropagation on a convolution worked out by hand."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from zoo import callbacks
+from zoo.backend import gradients_at_marks, guided_relus
+
+
+@pytest.fixture
+def model():
+    """x + ReLU(w * x) with a kernel of 3 x 3 that sums, and another channel that does nothing."""
+    inputs = keras.Input((6, 6, 2))
+    conv = layers.Conv2D(2, 3, padding="same", activation="relu", use_bias=False, name="conv")
+    model = keras.Model(inputs, layers.Add(name="sum")([inputs, conv(inputs)]))
+    kernel = np.zeros((3, 3, 2, 2), "float32")
+    kernel[:, :, 0, 0] = 1
+    kernel[1, 1, 0, 0] = -2
+    conv.set_weights([kernel])
+    return model
+
+
+def test_the_patch_is_where_the_unit_is_largest_and_what_it_depends_on(model):
+    x = np.zeros((3, 6, 6, 2), "float32")
+    x[1, 2:5, 1:4, 0] = 1.0  # a square around (3, 2); (2, 3), (3, 2) ... all see parts of it
+    x[2, 4, 4, 0] = 0.5
+    patches = callbacks.top_patches(model, x, unit=0, count=2, batch_size=2)
+    maps = ops.convert_to_numpy(model(x))[..., 0]
+    assert [patch.example for patch in patches] == [1, 2]
+    for patch in patches:
+        assert (
+            patch.value == maps[patch.example].max() == maps[patch.example, patch.row, patch.column]
+        )
+    first = patches[0]
+    rows, columns = (slice(max(at - 1, 0), at + 2) for at in (first.row, first.column))
+    assert np.array_equal(first.image, x[1, rows, columns])
+    centre = first.gradient[first.row - rows.start, first.column - columns.start, 0]
+    assert centre == 1 - 2  # the sum's own 1, and the kernel's centre
+    assert (first.gradient[..., 1] == 0).all()
+
+
+def test_guided_relus_stop_negative_gradients_and_change_no_value():
+    x = ops.convert_to_tensor(np.array([[-1.0, 2.0, 3.0]], "float32"))
+    signs = ops.convert_to_tensor(np.array([[1.0, -1.0, 1.0]], "float32"))
+
+    def observe(mark, x):
+        y = layers.Activation("relu")(mark("x", x)) + layers.ReLU()(x) * 0.0
+        return ops.sum(y * signs), y
+
+    with guided_relus():
+        guided, found = gradients_at_marks(observe, x)
+    plain, old = gradients_at_marks(observe, x)
+    assert ops.convert_to_numpy(found["x"]).tolist() == [[0.0, 0.0, 1.0]]
+    assert ops.convert_to_numpy(old["x"]).tolist() == [[0.0, -1.0, 1.0]]
+    assert np.array_equal(
+        *map(lambda v: ops.convert_to_numpy(ops.stop_gradient(v)), (guided, plain))
+    )
+
+
+def test_blocks_of_a_stage_have_a_row_each_in_the_figure(tmp_path):
+    model = zoo.cifar_resnet(14, input_shape=(32, 32, 3))
+    x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype("float32")
+    patches = callbacks.top_patches(model, x, unit=1, stage=2, count=2)
+    assert [patch.block for patch in patches[::2]] == ["stage2_block00", "stage2_block01"]
+    figure = callbacks.draw_patches(patches, tmp_path / "patches.png")
+    assert len(figure.axes) == 2 * 2 * 2 and (tmp_path / "patches.png").exists()
+
+
+@pytest.mark.parametrize("more, message", [({"stage": 9}, "stage=9"), ({"unit": 2}, "a channel 2")])
+def test_bad_input_of_patches(model, more, message):
+    with pytest.raises(ValueError, match=message):
+        callbacks.top_patches(model, np.zeros((1, 6, 6, 2), "float32"), **{"unit": 0, **more})

@@ -1,0 +1,161 @@
+"""Probes while a network trains, on replicas, from a shell, and beside a plain torch spelling."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import spelled
+import zoo
+from harness import fresh_python, output_of, start_module
+from zoo import callbacks
+
+X = spelled.images(9, 5)
+Y = np.arange(9) % 3
+
+
+def small_model():
+    inputs = keras.Input((5,))
+    x = layers.Dense(4, name="stem")(inputs)
+    for i in range(2):
+        x = zoo.HighwayDense(name=f"block{i}")(x)
+    outputs = layers.Dense(3, activation="softmax", name="top")(x)
+    return spelled.random_weights(keras.Model(inputs, outputs))
+
+
+def test_what_is_measured_in_training_is_what_a_probe_finds_afterwards(tmp_path):
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    probes = [callbacks.L2Ratio(), callbacks.CosineLoss()]
+    watch = callbacks.RunProbes(probes, (X, Y), every=2, path=tmp_path / "probes.csv")
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = model.fit(X, Y, batch_size=4, epochs=4, verbose=0, callbacks=[watch, log])
+    assert [*watch.table.of_probe("l2_ratio")] == [
+        row for row in watch.table if row.probe == "l2_ratio"
+    ]
+    assert {row.epoch for row in watch.table} == {2, 4}
+    after = callbacks.run(probes, model, (X, Y))
+    np.testing.assert_allclose(
+        [*watch.table.values("cosine_loss", epoch=4).values()],
+        [*after.values("cosine_loss").values()],
+        rtol=1e-4,
+    )
+    assert len(history.history["l2_ratio/block0"]) == 2
+    assert len(callbacks.Table.from_csv(tmp_path / "probes.csv")) == len(watch.table)
+    rows = [*csv.DictReader((tmp_path / "log.csv").read_text().splitlines())]
+    assert len(rows) == 4 and rows[0]["loss"]
+
+
+def test_probing_changes_nothing_in_a_training():
+    losses = []
+    for watch in ([], [callbacks.RunProbes([callbacks.CosineLoss()], (X, Y))]):
+        zoo.seed_everything(1)
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        options = {"batch_size": 3, "epochs": 2, "verbose": 0, "shuffle": False}
+        losses.append(model.fit(X, Y, callbacks=watch, **options).history["loss"])
+    assert losses[0] == losses[1]
+
+
+def test_every_must_be_positive():
+    with pytest.raises(ValueError, match="every=0"):
+        callbacks.RunProbes([callbacks.L2Ratio()], X, every=0)
+
+
+REPLICAS = """
+import json
+import numpy as np
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras
+from keras import layers
+import zoo
+from zoo import callbacks
+
+def model():
+    zoo.seed_everything(0)
+    inputs = keras.Input((5,))
+    x = layers.Dense(4, kernel_initializer=zoo.initializers.KaimingNormal(1))(inputs)
+    x = zoo.HighwayDense(kernel_initializer=zoo.initializers.KaimingNormal(2), name="block")(x)
+    top = layers.Dense(3, "softmax", kernel_initializer=zoo.initializers.KaimingNormal(3))
+    return keras.Model(inputs, top(x))
+
+x = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
+data = x, np.arange(9) % 3
+probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
+one = callbacks.run(probes, model(), data, batch_size=4)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    mirrored = model()
+assert mirrored.distribute_strategy.num_replicas_in_sync == 2
+two = callbacks.run(probes, mirrored, data, batch_size=4)
+print(json.dumps([[row.value for row in table] for table in (one, two)]))
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute")
+def test_two_replicas_give_what_one_gives():
+    one, two = json.loads(fresh_python(REPLICAS).stdout.splitlines()[-1])
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the other spelling is in torch")
+def test_cosine_and_l2_agree_with_plain_torch_on_a_resnet():
+    import torch
+
+    model = spelled.random_weights(zoo.cifar_resnet(8), scale=0.2)
+    x, y = spelled.images(4, 32, 32, 3), np.array([1, 0, 3, 2])
+    table = callbacks.run([callbacks.CosineLoss(), callbacks.L2Ratio()], model, (x, y))
+    state = torch.tensor(x)
+    cosines, ratios = {}, {}
+    kept = {}
+    for layer in model.layers[1:]:
+        if isinstance(layer, zoo.ResidualBlock):
+            carried = layer.shortcut(state) if layer.shortcut else state
+            carried.retain_grad()
+            f = layer.transform(state, training=False)
+            kept[layer.name] = carried, f
+            state = carried + f
+        else:
+            state = layer(state, training=False) if layer.name == "last_norm" else layer(state)
+    torch.nn.functional.nll_loss(torch.log(state), torch.tensor(y), reduction="sum").backward()
+    for name, (carried, f) in kept.items():
+        a, b, g = (v.detach().flatten(1) for v in (carried, f, carried.grad))
+        cosines[name] = float(torch.nn.functional.cosine_similarity(b, g).mean())
+        ratios[name] = float((b.norm(dim=1) / a.norm(dim=1)).mean())
+    for key, expected in (("cosine_loss", cosines), ("l2_ratio", ratios)):
+        found = table.values(key)
+        assert [*found] == [*expected]
+        np.testing.assert_allclose([*found.values()], [*expected.values()], atol=1e-5)
+
+
+def saved_digits_model(path):
+    inputs = keras.Input((8, 8, 1))
+    x = zoo.HighwayConv2D(3, name="block0")(layers.Conv2D(3, 3, padding="same")(inputs))
+    x = layers.GlobalAveragePooling2D()(x)
+    keras.Model(inputs, layers.Dense(10, "softmax")(x)).save(path)
+
+
+def test_the_shell_writes_a_table_and_a_page(tmp_path):
+    saved_digits_model(tmp_path / "model.keras")
+    out = tmp_path / "out"
+    options = "--data=digits", "--examples=50", "--probes=l2_ratio,gate_activity", "--lesions"
+    process = start_module("zoo.probe", str(tmp_path / "model.keras"), f"--out={out}", *options)
+    output = output_of(process)
+    table = callbacks.Table.from_csv(out / "probes.csv")
+    assert {"l2_ratio", "gate_activity_t", "lesion_accuracy"} <= {*table.probes()}
+    assert "block0" in output and (out / "probes.html").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="no backend has a part in it")
+def test_the_shell_says_what_it_expects(tmp_path):
+    assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
+    saved_digits_model(tmp_path / "model.keras")
+    path = str(tmp_path / "model.keras")
+    assert "Say which data" in output_of(start_module("zoo.probe", path), 1)
+    output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 1)
+    assert "`--probes` must be of" in output and "Traceback" not in output
