@@ -18,7 +18,7 @@ from absl import app, flags
 
 DEPTH, UNITS, GATE_BIAS = 50, 50, -2.0  # section 4: the best 50-layer network on MNIST
 BATCH, EPOCHS = 100, 400  # ours: the paper does not say
-RATE, MOMENTUM, DECAY = 0.03, 0.9, 0.97  # ours; the paper searched them: rate falls every epoch
+RATE, MOMENTUM, DECAY = 0.3, 0.9, 0.97  # ours; the paper searched them: the rate falls
 SHOWN = (0, 7)  # the classes of Fig. 3
 
 flags.DEFINE_integer("depth", DEPTH, "Layers.", lower_bound=2)
