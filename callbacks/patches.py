@@ -74,7 +74,7 @@ def _best(graph, model, blocks, data, unit, count, batch_size):
     slots = {block.name: block.y for block in blocks}
 
     def largest(values):
-        values = graph.run(values, keep=True)
+        values = graph.run({**values}, keep=True)
         maps = {name: values[slot][..., unit] for name, slot in slots.items()}
         flat = {name: ops.reshape(v, (ops.shape(v)[0], -1)) for name, v in maps.items()}
         return {name: (ops.max(v, axis=1), ops.argmax(v, axis=1)) for name, v in flat.items()}

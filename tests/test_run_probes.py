@@ -77,20 +77,19 @@ import zoo
 from zoo import callbacks
 
 def model():
-    zoo.seed_everything(0)
     inputs = keras.Input((5,))
-    x = layers.Dense(4, kernel_initializer=zoo.initializers.KaimingNormal(1))(inputs)
-    x = zoo.HighwayDense(kernel_initializer=zoo.initializers.KaimingNormal(2), name="block")(x)
-    top = layers.Dense(3, "softmax", kernel_initializer=zoo.initializers.KaimingNormal(3))
-    return keras.Model(inputs, top(x))
+    x = zoo.HighwayDense(name="block")(layers.Dense(4)(inputs))
+    return keras.Model(inputs, layers.Dense(3, "softmax")(x))
 
 x = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
 data = x, np.arange(9) % 3
 probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
-one = callbacks.run(probes, model(), data, batch_size=4)
+single = model()
+one = callbacks.run(probes, single, data, batch_size=4)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 with strategy.scope():
     mirrored = model()
+mirrored.set_weights(single.get_weights())
 assert mirrored.distribute_strategy.num_replicas_in_sync == 2
 two = callbacks.run(probes, mirrored, data, batch_size=4)
 print(json.dumps([[row.value for row in table] for table in (one, two)]))
