@@ -1,6 +1,5 @@
 """Probes of what the network's classifier makes of earlier blocks."""
 
-import numpy as np
 from keras import ops
 
 from zoo.callbacks.probe import Probe
@@ -24,8 +23,8 @@ class BorderlineExamples(Probe):
 
     `borderline`: the true class's probability and the highest other one differ by less than
     `margin`; `correct`: classified correctly, not borderline; `all`. If late blocks refine, the
-    borderline ones gain most. `share`: what part of all a group is; its numbers are NaN where that
-    is 0. Entropy in nats. Jastrzebski et al. (2018), section 4.4, Figs 6 and 7.
+    borderline ones gain most. `share`: what part of all a group is; where that is 0 it has no other
+    number. Entropy in nats. Jastrzebski et al. (2018), section 4.4, Figs 6 and 7.
 
     Args:
         blocks: How many of the last stage's blocks to follow.
@@ -67,13 +66,12 @@ class BorderlineExamples(Probe):
 
     def summarize(self, mean):
         shares = {key: value for key, value in mean.items() if key.endswith("_share")}
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rest = {
-                key: value / shares[key.split("_")[0] + "_share"]
-                for key, value in mean.items()
-                if key not in shares
-            }
-        return {**shares, **rest}
+        found = dict(shares)
+        for key, value in mean.items():
+            share = mean[key.split("_")[0] + "_share"]
+            if key not in shares and share > 0:
+                found[key] = value / share
+        return found
 
 
 def correct(block):

@@ -116,8 +116,9 @@ class Observer:
             raise ValueError("Expected at least one example. Received: data without any.")
         self._inspect(seen)
         table = Table.of(self.probes, self.blocks, epoch, self.missing)
-        for name in sorted({row.block for row in table if not np.isfinite(row.value)}):
-            logging.warning("Not finite: what was measured of %s.", name)
+        odd = dict.fromkeys(r.block or "the network" for r in table if not np.isfinite(r.value))
+        if odd:
+            logging.warning("Not finite: what was measured of %s.", ", ".join(odd))
         return table
 
     def _check_weights(self):

@@ -18,9 +18,10 @@ def compiled(function, model, strategy=None):
 
     Example:
 
+    >>> import numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     >>> double = compiled(lambda x: 2 * model(x), model)
-    >>> model.set_weights([[[1.0], [10.0]]])
+    >>> model.set_weights([np.array([[1.0], [10.0]])])
     >>> float(double(keras.ops.array([[1.0, 2.0]]))[0, 0])
     42.0
     """
