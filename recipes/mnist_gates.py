@@ -83,18 +83,20 @@ def inspect(run):
     title = f"highway_mlp{FLAGS.depth}, {len(x)} training images of {run.images.name}"
     (table + lesions).to_html(run.folder / "probes.html", title)
     draw(run.folder, table, one, lesions)
-    accuracy = lesions.values("lesion_accuracy")
-    intact = accuracy.pop(None)
-    idle = sum(value > intact - 0.01 for value in accuracy.values())
+    accuracy, loss = (lesions.values(f"lesion_{key}") for key in ("accuracy", "loss"))
+    intact, intact_loss = accuracy.pop(None), loss.pop(None)
+    idle = sum(value < 1.1 * intact_loss for value in loss.values())
     bias = np.array([*table.values("gate_bias_mean").values()])
     print(
-        f"training accuracy {intact:.4f}; {idle} of {len(accuracy)} layers cost less than 1 % when "
-        f"left out; mean gate bias {bias.min():.2f} to {bias.max():.2f}, from {GATE_BIAS}"
+        f"training accuracy {intact:.4f}; {idle} of {len(accuracy)} layers, each left out alone, "
+        f"raise the loss by less than a tenth; mean gate bias {bias.min():.2f} to "
+        f"{bias.max():.2f}, from {GATE_BIAS}"
     )
     return {
         "training_accuracy": round(100 * intact, 2),
         "idle_layers": idle,
-        "lesioned_training_accuracy": [round(100 * v, 2) for v in accuracy.values()],
+        "training_loss": intact_loss,
+        "lesioned_training_loss": [round(v, 5) for v in loss.values()],
         "gate_bias_mean": [round(float(v), 3) for v in bias],
     }
 

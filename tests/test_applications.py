@@ -11,6 +11,7 @@ import zoo
 from gradients import assert_close, gradients
 from harness import fresh_python
 from spelled import images
+from zoo.calls import Graph
 
 SMALL = {  # every builder, as small as it gets without becoming another network
     "highway_mlp": {"depth": 4, "units": 6, "input_shape": (2, 5, 1)},
@@ -238,3 +239,18 @@ def test_models_are_listed_and_made_by_name():
 def test_bad_arguments_say_what_to_do(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", but_slow(FEW))
+def test_looking_inside_changes_no_bit_of_the_outputs(name):
+    model = made(name)
+    x = batch_for(model)
+    expected = ops.convert_to_numpy(model(x, training=False))
+    graph = Graph(model)
+    values = graph.run(graph.start(x))
+    assert np.array_equal(ops.convert_to_numpy(values[graph.outputs[0]]), expected)
+    same = zoo.rewire(model, lambda call, *args, **kwargs: call.layer(*args, **kwargs))
+    assert np.array_equal(ops.convert_to_numpy(same(x, training=False)), expected)
+    if "stacked" not in name:  # whose layers are one
+        traced = zoo.trace(model)(x, training=False)["outputs"]
+        assert np.array_equal(ops.convert_to_numpy(traced), expected)

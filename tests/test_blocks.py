@@ -123,3 +123,22 @@ def test_a_scanned_stack_says_how_to_look_inside():
 def test_a_network_without_blocks_is_an_error_that_explains():
     with pytest.raises(ValueError, match="It has no sum at all"):
         find_blocks(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
+
+
+def test_kerashub_s_resnets_have_blocks_inside_their_backbone():
+    keras_hub = pytest.importorskip("keras_hub")
+    backbone = keras_hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[3],
+        stackwise_num_filters=[64, 128],
+        stackwise_num_blocks=[2, 2],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(16, 16, 3),
+    )
+    blocks, missing = find_blocks(backbone)
+    assert not missing and len(blocks) == 4 and not blocks[1].changes_shape
+    classifier = keras.Sequential([backbone, layers.GlobalAveragePooling2D(), layers.Dense(3)])
+    inside, _ = find_blocks(classifier)
+    assert [block.shape for block in inside] == [block.shape for block in blocks]
+    assert all(block.name.startswith(f"{backbone.name}/") for block in inside)

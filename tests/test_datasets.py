@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from zoo.datasets import ptb, text
+from zoo.datasets import connection, ptb, text
 
 PTB = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "ptb"
 OFFLINE = "http://127.0.0.1:9/"  # refuses connections
@@ -248,7 +248,7 @@ def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
 
 @pytest.mark.parametrize("network", ["refuses", "is silent", "works"])
 def test_without_a_network_there_are_ways_out_at_once(mirror, tmp_path, monkeypatch, network):
-    monkeypatch.setattr(ptb, "SECONDS", 1)
+    monkeypatch.setattr(connection, "SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # lets one in, and says nothing
         silent = f"http://127.0.0.1:{server.getsockname()[1]}/"
         if network == "works":

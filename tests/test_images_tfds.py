@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness import ROOT, fresh_python
-from zoo.datasets import images
+from zoo.datasets import connection, images
 
 pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
 
@@ -132,7 +132,7 @@ def test_without_a_network_there_are_ways_out_at_once(tmp_path, monkeypatch, net
         time.sleep(5)
 
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
-    monkeypatch.setattr(images, "SECONDS", 1)
+    monkeypatch.setattr(connection, "SECONDS", 1)
     start = time.perf_counter()
     with pytest.raises(images.DownloadError) as error:
         images.from_tfds("cifar10", tmp_path)

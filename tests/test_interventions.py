@@ -94,6 +94,14 @@ def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
     assert do.__self__ is trials.chain
 
 
+def test_spans_of_unchanged_blocks_give_what_single_blocks_give(model, monkeypatch):
+    single = callbacks.lesions(model, (X, Y))
+    monkeypatch.setattr("zoo.callbacks.trials.SPAN", 2)
+    in_spans = callbacks.lesions(model, (X, Y))
+    for a, b in zip(single, in_spans, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-5)
+
+
 def test_a_report_of_what_pruning_saves(model):
     report = callbacks.prune_report(model, (X, Y), ["block1"])
     assert report["accuracy"][1] == pytest.approx(scores(zoo.lesion(model, "block1"))[0])

@@ -1,5 +1,7 @@
 """The same layers in a new graph: changed, or with every block's parts among the outputs."""
 
+import re
+
 import keras
 
 from zoo.blocks import find_blocks
@@ -95,7 +97,7 @@ class Reader:
     """
 
     def __init__(self, block):
-        self.block, self.branches = block, Branches(block.layer)
+        self.block, self.branches = block, Branches(block)
 
     def __call__(self, x, mark=None, **context):
         """x, h, t, c, f and y, those that there are.
@@ -122,18 +124,19 @@ class Branches(keras.layers.Layer):
     """What a skip layer carries and its branches make, in the layer's own precision.
 
     Args:
-        block: The skip layer.
+        block: A `zoo.blocks.Block` that is a skip layer.
     """
 
     def __init__(self, block):
-        super().__init__(name=f"{block.name}_branches", dtype=block.dtype_policy)
-        self.block, self.built = block, True
-        self.takes_training = "training" in block._call_signature.parameters
+        name = re.sub("[/#]", "_", block.name)
+        super().__init__(name=f"{name}_branches", dtype=block.layer.dtype_policy)
+        self.layer, self.built = block.layer, True
+        self.takes_training = "training" in block.layer._call_signature.parameters
 
     def call(self, x, training=None, **context):
         if self.takes_training:
             context["training"] = training
-        found = self.block.branches(x, **context)
-        if self.block.opens_stage and self.block.shortcut is None:
+        found = self.layer.branches(x, **context)
+        if self.layer.opens_stage and self.layer.shortcut is None:
             return found
-        return {"x": self.block.carry(x, **context), **found}
+        return {"x": self.layer.carry(x, **context), **found}

