@@ -21,5 +21,6 @@ from zoo.applications.highway_mlp import plain_mlp as plain_mlp
 from zoo.applications.resnet50 import highway_full_resnet50 as highway_full_resnet50
 from zoo.applications.resnet50 import highway_resnet50 as highway_resnet50
 from zoo.applications.resnet50 import resnet50 as resnet50
+from zoo.applications.simplified import simplified_dominant_net as simplified_dominant_net
 from zoo.applications.simplified import simplified_plain_net as simplified_plain_net
 from zoo.applications.simplified import simplified_residual_net as simplified_residual_net

@@ -76,6 +76,7 @@ class Run:
     model: object
     resume: object
     batches: object
+    prepared: object
     x_test: object
     progress: object = None
     started: float = 0.0
@@ -119,7 +120,7 @@ def prepare(study, name, default_data, build, **identity):
     except (ValueError, sources.DownloadError) as error:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
     x_test = prepared(images.x_test)
-    return Run(study, images, epochs, folder, model, resume, batches, x_test)
+    return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test)
 
 
 def load(sources, default_data, batch):

@@ -90,12 +90,9 @@ def build(images):
 
 def examples(run):
     """The images that are probed, of both splits, as the network sees them at test."""
-    from zoo.datasets import preprocessing
-
-    prepared = preprocessing.fit(run.study.preprocessing, run.images.x_train)
     chosen = np.random.default_rng(FLAGS.seed).permutation(len(run.images.x_train))
     chosen = np.sort(chosen[: FLAGS.probe_examples])
-    train = prepared(run.images.x_train[chosen]), run.images.y_train[chosen]
+    train = run.prepared(run.images.x_train[chosen]), run.images.y_train[chosen]
     return {
         "train": train,
         "test": (run.x_test[: FLAGS.probe_examples], run.images.y_test[: FLAGS.probe_examples]),

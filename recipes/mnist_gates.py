@@ -67,10 +67,8 @@ def build(images):
 def inspect(run):
     """Probes, lesions and figures; returns what the line of results tells of them."""
     from zoo import callbacks
-    from zoo.datasets import preprocessing
 
-    prepared = preprocessing.fit(run.study.preprocessing, run.images.x_train)
-    x = prepared(run.images.x_train[: FLAGS.probe_examples])
+    x = run.prepared(run.images.x_train[: FLAGS.probe_examples])
     y = run.images.y_train[: FLAGS.probe_examples]
     classes = run.images.classes
     probes = [callbacks.GateBias(), callbacks.GateActivity(), callbacks.L2Ratio()]

@@ -30,6 +30,7 @@ SMALL = {  # every builder, as small as it gets without becoming another network
     "single_representation_resnet": {"input_shape": (8, 16, 3)},
     "simplified_plain_net": {"depth": 8},
     "simplified_residual_net": {"depth": 8, "identity": "duplicate"},
+    "simplified_dominant_net": {"depth": 5},
 }
 WHOLE = {
     "resnet50": {"input_shape": (32, 32, 3), "batch_norm": False},

@@ -56,3 +56,37 @@ def test_a_smoke_run_leaves_a_network_and_what_was_found_in_it(name, tmp_path):
     assert all(np.isfinite(row.value) for row in table)
     metrics = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len([*csv.DictReader(metrics)]) == 1
+
+
+def test_plain_and_residual_networks_are_trained_side_by_side(tmp_path):
+    data = write_images(tmp_path / "images.npz", 32)
+    options = data, "--data=other", "--budget=smoke", "--export=false", "--depths=5"
+    run_dir = tmp_path / "run"
+    options = *options, "--divergence_steps=3", f"--run_dir={run_dir}"
+    output_of(start_recipe("plain_vs_residual.py", *options))
+    with open(run_dir / "losses.csv", encoding="utf-8") as file:
+        losses = {row["network"]: row for row in csv.DictReader(file)}
+    assert [*losses] == ["plain", "residual", "transferred", "dominant"]
+    for key in ("start_loss", "start_penalty"):  # equivalent: equal, but for rounding
+        residual, transferred = (float(losses[n][key]) for n in ("residual", "transferred"))
+        assert transferred == pytest.approx(residual, rel=1e-5)
+    with open(run_dir / "divergence5.csv", encoding="utf-8") as file:
+        gaps = [float(row["largest_difference"]) for row in csv.DictReader(file)]
+    assert len(gaps) == 3 and 0 < max(gaps) < 1e-3
+    files = {path.name for path in run_dir.iterdir()}
+    assert {"curves.png", "divergence5.png", "plain5", "dominant5"} <= files
+    with open(run_dir / "residual5" / "weights.csv", encoding="utf-8") as file:
+        rows = {(row["when"], row["entries"]): row for row in csv.DictReader(file)}
+    mean = float(rows["before", "identity"]["mean"])
+    assert mean == pytest.approx(1, abs=0.01)  # phi adds one to entries of 1/(9 c)
+    assert rows["before", "identity"]["count"] == str(16 + 16 + 32)
+    assert (run_dir / "residual5" / "weights.png").exists()
+    noise = "--data=other", data, "--budget=smoke", f"--trained={run_dir}"
+    output = output_of(start_recipe("noise_stability.py", *noise))
+    assert "residual5: layer_cushion" in output and "dominant5: dominant_flow" in output
+    found = run_dir / "noise-stability"
+    assert {f"fig{n}.png" for n in (3, 11, 12, 13)} < {path.name for path in found.iterdir()}
+    table = Table.from_csv(found / "plain5.csv")
+    assert {"interlayer_cushion", "dominant_flow", "noise_change"} <= {*table.probes()}
+    lines = [json.loads(line) for line in (found / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 * 3 + 1 and all(line["by_block"] for line in lines)

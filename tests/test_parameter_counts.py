@@ -51,6 +51,9 @@ TRAINABLE = [
     ("simplified_plain_net", {"depth": 20}, 269_034),
     ("simplified_plain_net", {"depth": 32}, 463_018),
     ("simplified_residual_net", {"depth": 44}, 657_002),
+    ("simplified_dominant_net", {"depth": 20}, 7_818),
+    ("simplified_dominant_net", {"depth": 32}, 12_298),
+    ("simplified_dominant_net", {"depth": 44}, 16_778),
 ]
 ALL = [
     ("resnet110", {}, 1_742_762),

@@ -95,3 +95,33 @@ def test_blocks_start_as_the_paper_draws_them():
 def test_bad_arguments_say_what_to_do(block, settings, message):
     with pytest.raises(ValueError, match=message):
         block(**settings)(images(1, 4, 4, 4))
+
+
+@pytest.mark.parametrize(("filters", "strides"), [(4, 1), (8, 2), (12, 1)])
+def test_a_dominant_block_is_a_plain_one_with_diagonal_kernels(filters, strides):
+    x = images(2, 6, 6, 4)
+    layer = zoo.SimplifiedDominant(filters, strides=strides)
+    layer.build(x.shape)
+    start = ops.convert_to_numpy(layer.transform.kernel)
+    assert (start[1, 1] > 0.5).all() and np.abs(np.delete(start.reshape(9, -1), 4, 0)).max() < 0.5
+    random_weights(layer)
+    kernel, bias = (ops.convert_to_numpy(w) for w in layer.transform.weights)
+    full = np.zeros((3, 3, 4, filters))
+    for i in range(filters):
+        full[:, :, i % 4, i] = kernel[:, :, i % 4, i // 4]
+    expected = relu(conv(x, full, bias, strides, first=-1))
+    assert_close(layer(x), expected, 2e-5)
+
+
+def test_a_dominant_block_passes_keras_s_own_checks():
+    run_layer_test(
+        zoo.SimplifiedDominant,
+        {"filters": 4, "strides": 2},
+        input_shape=(2, 6, 6, 2),
+        expected_output_shape=(2, 3, 3, 4),
+        expected_num_trainable_weights=2,
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+    )
+    with pytest.raises(ValueError, match="identity='pad'"):
+        zoo.SimplifiedDominant(4, identity="pad")

@@ -34,6 +34,7 @@ from zoo.applications import plain_mlp as plain_mlp
 from zoo.applications import resnet50 as resnet50
 from zoo.applications import resnet110 as resnet110
 from zoo.applications import shared_resnet as shared_resnet
+from zoo.applications import simplified_dominant_net as simplified_dominant_net
 from zoo.applications import simplified_plain_net as simplified_plain_net
 from zoo.applications import simplified_residual_net as simplified_residual_net
 from zoo.applications import single_representation_resnet as single_representation_resnet
@@ -49,6 +50,7 @@ from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNor
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM
 from zoo.layers.char_words import CharCNN as CharCNN
 from zoo.layers.char_words import CharWordEmbedding as CharWordEmbedding
+from zoo.layers.dominant import SimplifiedDominant as SimplifiedDominant
 from zoo.layers.highway_conv2d import HighwayConv2D as HighwayConv2D
 from zoo.layers.highway_dense import HighwayDense as HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack as HighwayDenseStack
