@@ -47,8 +47,8 @@ def run(probes, model, data, loss=None, batch_size=128, blocks=None, progress=No
     >>> x = keras.layers.Dense(4, kernel_initializer="identity", name="branch")(inputs)
     >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, x]))
     >>> table = run([L2Ratio()], model, np.ones((10, 4), "float32"))
-    >>> [(row.probe, row.block, row.value) for row in table if not row.probe.endswith("std")]
-    [('l2_ratio', 'sum', 1.0)]
+    >>> {block: round(value, 6) for block, value in table.values("l2_ratio").items()}
+    {'sum': 1.0}
     """
     return Observer(probes, model, loss, blocks).run(data, batch_size, progress, epoch)
 

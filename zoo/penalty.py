@@ -19,7 +19,8 @@ class TransferredL2(keras.regularizers.Regularizer):
 
     Args:
         factor: Of the sum of squares.
-        identity: "pad" or "duplicate": see `zoo.SimplifiedResidual`.
+        identity: "pad" or "duplicate": see `zoo.SimplifiedResidual`. `None`: id is 0 everywhere;
+            Keras's own L2 has a factor of single precision on TensorFlow.
 
     Example:
 
@@ -34,9 +35,11 @@ class TransferredL2(keras.regularizers.Regularizer):
         self.factor, self.identity = factor, identity
 
     def __call__(self, w):
-        ones = np.zeros(tuple(w.shape))
-        ones[id_entries(ones, self.identity)] = 1
-        return self.factor * ops.sum(ops.square(w + ops.cast(ones, w.dtype)))
+        if self.identity is not None:
+            ones = np.zeros(tuple(w.shape))
+            ones[id_entries(ones, self.identity)] = 1
+            w = w + ops.convert_to_tensor(ones, w.dtype)
+        return self.factor * ops.sum(ops.square(w))
 
     def get_config(self):
         return {"factor": self.factor, "identity": self.identity}
@@ -61,7 +64,7 @@ def penalize(model, factor=FACTOR, transferred=False):
     """
     if factor < 0:
         raise ValueError(f"`factor` must not be negative. Received: factor={factor}")
-    plain, moved = keras.regularizers.L2(factor), {}
+    plain, moved = TransferredL2(factor, None), {}
     if transferred:
         for layer in model.layers:
             if isinstance(layer, SimplifiedResidual):
