@@ -13,6 +13,16 @@ from keras.src import testing  # not public: the one place that would follow a c
 ROOT = pathlib.Path(__file__).parents[1]
 CORPORA = ROOT.parent / "shared" / "data"
 
+# Of tests that take long and hardly depend on the backend: unmarked on the fastest, torch.
+slow_elsewhere = pytest.mark.skipif(False, reason="")
+if keras.backend.backend() != "torch":
+    slow_elsewhere = pytest.mark.slow
+
+# Of tests in which no backend has a part: they run once.
+without_backend = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="no backend has a part in it: runs with torch"
+)
+
 # Hides modules as if they were not installed: the import fails and `find_spec` gives None.
 HIDE = """
 import sys

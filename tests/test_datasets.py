@@ -7,7 +7,10 @@ import time
 import numpy as np
 import pytest
 
+from harness import without_backend
 from zoo.datasets import connection, ptb, text
+
+pytestmark = without_backend
 
 PTB = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "ptb"
 OFFLINE = "http://127.0.0.1:9/"  # refuses connections

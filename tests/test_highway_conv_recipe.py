@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from harness import output_of, start_recipe
+from harness import output_of, slow_elsewhere, start_recipe, without_backend
 
 
 def write_images(path, num_train=250):
@@ -36,6 +36,7 @@ def digits(tmp_path):
     return f"--data_dir={write_images(tmp_path / 'bright_halves.npz')}"
 
 
+@slow_elsewhere
 def test_a_run_leaves_a_curve_a_model_and_a_row_that_names_its_departures(tmp_path, digits):
     output = output_of(start(tmp_path / "run", digits, "--data=other", "--budget=smoke"))
     names = {path.name for path in (tmp_path / "run").iterdir()}
@@ -52,7 +53,7 @@ def test_a_run_leaves_a_curve_a_model_and_a_row_that_names_its_departures(tmp_pa
     assert model.input_shape == (None, 14, 14, 1) and model.output_shape == (None, 4)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="no backend has a part in it")
+@without_backend
 def test_a_missing_file_ends_the_run_before_it_starts(tmp_path):
     output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
     assert "none.npz" in output and "Traceback" not in output

@@ -6,8 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from harness import output_of, start_recipe
+from harness import output_of, slow_elsewhere, start_recipe
 from zoo.callbacks import Table
+
+pytestmark = slow_elsewhere
 
 RECIPES = {  # script, side of its images, files beside those of every run, what it prints
     "iterative_inference": (

@@ -5,8 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from harness import shared_data
+from harness import shared_data, without_backend
 from zoo.datasets import images
+
+pytestmark = without_backend
 
 RNG = np.random.default_rng(0)
 ARRAYS = {

@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from harness import fresh_python, output_of, start_recipe
+from harness import fresh_python, output_of, slow_elsewhere, start_recipe
 
 
 def write_corpus(folder, words=5_600):
@@ -34,6 +34,7 @@ def arrays(run_dir):
         return {key: file[key] for key in file.files if key != "facts"}
 
 
+@slow_elsewhere
 def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     data = write_corpus(tmp_path / "text", words=14_000)  # 20 batches: an epoch takes a second
     options = "--epochs=3", "--budget=paper", "--size=small"

@@ -4,7 +4,9 @@ import importlib.util
 
 import pytest
 
-from harness import ROOT
+from harness import ROOT, without_backend
+
+pytestmark = without_backend
 
 spec = importlib.util.spec_from_file_location(
     "results_table", ROOT / "recipes" / "results_table.py"

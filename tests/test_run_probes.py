@@ -10,7 +10,7 @@ from keras import layers
 
 import spelled
 import zoo
-from harness import fresh_python, output_of, start_module
+from harness import fresh_python, output_of, start_module, without_backend
 from zoo import callbacks
 
 X = spelled.images(9, 5)
@@ -150,7 +150,7 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
     assert "block0" in output and (out / "probes.html").stat().st_size > 10_000
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="no backend has a part in it")
+@without_backend
 def test_the_shell_says_what_it_expects(tmp_path):
     assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
     saved_digits_model(tmp_path / "model.keras")

@@ -5,7 +5,10 @@ import html.parser
 import numpy as np
 import pytest
 
+from harness import without_backend
 from zoo.callbacks.table import Row, Table
+
+pytestmark = without_backend
 
 
 @pytest.fixture
