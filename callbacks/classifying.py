@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from zoo.callbacks.feed import hits
 from zoo.callbacks.probe import Probe
 
 
@@ -75,9 +76,8 @@ class BorderlineExamples(Probe):
 
 
 def correct(block):
-    """1 where the most probable class is the true one, `(batch,)`."""
-    found = ops.argmax(block["probabilities"], axis=-1)
-    return ops.cast(found == ops.cast(true_class(block), found.dtype), "float32")
+    """1 where the most probable class is the true one, `(batch,)`; NaN where there is none."""
+    return hits(block["probabilities"], true_class(block))
 
 
 def margin(block):

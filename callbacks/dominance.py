@@ -9,7 +9,7 @@ from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
 from zoo.blocks import find_blocks
-from zoo.callbacks.feed import batches, example_loss
+from zoo.callbacks.feed import batches, example_loss, normalizes
 from zoo.callbacks.table import Row, Table
 from zoo.calls import Graph, infer
 
@@ -54,7 +54,7 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
         )
     features = dense[-1].inputs[0][1]
     num = dense[-1].layer.kernel.shape[0]
-    each = example_loss(loss or getattr(model, "loss", None))
+    each = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
     flow = compiled(_flow(graph, found, dense[-1], features, num, each, denominator), model)
     sums, seen = {block.name: np.zeros(3) for block in found}, 0
     for x, y in batches(data, batch_size):

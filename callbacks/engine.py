@@ -9,7 +9,7 @@ from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks
 from zoo.blocks import find_blocks
-from zoo.callbacks.feed import batches, example_loss, filled, masked_sum
+from zoo.callbacks.feed import batches, example_loss, filled, masked_sum, normalizes, probabilities
 from zoo.callbacks.probe import Probe
 from zoo.callbacks.table import Table
 from zoo.calls import Graph, infer
@@ -64,8 +64,9 @@ class Observer:
         self.probes, self.model = list(probes), model
         if not self.probes:
             raise ValueError("Expected at least one probe. Received: an empty list.")
-        self.loss = example_loss(loss or getattr(model, "loss", None))
         self.graph = Graph(model)
+        self.normalized = normalizes(self.graph)
+        self.loss = example_loss(loss or getattr(model, "loss", None), self.normalized)
         self.blocks, self.missing = find_blocks(self.graph, blocks)
         self.by_call = {block.call: block for block in self.blocks}
         last = self.blocks[-1]
@@ -80,12 +81,16 @@ class Observer:
         wanted = {key for probe in self.probes for key in probe.needs}
         self.plugged = "dx_classifier" in wanted
         self.scored = any(key.startswith(("probabilities", "loss")) for key in wanted)
-        top = self.graph.calls[-1].layer
-        softmax = getattr(top, "activation", None) is keras.activations.softmax
-        self.normalized = softmax or isinstance(top, keras.layers.Softmax)
         self._check_weights()
         self.strategy = getattr(model, "distribute_strategy", None)
         self.step = compiled(self._step, model, self.strategy)
+
+    def check(self, data, batch_size=128):
+        """Raises what a pass would raise at its first batch, which is all that it reads."""
+        for x, y in batches(data, batch_size):
+            self._sums(x, y, len(keras.tree.flatten(x)[0]))
+            return
+        raise ValueError("Expected at least one example. Received: data without any.")
 
     def run(self, data, batch_size=128, progress=None, epoch=None):
         """One pass; see `run`."""
@@ -94,19 +99,9 @@ class Observer:
             probe.blocks = self.blocks
         seen, size = 0, None
         for x, y in batches(data, batch_size):
-            if self.labels and y is None:
-                names = [probe.name for probe in self.probes if probe.labels]
-                raise ValueError(
-                    f"{names} compare with labels. Received: data without. Give (x, y), or batches "
-                    f"of that."
-                )
             count = len(keras.tree.flatten(x)[0])
-            size = self._padded(max(size or 0, count))
-            mask = np.arange(size) < count
-            x, labels = filled(x, size), filled(y, size) if self.labels else mask
-            x, labels, mask = self.graph.start(x), *map(ops.convert_to_tensor, (labels, mask))
-            sums = self.step(x, labels, mask)
-            sums = keras.tree.map_structure(ops.convert_to_numpy, sums)
+            size = max(size or 0, count)
+            sums = self._sums(x, y, size)
             for probe, index in zip(self.probes, itertools.count()):
                 probe.update_state(self._ordered(sums[str(index)]), count)
             seen += count
@@ -120,6 +115,20 @@ class Observer:
         if odd:
             logging.warning("Not finite: what was measured of %s.", ", ".join(odd))
         return table
+
+    def _sums(self, x, y, size):
+        """What the step returns for a batch, filled up to `size` examples, as arrays."""
+        if self.labels and y is None:
+            names = [probe.name for probe in self.probes if probe.labels]
+            raise ValueError(
+                f"{names} compare with labels. Received: data without. Give (x, y), or batches "
+                f"of that."
+            )
+        count, size = len(keras.tree.flatten(x)[0]), self._padded(size)
+        mask = np.arange(size) < count
+        x, labels = filled(x, size), filled(y, size) if self.labels else mask
+        x, labels, mask = self.graph.start(x), *map(ops.convert_to_tensor, (labels, mask))
+        return keras.tree.map_structure(ops.convert_to_numpy, self.step(x, labels, mask))
 
     def _check_weights(self):
         for probe in self.probes:
@@ -170,25 +179,30 @@ class Observer:
                     mine[part.info.name] = sums_of
             if not mine and not inspects(probe):
                 raise ValueError(
-                    f"Probe {probe.name!r} needs {probe.needs} of a block. Received: blocks that "
-                    f"have {sorted(set().union(*parts.values()))}."
+                    f"Probe {probe.name!r} has nothing to measure here: it needs "
+                    f"{probe.needs or 'gates'} of a block. Received: blocks that have "
+                    f"{sorted(set().union(*parts.values()))}."
                 )
         return sums
 
     def _observe(self, mark, values, labels):
         """Runs the graph; returns the summed loss, and what every block took and made."""
-        values, parts = {**values}, {}
+        values, parts, read = {**values}, {}, {}
+        sources = {b.source for b in self.blocks}
         marked = {slot for b in self.blocks for slot in (b.source, b.x)}
 
         def visit(slot, tensor):
-            return mark(str(slot), tensor) if slot in marked else tensor
+            tensor = mark(str(slot), tensor) if slot in marked else tensor
+            if slot in sources:
+                read[slot] = tensor  # a sum needs it when its branches no longer do
+            return tensor
 
         def apply(call, *args, **kwargs):
             block = self.by_call.get(call.index)
             if block is None:
                 found = infer(call, *args, **kwargs)
             else:
-                part = parts[block.name] = {"input": values[block.source]}
+                part = parts[block.name] = {"input": read[block.source]}
                 if block.layer:
                     part.update(
                         self.readers[call.index](*args, mark=mark, training=False, **kwargs)
@@ -228,10 +242,10 @@ class Observer:
                 below = {**values, self.blocks[-1].y: tensor}
                 below = self.graph.run(below, calls=self.tail, keep=True)
                 outputs = below[self.graph.outputs[0]]
-                part[key] = outputs if self.normalized else ops.softmax(outputs)
+                part[key] = probabilities(outputs, self.normalized)
                 if self.labels:
                     part[loss] = self.loss(labels, outputs)
-            if self.plugged:
+            if self.plugged and "loss_before" in part:
                 total = total + ops.sum(part["loss_before"])
         return total
 

@@ -35,8 +35,6 @@ class GateActivity(Probe):
     its third column.
     """
 
-    needs = ("h",)
-
     def measure(self, block, stage):
         found = {}
         for letter in ("t", "c"):

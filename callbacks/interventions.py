@@ -26,13 +26,15 @@ def lesions(model, data, loss=None, mode="removed", blocks=None, **options):
 
     Reference: Srivastava et al. (2015), section 4.3, Fig. 4; Jastrzebski et al. (2018), Fig. 3.
     """
-    trials = Trials(model, loss)
-    places = trials.places(blocks)
+    trials = Trials(model, loss, named(blocks))
+    places = trials.places()
     plans = [lesion_plan(trials.chain, [name], mode) for name, _ in places]
     return trials.table("lesion", places, plans, data, **options)
 
 
-def random_lesions(model, data, counts, repeats=5, seed=0, loss=None, mode="removed", **options):
+def random_lesions(
+    model, data, counts, repeats=5, seed=0, loss=None, mode="removed", blocks=None, **options
+):
     """Several random blocks left out at once; those that change the shape stay.
 
     Args:
@@ -40,6 +42,7 @@ def random_lesions(model, data, counts, repeats=5, seed=0, loss=None, mode="remo
         counts: Numbers of blocks to leave out.
         repeats: Random choices for each.
         seed: Of the choices.
+        blocks: Names of the blocks to take; `None`: all that are found.
         **options: As in `lesions`.
 
     Returns:
@@ -48,7 +51,7 @@ def random_lesions(model, data, counts, repeats=5, seed=0, loss=None, mode="remo
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
-    trials, rng = Trials(model, loss), np.random.default_rng(seed)
+    trials, rng = Trials(model, loss, named(blocks)), np.random.default_rng(seed)
     names = [block.name for block in trials.chain.blocks if not block.changes_shape]
     if not all(0 < count <= len(names) for count in counts):
         raise ValueError(
@@ -65,7 +68,7 @@ def random_lesions(model, data, counts, repeats=5, seed=0, loss=None, mode="remo
     )
 
 
-def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, **options):
+def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, blocks=None, **options):
     """Blocks of a stage in a random order, against the order's Kendall tau.
 
     Blocks that change the shape stay. A network of blocks that refine the same representation
@@ -76,6 +79,7 @@ def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, **op
         swaps: Numbers of random swaps of two blocks, in every stage.
         repeats: Random orders for each.
         seed: Of the orders.
+        blocks: Names of the blocks to take; `None`: all that are found.
         **options: As in `lesions`.
 
     Returns:
@@ -87,7 +91,7 @@ def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, **op
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    trials, rng = Trials(model, loss), np.random.default_rng(seed)
+    trials, rng = Trials(model, loss, named(blocks)), np.random.default_rng(seed)
     stages = {}
     for block in trials.chain.blocks:
         if not block.changes_shape:
@@ -114,11 +118,12 @@ def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, **op
     return Table(rows)
 
 
-def early_exits(model, data, loss=None, **options):
+def early_exits(model, data, loss=None, blocks=None, **options):
     """The network stopped behind each block: later ones return what they carry.
 
     Args:
         model, data, loss: As in `lesions`.
+        blocks: Names of the blocks to take; `None`: all that are found.
         **options: As in `lesions`.
 
     Returns:
@@ -126,19 +131,22 @@ def early_exits(model, data, loss=None, **options):
 
     Reference: Jastrzebski et al. (2018), section 4.4.
     """
-    trials = Trials(model, loss)
+    trials = Trials(model, loss, named(blocks))
     places = trials.places()
     plans = [exit_plan(trials.chain, name) for name, _ in places]
     return trials.table("exit", places, plans, data, **options)
 
 
-def unrollings(model, data, times=20, scales=(1.0, 0.5, 0.25, 0.1, 0.05), loss=None, **options):
+def unrollings(
+    model, data, times=20, scales=(1.0, 0.5, 0.25, 0.1, 0.05), loss=None, blocks=None, **options
+):
     """The last block applied up to `times` times more, f scaled; and which scale is best.
 
     Args:
         model, data, loss: As in `lesions`; choose the scale on training data, as the paper does.
         times: Most repetitions.
         scales: To try; ours, the paper gives no value.
+        blocks: Names of the blocks to take; `None`: all that are found.
         **options: As in `lesions`.
 
     Returns:
@@ -148,7 +156,7 @@ def unrollings(model, data, times=20, scales=(1.0, 0.5, 0.25, 0.1, 0.05), loss=N
 
     Reference: Jastrzebski et al. (2018), section 4.5, Figs 7 and 20.
     """
-    trials, tables, last = Trials(model, loss), [], {}
+    trials, tables, last = Trials(model, loss, named(blocks)), [], {}
     name, stage = trials.places()[-1]
     for scale in scales:
         plans = [unroll_plan(trials.chain, n, scale) for n in range(1, times + 1)]
@@ -174,11 +182,16 @@ def prune_report(model, data, blocks, loss=None, **options):
         example), each a pair: before and after.
     """
     trials = Trials(model, loss)
-    plan = lesion_plan(trials.chain, blocks)
-    (before, after) = trials.run([plan], data, **options)
-    costs = [cost(model), cost(prune_blocks(model, blocks))]
+    plan = lesion_plan(trials.chain, named(blocks))
+    costs = [cost(model), cost(prune_blocks(model, named(blocks)))]
+    before, after = trials.run([plan], data, **options)
     return {
         "accuracy": (float(before[0]), float(after[0])),
         "loss": (float(before[1]), float(after[1])),
         **{key: tuple(one[key] for one in costs) for key in costs[0]},
     }
+
+
+def named(blocks):
+    """Names as a list, if there are any; one may come by itself."""
+    return [blocks] if isinstance(blocks, str) else blocks

@@ -8,10 +8,11 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
-from zoo.callbacks.feed import batches, example_loss
+from zoo.callbacks.feed import batches, example_loss, normalizes
 from zoo.callbacks.probe import norm
 from zoo.callbacks.refinement import Scalar
 from zoo.callbacks.table import Row, Table
+from zoo.calls import Graph
 from zoo.chain import Chain
 from zoo.layers.simplified import Simplified
 
@@ -65,6 +66,11 @@ class ActivationContraction(Scalar):
     needs = ("h", "y")
 
     def value(self, block, stage):
+        if not isinstance(block.info.layer, Simplified):
+            raise ValueError(
+                f"What is rectified at a block's end is known of SimplifiedPlain and "
+                f"SimplifiedResidual. Received: {block.info.name!r}"
+            )
         combine = block.info.layer.form.combine
         return norm(combine(block["h"], block.get("x"), None, None)) / norm(block["y"])
 
@@ -177,7 +183,7 @@ def _measure(chain, first, last):
 def noise_sensitivity(
     model, data, sizes=(0.01, 0.03, 0.1), repeats=3, seed=0, loss=None, batch_size=128
 ):
-    """Accuracy, loss and relative change of the output under normal noise on each block's kernels.
+    """Accuracy, loss and relative change of the output under normal noise on all kernels at once.
 
     Args:
         model: A Functional or built Sequential `keras.Model`; its weights are restored.
@@ -195,10 +201,11 @@ def noise_sensitivity(
     Raises:
         ValueError: if the data have no labels.
     """
-    each = example_loss(loss or getattr(model, "loss", None))
+    graph = Graph(model)
+    each = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
 
-    def forward(x):
-        return model(x, training=False)
+    def forward(values):
+        return graph.run({**values})[graph.outputs[0]]
 
     forward, rng = compiled(forward, model), np.random.default_rng(seed)
     weights = model.get_weights()
@@ -206,12 +213,12 @@ def noise_sensitivity(
     pieces = [*batches(data, batch_size)]
     if any(y is None for _, y in pieces):
         raise ValueError("Accuracy and loss need labels. Received: data without them.")
-    clean = [ops.convert_to_numpy(forward(ops.convert_to_tensor(x))) for x, _ in pieces]
+    clean = [ops.convert_to_numpy(forward(graph.start(x))) for x, _ in pieces]
 
     def score():
         found = []
         for (x, y), old in zip(pieces, clean, strict=True):
-            new = ops.convert_to_numpy(forward(ops.convert_to_tensor(x)))
+            new = ops.convert_to_numpy(forward(graph.start(x)))
             losses = ops.convert_to_numpy(
                 each(ops.convert_to_tensor(y), ops.convert_to_tensor(new))
             )

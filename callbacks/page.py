@@ -14,6 +14,8 @@ img{max-width:100%}table{border-collapse:collapse;font-variant-numeric:tabular-n
 td,th{padding:.1em .8em;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}summary{cursor:pointer}p{max-width:45em}"""
 
+COUNTED = ("lesions_", "shuffle_", "unroll_", "noise_")  # whose `unit` says how many
+
 
 def draw(table, probes, path=None):
     """One panel a probe: a number a block as points over the blocks, a dashed line for the number
@@ -33,7 +35,9 @@ def draw(table, probes, path=None):
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
     for axis, probe in zip(axes, probes, strict=True):
         rows = table.of_probe(probe)
-        if any(row.unit is not None for row in rows):
+        if probe.startswith(COUNTED):
+            _against_unit(axis, rows, probe)
+        elif any(row.unit is not None for row in rows):
             image = axis.imshow(table.array(probe), aspect="auto", cmap="gray_r")
             figure.colorbar(image, ax=axis)
             axis.set(xlabel="unit", ylabel="block", title=probe)
@@ -42,6 +46,20 @@ def draw(table, probes, path=None):
     if path is not None:
         replace(pathlib.Path(path), lambda new: figure.savefig(new, format="png", dpi=120))
     return figure
+
+
+def _against_unit(axis, rows, probe):
+    """Values over how many: lesions, swaps, repetitions; dashed: of the network as it is."""
+    counted = [row for row in rows if row.unit is not None]
+    single = len({row.unit for row in counted}) == len(counted)
+    line = "o-" if single else "o"
+    units, values = [row.unit for row in counted], [row.value for row in counted]
+    axis.plot(units, values, line, color="black", markersize=3)
+    for row in rows:
+        if row.unit is None:
+            axis.axhline(row.value, linestyle="--", color="0.5", linewidth=1)
+    axis.set(xlabel="how many", ylabel=probe)
+    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _curves(axis, rows, probe):
@@ -69,6 +87,7 @@ def _curves(axis, rows, probe):
             fontsize=8,
         )
     axis.set(xlabel="block", ylabel=probe, xlim=(-0.5, max(len(blocks), 1) - 0.5))
+    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def write(table, path, title):

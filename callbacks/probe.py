@@ -103,8 +103,8 @@ class Probe:
 
 
 def flat(v):
-    """`(batch, ...)` as `(batch, features)`."""
-    return ops.reshape(v, (ops.shape(v)[0], -1))
+    """`(batch, ...)` as `(batch, features)`, float32: squares of float16 overflow."""
+    return ops.cast(ops.reshape(v, (ops.shape(v)[0], -1)), "float32")
 
 
 def norm(v):
@@ -114,7 +114,7 @@ def norm(v):
 
 def dot(u, v):
     """Inner product of each example, `(batch,)`."""
-    return ops.sum(flat(u * v), axis=1)
+    return ops.sum(flat(u) * flat(v), axis=1)
 
 
 def cosine(u, v):

@@ -43,7 +43,7 @@ class EstimationError(Probe):
         self.rectified = rectified
 
     def measure(self, block, stage):
-        ends = block["y"], stage[-1]["y"]
+        ends = (ops.cast(part["y"], "float32") for part in (block, stage[-1]))
         y, last = map(ops.relu, ends) if self.rectified else ends
         return {"error": y - last, "square": ops.square(y - last)}
 
@@ -145,4 +145,4 @@ class GradientNorm(Scalar):
             if block.name in found:
                 firsts.setdefault(block.stage, found[block.name][self.name])
         first, last = [*firsts.values()][0], [*firsts.values()][-1]
-        return {"first_to_last_stage": first / last}
+        return {"first_to_last_stage": first / last if last else np.nan}

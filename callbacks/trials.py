@@ -1,14 +1,21 @@
 """Many changed networks evaluated in one pass over data."""
 
 import numpy as np
+from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.feed import batches, example_loss, filled
+from zoo.callbacks.feed import batches, example_loss, filled, hits, normalizes, probabilities
 from zoo.callbacks.table import Row, Table
 from zoo.chain import Chain
+from zoo.layers.skip import Skip
 
 SPAN = 9  # blocks that are one call where none is changed; ours: a call costs TensorFlow 1 ms
+
+
+def odd(sums):
+    """How many rows are not finite, and how many there are."""
+    return int((~np.isfinite(sums)).any(1).sum()), len(sums)
 
 
 class Trials:
@@ -21,14 +28,16 @@ class Trials:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
         loss: A Keras loss or its name; `None`: the model's own, or sparse categorical
             cross-entropy.
+        blocks: Names of the blocks to take; `None`: all that are found.
 
     Raises:
         ValueError: if no block is found, or something passes by one.
     """
 
-    def __init__(self, model, loss=None):
-        self.chain = Chain(model)
-        self.loss = example_loss(loss or getattr(model, "loss", None))
+    def __init__(self, model, loss=None, blocks=None):
+        self.chain = Chain(model, blocks)
+        self.normalized = normalizes(self.chain.graph)
+        self.loss = example_loss(loss or getattr(model, "loss", None), self.normalized)
         self.model, self._compiled = model, {}
 
     def run(self, plans, data, batch_size=128, progress=None):
@@ -63,6 +72,8 @@ class Trials:
                 progress(seen)
         if not seen:
             raise ValueError("Expected at least one example. Received: data without any.")
+        if not np.isfinite(sums).all():
+            logging.warning("Not finite: what %d of %d networks make.", *odd(sums))
         return sums / seen
 
     def _batch(self, plans, x, labels, mask):
@@ -100,9 +111,11 @@ class Trials:
     def _place(self, place, steps, x):
         if self.chain.links[place] or place == 0:
             x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
-        for step in steps:
+        for repetition, step in enumerate(steps):
             block = self.chain.blocks[step.block]
-            finishes = block.layer is not None and "finish" in vars(type(block.layer))
+            if repetition and self.chain.links[place]:
+                x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
+            finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
             if step.what == "carry" and not block.changes_shape and not finishes:
                 continue
             x = self._call(step, lambda x, step=step: self.chain.do(step, x), x)
@@ -111,12 +124,11 @@ class Trials:
     def _score(self, y, labels, mask):
         def score(y, labels, mask):
             outputs = self.chain.end(y)[0]
-            loss = self.loss(labels, outputs)
+            p, loss = probabilities(outputs, self.normalized), self.loss(labels, outputs)
             integers = labels
             if len(labels.shape) > 1 and labels.shape[-1] == outputs.shape[-1]:
                 integers = ops.argmax(labels, axis=-1)
-            hit = ops.argmax(outputs, axis=-1) == ops.cast(ops.reshape(integers, (-1,)), "int32")
-            pair = ops.stack([ops.cast(hit, loss.dtype), loss])
+            pair = ops.stack([hits(p, ops.reshape(integers, (-1,))), loss])
             return ops.sum(ops.where(mask, pair, 0.0), axis=1)
 
         return ops.convert_to_numpy(self._call("score", score, y, labels, mask))
@@ -136,9 +148,6 @@ class Trials:
             for pair, values in zip(pairs, found, strict=True)
         )
 
-    def places(self, blocks=None):
-        """Pairs of name and stage of these blocks; `None`: all."""
-        wanted = self.chain.blocks
-        if blocks is not None:
-            wanted = [self.chain.blocks[self.chain.index(name)] for name in blocks]
-        return [(block.name, block.stage) for block in wanted]
+    def places(self):
+        """Pairs of name and stage of the blocks."""
+        return [(block.name, block.stage) for block in self.chain.blocks]

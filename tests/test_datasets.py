@@ -1,22 +1,19 @@
 import hashlib
 import json
-import pathlib
 import socket
 import time
 
 import numpy as np
 import pytest
 
-from harness import without_backend
+from harness import CORPORA, without_backend
 from zoo.datasets import connection, ptb, text
 
 pytestmark = without_backend
-
-PTB = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "ptb"
+PTB = CORPORA / "ptb"
 OFFLINE = "http://127.0.0.1:9/"  # refuses connections
-
-# By hand: `the cat | + sat on the mat +`, `a cat +`, `the mat sat +`.
 LINES = {"train": "the cat <unk>\nsat {on} the mat\n", "valid": "a cat\n", "test": "the mat sat"}
+# By hand: `the cat | + sat on the mat +`, `a cat +`, `the mat sat +`.
 
 
 def write_folder(folder, prefix="", **changes):
@@ -287,8 +284,8 @@ def test_tfds_has_the_lines_of_the_manual_folder_in_order(builder, tmp_path, mon
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=folder))
     lines = [lines_of(builder, split) for split in ("train", "validation", "test")]
     assert lines[0] == train.splitlines()
-    again = text.Vocabulary.from_texts(*map("\n".join, lines))
-    assert again == text.read_folder(folder).vocabulary
+    same = text.Vocabulary.from_texts(*map("\n".join, lines))
+    assert same == text.read_folder(folder).vocabulary
 
 
 def test_tfds_shares_the_cache_and_fails_as_fast(builder, mirror, monkeypatch):

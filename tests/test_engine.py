@@ -10,6 +10,7 @@ import zoo
 from spelled_highway import CLASSES, UNITS, X, Y, check, highway_model, spell, values
 from zoo import callbacks
 from zoo.callbacks import Probe
+from zoo.callbacks.probe import norm
 
 
 @pytest.fixture
@@ -120,3 +121,65 @@ def test_a_probe_follows_the_protocol_of_a_metric():
     assert probe.result() == {"block": {"ratio": 1.0, "std": np.sqrt(1.5 - 1.0)}}
     probe.reset_state()
     assert probe.result() == {}
+
+
+@pytest.mark.parametrize("kind", ["projected", "pooled"])
+def test_a_sum_whose_shortcut_is_no_identity(kind):
+    inputs = keras.Input((4, 4, 2))
+    x = layers.Conv2D(2, 1, name="stem")(inputs)
+    short = layers.MaxPooling2D(2) if kind == "pooled" else layers.Conv2D(2, 1, 2)
+    f, g = layers.Conv2D(2, 3, 2, padding="same"), layers.Conv2D(2, 1)
+    x = layers.Add(name="sum")([short(x), g(f(x))])
+    x = layers.Dense(2, name="top")(layers.GlobalAveragePooling2D(name="pool")(x))
+    model = spelled.random_weights(keras.Model(inputs, x))
+    data = spelled.images(3, 4, 4, 2), spelled.images(3, 2, seed=4)
+    probes = [callbacks.L2Ratio(), callbacks.TaylorTerm("network"), callbacks.GradientNorm()]
+    table = callbacks.run(probes, model, data, loss="mse", batch_size=2)
+    stem = model.get_layer("stem")(data[0])
+    x, f = spelled.as_float64(short(stem), g(f(stem)))
+    w, b = spelled.as_float64(*model.get_layer("top").get_weights())
+    of_y = ((x + f).mean((1, 2)) @ w + b - data[1]) @ w.T / 4  # 2/2 of the mean, 4 pixels
+    lengths = [np.linalg.norm(v.reshape(3, -1), axis=1) for v in (f, x)]
+    ratio = (lengths[0] / lengths[1]).mean()
+    term = (f * of_y[:, None, None]).sum((1, 2, 3)).mean()
+    np.testing.assert_allclose(table.values("l2_ratio")["sum"], ratio, rtol=1e-4)
+    np.testing.assert_allclose(table.values("taylor_term")["sum"], term, rtol=1e-4, atol=1e-6)
+    assert table.values("gradient_norm")["sum"] > 0
+
+
+def test_logits_and_probabilities_give_the_same_values(model):
+    top = model.get_layer("top")
+    x = keras.Input((5,))
+    y = x
+    for layer in model.layers[1:-1]:
+        y = layer(y)
+    logits = layers.Dense(CLASSES, name="logits")
+    other = keras.Model(x, logits(y))
+    logits.set_weights(top.get_weights())
+    probes = [callbacks.CosineLoss(), callbacks.IntermediateAccuracy()]
+    probes += [callbacks.BorderlineExamples(2, margin=0.5)]
+    for one, two in zip(*(callbacks.run(probes, m, (X, Y)) for m in (model, other)), strict=True):
+        assert one.value == pytest.approx(two.value, rel=1e-4, abs=1e-6), one.probe
+
+
+def test_examples_that_the_network_is_sure_of_have_a_gradient(model):
+    top = model.get_layer("top")
+    top.set_weights([8 * w for w in top.get_weights()])  # losses of 1e-8
+    table = callbacks.run([callbacks.GradientNorm()], model, (X, Y))
+    for example in range(len(X)):
+        one = callbacks.run([callbacks.GradientNorm()], model, (X[[example]], Y[[example]]))
+        assert all(value > 0 for value in one.values("gradient_norm").values() if value)
+    assert all(np.isfinite(row.value) for row in table)
+
+
+def test_plain_networks_have_probes_too():
+    model = zoo.cifar_resnet(14, variant="plain")
+    data = spelled.images(2, 32, 32, 3), np.array([0, 1])
+    table = callbacks.run([callbacks.TaylorTerm(), callbacks.ActivationNorm()], model, data)
+    assert [*table.values("taylor_term")] == ["stage3_block01"]  # the one that has an x
+    assert len(table.values("activation_norm")) == 6
+
+
+def test_norms_of_half_precision_are_of_single_precision():
+    v = ops.full((1, 16, 16, 64), 10.0, dtype="float16")  # a sum of squares of 1.6 million
+    assert float(norm(v)[0]) == pytest.approx(10 * 128, rel=1e-3)

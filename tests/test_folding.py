@@ -89,3 +89,9 @@ def test_a_shared_kernel_does_not_fold():
     x = layers.Add(name="sum")([inputs, shared(inputs)])
     with pytest.raises(ValueError, match="branch is used elsewhere too"):
         zoo.fold_identity(keras.Model(inputs, shared(x)))
+
+
+def test_a_model_that_was_looked_into_folds_all_the_same():
+    model = around(conv())
+    zoo.trace(model)
+    assert not zoo.fold_identity(model)[1]

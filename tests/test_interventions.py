@@ -84,14 +84,13 @@ def test_a_stage_of_two_blocks_has_one_other_order(model):
 
 def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
     trials = Trials(model)
-    runs, do = [], trials.chain.do
+    runs = []
     trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
     plans = [[(step[0]._replace(what="carry"),) if i == j else step
               for i, step in enumerate(trials.chain.plan)] for j in range(4)]  # fmt: skip
     trials.run(plans, (X, Y))
     blocks = [key for key in runs if not isinstance(key, str) and key[0] != "link"]
     assert len(blocks) == 4 + sum(3 - j for j in range(4))  # intact; and what follows each lesion
-    assert do.__self__ is trials.chain
 
 
 def test_spans_of_unchanged_blocks_give_what_single_blocks_give(model, monkeypatch):
@@ -125,9 +124,39 @@ def test_sweeps_take_one_hot_labels_and_batches(model):
         (lambda m: callbacks.lesions(m, X), "need labels"),
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
         (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
-        (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "one of the blocks"),
+        (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block of that name"),
     ],
 )
 def test_bad_input_of_sweeps(model, sweep, message):
     with pytest.raises(ValueError, match=message):
         sweep(model)
+
+
+@pytest.mark.parametrize("build", [zoo.simplified_residual_net, zoo.highway_mlp])
+def test_sweeps_of_the_zoo_s_networks_equal_single_lesions(build):
+    zoo.seed_everything(3)
+    model = build(5)
+    x, y = spelled.images(4, *model.input_shape[1:]), np.arange(4)
+    table = callbacks.lesions(model, (x, y))
+    for name, loss in table.values("lesion_loss").items():
+        changed = zoo.lesion(model, name) if name else model
+        p = ops.convert_to_numpy(changed(x))[np.arange(4), y]
+        assert loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
+
+
+def test_what_a_network_that_is_not_finite_does_is_not_called_accuracy(model, caplog):
+    model.get_layer("block1").set_weights(
+        [w * np.nan for w in model.get_layer("block1").get_weights()]
+    )
+    table = callbacks.lesions(model, (X, Y))
+    accuracy = table.values("lesion_accuracy")
+    assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
+    assert "Not finite: what 4 of 5 networks make" in caplog.text
+
+
+def test_a_network_of_one_output_has_no_accuracy():
+    inputs = keras.Input((4,))
+    x = zoo.HighwayDense(name="block")(inputs)
+    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
+    with pytest.raises(ValueError, match="two classes or more"):
+        callbacks.lesions(model, (X, Y % 2), loss="binary_crossentropy")

@@ -33,9 +33,6 @@ def test_what_is_measured_in_training_is_what_a_probe_finds_afterwards(tmp_path)
     watch = callbacks.RunProbes(probes, (X, Y), every=2, path=tmp_path / "probes.csv")
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     history = model.fit(X, Y, batch_size=4, epochs=4, verbose=0, callbacks=[watch, log])
-    assert [*watch.table.of_probe("l2_ratio")] == [
-        row for row in watch.table if row.probe == "l2_ratio"
-    ]
     assert {row.epoch for row in watch.table} == {2, 4}
     after = callbacks.run(probes, model, (X, Y))
     np.testing.assert_allclose(
@@ -58,6 +55,30 @@ def test_probing_changes_nothing_in_a_training():
         options = {"batch_size": 3, "epochs": 2, "verbose": 0, "shuffle": False}
         losses.append(model.fit(X, Y, callbacks=watch, **options).history["loss"])
     assert losses[0] == losses[1]
+
+
+def test_a_resumed_training_keeps_what_was_measured_before(tmp_path):
+    epochs = []
+    for _ in range(2):  # two processes
+        zoo.seed_everything(1)
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        watch = callbacks.RunProbes([callbacks.L2Ratio()], (X, Y), path=tmp_path / "probes.csv")
+        resume = zoo.checkpoint.Resume(tmp_path / "state.npz")
+        epochs.append(2 * len(epochs) + 2)
+        options = {"epochs": epochs[-1], "verbose": 0, "shuffle": False}
+        model.fit(X, Y, callbacks=[watch, resume], **options)
+    table = callbacks.Table.from_csv(tmp_path / "probes.csv")
+    assert [row.epoch for row in table if row.block == "block0"] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="compare with labels"):
+        model.fit(X, Y, verbose=0, callbacks=[callbacks.RunProbes([callbacks.CosineLoss()], X)])
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
 
 
 def test_every_must_be_positive():
@@ -109,22 +130,38 @@ def test_cosine_and_l2_agree_with_plain_torch_on_a_resnet():
     model = spelled.random_weights(zoo.cifar_resnet(8), scale=0.2)
     x, y = spelled.images(4, 32, 32, 3), np.array([1, 0, 3, 2])
     table = callbacks.run([callbacks.CosineLoss(), callbacks.L2Ratio()], model, (x, y))
-    state = torch.tensor(x)
-    cosines, ratios = {}, {}
-    kept = {}
-    for layer in model.layers[1:]:
-        if isinstance(layer, zoo.ResidualBlock):
-            carried = layer.shortcut(state) if layer.shortcut else state
-            carried.retain_grad()
-            f = layer.transform(state, training=False)
-            kept[layer.name] = carried, f
-            state = carried + f
-        else:
-            state = layer(state, training=False) if layer.name == "last_norm" else layer(state)
-    torch.nn.functional.nll_loss(torch.log(state), torch.tensor(y), reduction="sum").backward()
+    from torch.nn import functional as F
+
+    weights = {v.path: torch.tensor(v.numpy()) for v in model.variables}
+
+    def conv(v, name, stride=1):  # Keras pads an even side at stride 2 below and right
+        kernel = weights[f"{name}/kernel"].permute(3, 2, 0, 1)
+        if kernel.shape[-1] == 3:
+            v = F.pad(v, (0, 1, 0, 1) if stride == 2 else (1, 1, 1, 1))
+        return F.conv2d(v, kernel, weights[f"{name}/bias"], stride)
+
+    def rectified(v, name):
+        names = ("moving_mean", "moving_variance", "gamma", "beta")
+        mean, variance, gamma, beta = (weights[f"{name}/{one}"] for one in names)
+        return F.relu(F.batch_norm(v, mean, variance, gamma, beta, eps=1e-3))
+
+    state = conv(torch.tensor(x).permute(0, 3, 1, 2), "stem_conv")
+    cosines, ratios, kept = {}, {}, {}
+    for stage, name in enumerate(("stage1_block00", "stage2_block00", "stage3_block00")):
+        stride = 2 if stage else 1
+        carried = conv(state, f"{name}/shortcut/conv", stride) if stage else state
+        carried.requires_grad_() if not carried.requires_grad else carried.retain_grad()
+        inside = carried if not stage else state
+        f = conv(rectified(inside, f"{name}/transform/norm1"), f"{name}/transform/conv1", stride)
+        f = conv(rectified(f, f"{name}/transform/norm2"), f"{name}/transform/conv2")
+        kept[name] = carried, f
+        state = carried + f
+    features = F.avg_pool2d(rectified(state, "last_norm"), 8).flatten(1)
+    logits = features @ weights["predictions/kernel"] + weights["predictions/bias"]
+    F.cross_entropy(logits, torch.tensor(y), reduction="sum").backward()
     for name, (carried, f) in kept.items():
         a, b, g = (v.detach().flatten(1) for v in (carried, f, carried.grad))
-        cosines[name] = float(torch.nn.functional.cosine_similarity(b, g).mean())
+        cosines[name] = float(F.cosine_similarity(b, g).mean())
         ratios[name] = float((b.norm(dim=1) / a.norm(dim=1)).mean())
     for key, expected in (("cosine_loss", cosines), ("l2_ratio", ratios)):
         found = table.values(key)

@@ -141,6 +141,63 @@ def test_a_pruned_model_is_smaller_and_equals_the_lesioned_one(make, blocks, tmp
     assert np.array_equal(outputs(zoo.lesion(model, *blocks), x), expected)
 
 
+def test_transitions_can_be_left_out_together_pruned_saved_and_loaded(tmp_path):
+    inputs = keras.Input((8, 8, 2))
+    x = zoo.ResidualBlock(3, strides=2, variant="full", name="block0")(inputs)
+    x = zoo.ResidualBlock(4, strides=2, variant="full", name="block1")(x)
+    model = spelled.random_weights(keras.Model(inputs, x))
+    images = spelled.images(2, 8, 8, 2)
+    carried = images
+    for name in ("block0", "block1"):
+        carried = model.get_layer(name).shortcut(carried)
+    pruned = zoo.prune_blocks(model, ["block0", "block1"])
+    assert np.array_equal(outputs(pruned, images), ops.convert_to_numpy(carried))
+    pruned.save(tmp_path / "pruned.keras")
+    loaded = keras.models.load_model(tmp_path / "pruned.keras")
+    assert np.array_equal(outputs(loaded, images), outputs(pruned, images))
+    closed = zoo.lesion(model, "block0", "block1", mode="closed")
+    assert closed.output_shape == model.output_shape
+
+
+def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
+    inputs = keras.Input((4, 4, 2))
+    shared = zoo.ResidualBlock(2, uses=2, variant="full", name="shared")
+    model = keras.Model(inputs, shared(shared(inputs, use=0), use=1))
+    spelled.random_weights(model)
+    x = spelled.images(2, 4, 4, 2)
+    first = shared(x, use=0)
+    expected = first * shared.carry_gate(first, use=1)
+    found = outputs(zoo.lesion(model, "shared#1", mode="closed"), x)
+    np.testing.assert_allclose(found, ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_what_follows_a_sum_follows_each_repetition_too():
+    model, x = image_model(), spelled.images(2, 4, 4, 2)
+    f = layer(model, "f0b", layer(model, "f0", x))
+    y = layer(model, "relu0", layer(model, "project", x) + f)
+    y = layer(model, "relu1", y + layer(model, "f1", y))
+    y = y + layer(model, "f2", y)
+    y = layer(model, "relu1", y)  # what lies before the block
+    y = layer(model, "relu2", y + 0.5 * layer(model, "f2", y))
+    found = outputs(zoo.unroll(model, 1, scale=0.5), x)
+    np.testing.assert_allclose(found, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
+
+
+def test_a_block_around_blocks_is_operated_on_by_name():
+    inputs = keras.Input((4,))
+    inner = layers.Add(name="inner")([inputs, layers.Dense(4, name="f")(inputs)])
+    outer = layers.Add(name="outer")([inputs, layers.Dense(4, name="g")(inner)])
+    model = keras.Model(inputs, outer)
+    assert np.array_equal(outputs(zoo.lesion(model, "outer", blocks=["outer"]), X), X)
+    with pytest.raises(ValueError, match="Name blocks of one chain"):
+        zoo.lesion(model, "outer")
+
+
+def test_a_plain_block_that_changes_the_shape_cannot_be_left_out():
+    with pytest.raises(ValueError, match="nothing to carry: stage2_block00"):
+        zoo.lesion(zoo.cifar_resnet(8, variant="plain"), "stage2_block00")
+
+
 def test_operating_leaves_the_model_as_it_was():
     model = residual_model()
     before, names = outputs(model, X), [one.name for one in model.layers]

@@ -1,6 +1,9 @@
 """A network as a chain of blocks, and plans of what each place of it does."""
 
+import re
 from collections import namedtuple
+
+import keras
 
 from zoo.blocks import find_blocks
 from zoo.calls import Graph, infer
@@ -31,6 +34,7 @@ class Chain:
     def __init__(self, model, blocks=None):
         self.graph = Graph(model)
         self.blocks, _ = find_blocks(self.graph, blocks)
+        self._parts = {}
         self.places = {block.name: block.index for block in self.blocks}
         self.plan = [(Step(block.index),) for block in self.blocks]
         self.inner = [self._inside(block, block.y) for block in self.blocks]
@@ -103,13 +107,22 @@ class Chain:
             return self._run(block, self._inside(block, block.x), x, block.x, apply)
         layer = block.layer
         if step.what == "close" and "c" in layer.form.gates:
-            return layer.finish(layer.carry(x) * layer.carry_gate(x))
-        if layer.opens_stage and layer.shortcut is None:
-            raise ValueError(
-                f"A plain block that changes the shape has nothing to carry: {block.name} can not "
-                f"be left out."
-            )
-        return layer.finish(layer.carry(x))
+            kept = self.graph.calls[block.call].arguments.kwargs
+            context = {key: kept[key] for key in ("use",) if key in kept}
+            gate = self.part(block, "carry_gate")(x, **context)
+            return layer.finish(self.carried(block, x) * gate)
+        return layer.finish(self.carried(block, x))
+
+    def carried(self, block, x):
+        """What a skip layer carries of x."""
+        return self.part(block, "shortcut")(x) if block.layer.shortcut else x
+
+    def part(self, block, name):
+        """A branch of a skip layer as a layer of its own, made once."""
+        key = block.name, name
+        if key not in self._parts:
+            self._parts[key] = BlockPart(block.layer, name, re.sub("[/#]", "_", "_".join(key)))
+        return self._parts[key]
 
     def _run(self, block, calls, x, slot, apply):
         return self.graph.run({block.source: x}, apply, calls, keep=True)[slot]
@@ -124,6 +137,13 @@ class Chain:
                     raise ValueError(
                         f"A block that changes the shape can be neither moved nor repeated. "
                         f"Received: {block.name} at the place of {place.name}."
+                    )
+                layer = block.layer
+                nothing = layer and layer.opens_stage and layer.shortcut is None
+                if nothing and step.what in ("carry", "close"):
+                    raise ValueError(
+                        f"A plain block that changes the shape has nothing to carry: {block.name} "
+                        f"can not be left out."
                     )
 
     def rebuild(self, plan, name=None):
@@ -140,9 +160,43 @@ class Chain:
         x = inputs = self.graph.new_inputs()
         for index, steps in enumerate(plan):
             x = self.link(index, x, symbolic)
-            for step in steps:
+            for repetition, step in enumerate(steps):
+                x = self.link(index, x, symbolic) if repetition else x
                 x = self.do(step, x, symbolic)
         return self.graph.new_model(inputs, self.end(x, symbolic), name)
+
+
+@keras.saving.register_keras_serializable("zoo")
+class BlockPart(keras.layers.Layer):
+    """One branch of a skip layer, where a network without the rest of the block needs it.
+
+    Args:
+        block: The skip layer, whose branch it shares, or its serialized form, to make one of.
+        part: "shortcut" or "carry_gate".
+        name: Of the layer.
+        **kwargs: `dtype`.
+    """
+
+    def __init__(self, block, part, name=None, **kwargs):
+        shared = isinstance(block, keras.layers.Layer)
+        if shared:
+            kwargs["dtype"] = block.dtype_policy
+        super().__init__(name=name, **kwargs)
+        self.config = keras.saving.serialize_keras_object(block) if shared else block
+        self.part, self.branch = part, getattr(block, part) if shared else None
+        self.built = shared
+
+    def build(self, input_shape):
+        block = keras.saving.deserialize_keras_object(self.config)
+        if not block.built:  # Keras builds what it knows the input's shape of
+            block.build(input_shape)
+        self.branch = getattr(block, self.part)
+
+    def call(self, x, **context):
+        return self.branch(x, **context)
+
+    def get_config(self):
+        return {**super().get_config(), "block": self.config, "part": self.part}
 
 
 def symbolic(call, *args, **kwargs):

@@ -93,7 +93,7 @@ def _foldable(graph, block):
         return None, f"its branch is a {kinds[0]}, not a Conv2D or Dense"
     if layer.activation is not keras.activations.linear:
         return None, f"the activation of {layer.name} lies between its kernel and the sum"
-    if len(layer._inbound_nodes) > 1:
+    if sum(call.layer is layer for call in graph.calls) > 1:
         return None, f"{layer.name} is used elsewhere too"
     readers = [c for c in graph.calls if block.f in {slot for _, slot in c.inputs}]
     if len(readers) > 1 or block.f in graph.outputs:

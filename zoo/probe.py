@@ -52,11 +52,11 @@ def main(argv):
         raise app.UsageError(f"Expected one model. Received: {argv[1:]}. See --help.")
     try:
         model, x, y = read(argv[1])
-        table = measure(model, x, y)
         out = pathlib.Path(FLAGS.out)
         out.mkdir(parents=True, exist_ok=True)
-        table.to_csv(out / "probes.csv")
-        table.to_html(out / "probes.html", f"{model.name} on {len(x)} images")
+        for table in measure(model, x, y):  # what was measured is kept if a lesion fails
+            table.to_csv(out / "probes.csv")
+            table.to_html(out / "probes.html", f"{model.name} on {len(x)} images")
     except (ValueError, OSError, RuntimeError) as error:
         sys.exit(f"zoo.probe: {error}")
     print(table)
@@ -84,7 +84,7 @@ def read(path):
 
 
 def measure(model, x, y):
-    """The table of the probes, and of the lesions if they are asked for."""
+    """Yields the table of the probes, and then, if they are asked for, with the lesions."""
     from zoo import callbacks
 
     unknown = [name for name in FLAGS.probes if name not in NAMES]
@@ -94,10 +94,10 @@ def measure(model, x, y):
     more = {"loss": FLAGS.loss, "batch_size": FLAGS.batch_size}
     bar = Bar("probes", len(x))
     table = callbacks.run(probes, model, (x, y), blocks=FLAGS.blocks, progress=bar, **more)
+    yield table
     if FLAGS.lesions:
         bar = Bar("lesions", len(x))
-        table += callbacks.lesions(model, (x, y), blocks=FLAGS.blocks, progress=bar, **more)
-    return table
+        yield table + callbacks.lesions(model, (x, y), blocks=FLAGS.blocks, progress=bar, **more)
 
 
 class Bar:

@@ -8,7 +8,7 @@ from zoo.calls import Graph
 from zoo.chain import Chain, exit_plan, lesion_plan, shuffle_plan, unroll_plan
 
 
-def lesion(model, *names, mode="removed"):
+def lesion(model, *names, mode="removed", blocks=None):
     """`model` without what the named blocks do; a new model that shares its weights.
 
     Args:
@@ -17,6 +17,8 @@ def lesion(model, *names, mode="removed"):
         mode: "removed": a block returns what it carries, x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
+        blocks: Names of the blocks to take at all; `None`: those that are found. A block around
+            other blocks has to be named.
 
     Returns:
         A `keras.Model`.
@@ -27,28 +29,29 @@ def lesion(model, *names, mode="removed"):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 4.3 (closed);
     Jastrzebski et al. (2018), arXiv:1710.04773, section 4.3 (removed).
     """
-    chain = Chain(model)
+    chain = Chain(model, blocks)
     return chain.rebuild(lesion_plan(chain, names, mode))
 
 
-def shuffle(model, order):
+def shuffle(model, order, blocks=None):
     """`model` with blocks at each other's places; a new model that shares its weights.
 
     Args:
         model: As in `lesion`.
         order: A dictionary: at the place of each key works the block that is its value. Blocks
             that change the shape stay where they are.
+        blocks: As in `lesion`.
 
     Raises:
         ValueError: if `order` is no permutation, or a block does not fit its place.
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    chain = Chain(model)
+    chain = Chain(model, blocks)
     return chain.rebuild(shuffle_plan(chain, order))
 
 
-def early_exit(model, name):
+def early_exit(model, name, blocks=None):
     """`model` that stops refining behind the block `name`: later ones return what they carry.
 
     Later blocks that change the shape still work, as the classifier needs it.
@@ -56,30 +59,32 @@ def early_exit(model, name):
     Args:
         model: As in `lesion`.
         name: A block.
+        blocks: As in `lesion`.
 
     Raises:
         ValueError: if there is no such block.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4.
     """
-    chain = Chain(model)
+    chain = Chain(model, blocks)
     return chain.rebuild(exit_plan(chain, name))
 
 
-def unroll(model, times, scale=1.0):
+def unroll(model, times, scale=1.0, blocks=None):
     """`model` that applies its last block `times` times more: h <- h + scale f(h).
 
     Args:
         model: As in `lesion`.
         times: How often.
         scale: Factor of f in the repetitions.
+        blocks: As in `lesion`.
 
     Raises:
         ValueError: if the last block changes the shape.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5, Figs 7 and 20.
     """
-    chain = Chain(model)
+    chain = Chain(model, blocks)
     return chain.rebuild(unroll_plan(chain, times, scale))
 
 
