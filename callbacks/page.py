@@ -14,6 +14,16 @@ img{max-width:100%}table{border-collapse:collapse;font-variant-numeric:tabular-n
 td,th{padding:.1em .8em;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}summary{cursor:pointer}p{max-width:45em}"""
 
+MADE_BY = {  # what functions measure, by the beginning of its name
+    "lesion": "lesions",
+    "lesions": "random_lesions",
+    "shuffle": "shuffles",
+    "exit": "early_exits",
+    "unroll": "unrollings",
+    "interlayercushion": "interlayer_cushions",
+    "noise": "noise_sensitivity",
+    "dominantflow": "dominant_flow",
+}
 COUNTED = ("lesions_", "shuffle_", "unroll_", "noise_")  # whose `unit` says how many
 
 
@@ -99,6 +109,7 @@ def write(table, path, title):
         for value in vars(callbacks).values()
         if isinstance(value, type) and issubclass(value, callbacks.Probe)
     }
+    meanings |= {name: getattr(callbacks, function).__doc__ for name, function in MADE_BY.items()}
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += (f"<p>{html.escape(note)}</p>" for note in table.notes)
     for probe in table.probes():

@@ -84,8 +84,13 @@ class Trials:
             first = next((i for i, (own, intact) in pairs if own != intact), len(plan))
             waiting.setdefault(first, []).append(number)
         for place in range(len(self.chain.blocks) + 1):
+            known = {}
             for number in waiting.get(place, ()):
-                found[number] = self._score(self._rest(place, plans[number], x), labels, mask)
+                y = x
+                if place < len(plans[number]):  # plans may begin with the same steps
+                    y = self._place(place, plans[number][place], x, known)
+                y = self._rest(place + 1, plans[number], y)
+                found[number] = self._score(y, labels, mask)
             if place < len(self.chain.blocks):
                 x = self._place(place, self.chain.plan[place], x)
         return found
@@ -108,17 +113,23 @@ class Trials:
 
         return span
 
-    def _place(self, place, steps, x):
+    def _place(self, place, steps, x, known=None):
+        """What a place makes of x; `known` remembers the states between several steps."""
         if self.chain.links[place] or place == 0:
             x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
         for repetition, step in enumerate(steps):
-            block = self.chain.blocks[step.block]
-            if repetition and self.chain.links[place]:
+            block, done = self.chain.blocks[step.block], (place, steps[: repetition + 1])
+            if known is not None and done in known:
+                x = known[done]
+                continue
+            if repetition and self.chain.links_again(place):
                 x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
             finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
             if step.what == "carry" and not block.changes_shape and not finishes:
                 continue
             x = self._call(step, lambda x, step=step: self.chain.do(step, x), x)
+            if known is not None and len(steps) > 1:
+                known[done] = x
         return x
 
     def _score(self, y, labels, mask):

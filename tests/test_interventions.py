@@ -11,6 +11,7 @@ import spelled
 import zoo
 from zoo import callbacks
 from zoo.callbacks.trials import Trials
+from zoo.chain import unroll_plan
 
 X = spelled.images(10, 4)
 Y = np.arange(10) % 3
@@ -91,6 +92,28 @@ def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
     trials.run(plans, (X, Y))
     blocks = [key for key in runs if not isinstance(key, str) and key[0] != "link"]
     assert len(blocks) == 4 + sum(3 - j for j in range(4))  # intact; and what follows each lesion
+
+
+def test_repetitions_are_computed_once_however_many_there_are(model):
+    trials, runs = Trials(model), []
+    trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
+    plans = [unroll_plan(trials.chain, n, 0.5) for n in range(1, 5)]
+    trials.run(plans, (X, Y))
+    assert sum(getattr(key, "what", None) == "scale" for key in runs) == 4
+
+
+def test_a_network_of_one_block_is_unrolled_without_its_stem():
+    inputs = keras.Input((4,))
+    x = zoo.HighwayDense(name="block")(layers.Dense(4, name="stem")(inputs))
+    model = spelled.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    _, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0,))
+    expected = [scores(zoo.unroll(model, n)) for n in range(3)]
+    np.testing.assert_allclose(pairs(table, "unroll_1.0"), expected, rtol=1e-4)
+    y = model.layers[1](X)
+    for _ in range(3):
+        y = model.get_layer("block")(y)
+    y = ops.convert_to_numpy(model.layers[-1](y))
+    assert expected[2][0] == np.mean(y.argmax(1) == Y)
 
 
 def test_spans_of_unchanged_blocks_give_what_single_blocks_give(model, monkeypatch):

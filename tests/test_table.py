@@ -85,3 +85,15 @@ def test_the_page_holds_everything_and_asks_no_server(table, tmp_path):
     assert "Probes of <a network>" in seen.text and "sum9 is no block" in seen.text
     assert "how far a block moves what it carries" in seen.text  # what the probe means
     assert "0.125" in seen.text and "network" in seen.text
+
+
+def test_counts_are_drawn_as_curves_and_functions_explained(tmp_path):
+    rows = [Row("unroll_0.5_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
+    rows += [Row("lesion_loss", name, 1, None, None, 2.0) for name in (None, "block0")]
+    table = Table(rows)
+    figure = table.plot(["unroll_0.5_loss"])
+    (line,) = figure.axes[0].get_lines()
+    assert [*line.get_xdata()] == [0, 1, 2, 3] and line.get_ydata()[-1] == 0.625
+    table.to_html(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Each block left out, one at a time" in text and "applied up to" in text

@@ -90,6 +90,14 @@ class Chain:
         values = tensors if index == 0 else {self.blocks[index - 1].y: tensors}
         return self.graph.run({**values}, apply, self.links[index], keep=True)[source]
 
+    def links_again(self, index):
+        """Whether what lies before block `index` comes before each repetition of it, too.
+
+        As a ReLU behind every sum does, but neither a stem nor what changes the shape.
+        """
+        same = index > 0 and self.blocks[index - 1].shape == self.blocks[index].shape
+        return bool(same and self.links[index])
+
     def end(self, y, apply=infer):
         """The network's outputs, flattened, of the last block's y."""
         values = self.graph.run({self.blocks[-1].y: y}, apply, self.tail, keep=True)
@@ -161,7 +169,8 @@ class Chain:
         for index, steps in enumerate(plan):
             x = self.link(index, x, symbolic)
             for repetition, step in enumerate(steps):
-                x = self.link(index, x, symbolic) if repetition else x
+                again = repetition and self.links_again(index)
+                x = self.link(index, x, symbolic) if again else x
                 x = self.do(step, x, symbolic)
         return self.graph.new_model(inputs, self.end(x, symbolic), name)
 
