@@ -209,8 +209,9 @@ def test_shared_blocks_start_at_the_papers_gamma():
 
 
 def test_models_are_listed_and_made_by_name():
-    assert zoo.list_models("simpl*") == ["simplified_plain_net", "simplified_residual_net"]
-    assert len(zoo.list_models()) == 19 and zoo.list_models("vgg*") == []
+    names = [f"simplified_{kind}_net" for kind in ("dominant", "plain", "residual")]
+    assert zoo.list_models("simpl*") == names
+    assert len(zoo.list_models()) == 20 and zoo.list_models("vgg*") == []
     assert zoo.create_model("cifar_resnet", depth=8).name == "cifar_resnet8"
     with pytest.raises(ValueError, match="no model 'resnet51'. Did you mean .*resnet50"):
         zoo.create_model("resnet51")
