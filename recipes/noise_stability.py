@@ -106,7 +106,7 @@ def record(table, metric, name, data, seconds, folder):
         budget=FLAGS.budget,
         epochs=None,
         departures=["the deviation is over blocks", "see the network's own line"],
-        verdict="see below",
+        verdict="not comparable",
         seconds=round(seconds, 1),
         by_block=[round(value, 5) for value in values],
     )
