@@ -6,9 +6,9 @@ from keras import ops
 from zoo.initializers import KaimingNormal
 from zoo.layers.highway import Highway
 
-# H, T and C as one convolution of their joined kernels: in `highway_cifar` 1.29 times as fast in
-# training and 1.39 in inference on torch, 0.98 and 0.88 on JAX, each on two cores; on TensorFlow
-# not measured (recipes/benchmark_vision.py --merge).
+# H, T and C as one convolution of their joined kernels: in `highway_cifar` 1.05 times as fast in
+# training and 1.10 in inference on torch (1.29 and 1.39 on another day), 0.92 and 0.56 on JAX, 0.95
+# and 0.93 on TensorFlow, each on two cores (recipes/benchmark_vision.py --merge).
 JOINED = keras.backend.backend() == "torch"
 
 
