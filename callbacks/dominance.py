@@ -13,7 +13,7 @@ from zoo.callbacks.feed import batches, example_loss, normalizes
 from zoo.callbacks.table import Row, Table
 from zoo.calls import Graph, infer
 
-DENOMINATORS = ("sum", "absolute")
+DENOMINATORS = ("sum", "absolute", "channels")
 
 
 def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, blocks=None):
@@ -31,6 +31,8 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
         data: As in `zoo.callbacks.run`, with labels.
         loss: As in `zoo.callbacks.run`.
         denominator: "sum": as above, appendix D.4's reading. "absolute": the sum of the |g_ji|.
+            "channels": |sum over j != i of g_ij|, what feature i passes to the other channels, as
+            the text below equation 5 can be read.
         batch_size: Of arrays; the pass is as large as that times the number of features.
         blocks: Names of the blocks whose outputs to take; `None`: all.
 
@@ -121,6 +123,8 @@ def _ratios(alone, whole, batch, num, denominator):
     own = ops.stack([alone[i, :, :, i] for i in range(common)], axis=-1)  # (batch, places, common)
     if denominator == "sum":
         rest = ops.abs(whole - own)
+    elif denominator == "channels":
+        rest = ops.abs(ops.transpose(ops.sum(alone, axis=-1)[:common], (1, 2, 0)) - own)
     else:
         rest = ops.sum(ops.abs(alone), axis=0)[..., :common] - ops.abs(own)
     size = ops.abs(own)

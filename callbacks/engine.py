@@ -161,7 +161,7 @@ class Observer:
             parts, found = gradients_at_marks(self._observe, values, labels)
         else:
             (_, parts), found = self._observe(lambda key, tensor: tensor, values, labels), {}
-        parts = {b.name: Parts(b, parts[b.name]) for b in self.blocks}
+        parts = {b.name: Parts(b, parts[b.name], self._use(b)) for b in self.blocks}
         for name, part in parts.items():
             at = {"input": part.info.source, "x": part.info.x}
             at = {**at, "x": f"x of {name}"} if part.info.x is None else at
@@ -184,6 +184,9 @@ class Observer:
                     f"{sorted(set().union(*parts.values()))}."
                 )
         return sums
+
+    def _use(self, block):
+        return self.graph.calls[block.call].arguments.kwargs.get("use", 0)
 
     def _observe(self, mark, values, labels):
         """Runs the graph; returns the summed loss, and what every block took and made."""
@@ -251,11 +254,11 @@ class Observer:
 
 
 class Parts(dict):
-    """What a block took and made, by letter; `info` is the `zoo.blocks.Block`."""
+    """What a block took and made, by letter; `info` is the `zoo.blocks.Block`, `use` its use."""
 
-    def __init__(self, info, parts=()):
+    def __init__(self, info, parts=(), use=0):
         super().__init__(parts)
-        self.info = info
+        self.info, self.use = info, use
 
 
 def inspects(probe):

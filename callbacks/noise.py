@@ -5,7 +5,7 @@ section 5; Arora, Ge, Neyshabur, Zhang (2018), arXiv:1802.05296, section 4.
 """
 
 import numpy as np
-from keras import ops
+from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.callbacks.feed import batches, example_loss, normalizes
@@ -14,16 +14,19 @@ from zoo.callbacks.refinement import Scalar
 from zoo.callbacks.table import Row, Table
 from zoo.calls import Graph
 from zoo.chain import Chain
+from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import Simplified
 
 
 class LayerCushion(Scalar):
-    """|A x| / (|A|_F |x|) of a simplified block, A its convolution: large: the layer keeps what it
-    is given, and noise of the same size is damped beside it.
+    """|A x| / (|A|_F |x|) of a block's convolutions A: large: the layer keeps what it is given,
+    and noise of the same size is damped beside it.
 
-    Of a residual block A x is with the identity, which is part of the plain block that computes the
-    same, and |A|_F without it. Bias left out. `histogram`: the share of examples in each of
-    `bins` equal parts of [0, `largest`], the last one with all beyond. Section 5, Fig. 3.
+    Of a simplified residual block A x is with the identity, which is part of the plain block that
+    computes the same, and |A|_F without it. A `ResidualBlock`, residual or plain, has two
+    convolutions or three: `layer_cushion` is their mean, `layer_cushion_convolutions` each one's.
+    Biases and normalisation left out. `histogram`: the share of examples in each of `bins` equal
+    parts of [0, `largest`], the last one with all beyond. Section 5, Fig. 3.
 
     Args:
         bins: Of the histogram.
@@ -37,42 +40,66 @@ class LayerCushion(Scalar):
         super().__init__(name)
         self.bins, self.largest = bins, largest
 
-    def value(self, block, stage):
-        layer = block.info.layer
-        if not isinstance(layer, Simplified):
-            raise ValueError(
-                f"The layer cushion is of one convolution: SimplifiedPlain, SimplifiedResidual. "
-                f"Received: {type(layer).__name__} {block.info.name!r}"
-            )
-        passed = layer.form.combine(block["h"], block.get("x"), None, None) - layer.transform.bias
-        size = ops.sqrt(ops.sum(ops.square(layer.transform.kernel)))
-        return norm(passed) / (size * norm(block["input"]))
-
     def measure(self, block, stage):
-        found = super().measure(block, stage)
-        place = ops.floor(found["mean"] * (self.bins / self.largest))
+        layer = block.info.layer
+        if isinstance(layer, Simplified):
+            passed = _rectified(block) - layer.transform.bias
+            values = [_gain(layer.transform.kernel, block["input"], passed)]
+        else:
+            steps = _steps(block, "The layer cushion is of convolutions")
+            values = [
+                _gain(conv.kernel, x, y if conv.bias is None else y - conv.bias)
+                for conv, x, y in steps
+                if isinstance(conv, layers.Conv2D)
+            ]
+        cushions = ops.stack(values, axis=1)
+        place = ops.floor(cushions * (self.bins / self.largest))
         place = ops.cast(ops.clip(place, 0, self.bins - 1), "int32")
-        return {**found, "histogram": ops.one_hot(place, self.bins)}
+        found = {"histogram": ops.mean(ops.one_hot(place, self.bins), axis=1)}
+        if len(values) > 1:
+            found["convolutions"] = cushions
+        mean, square = ops.mean(cushions, axis=1), ops.mean(ops.square(cushions), axis=1)
+        return {"mean": mean, "square": square, **found}
 
     def summarize(self, mean):
-        return {**super().summarize(mean), "histogram": mean["histogram"]}
+        rest = {key: mean[key] for key in ("histogram", "convolutions") if key in mean}
+        return {**super().summarize(mean), **rest}
 
 
 class ActivationContraction(Scalar):
-    """|z| / |ReLU(z)| of what a simplified block rectifies: 1: nothing is cut off; near sqrt(2) for
-    signs that are even. Arora et al. (2018), definition 6, whose c is the largest over examples.
+    """|z| / |ReLU(z)| of what a block rectifies: 1: nothing is cut off; near sqrt(2) for signs
+    that are even. Arora et al. (2018), definition 6, whose c is the largest over examples.
+
+    A simplified block rectifies its sum; of a `ResidualBlock` it is the mean over H's ReLUs.
     """
 
     needs = ("h", "y")
 
     def value(self, block, stage):
-        if not isinstance(block.info.layer, Simplified):
-            raise ValueError(
-                f"What is rectified at a block's end is known of SimplifiedPlain and "
-                f"SimplifiedResidual. Received: {block.info.name!r}"
-            )
-        combine = block.info.layer.form.combine
-        return norm(combine(block["h"], block.get("x"), None, None)) / norm(block["y"])
+        if isinstance(block.info.layer, Simplified):
+            return norm(_rectified(block)) / norm(block["y"])
+        steps = _steps(block, "Activation contraction is of ReLUs")
+        ratios = [norm(z) / norm(y) for relu, z, y in steps if isinstance(relu, layers.Activation)]
+        return ops.mean(ops.stack(ratios), axis=0)
+
+
+def _rectified(block):
+    """What a simplified block rectifies: of a residual one with the identity."""
+    return block.info.layer.form.combine(block["h"], block.get("x"), None, None)
+
+
+def _gain(kernel, x, y):
+    return norm(y) / (ops.sqrt(ops.sum(ops.square(kernel))) * norm(x))
+
+
+def _steps(block, what):
+    """H's layers, what each reads and makes."""
+    if not isinstance(block.info.layer, ResidualBlock):
+        raise ValueError(
+            f"{what} of SimplifiedPlain, SimplifiedResidual and ResidualBlock. "
+            f"Received: {type(block.info.layer).__name__} {block.info.name!r}"
+        )
+    return block.info.layer.transform.steps(block["input"], block.use)
 
 
 def interlayer_cushions(model, data, pairs=None, projections=16, seed=0, batch_size=64):

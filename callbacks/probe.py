@@ -54,7 +54,8 @@ class Probe:
         """Per-example values of one block.
 
         Args:
-            block: Tensors by key, see `needs`; `block.info` is its `zoo.blocks.Block`.
+            block: Tensors by key, see `needs`; `block.info` is its `zoo.blocks.Block`, `block.use`
+                which use of a shared layer it is.
             stage: The blocks of its stage, in order, itself among them.
 
         Returns:

@@ -69,6 +69,41 @@ def test_the_activation_contraction_is_what_a_relu_cuts_off(model):
         )
 
 
+@pytest.mark.parametrize("variant", ["residual", "plain"])
+def test_a_fully_fledged_block_has_a_cushion_for_each_convolution(variant):
+    inputs = keras.Input((4, 4, 8))
+    x = zoo.ResidualBlock(8, variant=variant, use_bias=True, name="block")(inputs)
+    top = layers.Dense(2, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    model = spelled.random_weights(keras.Model(inputs, top), scale=0.5)
+    w = {v.path.removeprefix("block/"): spelled.as_float64(v)[0] for v in model.variables}
+    images = spelled.images(3, 4, 4, 8)
+    x, cushions, contractions = images, [], []
+    for i in (1, 2):
+        scale, shift, mean, variance = (
+            w[f"transform/norm{i}/{key}"]
+            for key in ("gamma", "beta", "moving_mean", "moving_variance")
+        )
+        z = (x - mean) / np.sqrt(variance + 1e-3) * scale + shift
+        contractions.append(norms(z) / norms(spelled.relu(z)))
+        kernel, z = w[f"transform/conv{i}/kernel"], spelled.relu(z)
+        x = spelled.conv(z, kernel)
+        cushions.append(norms(x) / np.linalg.norm(kernel) / norms(z))
+        x = x + w[f"transform/conv{i}/bias"]
+    probes = [callbacks.LayerCushion(bins=5), callbacks.ActivationContraction()]
+    table = callbacks.run(probes, model, images, batch_size=2)
+    cushions = np.array(cushions)
+    found = table.array("layer_cushion_convolutions")[0]
+    np.testing.assert_allclose(found, cushions.mean(1), rtol=1e-4)
+    np.testing.assert_allclose(table.values("layer_cushion")["block"], cushions.mean(), rtol=1e-4)
+    np.testing.assert_allclose(
+        table.values("layer_cushion_std")["block"], cushions.std(), rtol=1e-3
+    )
+    share = np.histogram(np.minimum(cushions, 0.999), 5, (0, 1))[0] / cushions.size
+    np.testing.assert_allclose(table.array("layer_cushion_histogram")[0], share, atol=1e-6)
+    value = table.values("activation_contraction")["block"]
+    np.testing.assert_allclose(value, np.mean(contractions), rtol=1e-4)
+
+
 def jacobian(model, first, last, x):
     """d(output of block `last`)/d(input of block `first`) of an example, by central differences."""
     _, w, residual = states(model)
@@ -142,11 +177,12 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
     found, w, residual = states(model)
     table = callbacks.dominant_flow(model, (X, Y), batch_size=2)
     absolute = callbacks.dominant_flow(model, (X, Y), denominator="absolute", batch_size=2)
+    channels = callbacks.dominant_flow(model, (X, Y), denominator="channels", batch_size=2)
     features = found[2].mean((1, 2))
     z = features @ w["top/kernel"] + w["top/bias"]
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     c = (p - np.eye(2)[Y]) @ w["top/kernel"].T  # dL/df, (examples, features)
-    shares, others = [], []
+    shares, others, prose = [], [], []
     for n, x in enumerate(found[1]):
         j = jacobian(model, 1, 1, x[None]).reshape(16, 4, 16, 4).mean(0)  # feature, place, channel
         g = c[n][:, None, None] * j
@@ -158,9 +194,16 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
             q = np.where(own < 1e-9, 0.0, own / np.maximum(bound, 1e-30)).mean(1)
         shares.append((r > 1).mean())
         others.append((q > 1).mean())
+        rest = np.abs(g.sum(2) - g[np.arange(4), :, np.arange(4)])  # other channels, same feature
+        with np.errstate(divide="ignore", invalid="ignore"):
+            s = np.where(own < 1e-9, 0.0, own / np.maximum(rest, 1e-30)).mean(1)
+        prose.append((s > 1).mean())
     np.testing.assert_allclose(table.values("dominant_flow")["block0"], np.mean(shares), atol=1e-6)
     np.testing.assert_allclose(
         absolute.values("dominant_flow")["block0"], np.mean(others), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        channels.values("dominant_flow")["block0"], np.mean(prose), atol=1e-6
     )
     assert table.values("dominant_flow")["block1"] == 1.0  # the last layer's channels are features
 
@@ -201,6 +244,6 @@ def test_bad_input_of_noise_probes(model):
         callbacks.dominant_flow(model, X)
     with pytest.raises(ValueError, match="denominator"):
         callbacks.dominant_flow(model, (X, Y), denominator="mean")
-    with pytest.raises(ValueError, match="of one convolution"):
+    with pytest.raises(ValueError, match="is of convolutions"):
         deep = zoo.highway_mlp(3, 4, input_shape=(5,))
         callbacks.run([callbacks.LayerCushion()], deep, spelled.images(2, 5))

@@ -25,10 +25,16 @@ class Branch(keras.layers.Layer):
             input_shape = layer.compute_output_shape(input_shape)
 
     def call(self, x, training=None, use=0):
+        *_, (_, _, y) = self.steps(x, use)
+        return y
+
+    def steps(self, x, use=0):
+        """Yields each layer, what it reads and what it makes of that."""
         for layer in self.layers:
             normalizes = isinstance(layer, UnsharedBatchNormalization)
-            x = layer(x, use=use) if normalizes else layer(x)  # Keras passes `training` on
-        return x
+            y = layer(x, use=use) if normalizes else layer(x)  # Keras passes `training` on
+            yield layer, x, y
+            x = y
 
 
 @keras.saving.register_keras_serializable("zoo")
