@@ -162,7 +162,9 @@ def probability_of_dominance(ratio, logistic=False):
     return 2 / np.pi * np.arctan(ratio)
 
 
-def trivial_dominance(width, depth, sigma, keep=1.0, residual=True, draws=None, seed=0):
+def trivial_dominance(
+    width, depth, sigma, keep=1.0, residual=True, draws=None, seed=0, feature_sigma=1.0
+):
     """P(r_i > 1) of a network of 1 x 1 convolutions on one pixel: approximated, or simulated.
 
     M, the product of `depth` layers Lambda W' diag(g), with W = E or I + E, E of normal entries,
@@ -177,6 +179,7 @@ def trivial_dominance(width, depth, sigma, keep=1.0, residual=True, draws=None, 
         draws: How many to simulate; `None`: the approximation, of residual networks: p^n (2/pi)
             arctan(1 / (sigma sqrt((d - 1) S))), S = p (1 - p^n) / (1 - p), or n at p = 1.
         seed: Of the simulation.
+        feature_sigma: Deviation of g, the features' gradients; r does not depend on it.
 
     Raises:
         ValueError: if the approximation of a plain network is asked for.
@@ -201,7 +204,7 @@ def trivial_dominance(width, depth, sigma, keep=1.0, residual=True, draws=None, 
             w = sigma * rng.standard_normal((width, width)) + (np.eye(width) if residual else 0)
             mask = rng.random(width) < keep
             product = product @ (mask[:, None] * w.T)
-        product = product * rng.standard_normal(width)
+        product = product * feature_sigma * rng.standard_normal(width)
         own = np.abs(np.diag(product))
         dominant += (own > np.abs(product.sum(1) - np.diag(product))).mean()
     return float(dominant / draws)

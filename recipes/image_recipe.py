@@ -1,19 +1,24 @@
 """What the recipes for images share: flags, data, a training that resumes, a row of results.
 
 A recipe imports it from beside itself, says in a `Study` what its paper did, and calls `prepare`,
-`train` and `finish`.
+`train` and `finish`. A network's run directory is named by a digest of all that makes its training
+what it is, so recipes that ask for the same training share it: the second finds it done.
 """
 
 import dataclasses
+import hashlib
+import json
 import pathlib
 import re
 import sys
 import time
+import zlib
 from collections.abc import Callable
 
 from absl import app, flags, logging
 
 FLAGS = flags.FLAGS
+begun = set()  # folders of this process's runs, which --resume=false forgets once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +56,8 @@ def define_flags():
     flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "smoke: two batches.")
     flags.DEFINE_integer("epochs", None, "Overrides the budget's; the schedule shrinks along.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.", lower_bound=0)
-    flags.DEFINE_string("run_dir", None, "Default: runs/MODEL-DATA-BUDGET-SEED.")
+    flags.DEFINE_string("run_dir", None, "Default: RUNS/MODEL-DATA-SEED-DIGEST.")
+    flags.DEFINE_string("runs", "runs", "Where recipes keep and find the networks they trained.")
     flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
     flags.DEFINE_bool("export", True, "Write a SavedModel (needs TensorFlow).")
     precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
@@ -82,7 +88,7 @@ class Run:
     started: float = 0.0
 
 
-def prepare(study, name, default_data, build, **identity):
+def prepare(study, name, default_data, build, shared=False, **identity):
     """Data, model and run directory; bad input ends the process before any work is lost.
 
     Args:
@@ -90,7 +96,8 @@ def prepare(study, name, default_data, build, **identity):
         name: Of the model, for the run directory.
         default_data: What `--data` is if it is not given.
         build: A function of the images to a model.
-        **identity: What makes the run this one, beside data, seed and so on.
+        shared: Whether it is one network of several, which `--run_dir` is not of.
+        **identity: What makes the run this one, beside data, seed, schedule and so on.
     """
     import keras
 
@@ -103,24 +110,38 @@ def prepare(study, name, default_data, build, **identity):
     try:
         images = load(sources, default_data, study.batch)
         epochs = epochs_of(study, len(images.x_train))
-        folder = pathlib.Path(FLAGS.run_dir or default_folder(name, images))
         keras.config.set_dtype_policy(FLAGS.precision)
         zoo.seed_everything(FLAGS.seed)
         zoo.keep_memory()
         model = build(images)
-        identity = {
-            **{"model": name, "data": images.name, "images": len(images.x_train)},
-            **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
-            **identity,
-        }
-        resume = open_run(folder, identity, 200, anew=not FLAGS.resume)
         prepared = preprocessing.fit(study.preprocessing, images.x_train)
         train = images.x_train, images.y_train, study.batch, FLAGS.seed, prepared.augment
         batches = Batches(*train, drop_remainder=True)
+        optimizer = study.optimizer(epochs * len(batches))
+        identity = {
+            **{"model": name, "data": images.name, "images": len(images.x_train)},
+            "checksum": zlib.crc32(images.y_train, zlib.crc32(images.x_train)),
+            **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
+            **{"batch": study.batch, "preprocessing": study.preprocessing},
+            **{"optimizer": settings(optimizer), **identity},
+        }
+        given = None if shared else FLAGS.run_dir
+        folder = pathlib.Path(given or default_folder(name, images.name, identity))
+        anew = not FLAGS.resume and folder not in begun
+        resume = open_run(folder, identity, 200, anew)
+        begun.add(folder)
     except (ValueError, sources.DownloadError) as error:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     x_test = prepared(images.x_test)
     return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test)
+
+
+def settings(optimizer):
+    """What an optimizer does; its name counts those of the process."""
+    import keras
+
+    return {**keras.optimizers.serialize(optimizer)["config"], "name": type(optimizer).__name__}
 
 
 def load(sources, default_data, batch):
@@ -148,9 +169,11 @@ def epochs_of(study, num_train):
     return {"smoke": 1, "minutes": study.minutes, "paper": paper}[FLAGS.budget]
 
 
-def default_folder(name, images):
-    data = images.name.lower().replace(" ", "-").replace("(", "").replace(")", "")
-    return f"runs/{name}-{data}-{FLAGS.budget}-{FLAGS.seed}"
+def default_folder(name, data, identity):
+    """Where a run of this identity, and no other, is kept."""
+    data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+    return pathlib.Path(FLAGS.runs) / f"{name}-{data}-{FLAGS.seed}-{digest}"
 
 
 def train(run, callbacks=()):
@@ -159,8 +182,6 @@ def train(run, callbacks=()):
     from zoo.datasets.batches import Batches, Epochs
 
     study, batches = run.study, run.batches
-    optimizer = study.optimizer(run.epochs * len(batches))
-    run.model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     run.progress = zoo.callbacks.Progress(run.epochs, len(batches), study.batch, "images")
     run.resume.track[:] = [run.progress]
     test = Batches(run.x_test, run.images.y_test, study.batch, shuffle=False)

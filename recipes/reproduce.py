@@ -68,9 +68,10 @@ ARTIFACTS = {  # name: what is measured, the recipe and its flags
     "yutomasi2019/fig7": ("weight histograms", "plain_vs_residual.py --depths 32"),
     "yutomasi2019/fig8": ("risk by epoch", "plain_vs_residual.py"),
     "yutomasi2019/fig9": ("risk by epoch, two starts", "plain_vs_residual.py --depths 32,44"),
-    "yutomasi2019/fig11": ("dominance in the trivial case", "noise_stability.py"),
+    "yutomasi2019/fig10": ("final features and their gradients", "noise_stability.py"),
+    "yutomasi2019/fig11": ("dominance in the trivial case", "trivial_dominance.py"),
     "yutomasi2019/fig12": ("dominance by layer", "noise_stability.py"),
-    "yutomasi2019/fig13": ("appendix E's probability", "noise_stability.py"),
+    "yutomasi2019/fig13": ("appendix E's probability", "trivial_dominance.py"),
 }
 
 

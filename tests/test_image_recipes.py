@@ -60,35 +60,69 @@ def test_a_smoke_run_leaves_a_network_and_what_was_found_in_it(name, tmp_path):
     assert len([*csv.DictReader(metrics)]) == 1
 
 
-def test_plain_and_residual_networks_are_trained_side_by_side(tmp_path):
-    data = write_images(tmp_path / "images.npz", 32)
-    options = data, "--data=other", "--budget=smoke", "--export=false", "--depths=5"
+def rows_of(path):
+    with open(path, encoding="utf-8") as file:
+        return [*csv.DictReader(file)]
+
+
+def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected(tmp_path):
+    options = write_images(tmp_path / "images.npz", 32), "--data=other", "--budget=smoke"
+    options = *options, f"--runs={tmp_path / 'runs'}", "--export=false", "--depths=5"
     run_dir = tmp_path / "run"
-    options = *options, "--divergence_steps=3", f"--run_dir={run_dir}"
-    output_of(start_recipe("plain_vs_residual.py", *options))
-    with open(run_dir / "losses.csv", encoding="utf-8") as file:
-        losses = {row["network"]: row for row in csv.DictReader(file)}
+    where = "--divergence_steps=3", f"--run_dir={run_dir}"
+    output_of(start_recipe("plain_vs_residual.py", *options, *where))
+    losses = {row["network"]: row for row in rows_of(run_dir / "losses.csv")}
     assert [*losses] == ["plain", "residual", "transferred", "dominant"]
     for key in ("start_loss", "start_penalty"):  # equivalent: equal, but for rounding
         residual, transferred = (float(losses[n][key]) for n in ("residual", "transferred"))
         assert transferred == pytest.approx(residual, rel=1e-5)
-    with open(run_dir / "divergence5.csv", encoding="utf-8") as file:
-        gaps = [float(row["largest_difference"]) for row in csv.DictReader(file)]
+    gaps = [float(row["largest_difference"]) for row in rows_of(run_dir / "fig6.csv")]
     assert len(gaps) == 3 and 0 < max(gaps) < 1e-3
-    files = {path.name for path in run_dir.iterdir()}
-    assert {"curves.png", "divergence5.png", "plain5", "dominant5"} <= files
-    with open(run_dir / "residual5" / "weights.csv", encoding="utf-8") as file:
-        rows = {(row["when"], row["entries"]): row for row in csv.DictReader(file)}
+    pictures = {path.name for path in run_dir.glob("*.png")}
+    assert pictures == {
+        *("fig6.png", "fig8.png", "fig9.png"),
+        *(f"fig7-{network}5.png" for network in ("plain", "residual", "transferred")),
+    }
+    assert all((run_dir / name).with_suffix(".csv").exists() for name in pictures)
+    rows = {(r["when"], r["entries"]): r for r in rows_of(run_dir / "table3-residual5.csv")}
     mean = float(rows["before", "identity"]["mean"])
     assert mean == pytest.approx(1, abs=0.01)  # phi adds one to entries of 1/(9 c)
     assert rows["before", "identity"]["count"] == str(16 + 16 + 32)
-    assert (run_dir / "residual5" / "weights.png").exists()
-    noise = "--data=other", data, "--budget=smoke", f"--trained={run_dir}"
-    output = output_of(start_recipe("noise_stability.py", *noise))
+    folders = {path.name: path for path in (tmp_path / "runs").iterdir()}
+    assert len(folders) == 4  # the divergence's network is the residual one's start
+    states = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
+
+    output = output_of(start_recipe("noise_stability.py", *options, f"--run_dir={run_dir}"))
     assert "residual5: layer_cushion" in output and "dominant5: dominant_flow" in output
-    found = run_dir / "noise-stability"
-    assert {f"fig{n}.png" for n in (3, 11, 12, 13)} < {path.name for path in found.iterdir()}
-    table = Table.from_csv(found / "plain5.csv")
+    assert "5: dominance, residual over plain, deep" in output
+    assert {f"fig{n}.png" for n in (3, 10, 12)} <= {path.name for path in run_dir.iterdir()}
+    table = Table.from_csv(run_dir / "plain5.csv")
     assert {"interlayer_cushion", "dominant_flow", "noise_change"} <= {*table.probes()}
-    lines = [json.loads(line) for line in (found / "results.jsonl").read_text().splitlines()]
-    assert len(lines) == 3 * 3 + 1 and all(line["by_block"] for line in lines)
+    lines = [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 * 3 + 1 + 2 and all(len(line["departures"]) > 1 for line in lines)
+    trained = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
+    assert trained == states  # found, not trained again
+    flows = rows_of(run_dir / "fig12.csv")
+    assert {row["iteration"] for row in flows} == {"first", "last"}
+
+
+def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
+    data = write_images(tmp_path / "images.npz", 32), "--data=other", "--budget=smoke"
+    networks = "--networks=full_plain,full_residual", "--depths=8", "--export=false"
+    where = f"--runs={tmp_path / 'runs'}", f"--run_dir={tmp_path / 'run'}"
+    output = output_of(start_recipe("noise_stability.py", *data, *networks, *where))
+    assert "full_residual8: interlayer_cushion" in output
+    assert "full_8: dominance, residual over plain, shallow" in output
+    table = Table.from_csv(tmp_path / "run" / "full_plain8.csv")
+    assert table.array("layer_cushion_convolutions").shape == (3, 2)
+
+
+def test_dominance_that_can_be_worked_out_is_drawn_beside_its_simulation(tmp_path):
+    options = "--budget=smoke", f"--run_dir={tmp_path}"
+    output = output_of(start_recipe("trivial_dominance.py", *options))
+    gap = float(output.split("differ by ")[1].split()[0])
+    assert 0 < gap < 0.1
+    rows = rows_of(tmp_path / "fig11.csv")
+    flat = [float(r["simulated"]) for r in rows if r["parameter"] == "feature_sigma"]
+    assert len({*flat[::2]}) == len({*flat[1::2]}) == 1  # does not depend on it
+    assert (tmp_path / "fig13.png").exists()
