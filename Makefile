@@ -30,8 +30,9 @@ test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"
 	@KERAS_BACKEND=$* $(BIN)/python -m pytest -m '$(MARK)'
 
-results: $(VENV)/base.stamp  ## make the table of recipes/README.md from recipes/results
+results: $(VENV)/base.stamp  ## make recipes/README.md's tables and the gallery from recipes/results
 	$(BIN)/python recipes/results_table.py
+	$(BIN)/python recipes/gallery.py
 
 lint: $(VENV)/dev.stamp  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check

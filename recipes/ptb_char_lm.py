@@ -2,6 +2,7 @@
 
     python recipes/ptb_char_lm.py --variant coupled                   minutes on two cores
     python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
+    python recipes/ptb_char_lm.py --variant all                       six runs, one table
     python recipes/ptb_char_lm.py --generate "the company"            continues a text, too
 
 The paper's test perplexities on Penn Treebank, LSTM-Char-Large: plain 92.60, residual 91.32,
@@ -36,7 +37,8 @@ LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
 EPOCHS = 25  # ibid.: max_epochs
 TOKENS = {"smoke": 2_100, "minutes": 800_000}  # ours: words read in all
 
-flags.DEFINE_enum("variant", "coupled", VARIANTS, "Form of the layers between CNN and LSTM.")
+forms = "Form of the layers between CNN and LSTM; all: see ptb_variants.py."
+flags.DEFINE_enum("variant", "coupled", [*VARIANTS, "all"], forms)
 flags.DEFINE_enum("size", None, SIZES, "Default: large for --budget paper, else small.")
 flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "paper: 25 epochs.")
 flags.DEFINE_integer("epochs", None, "Overrides the budget's epochs.", lower_bound=1)
@@ -57,6 +59,11 @@ FLAGS = flags.FLAGS
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
+    if FLAGS.variant == "all":
+        import ptb_variants  # beside this script
+
+        paper = {variant: PAPER["large", variant] for variant in VARIANTS}
+        sys.exit(ptb_variants.run_all(VARIANTS, paper, FLAGS))
     import keras
 
     import zoo

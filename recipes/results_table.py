@@ -1,19 +1,23 @@
-"""Writes the table of recipes/README.md from the lines of recipes/results/*.jsonl.
+"""Writes the tables of recipes/README.md from the lines of recipes/results.
 
     python recipes/results_table.py
 
-One table an artifact, one row a line of results, the paper's value beside ours, and under it the
-departures from the paper. What is not in the lines is not in the table.
+One table a paper: the paper's value beside ours, an empty row where nothing was run, and under it
+the departures and the commands. Lines that differ in their seed alone are one row: mean and
+standard deviation. What is not in the lines is not in the tables.
 """
 
-import json
 import pathlib
 import sys
+
+import artifacts  # beside this script
+import record  # beside this script
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 START, END = "<!-- made by results_table.py -->", "<!-- end -->"
 HEAD = (
-    "| model | data | epochs | seeds | {metric} | paper | verdict | departures | hardware, time |"
+    "| | model | measured | ours | paper | verdict | data | epochs | seeds | hardware, time |\n"
+    "| --- | --- | --- | ---: | ---: | --- | --- | --- | ---: | --- |"
 )
 
 
@@ -21,15 +25,8 @@ def main():
     from zoo.files import replace
 
     path = FOLDER / "README.md"
-    text = with_table(path.read_text(encoding="utf-8"), lines(FOLDER / "results"))
+    text = with_table(path.read_text(encoding="utf-8"), record.merged(record.lines()))
     replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def lines(folder):
-    """All lines of results, file by file, in the order in which they were written."""
-    files = sorted(pathlib.Path(folder).glob("*.jsonl"))
-    texts = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
-    return [json.loads(text) for text in texts if text]
 
 
 def with_table(text, rows):
@@ -41,31 +38,48 @@ def with_table(text, rows):
 
 
 def tables(rows):
-    """Markdown of `rows`, grouped by artifact and metric."""
-    groups, parts = {}, []
-    for row in rows:
-        groups.setdefault((row["artifact"], row["metric"]), []).append(row)
-    for (artifact, metric), members in groups.items():
-        head = HEAD.format(metric=metric.replace("_", " "))
-        rule = "|" + " --- |" * (head.count("|") - 1)
-        body = "\n".join(map(cells, members))
-        commands = "\n".join(f"    {row['command']}  # {row['commit']}" for row in members)
-        parts.append(f"### {artifact}\n\n{head}\n{rule}\n{body}\n\n{commands}\n")
-    return "\n".join(parts) if parts else "Nothing was run yet.\n"
+    """Markdown of `rows`, a table a paper."""
+    return "\n".join(table(paper, record.by_artifact(rows, paper)) for paper in record.TITLES)
 
 
-def cells(row):
-    config = ", ".join(map(str, row["config"].values()))
-    spread = "" if row["std"] is None else f" ± {row['std']:.3g}"
+def table(paper, rows_by_name):
+    body = []
+    for name, rows in rows_by_name.items():
+        short = name.split("/")[1]
+        body += (cells(short, row) for row in rows)
+        if not rows and not is_a_test(name):
+            body.append(f"| {short} |" + " |" * 9)
+    rows = [row for mine in rows_by_name.values() for row in mine]
+    told = dict.fromkeys(
+        f"- {r['artifact'].split('/')[1]}, {record.named(r)}: {'; '.join(r['departures'])}."
+        for r in rows
+        if r["departures"]
+    )
+    commands = dict.fromkeys(f"    {row['command']}  # {row['commit']}" for row in rows)
+    parts = [f"### {record.TITLES[paper]}", "\n".join([HEAD, *body])]
+    parts += ["Departures:\n\n" + "\n".join(told)] if told else []
+    parts += (
+        ["Commands, and the commits that they ran on:\n\n" + "\n".join(commands)] if rows else []
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def is_a_test(name):
+    artifact = artifacts.ARTIFACTS.get(name)
+    return artifact is not None and artifact.recipe.startswith("tests/")
+
+
+def cells(short, row):
     values = (
-        f"{row['model']} {config} ({row['backend']})",
+        short,
+        record.named(row),
+        row["metric"].replace("_", " "),
+        record.number(row),
+        "" if row["paper"] is None else row["paper"],
+        row["verdict"],
         row["data"],
         row["budget"] if row["epochs"] is None else row["epochs"],
         len(row["seeds"]),
-        f"{row['value']:.5g}{spread}",
-        "" if row["paper"] is None else row["paper"],
-        row["verdict"],
-        "; ".join(row["departures"]),
         f"{row['hardware']}, {row['seconds'] / 60:.0f} min",
     )
     return "| " + " | ".join(map(str, values)) + " |"

@@ -1,6 +1,6 @@
 """The table of results says what the lines say, and nothing else."""
 
-import importlib.util
+import sys
 
 import pytest
 
@@ -8,11 +8,14 @@ from harness import ROOT, without_backend
 
 pytestmark = without_backend
 
-spec = importlib.util.spec_from_file_location(
-    "results_table", ROOT / "recipes" / "results_table.py"
-)
-table = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(table)
+
+@pytest.fixture(scope="module", autouse=True)
+def recipes():
+    """The scripts beside each other, as Python finds them when it runs one."""
+    sys.path.insert(0, str(ROOT / "recipes"))
+    yield
+    sys.path.remove(str(ROOT / "recipes"))
+
 
 ROW = {
     "artifact": "greff2017/table1a",
@@ -36,18 +39,75 @@ ROW = {
 }
 
 
-def test_the_table_in_the_readme_equals_the_lines_on_record():
+def test_tables_and_gallery_equal_the_lines_on_record():
+    import gallery
+    import record
+    import results_table
+
+    rows = record.merged(record.lines())
     text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
-    assert table.with_table(text, table.lines(ROOT / "recipes" / "results")) == text
+    assert results_table.with_table(text, rows) == text
+    page = (record.FOLDER / "index.html").read_text(encoding="utf-8")
+    assert gallery.page(rows, record.FOLDER) == page
 
 
-def test_a_row_shows_value_paper_departures_and_time():
-    assert table.cells(ROW) == (
-        "| char_lm small, full (jax) | PTB | 2 | 1 | 91.235 | 79.09 | not comparable "
-        "| 2 of 25 epochs | 2 cores, 10 min |"
+def test_a_row_shows_value_paper_verdict_and_time():
+    import results_table
+
+    assert results_table.cells("table1a", ROW) == (
+        "| table1a | char_lm small, full (jax) | test perplexity | 91.235 | 79.09 "
+        "| not comparable | PTB | 2 | 1 | 2 cores, 10 min |"
     )
 
 
+def test_what_was_not_run_is_an_empty_row_and_departures_stand_below():
+    import results_table
+
+    text = results_table.tables([ROW])
+    assert "| table1b |" + " |" * 9 in text.splitlines()
+    assert "- table1a, char_lm small, full (jax): 2 of 25 epochs." in text.splitlines()
+    assert "    python recipes/ptb_char_lm.py  # 0123456789ab" in text.splitlines()
+
+
+def test_seeds_become_mean_and_deviation_and_other_settings_do_not():
+    import record
+
+    other = {**ROW, "seeds": [2], "value": 93.234567}
+    longer = {**ROW, "epochs": 3}
+    one, two = record.merged([ROW, other, longer])
+    assert one["seeds"] == [1, 2] and one["seconds"] == 1200
+    assert one["value"] == pytest.approx(92.234567) and one["std"] == pytest.approx(2**0.5)
+    assert two == longer
+    assert record.merged([ROW, ROW]) == [ROW]  # the same seed again is no second sample
+
+
+def test_the_gallery_escapes_and_shows_an_artifact_s_own_pictures(tmp_path):
+    import gallery
+
+    (tmp_path / "greff2017").mkdir()
+    for name in ("table1a.png", "table1a-all.png", "table1ab.png", "fig3.png"):
+        (tmp_path / "greff2017" / name).touch()
+    row = {**ROW, "departures": ["<b>"]}
+    page = gallery.page([row], tmp_path)
+    assert "&lt;b&gt;" in page and "<b>" not in page
+    assert page.count("<img") == 3 and "table1ab.png" not in page
+    assert "Nothing was run yet" in page
+
+
 def test_a_text_without_the_marks_is_refused():
+    import results_table
+
     with pytest.raises(ValueError, match="made by results_table"):
-        table.with_table("no marks", [ROW])
+        results_table.with_table("no marks", [ROW])
+
+
+def test_the_order_of_the_variants_is_compared_with_the_paper_s():
+    import ptb_variants
+
+    assert ptb_variants.kendall([5, 4, 3], [50, 40, 30]) == 1
+    assert ptb_variants.kendall([5, 3, 4], [50, 40, 30]) == pytest.approx(1 / 3)
+    assert ptb_variants.kendall([1, 2], [2, 1]) == -1
+    words = ["--epochs", "2", "-budget=smoke", "--noexport", "--variant", "all"]
+    assert ptb_variants.joined(words) == [
+        *("--epochs=2", "--budget=smoke", "--noexport", "--variant=all"),
+    ]

@@ -1,0 +1,100 @@
+"""Writes recipes/results/index.html: every table and figure that exists, the paper's beside ours.
+
+    python recipes/gallery.py
+
+Made by `make results`, from the lines of results and the pictures in recipes/results/PAPER: a
+picture belongs to the artifact that its name begins with, e.g. yutomasi2019/fig7-plain20.png.
+"""
+
+import html
+import re
+import sys
+
+import artifacts  # beside this script
+import record  # beside this script
+
+STYLE = """
+body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
+h2 { border-top: 2px solid #222; padding-top: .5em; margin-top: 2em }
+table { border-collapse: collapse; margin: .5em 0 }
+td, th { padding: .2em .8em .2em 0; text-align: left; border-bottom: 1px solid #ccc }
+td.number { text-align: right } figure { margin: 1em 0 } img { max-width: 100% }
+.open { color: #777 } code { font-size: .85em }
+""".strip()
+
+
+def main():
+    from zoo.files import replace
+
+    text = page(record.merged(record.lines()), record.FOLDER)
+    path = record.FOLDER / "index.html"
+    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def page(rows, folder):
+    """The page's HTML.
+
+    Args:
+        rows: Lines of results, merged.
+        folder: Where the pictures are.
+    """
+    parts = []
+    for paper, title in record.TITLES.items():
+        parts.append(f'<h2 id="{paper}">{html.escape(title)}</h2>')
+        for name, mine in record.by_artifact(rows, paper).items():
+            parts.append(section(name, mine, pictures(name, folder)))
+    links = " · ".join(f'<a href="#{paper}">{paper}</a>' for paper in record.TITLES)
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>{head}<title>Results</title>\n'
+        f"<style>\n{STYLE}\n</style></head>\n<body>\n<h1>What was run, beside the papers</h1>\n"
+        f"<p>{links}</p>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+    )
+
+
+def pictures(name, folder):
+    """The pictures of an artifact, as paths from `folder`."""
+    paper, short = name.split("/")
+    found = sorted((folder / paper).glob(f"{short}*.png"))
+    mine = re.compile(re.escape(short) + r"(?![0-9a-z])")
+    return [f"{paper}/{path.name}" for path in found if mine.match(path.name)]
+
+
+def section(name, rows, paths):
+    """One artifact: what it is, what the paper reports, our rows, our pictures."""
+    artifact = artifacts.ARTIFACTS.get(name)
+    parts = [f'<h3 id="{name}">{name.split("/")[1]}</h3>']
+    if artifact:
+        reported = f" The paper: {artifact.reported}." if artifact.reported else ""
+        text = html.escape(f"{artifact.what[0].upper()}{artifact.what[1:]}.{reported}")
+        shown = artifact.recipe.startswith("tests/")
+        state = f" Shown by {artifact.recipe}." if shown else " Nothing was run yet."
+        state = "" if rows or paths else state
+        parts.append(f"<p{'' if rows or paths else ' class=open'}>{text}{state}</p>")
+    if rows:
+        heads = ("model", "measured", "ours", "paper", "verdict", "data", "departures")
+        lines = ["".join(f"<th>{head}</th>" for head in heads)]
+        lines += (cells(row) for row in rows)
+        body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+        parts.append(f"<table>\n{body}\n</table>")
+    for path in paths:
+        table = path.removesuffix(".png") + ".csv"
+        caption = f'<figcaption><a href="{table}">{table}</a></figcaption>'
+        parts.append(f'<figure><img src="{path}" alt="{name}">{caption}</figure>')
+    return "\n".join(parts)
+
+
+def cells(row):
+    """A table row of a line of results."""
+    numbers = (record.number(row), "" if row["paper"] is None else str(row["paper"]))
+    texts = [record.named(row), row["metric"].replace("_", " "), *numbers, row["verdict"]]
+    epochs = "" if row["epochs"] is None else f", {row['epochs']} epochs"
+    texts += [f"{row['data']}{epochs}", "; ".join(row["departures"])]
+    return "".join(
+        f"<td{' class=number' if i in (2, 3) else ''}>{html.escape(text)}</td>"
+        for i, text in enumerate(texts)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
