@@ -30,6 +30,9 @@ class Study:
         batch: Images in a batch.
         preprocessing: A recipe of `zoo.datasets.preprocessing`.
         paper: The paper's test accuracy in %, or None, by its data.
+        data: A function of the study and the default data to what `arrays` returns.
+        metrics: Of Keras, beside accuracy.
+        score: The line's metric, and a function of the history to its values in %, by epoch.
     """
 
     artifact: str
@@ -40,6 +43,9 @@ class Study:
     batch: int
     iterations: int | None = None
     epochs: int | None = None
+    data: Callable | None = None
+    metrics: tuple = ()
+    score: tuple = ("test_accuracy", lambda history: [100 * v for v in history["val_accuracy"]])
 
 
 def define_flags():
@@ -78,6 +84,7 @@ class Run:
     batches: object
     prepared: object
     x_test: object
+    test: object
     progress: object = None
     started: float = 0.0
 
@@ -96,12 +103,10 @@ def prepare(study, name, default_data, build, **identity):
 
     import zoo
     from zoo.checkpoint import open_run
-    from zoo.datasets import images as sources
-    from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches
+    from zoo.datasets.connection import DownloadError
 
     try:
-        images = load(sources, default_data, study.batch)
+        images, prepared, batches, test, x_test = (study.data or arrays)(study, default_data)
         epochs = epochs_of(study, len(images.x_train))
         folder = pathlib.Path(FLAGS.run_dir or default_folder(name, images))
         keras.config.set_dtype_policy(FLAGS.precision)
@@ -114,13 +119,23 @@ def prepare(study, name, default_data, build, **identity):
             **identity,
         }
         resume = open_run(folder, identity, 200, anew=not FLAGS.resume)
-        prepared = preprocessing.fit(study.preprocessing, images.x_train)
-        train = images.x_train, images.y_train, study.batch, FLAGS.seed, prepared.augment
-        batches = Batches(*train, drop_remainder=True)
-    except (ValueError, sources.DownloadError) as error:
+    except (ValueError, DownloadError) as error:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
+    return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test, test)
+
+
+def arrays(study, default_data):
+    """Images, their preprocessing, batches of both parts, and the test images as it makes them."""
+    from zoo.datasets import images as sources
+    from zoo.datasets import preprocessing
+    from zoo.datasets.batches import Batches
+
+    images = load(sources, default_data, study.batch)
+    prepared = preprocessing.fit(study.preprocessing, images.x_train)
+    train = images.x_train, images.y_train, study.batch, FLAGS.seed, prepared.augment
     x_test = prepared(images.x_test)
-    return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test)
+    test = Batches(x_test, images.y_test, study.batch, shuffle=False)
+    return images, prepared, Batches(*train, drop_remainder=True), test, x_test
 
 
 def load(sources, default_data, batch):
@@ -156,20 +171,21 @@ def default_folder(name, images):
 def train(run, callbacks=()):
     """One call of `fit`, which goes on where a killed one was."""
     import zoo
-    from zoo.datasets.batches import Batches, Epochs
+    from zoo.datasets.batches import Epochs
 
     study, batches = run.study, run.batches
     optimizer = study.optimizer(run.epochs * len(batches))
-    run.model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    run.model.compile(
+        optimizer, "sparse_categorical_crossentropy", metrics=["accuracy", *study.metrics]
+    )
     run.progress = zoo.callbacks.Progress(run.epochs, len(batches), study.batch, "images")
     run.resume.track[:] = [run.progress]
-    test = Batches(run.x_test, run.images.y_test, study.batch, shuffle=False)
     own = [Epochs(batches), zoo.callbacks.StopOnNaN(), run.progress]
     try:
         run.model.fit(
             batches,
             epochs=run.epochs,
-            validation_data=test,
+            validation_data=run.test,
             verbose=0,
             callbacks=[*own, *callbacks, run.resume],
             shuffle=False,
@@ -182,13 +198,13 @@ def train(run, callbacks=()):
 
 
 def finish(run, name, config, paper, departures, **more):
-    """Curve, test accuracy of the last and of the best epoch, model, SavedModel, results.
+    """Curve, score of the last and of the best epoch, model, SavedModel, results.
 
     Args:
         run: A trained `Run`.
         name: Of the model, in the line of results.
         config: A dictionary of what distinguishes the network.
-        paper: The paper's test accuracy for this network, or None.
+        paper: The paper's score of this network, or None.
         departures: From the paper, beside those of data, length and precision.
         **more: Of the line of results.
 
@@ -201,14 +217,15 @@ def finish(run, name, config, paper, departures, **more):
     history = run.resume.read()["history"]["history"]
     report.curve(run.folder / "metrics.csv", history, "accuracy", run.images.name, "linear")
     save_model(run.model, run.folder / "model.keras")
-    accuracies = [100 * value for value in history["val_accuracy"]]
+    metric, score = run.study.score
+    scores, best = score(history), min if metric.endswith("error") else max
     found = [*usual_departures(run), *departures]
     line = report.row(
         artifact=run.study.artifact,
         model=name,
         config={**config, "parameters": run.model.count_params()},
-        metric="test_accuracy",
-        value=round(accuracies[-1], 3),
+        metric=metric,
+        value=round(scores[-1], 3),
         std=None,
         seeds=[FLAGS.seed],
         paper=paper,
@@ -216,17 +233,17 @@ def finish(run, name, config, paper, departures, **more):
         budget=FLAGS.budget,
         epochs=run.epochs,
         departures=found,
-        verdict="not comparable" if found else f"{accuracies[-1] - paper:+.2f}, one seed",
+        verdict="not comparable" if found else f"{scores[-1] - paper:+.2f}, one seed",
         seconds=round(run.progress.elapsed + time.perf_counter() - run.started, 1),
-        best_epoch=1 + max(range(run.epochs), key=accuracies.__getitem__),
-        test_accuracy_by_epoch=[round(value, 2) for value in accuracies],
+        best_epoch=1 + best(range(run.epochs), key=scores.__getitem__),
+        **{f"{metric}_by_epoch": [round(value, 2) for value in scores]},
         **more,
     )
     for path in filter(None, [run.folder / "results.jsonl", FLAGS.results]):
         report.append(path, line)
     print(
-        f"test accuracy on {run.images.name}: {accuracies[-1]:.2f} % after epoch {run.epochs}, "
-        f"{max(accuracies):.2f} % after epoch {line['best_epoch']}; all in {run.folder}"
+        f"{metric.replace('_', ' ')} on {run.images.name}: {scores[-1]:.2f} % after epoch "
+        f"{run.epochs}, {best(scores):.2f} % after epoch {line['best_epoch']}; all in {run.folder}"
     )
     if FLAGS.export:
         folder, examples = run.folder / "saved_model", {"serve": run.x_test[:4]}
