@@ -18,6 +18,7 @@ SIZES = {  # paper: section 5.1, and 4.2 for the probes; the others ours; None: 
 SIZES["smoke"] |= {"test_examples": 16, "probe_examples": 8}
 SIZES["minutes"] |= {"test_examples": 5000, "probe_examples": 500}
 SIZES["paper"] |= {"test_examples": None, "probe_examples": 5000}
+PROBED = 32  # ours: images at a time; finding patches keeps every activation
 
 
 def define_flags():
@@ -117,7 +118,7 @@ def from_records(image_size):
     batches = RecordBatches(train, batch, counts[0] // batch, image_size, FLAGS.seed)
     read = validation.validation(batch, image_size)
     test = read if counts[1] == full[1] else first(read, counts[1], batch)
-    probed = first(read, setting("probe_examples"), batch)
+    probed = first(read, setting("probe_examples"), PROBED)
     (x, _), *_ = read.take(1)
     images = RecordImages(*map(range, counts))
     places = np.arange(setting("probe_examples"))
@@ -156,7 +157,7 @@ def from_arrays(name, image_size, least):
         )
     crops = Crops(image_size)
 
-    def seen(x, y):
+    def seen(x, y, batch):
         batches = Batches(x, y, batch, augment=lambda x, generator: crops(x), shuffle=False)
         batches.set_epoch(0)
         return batches
@@ -165,8 +166,8 @@ def from_arrays(name, image_size, least):
     train = Batches(*drawn, drop_remainder=True) if len(images.x_train) >= batch else None
     places = some(len(images.x_test), setting("probe_examples"))
     x, y = images.x_test, images.y_test
-    probed = seen(x[places], y[places])
-    return Fed(images, crops, train, seen(x, y), probed, chosen[places], crops(x[:4]), left)
+    probed, test = seen(x[places], y[places], PROBED), seen(x, y, batch)
+    return Fed(images, crops, train, test, probed, chosen[places], crops(x[:4]), left)
 
 
 def some(full, count):
