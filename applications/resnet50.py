@@ -11,7 +11,7 @@ RESNET = (64, 128, 256, 512)
 HIGHWAY = (48, 88, 192, 376)  # as many parameters, multiples of 8
 
 
-def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
+def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=RESNET, **top):
     """ResNet-50 (v1): 25,557,032 trainable parameters, 25,530,472 without batch normalisation.
 
     Convolutions have no biases where they are normalised; `keras.applications.ResNet50` has, and
@@ -23,6 +23,7 @@ def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
         input_shape: `(height, width, channels)`.
         batch_norm: Without it convolutions have biases, and the last one of each branch starts
             1 / sqrt(16) as large, 16 being the blocks: ours, as the paper does not say.
+        widths: Channels of a block's 3 x 3 convolution, stage by stage; smaller ones for a trial.
         **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
 
     Returns:
@@ -35,10 +36,12 @@ def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
     arXiv:1612.07771, section 5.1 and Table 1b.
     """
     top = {"name": "resnet50", **top}
-    return bottlenecks(RESNET, "residual", False, classes, input_shape, batch_norm, top)
+    return bottlenecks(widths, "residual", False, classes, input_shape, batch_norm, top)
 
 
-def highway_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
+def highway_resnet50(
+    classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=HIGHWAY, **top
+):
     """50 layers with coupled gates, as many parameters as `resnet50`: 25,560,216 trainable.
 
     y = ReLU(H(x) · T(x) + P(x) · (1 - T(x))), with H and T whole bottleneck branches of the same
@@ -51,6 +54,7 @@ def highway_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, *
         classes: How many the classifier tells apart.
         input_shape: `(height, width, channels)`.
         batch_norm: See `resnet50`.
+        widths: See `resnet50`.
         **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
 
     Returns:
@@ -69,10 +73,12 @@ def highway_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, *
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
     top = {"name": "highway_resnet50", **top}
-    return bottlenecks(HIGHWAY, "coupled", False, classes, input_shape, batch_norm, top)
+    return bottlenecks(widths, "coupled", False, classes, input_shape, batch_norm, top)
 
 
-def highway_full_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, **top):
+def highway_full_resnet50(
+    classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=HIGHWAY, **top
+):
     """`highway_resnet50` whose H ends in a third ReLU: the paper's "Highway-Full".
 
     Arguments, result, errors and count are those of `highway_resnet50`.
@@ -80,7 +86,7 @@ def highway_full_resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=Tr
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
     top = {"name": "highway_full_resnet50", **top}
-    return bottlenecks(HIGHWAY, "coupled", True, classes, input_shape, batch_norm, top)
+    return bottlenecks(widths, "coupled", True, classes, input_shape, batch_norm, top)
 
 
 def bottlenecks(widths, variant, closing_relu, classes, input_shape, batch_norm, top):

@@ -57,10 +57,19 @@ class GateActivity(Probe):
 
 class BlockOutputs(Probe):
     """Each unit's mean output over examples (and positions): Fig. 2, fourth column, for one
-    example. Columns that stay the same from block to block are carried."""
+    example. Columns that stay the same from block to block are carried.
+
+    Args:
+        rectified: Whether behind a ReLU, as in networks that have one there.
+        name: See `Probe`.
+    """
+
+    def __init__(self, rectified=False, name=None):
+        super().__init__(name)
+        self.rectified = rectified
 
     def measure(self, block, stage):
-        return {"units": by_unit(block["y"])}
+        return {"units": by_unit(ops.relu(block["y"]) if self.rectified else block["y"])}
 
 
 class ClassGates(Probe):

@@ -63,12 +63,12 @@ ARTIFACTS = {
     ),
     "greff2017/fig3": Artifact(
         "estimation error of ResNet-50",
-        "imagenet_resnet50.py",
+        "imagenet_resnet50.py --networks resnet_bn",
         "means near 0 in stages 1 to 3, deviations that fall; stage 4 negative",
     ),
     "greff2017/fig4": Artifact(
         "top patches of a unit along a stage",
-        "imagenet_resnet50.py",
+        "imagenet_resnet50.py --networks resnet_bn",
         "later blocks choose one pattern more purely",
     ),
     "greff2017/fig5": Artifact(

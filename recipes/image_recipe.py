@@ -12,10 +12,10 @@ import pathlib
 import re
 import sys
 import time
-import zlib
 from collections.abc import Callable
 
-from absl import app, flags, logging
+import image_data  # beside this script
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 begun = set()  # folders of this process's runs, which --resume=false forgets once
@@ -35,6 +35,9 @@ class Study:
         batch: Images in a batch.
         preprocessing: A recipe of `zoo.datasets.preprocessing`.
         paper: The paper's test accuracy in %, or None, by its data.
+        data: A function of the study and the default data to what `image_data.arrays` returns.
+        metrics: Of Keras, beside accuracy.
+        score: The line's metric, and a function of the history to its values in %, by epoch.
     """
 
     artifact: str
@@ -45,14 +48,14 @@ class Study:
     batch: int
     iterations: int | None = None
     epochs: int | None = None
+    data: Callable | None = None
+    metrics: tuple = ()
+    score: tuple = ("test_accuracy", lambda history: [100 * v for v in history["val_accuracy"]])
 
 
 def define_flags():
     """The flags that every recipe for images has."""
-    flags.DEFINE_string("data", None, "mnist, cifar10, cifar100; with --data_dir any name.")
-    flags.DEFINE_string(
-        "data_dir", None, "An .npz file or a folder of images: zoo.datasets.images."
-    )
+    image_data.define_flags()
     flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "smoke: two batches.")
     flags.DEFINE_integer("epochs", None, "Overrides the budget's; the schedule shrinks along.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.", lower_bound=0)
@@ -84,6 +87,7 @@ class Run:
     batches: object
     prepared: object
     x_test: object
+    test: object
     progress: object = None
     started: float = 0.0
 
@@ -103,24 +107,21 @@ def prepare(study, name, default_data, build, shared=False, **identity):
 
     import zoo
     from zoo.checkpoint import open_run
-    from zoo.datasets import images as sources
-    from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches
+    from zoo.datasets.connection import DownloadError
 
     try:
-        images = load(sources, default_data, study.batch)
+        images, prepared, batches, test, x_test = (study.data or image_data.arrays)(
+            study, default_data
+        )
         epochs = epochs_of(study, len(images.x_train))
         keras.config.set_dtype_policy(FLAGS.precision)
         zoo.seed_everything(FLAGS.seed)
         zoo.keep_memory()
         model = build(images)
-        prepared = preprocessing.fit(study.preprocessing, images.x_train)
-        train = images.x_train, images.y_train, study.batch, FLAGS.seed, prepared.augment
-        batches = Batches(*train, drop_remainder=True)
         optimizer = study.optimizer(epochs * len(batches))
         identity = {
             **{"model": name, "data": images.name, "images": len(images.x_train)},
-            "checksum": zlib.crc32(images.y_train, zlib.crc32(images.x_train)),
+            "checksum": image_data.checksum(images),
             **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
             **{"batch": study.batch, "preprocessing": study.preprocessing},
             **{"optimizer": settings(optimizer), **identity},
@@ -130,11 +131,11 @@ def prepare(study, name, default_data, build, shared=False, **identity):
         anew = not FLAGS.resume and folder not in begun
         resume = open_run(folder, identity, 200, anew)
         begun.add(folder)
-    except (ValueError, sources.DownloadError) as error:
+    except (ValueError, DownloadError) as error:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
-    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    x_test = prepared(images.x_test)
-    return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test)
+    metrics = ["accuracy", *study.metrics]
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=metrics)
+    return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test, test)
 
 
 def settings(optimizer):
@@ -142,23 +143,6 @@ def settings(optimizer):
     import keras
 
     return {**keras.optimizers.serialize(optimizer)["config"], "name": type(optimizer).__name__}
-
-
-def load(sources, default_data, batch):
-    """The images asked for; two batches of them for `--budget smoke`."""
-    images = sources.load(FLAGS.data or default_data, FLAGS.data_dir)
-    if images.notice:
-        logging.warning("%s", images.notice)
-    if FLAGS.budget == "smoke":
-        keys = ("x_train", "y_train", "x_test", "y_test")
-        cut = {key: getattr(images, key)[: 2 * batch] for key in keys}
-        images = dataclasses.replace(images, **cut)
-    if len(images.x_train) < batch:
-        raise ValueError(
-            f"Expected at least one batch of {batch} training images. "
-            f"Received: {len(images.x_train)} in {FLAGS.data_dir}"
-        )
-    return images
 
 
 def epochs_of(study, num_train):
@@ -179,18 +163,17 @@ def default_folder(name, data, identity):
 def train(run, callbacks=()):
     """One call of `fit`, which goes on where a killed one was."""
     import zoo
-    from zoo.datasets.batches import Batches, Epochs
+    from zoo.datasets.batches import Epochs
 
     study, batches = run.study, run.batches
     run.progress = zoo.callbacks.Progress(run.epochs, len(batches), study.batch, "images")
     run.resume.track[:] = [run.progress]
-    test = Batches(run.x_test, run.images.y_test, study.batch, shuffle=False)
     own = [Epochs(batches), zoo.callbacks.StopOnNaN(), run.progress]
     try:
         run.model.fit(
             batches,
             epochs=run.epochs,
-            validation_data=test,
+            validation_data=run.test,
             verbose=0,
             callbacks=[*own, *callbacks, run.resume],
             shuffle=False,
@@ -203,13 +186,13 @@ def train(run, callbacks=()):
 
 
 def finish(run, name, config, paper, departures, **more):
-    """Curve, test accuracy of the last and of the best epoch, model, SavedModel, results.
+    """Curve, score of the last and of the best epoch, model, SavedModel, results.
 
     Args:
         run: A trained `Run`.
         name: Of the model, in the line of results.
         config: A dictionary of what distinguishes the network.
-        paper: The paper's test accuracy for this network, or None.
+        paper: The paper's score of this network, or None.
         departures: From the paper, beside those of data, length and precision.
         **more: Of the line of results.
 
@@ -222,14 +205,15 @@ def finish(run, name, config, paper, departures, **more):
     history = run.resume.read()["history"]["history"]
     report.curve(run.folder / "metrics.csv", history, "accuracy", run.images.name, "linear")
     save_model(run.model, run.folder / "model.keras")
-    accuracies = [100 * value for value in history["val_accuracy"]]
+    metric, score = run.study.score
+    scores, best = score(history), min if metric.endswith("error") else max
     found = [*usual_departures(run), *departures]
     line = report.row(
         artifact=run.study.artifact,
         model=name,
         config={**config, "parameters": run.model.count_params()},
-        metric="test_accuracy",
-        value=round(accuracies[-1], 3),
+        metric=metric,
+        value=round(scores[-1], 3),
         std=None,
         seeds=[FLAGS.seed],
         paper=paper,
@@ -237,17 +221,17 @@ def finish(run, name, config, paper, departures, **more):
         budget=FLAGS.budget,
         epochs=run.epochs,
         departures=found,
-        verdict="not comparable" if found else f"{accuracies[-1] - paper:+.2f}, one seed",
+        verdict="not comparable" if found else f"{scores[-1] - paper:+.2f}, one seed",
         seconds=round(run.progress.elapsed + time.perf_counter() - run.started, 1),
-        best_epoch=1 + max(range(run.epochs), key=accuracies.__getitem__),
-        test_accuracy_by_epoch=[round(value, 2) for value in accuracies],
+        best_epoch=1 + best(range(run.epochs), key=scores.__getitem__),
+        **{f"{metric}_by_epoch": [round(value, 2) for value in scores]},
         **more,
     )
     for path in filter(None, [run.folder / "results.jsonl", FLAGS.results]):
         report.append(path, line)
     print(
-        f"test accuracy on {run.images.name}: {accuracies[-1]:.2f} % after epoch {run.epochs}, "
-        f"{max(accuracies):.2f} % after epoch {line['best_epoch']}; all in {run.folder}"
+        f"{metric.replace('_', ' ')} on {run.images.name}: {scores[-1]:.2f} % after epoch "
+        f"{run.epochs}, {best(scores):.2f} % after epoch {line['best_epoch']}; all in {run.folder}"
     )
     if FLAGS.export:
         folder, examples = run.folder / "saved_model", {"serve": run.x_test[:4]}
@@ -258,7 +242,7 @@ def finish(run, name, config, paper, departures, **more):
 
 def paper_of(run):
     """The paper's accuracy on the data, of which ours may be a part or JPEGs."""
-    return run.study.paper.get(re.sub(r"-[0-9.]+k| \(JPEG\)", "", run.images.name))
+    return run.study.paper.get(image_data.original(run.images))
 
 
 def usual_departures(run):
@@ -266,6 +250,8 @@ def usual_departures(run):
     study, images, found = run.study, run.images, []
     if images.name not in study.paper:
         found.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
+    if FLAGS.train_examples and not study.data:
+        found.append(f"the first {FLAGS.train_examples:,} training images only")
     iterations = run.epochs * len(run.batches)
     if study.iterations and iterations != study.iterations:
         found.append(f"{iterations} of {study.iterations} iterations, schedule shortened")

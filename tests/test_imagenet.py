@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from zoo.datasets import imagenet
+from zoo.datasets.batches import RecordBatches
 from zoo.datasets.imagenet import MEAN, STD, Records
 
 tf = pytest.importorskip("tensorflow", reason="tf.data needs TensorFlow, which cannot be imported")
@@ -75,6 +76,21 @@ def test_training_resumes_at_any_epoch_bit_for_bit(files):
     np.testing.assert_array_equal(pixels(resumed), pixels(whole)[8:])
     other = Records(files).train(4, 2, image_size=16, seed=2).take(6)
     assert labels(other) != labels(whole)
+
+
+def test_fit_gets_the_batches_of_an_epoch_from_its_start(files):
+    batches = RecordBatches(Records(files), 4, 2, image_size=16, seed=1)
+    with pytest.raises(RuntimeError, match=r"set_epoch\(0\)"):
+        batches[0]
+    stream = [*Records(files).train(4, 2, image_size=16, seed=1).take(4)]
+    for epoch in (0, 1):
+        batches.set_epoch(epoch)
+        for index in (0, 0, 1):  # JAX looks at the first before training begins
+            x, y = batches[index]
+            np.testing.assert_array_equal(x, stream[2 * epoch + index][0].numpy())
+            np.testing.assert_array_equal(y, stream[2 * epoch + index][1].numpy())
+    with pytest.raises(IndexError, match="0 to 1. Received: 2"):
+        batches[2]
 
 
 def test_hosts_share_the_files_and_have_as_many_batches_each(files):

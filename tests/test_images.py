@@ -128,6 +128,21 @@ def test_a_folder_of_grey_images_is_grey(tmp_path):
     assert loaded.x_train.shape == (1, 3, 4, 1) and (loaded.x_train == 128).all()
 
 
+def test_images_of_many_sizes_become_squares(tmp_path):
+    for i, shape in enumerate(((8, 20, 3), (12, 6, 3))):
+        pixels = np.full(shape, 40 * i, "uint8")
+        pixels[:, : max(shape[1] // 2 - 5, 0)] = 255  # outside of the central square
+        for split in ("train", "test"):
+            path = tmp_path / split / "ab"[i] / "1.png"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(encoded(pixels, "png"))
+    with pytest.raises(ValueError, match="All images must have one size"):
+        images.load("mine", tmp_path)
+    loaded = images.load("mine", tmp_path, side=4)
+    assert loaded.x_train.shape == (2, 4, 4, 3)
+    assert (loaded.x_train == np.array([0, 40]).reshape(2, 1, 1, 1)).all()
+
+
 BAD_ARRAYS = {
     "must have the arrays x_train.*Received: x_test, x_train, y_test": {"y_train": None},
     "x_train must be uint8.*Received: float32": {"x_train": ARRAYS["x_train"].astype("float32")},

@@ -145,3 +145,40 @@ def test_without_tfds_the_message_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match="pip install tensorflow-datasets; or give a file"):
         images.load("mnist")
+
+
+def test_any_set_of_tfds_becomes_squares(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(),
+            "label": tfds.features.ClassLabel(names=["dark", "bright"]),
+        }
+    )
+
+    class Mixed(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(), "validation": self._generate_examples()}
+
+        def _generate_examples(self):
+            for i in range(4):
+                yield i, {"image": np.full((9, 6 + i, 3), 200 * (i % 2), "uint8"), "label": i % 2}
+
+    builder = Mixed(data_dir=tmp_path)
+    builder.download_and_prepare(file_format="array_record")
+    monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+    loaded = images.load("mixed", side=5)
+    assert loaded.x_train.shape == loaded.x_test.shape == (4, 5, 5, 3)
+    assert (loaded.x_train[:, 2, 2, 0] == 200 * loaded.y_train).all()
+    assert loaded.name == "mixed" and loaded.class_names == ("dark", "bright")
+
+
+def test_a_name_that_tfds_does_not_know_is_an_error():
+    with pytest.raises(ValueError, match="(?s)tensorflow-datasets knows.*no_such_images"):
+        images.load("no_such_images", side=8)

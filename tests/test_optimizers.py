@@ -46,6 +46,16 @@ def test_three_steps_are_those_of_caffes_nesterov_solver(path, rate, decay):
     assert_close(variable, caffe(w, gradients, rate, decay), 1e-5)  # float32, values of 10
 
 
+def test_biases_and_normalisations_decay_as_in_torch_if_asked_to():
+    variables = [keras.Variable([2.0], name=name) for name in ("bias", "gamma", "kernel")]
+    options = {"momentum": 0.0, "decay": 0.5, "bias_rate": 1.0, "decay_all": True}
+    optimizer = CaffeSGD(0.1, nesterov=False, **options)
+    optimizer.apply([keras.ops.array([1.0])] * 3, variables)
+    for variable in variables:
+        assert_close(variable, np.array([2 - 0.1 * (1 + 0.5 * 2)]), 1e-6)
+    assert CaffeSGD.from_config(optimizer.get_config()).decay_all is True
+
+
 def test_an_optimizer_made_from_its_config_is_the_same():
     optimizer = CaffeSGD(0.3, decay=0.25, bias_rate=3.0)
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))

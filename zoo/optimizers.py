@@ -10,7 +10,7 @@ class CaffeSGD(keras.optimizers.SGD):
     The gradient of a kernel w becomes g + decay · w before momentum sees it, which is the gradient
     of a penalty decay / 2 · w² and not Keras's decoupled `weight_decay`; that of the classifier's
     kernel g + last_decay · w. A bias learns with `bias_rate` times the learning rate. Nothing
-    but kernels decays. The reported loss is without the penalty.
+    but kernels decays, unless `decay_all`, as in Torch. The reported loss is without the penalty.
 
     Args:
         learning_rate: A number or a Keras schedule.
@@ -19,6 +19,7 @@ class CaffeSGD(keras.optimizers.SGD):
         decay: Of kernels, per step.
         last_decay: Of the kernel of the layer called "predictions".
         bias_rate: Factor of the learning rate for biases, gates' too.
+        decay_all: Whether biases and normalisations decay as well, by `decay`.
         **kwargs: Of `keras.optimizers.SGD`.
 
     Example:
@@ -41,10 +42,12 @@ class CaffeSGD(keras.optimizers.SGD):
         decay=0.001,
         last_decay=0.01,
         bias_rate=2.0,
+        decay_all=False,
         **kwargs,
     ):
         super().__init__(learning_rate, momentum, nesterov, **kwargs)
         self.decay, self.last_decay, self.bias_rate = decay, last_decay, bias_rate
+        self.decay_all = decay_all
 
     def update_step(self, gradient, variable, learning_rate):
         # TensorFlow hands over its own variable, which does not know its path
@@ -52,11 +55,12 @@ class CaffeSGD(keras.optimizers.SGD):
         layer, _, name = known.path.rpartition("/")
         if name == "bias":
             learning_rate = self.bias_rate * learning_rate
-        elif name == "kernel":
-            decay = self.last_decay if layer.endswith("predictions") else self.decay
+        if name == "kernel" or self.decay_all:
+            is_last = name == "kernel" and layer.endswith("predictions")
+            decay = self.last_decay if is_last else self.decay
             gradient = gradient + decay * keras.ops.cast(variable, gradient.dtype)
         super().update_step(gradient, variable, learning_rate)
 
     def get_config(self):
         own = {"decay": self.decay, "last_decay": self.last_decay, "bias_rate": self.bias_rate}
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **own, "decay_all": self.decay_all}

@@ -87,11 +87,56 @@ class Batches(keras.utils.PyDataset):
         return np.random.default_rng([self.seed, epoch, stream])
 
 
+class RecordBatches(keras.utils.PyDataset):
+    """The augmented batches of TFRecords, for `fit`, which must take them in order.
+
+    Each epoch's are a function of (seed, epoch); what is read ahead is tf.data's affair. See
+    `Batches` for `Epochs` and `shuffle=False`.
+
+    Args:
+        records: A `zoo.datasets.imagenet.Records`.
+        batch_size: Images in a batch.
+        steps: Batches of an epoch.
+        image_size: Side of the images, in pixels.
+        seed: A whole number from 0.
+
+    Raises:
+        RuntimeError: when a batch is asked for before the epoch is known.
+    """
+
+    def __init__(self, records, batch_size, steps, image_size=224, seed=0):
+        super().__init__()
+        self.records, self.arguments = records, (batch_size, steps, image_size, seed)
+        self.epoch, self._stream, self._next = None, None, 0
+
+    def set_epoch(self, epoch):
+        """From now on the batches are those of `epoch`, counted from 0."""
+        if epoch != self.epoch:
+            self._stream = None
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.arguments[1]
+
+    def __getitem__(self, index):
+        if not 0 <= index < len(self):
+            raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
+        if self.epoch is None:
+            raise RuntimeError("Pass `callbacks=[Epochs(batches)]` to `fit`, or `set_epoch(0)`.")
+        if self._stream is None or index < self._next:
+            self._stream = iter(self.records.train(*self.arguments, first_epoch=self.epoch))
+            self._next = 0
+        while self._next <= index:
+            x, y = next(self._stream)
+            self._next += 1
+        return x.numpy(), y.numpy()
+
+
 class Epochs(keras.callbacks.Callback):
     """Tells batches the epoch, whichever `fit` starts with: `Resume` may come before or after.
 
     Args:
-        batches: The `Batches` that `fit` trains on.
+        batches: The `Batches` or `RecordBatches` that `fit` trains on.
 
     Raises:
         ValueError: when training starts, if an epoch is not one pass over the batches.

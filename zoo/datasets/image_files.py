@@ -50,11 +50,15 @@ def read_npz(path):
     return pixels, (), True
 
 
-def read_folder(folder):
+def read_folder(folder, side=None):
     """The images `folder/train/CLASS/*.png` and `folder/test/CLASS/*.png`, or .jpg, by file name.
 
     Labels are the places of the class folders in alphabetical order. The images are grey if the
     first one is.
+
+    Args:
+        folder: Its path.
+        side: `None`, or what `square` makes of every image, in pixels.
 
     Returns:
         A dictionary of x_train, y_train, x_test and y_test; and the names of the classes.
@@ -83,7 +87,7 @@ def read_folder(folder):
                     f"Received: none in {place}. Add images, or delete the class from both splits."
                 )
             for path in files:
-                image, mode = _pixels(path, path, mode)
+                image, mode = _pixels(path, path, mode, side)
                 images.append((path, image))
                 labels.append(label)
         arrays[f"x_{split}"], arrays[f"y_{split}"] = _stack(images), np.array(labels)
@@ -113,18 +117,34 @@ def _decode(data, offsets, source):
     return _stack(images)
 
 
-def _pixels(file, where, mode):
+def _pixels(file, where, mode, side=None):
     """The pixels of an encoded image in `mode`, and the mode: by default grey or RGB, as it is."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
             mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
-            return np.asarray(image.convert(mode)), mode
+            image = image.convert(mode)
+            return np.asarray(square(image, side) if side else image), mode
     except (OSError, SyntaxError, ValueError) as error:  # SyntaxError is PIL's for damaged PNG
         raise ValueError(
             f"Expected a PNG or JPEG image. Received: {where}, which cannot be read ({error})."
         ) from error
+
+
+def square(image, side):
+    """The centre of a PIL image, as large a square as fits, scaled to `side` pixels, filtered."""
+    from PIL import Image, ImageOps
+
+    return ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+
+
+def square_array(pixels, side):
+    """`square` of an array of shape `(height, width, channels)`."""
+    from PIL import Image
+
+    image = square(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels), side)
+    return np.asarray(image).reshape(side, side, pixels.shape[2])
 
 
 def _stack(images):

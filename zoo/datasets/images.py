@@ -69,7 +69,7 @@ class Images:
     class_names: tuple = ()
 
 
-def load(name, data_dir=None):
+def load(name, data_dir=None, side=None):
     """Images by name, or from a file or a folder.
 
     Args:
@@ -79,6 +79,8 @@ def load(name, data_dir=None):
             train_offsets, train_labels and the same for test (all files' bytes in one array, file
             i from offset i to offset i + 1); or a folder with `train/CLASS/*.png` (or jpg) and
             `test/CLASS/*.png`. No other place is tried.
+        side: Makes squares of so many pixels of the images of a folder, which may differ in size,
+            and allows any name that tensorflow-datasets knows, whose images become such squares.
 
     Returns:
         `Images`. Those of a known set are called "MNIST", "CIFAR-10" or "CIFAR-100" only if their
@@ -99,13 +101,17 @@ def load(name, data_dir=None):
     if data_dir is not None:
         path = Path(data_dir).expanduser()
         arrays, names, is_jpeg = (
-            (*image_files.read_folder(path), False) if path.is_dir() else image_files.read_npz(path)
+            (*image_files.read_folder(path, side), False)
+            if path.is_dir()
+            else image_files.read_npz(path)
         )
         return _checked(name, arrays, path, names, is_jpeg)
     if name == "digits":
         return digits()
     if name in KNOWN:
         return from_tfds(name)
+    if side:
+        return from_tfds(name, side=side)
     raise ValueError(
         f"`name` must be one of {', '.join(KNOWN)}, digits. Received: {name!r}. Give the images "
         "with `data_dir=` (--data_dir), or see `zoo.datasets.imagenet`."
@@ -136,17 +142,20 @@ def digits():
     return replace(images, notice="scikit-learn's digits of 8 x 8 pixels: no paper's data.")
 
 
-def from_tfds(name, data_dir=None):
+def from_tfds(name, data_dir=None, side=None):
     """`Images` from tensorflow-datasets, in its order, which is shuffled but always the same.
 
     What it has already prepared is read, in any format; TFRecords need TensorFlow. What it has
     not is downloaded and kept as array_record, which needs none.
 
     Args:
-        name: A name in `KNOWN`.
+        name: A name in `KNOWN`; with `side` any set of tensorflow-datasets with `image`, `label`
+            and a split `test` or `validation`.
         data_dir: Where it keeps prepared sets; by default $TFDS_DATA_DIR or ~/tensorflow_datasets.
+        side: `None`, or what `zoo.datasets.image_files.square` makes of every image, in pixels.
 
     Raises:
+        ValueError: if it does not know the name, or the set is of another kind.
         DownloadError: if it has not got the images, and their server does not answer in time.
     """
     try:
@@ -156,17 +165,28 @@ def from_tfds(name, data_dir=None):
             f"{name} comes with tensorflow-datasets, which cannot be imported ({error}). Run: pip "
             "install tensorflow-datasets; or give a file or folder with `data_dir=` (--data_dir)."
         ) from error
-    builder = tfds.builder(name, data_dir=data_dir)
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.registered.DatasetNotFoundError as error:
+        raise ValueError(f"`name` must be one that tensorflow-datasets knows. {error}") from error
     if not builder.is_prepared():
         _prepare(builder, tfds)
-    arrays = {}
-    for split in ("train", "test"):
+    arrays, splits = {}, builder.info.splits
+    wanted = {"train": "train", "test": "test" if "test" in splits else "validation"}
+    if not {*wanted.values()} <= {*splits} or not {"image", "label"} <= {*builder.info.features}:
+        raise ValueError(
+            f"{name} must have images with labels, to train and to test. Received: the splits "
+            f"{[*splits]}, the features {[*builder.info.features]}."
+        )
+    for part, split in wanted.items():
         if builder.info.file_format.value == "array_record":
             examples = builder.as_data_source(split=split)
         else:
             examples = tfds.as_numpy(builder.as_dataset(split=split))
         pairs = ((example["image"], example["label"]) for example in examples)
-        arrays[f"x_{split}"], arrays[f"y_{split}"] = map(np.array, zip(*pairs, strict=True))
+        if side:
+            pairs = ((image_files.square_array(image, side), label) for image, label in pairs)
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = map(np.array, zip(*pairs, strict=True))
     return _checked(name, arrays, builder.data_dir, tuple(builder.info.features["label"].names))
 
 
