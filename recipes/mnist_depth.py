@@ -12,7 +12,8 @@ highway network's loss is less than a hundredth of the plain one's.
 
 The run directory holds fig1.png and .csv (left: the best of each depth, epoch by epoch; right: the
 mean of the best tenth), configurations.csv, results.jsonl, and a folder for each group of networks
-with the checkpoint (4 MB a network of depth 100) from which a killed search goes on exactly.
+with the checkpoint (4 MB a network of depth 100) from which a killed search goes on exactly, and
+a longer one, of more epochs or, by whole blocks of `--at_once`, more configurations.
 """
 
 import collections
@@ -22,23 +23,15 @@ import math
 import pathlib
 import sys
 
-import figures  # beside this script
+import depth_search  # beside this script
+import figures
 import image_recipe
 import numpy as np
 from absl import app, flags
 
-UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
 DEPTHS = (10, 20, 50, 100)  # ibid.
 CONFIGURATIONS, EPOCHS = 100, 400  # section 3.1; the axis of Fig. 1
-BATCH = 100  # ours: the paper does not say
-RANGES = {  # ours, but for the names, the activations and the gate bias
-    "log10_rate": (-3.0, -0.5),
-    "momentum": (0.5, 0.99),
-    "decay": (0.9, 1.0),  # of the rate, an epoch
-    "activation": ("relu", "tanh"),
-    "gate_bias": (-10, -1),  # whole numbers
-}
-BUDGETS = {"smoke": (2, 1), "minutes": (12, 25), "paper": (CONFIGURATIONS, EPOCHS)}
+BUDGETS = {"smoke": (2, 1), "minutes": (12, 20), "paper": (CONFIGURATIONS, EPOCHS)}
 
 flags.DEFINE_string("data", "mnist", "See zoo.datasets.images; with --data_dir any name.")
 flags.DEFINE_string("data_dir", None, "An .npz file or a folder of images: zoo.datasets.images.")
@@ -46,40 +39,12 @@ flags.DEFINE_enum("budget", "minutes", list(BUDGETS), "smoke: two batches.")
 flags.DEFINE_integer("configurations", None, "Of each kind and depth.", lower_bound=1)
 flags.DEFINE_integer("epochs", None, "Overrides the budget's.", lower_bound=1)
 flags.DEFINE_list("depths", [str(depth) for depth in DEPTHS], "Layers without the classifier.")
-flags.DEFINE_integer("at_once", 12, "Networks that train together at most.", lower_bound=1)
+flags.DEFINE_integer("at_once", 12, "Draws that train together, by activation.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Of the search and of the order of images.", lower_bound=0)
 flags.DEFINE_string("run_dir", None, "Default: runs/mnist_depth-DATA-BUDGET-SEED.")
 flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoints.")
 flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
 FLAGS = flags.FLAGS
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the search draws for one network; `seed` is that of its initial weights."""
-
-    index: int
-    rate: float
-    momentum: float
-    decay: float
-    activation: str
-    gate_bias: int | None
-    seed: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Networks that train together."""
-
-    kind: str
-    depth: int
-    activation: str
-    number: int
-    members: tuple
-
-    @property
-    def name(self):
-        return f"{self.kind}{self.depth}-{self.activation}-{self.number}"
 
 
 def main(argv):
@@ -93,94 +58,32 @@ def main(argv):
 
     configurations = FLAGS.configurations or BUDGETS[FLAGS.budget][0]
     epochs = FLAGS.epochs or BUDGETS[FLAGS.budget][1]
-    groups = [g for d in depths for kind in UNITS for g in groups_of(kind, d, configurations)]
+    of = configurations, FLAGS.at_once, FLAGS.seed
+    pairs = [(kind, depth) for depth in depths for kind in depth_search.UNITS]
+    groups = [group for pair in pairs for group in depth_search.groups_of(*pair, *of)]
     try:
-        images = image_recipe.load(sources, FLAGS.data, BATCH)
+        images = image_recipe.load(sources, FLAGS.data, depth_search.BATCH)
         folder = pathlib.Path(FLAGS.run_dir or image_recipe.default_folder("mnist_depth", images))
         runs = {}
         for group in groups:
-            identity = identity_of(group, images, configurations, epochs)
+            identity = depth_search.identity_of(group, images, FLAGS.seed)
             room = 20 + configurations * sum(depths) // 10  # MB, all groups'
             runs[group] = open_run(folder / group.name, identity, room, anew=not FLAGS.resume)
     except (ValueError, sources.DownloadError) as error:
         sys.exit(f"mnist_depth.py: {error}")
     keep_memory()
-    total = configurations * len(UNITS) * len(depths)
+    total = configurations * len(pairs)
     print(
-        f"{total} of {CONFIGURATIONS * len(UNITS) * len(DEPTHS)} configurations ({configurations} "
+        f"{total} of {CONFIGURATIONS * len(DEPTHS) * 2} configurations ({configurations} "
         f"of {CONFIGURATIONS} a kind and depth), {epochs} of {EPOCHS} epochs, {images.name}"
     )
     found, done = collections.defaultdict(list), 0
     for group, resume in runs.items():
-        found[group.kind, group.depth] += train(group, resume, images, epochs)
+        trained = depth_search.train(group, resume, images, epochs, FLAGS.seed)
+        found[group.kind, group.depth] += trained
         done += len(group.members)
         print(f"{done} of {total} configurations done", flush=True)
     report(found, folder, images, epochs)
-
-
-def draw(kind, depth, index, seed):
-    """One configuration of the search: a function of these four and of nothing else."""
-    random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
-    rate = 10 ** random.uniform(*RANGES["log10_rate"])
-    momentum, decay = random.uniform(*RANGES["momentum"]), random.uniform(*RANGES["decay"])
-    activation = str(random.choice(RANGES["activation"]))
-    bias = int(random.integers(*RANGES["gate_bias"], endpoint=True)) if kind == "highway" else None
-    weights = int(random.integers(2**31))
-    return Settings(index, float(rate), momentum, decay, activation, bias, weights)
-
-
-def groups_of(kind, depth, configurations):
-    """The networks of one kind and depth by activation, at most `--at_once` together."""
-    drawn = [draw(kind, depth, index, FLAGS.seed) for index in range(configurations)]
-    for activation in RANGES["activation"]:
-        same = [one for one in drawn if one.activation == activation]
-        for start in range(0, len(same), FLAGS.at_once):
-            members = tuple(same[start : start + FLAGS.at_once])
-            yield Group(kind, depth, activation, start // FLAGS.at_once, members)
-
-
-def identity_of(group, images, configurations, epochs):
-    """What makes a group of networks this one, for `open_run`."""
-    return {
-        "recipe": "mnist_depth",
-        **{"networks": group.name, "indices": [one.index for one in group.members]},
-        **{"data": images.name, "images": len(images.x_train), "batch": BATCH},
-        **{"configurations": configurations, "epochs": epochs, "seed": FLAGS.seed},
-        "ranges": RANGES,
-    }
-
-
-def train(group, resume, images, epochs):
-    """Trains the networks, from their checkpoint if there is one.
-
-    Returns:
-        Of each network: its settings, its losses epoch by epoch, and its share of the seconds.
-    """
-    import keras
-    import side_by_side
-
-    from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches, Epochs
-
-    facts = resume.read()
-    if facts is None or facts["epoch"] < epochs:
-        prepared = preprocessing.fit("highway_mlp", images.x_train)
-        data = images.x_train, images.y_train, BATCH, FLAGS.seed, prepared.augment
-        batches = Batches(*data, drop_remainder=True)
-        keras.utils.clear_session()  # the compiled steps of the group before
-        seeds, biases = zip(*((one.seed, one.gate_bias) for one in group.members), strict=True)
-        shape = group.kind, group.depth, UNITS[group.kind], group.activation, seeds, biases
-        model = side_by_side.build(*shape, images.x_train.shape[1:], images.classes)
-        side_by_side.compile_networks(model, group.members, len(batches))
-        watch = side_by_side.Watch(f"{group.kind} {group.depth}, {group.activation}", epochs)
-        resume.track[:] = [watch]
-        callbacks = [Epochs(batches), watch, resume]
-        model.fit(batches, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
-        facts = resume.read()
-    history, seconds = facts["history"]["history"], facts["callbacks"][0]["elapsed"]
-    losses = [history[side_by_side.key(place)] for place in range(len(group.members))]
-    share = seconds / len(group.members)
-    return [(one, curve, share) for one, curve in zip(group.members, losses, strict=True)]
 
 
 def lowest(curve):
@@ -199,7 +102,7 @@ def report(found, folder, images, epochs):
             rows.append({**settings, **result, "diverged": not np.isfinite(curve).all()})
         networks.sort(key=lambda network: lowest(network[1]))  # stable: infinities last
         kept = [lowest(curve) for _, curve, _ in networks[: tenth(len(networks))]]
-        mean = float(np.mean(kept))
+        mean = float(np.mean([v for v in kept if math.isfinite(v)] or math.inf))
         line = {"panel": "left", "kind": kind, "depth": depth}
         best = networks[0][1] if math.isfinite(kept[0]) else []
         panels += [{**line, "epoch": i, "loss": loss} for i, loss in enumerate(best, 1)]
@@ -253,7 +156,7 @@ def record(kind, depth, networks, mean, folder, images, epochs):
         diverged=diverged,
         top=top,
         top_mean=mean,
-        training_loss_by_epoch=curve,
+        training_loss_by_epoch=[v if math.isfinite(v) else None for v in curve],
     )
     for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
         report.append(path, line)

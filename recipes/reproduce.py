@@ -19,7 +19,7 @@ import sys
 FOLDER = pathlib.Path(__file__).resolve().parent
 NO_RECIPE = ""
 ARTIFACTS = {  # name: what is measured, the recipe and its flags
-    "srivastava2015/fig1": ("training loss of plain and highway MLPs by depth", NO_RECIPE),
+    "srivastava2015/fig1": ("training loss of plain and highway MLPs by depth", "mnist_depth.py"),
     "srivastava2015/fig2": ("biases, gates and outputs of a 50-layer MLP", "mnist_gates.py"),
     "srivastava2015/fig3": ("how classes open the gates", "mnist_gates.py"),
     "srivastava2015/fig4": ("training loss without each layer", "mnist_gates.py"),

@@ -211,9 +211,10 @@ class Watch(keras.callbacks.Callback):
         self._said = now
         losses = [value for name, value in logs.items() if name != "loss"]
         finite = [value for value in losses if math.isfinite(value)]
+        lowest = f"{min(finite):.4g}" if finite else "none"
         left = clock((self.epochs - epoch - 1) * (now - self._start))
         print(
-            f"{self.name}: epoch {epoch + 1}/{self.epochs}  lowest loss {min(finite, default='-')}"
+            f"{self.name}: epoch {epoch + 1}/{self.epochs}  lowest loss {lowest}"
             f"  {len(losses) - len(finite)} of {len(losses)} diverged  {left} left of these",
             flush=True,
         )
