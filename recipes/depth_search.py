@@ -1,0 +1,129 @@
+"""The random search of mnist_depth.py: what it draws, and which networks train together.
+
+A recipe imports it from beside itself.
+"""
+
+import dataclasses
+
+import numpy as np
+
+UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
+BATCH = 100  # ours: the paper does not say
+RANGES = {  # ours, but for the names, the activations and the gate bias
+    "log10_rate": (-3.0, -0.5),
+    "momentum": (0.5, 0.99),
+    "decay": (0.9, 1.0),  # of the rate, an epoch
+    "activation": ("relu", "tanh"),
+    "gate_bias": (-10, -1),  # whole numbers
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the search draws for one network; `seed` is that of its initial weights."""
+
+    index: int
+    rate: float
+    momentum: float
+    decay: float
+    activation: str
+    gate_bias: int | None
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Networks that train together."""
+
+    kind: str
+    depth: int
+    activation: str
+    number: int
+    members: tuple
+
+    @property
+    def name(self):
+        return f"{self.kind}{self.depth}-{self.activation}-{self.number}"
+
+
+def draw(kind, depth, index, seed):
+    """One configuration of the search: a function of these four and of nothing else."""
+    random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
+    rate = 10 ** random.uniform(*RANGES["log10_rate"])
+    momentum, decay = random.uniform(*RANGES["momentum"]), random.uniform(*RANGES["decay"])
+    activation = str(random.choice(RANGES["activation"]))
+    bias = int(random.integers(*RANGES["gate_bias"], endpoint=True)) if kind == "highway" else None
+    weights = int(random.integers(2**31))
+    return Settings(index, float(rate), momentum, decay, activation, bias, weights)
+
+
+def groups_of(kind, depth, configurations, at_once, seed):
+    """The networks of one kind and depth in groups: blocks of `at_once` draws, by activation.
+
+    By activation, because choosing it network by network takes a third more time: measured. A
+    larger search has the groups of a smaller one, but for a last block that was not full.
+    """
+    for start in range(0, configurations, at_once):
+        indices = range(start, min(start + at_once, configurations))
+        drawn = [draw(kind, depth, index, seed) for index in indices]
+        for activation in RANGES["activation"]:
+            members = tuple(one for one in drawn if one.activation == activation)
+            if members:
+                yield Group(kind, depth, activation, start // at_once, members)
+
+
+def identity_of(group, images, seed):
+    """What makes a group of networks this one, for `zoo.checkpoint.open_run`.
+
+    Not the number of epochs, on which no rate depends: a longer search goes on from a shorter one.
+    """
+    return {
+        "recipe": "mnist_depth",
+        "networks": group.name,
+        "indices": [one.index for one in group.members],
+        "data": images.name,
+        "images": len(images.x_train),
+        "batch": BATCH,
+        "seed": seed,
+        "ranges": RANGES,
+    }
+
+
+def train(group, resume, images, epochs, seed):
+    """Trains a group, from its checkpoint if there is one.
+
+    Args:
+        group: A `Group`.
+        resume: The `zoo.checkpoint.Resume` of it.
+        images: `zoo.datasets.images.Images`.
+        epochs: In all.
+        seed: Of the order of the images.
+
+    Returns:
+        Of each network: its settings, its losses epoch by epoch, and its share of the seconds.
+    """
+    import keras
+    import side_by_side
+
+    from zoo.datasets import preprocessing
+    from zoo.datasets.batches import Batches, Epochs
+
+    facts = resume.read()
+    if facts is None or facts["epoch"] < epochs:
+        prepared = preprocessing.fit("highway_mlp", images.x_train)
+        data = images.x_train, images.y_train, BATCH, seed, prepared.augment
+        batches = Batches(*data, drop_remainder=True)
+        keras.utils.clear_session()  # the compiled steps of the group before
+        seeds, biases = zip(*((one.seed, one.gate_bias) for one in group.members), strict=True)
+        shape = group.kind, group.depth, UNITS[group.kind], group.activation, seeds, biases
+        model = side_by_side.build(*shape, images.x_train.shape[1:], images.classes)
+        side_by_side.compile_networks(model, group.members, len(batches))
+        watch = side_by_side.Watch(f"{group.kind} {group.depth}, {group.activation}", epochs)
+        resume.track[:] = [watch]
+        callbacks = [Epochs(batches), watch, resume]
+        model.fit(batches, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
+        facts = resume.read()
+    history = facts["history"]["history"]
+    losses = [history[side_by_side.key(place)][:epochs] for place in range(len(group.members))]
+    share = facts["callbacks"][0]["elapsed"] / facts["epoch"] * epochs / len(group.members)
+    return [(one, curve, share) for one, curve in zip(group.members, losses, strict=True)]

@@ -1,0 +1,246 @@
+"""Fig. 1 of Srivastava et al.: networks that train side by side, and the search that draws them."""
+
+import csv
+import importlib.util
+import json
+import signal
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from harness import ROOT, output_of, slow_elsewhere, start_recipe, without_backend
+from zoo.datasets import images as sources
+
+SEEDS, BIASES = (11, 12, 13), (-1, -4, -2)
+BUILDERS = {
+    "plain": lambda depth, act, bias, **more: zoo.plain_mlp(depth, 71, act, **more),
+    "highway": lambda depth, act, bias, **more: zoo.highway_mlp(
+        depth, 50, act, gate_bias=bias, **more
+    ),
+}
+UNITS = {"plain": 71, "highway": 50}
+
+
+def load(name):
+    """A script of recipes/, which is no package, as a module."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def side_by_side():
+    return load("side_by_side")
+
+
+class Chosen:
+    """What the search would draw."""
+
+    def __init__(self, rate, momentum, decay):
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+
+
+CHOSEN = Chosen(0.05, 0.9, 0.9), Chosen(0.3, 0.5, 1.0), Chosen(0.01, 0.99, 0.95)
+
+
+def images(count=60):
+    random = np.random.default_rng(0)
+    return random.random((count, 6, 6, 1), "float32"), np.arange(count) % 4
+
+
+def alone(kind, depth, activation, place, x, y, steps):
+    """One of the networks as the zoo builds it, trained by Keras's optimizer: model and history."""
+    zoo.seed_everything(SEEDS[place])
+    more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
+    model = BUILDERS[kind](depth, activation, BIASES[place], **more)
+    chosen = CHOSEN[place]
+    rate = keras.optimizers.schedules.ExponentialDecay(chosen.rate, steps, chosen.decay)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(rate, chosen.momentum), loss)
+    return model, model.fit(x, y, 20, epochs=3, shuffle=False, verbose=0).history["loss"]
+
+
+def together(side_by_side, kind, depth, activation, x, y, settings=CHOSEN):
+    shape = kind, depth, UNITS[kind], activation, SEEDS, BIASES, x.shape[1:], 4
+    model = side_by_side.build(*shape)
+    side_by_side.compile_networks(model, settings, len(x) // 20)
+    history = model.fit(x, y, 20, epochs=3, shuffle=False, verbose=0).history
+    return model, [history[side_by_side.key(place)] for place in range(3)]
+
+
+@pytest.mark.parametrize("kind, activation", [("plain", "relu"), ("highway", "tanh")])
+def test_networks_side_by_side_train_as_each_does_alone(side_by_side, kind, activation):
+    x, y = images()
+    model, losses = together(side_by_side, kind, 5, activation, x, y)
+    logits = keras.ops.convert_to_numpy(model(x))
+    for place in range(3):
+        single, history = alone(kind, 5, activation, place, x, y, steps=3)
+        np.testing.assert_allclose(losses[place], history, rtol=2e-5)  # float32, nine steps
+        wanted = keras.ops.convert_to_numpy(single(x))
+        np.testing.assert_allclose(logits[:, place], wanted, rtol=1e-3, atol=1e-4)
+        assert history[-1] != history[0]
+
+
+def test_initial_networks_are_those_of_the_builders(side_by_side):
+    x, _ = images(8)
+    for kind in UNITS:
+        shape = kind, 12, UNITS[kind], "relu", SEEDS, BIASES, x.shape[1:], 4
+        logits = keras.ops.convert_to_numpy(side_by_side.build(*shape)(x))
+        zoo.seed_everything(SEEDS[1])
+        more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
+        wanted = BUILDERS[kind](12, "relu", BIASES[1], **more)(x)
+        np.testing.assert_allclose(
+            logits[:, 1], keras.ops.convert_to_numpy(wanted), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_network_that_diverges_leaves_the_others_alone(side_by_side):
+    x, y = images()
+    _, calm = together(side_by_side, "plain", 5, "relu", x, y)
+    wild = (CHOSEN[0], Chosen(1e30, 0.5, 1.0), CHOSEN[2])
+    _, losses = together(side_by_side, "plain", 5, "relu", x, y, wild)
+    assert not np.isfinite(losses[1]).all()
+    assert (losses[0], losses[2]) == (calm[0], calm[2])
+
+
+COUNTS = {"highway": (85_660, 136_660, 289_660, 544_660)}  # card A, summed by hand
+COUNTS["plain"] = (102_463, 153_583, 306_943, 562_543)
+
+
+@without_backend
+def test_networks_have_the_paper_s_parameters(side_by_side):
+    for kind, counts in COUNTS.items():
+        for depth, count in zip((10, 20, 50, 100), counts, strict=True):
+            shape = kind, depth, UNITS[kind], "tanh", (0, 1), (-1, -1), (28, 28, 1), 10
+            assert side_by_side.build(*shape).count_params() == 2 * count
+
+
+@without_backend
+def test_a_larger_search_begins_with_the_smaller_one(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "recipes")
+    depth = load("depth_search")
+    drawn = [depth.draw("highway", 50, index, 3) for index in range(200)]
+    assert drawn[:5] == [depth.draw("highway", 50, index, 3) for index in range(5)]
+    assert {one.gate_bias for one in drawn} == {*range(-10, 0)}  # section 3.1: from -1 to -10
+    assert {one.activation for one in drawn} == {"relu", "tanh"}
+    assert len({one.seed for one in drawn}) == 200
+    assert all(1e-3 <= one.rate <= 10**-0.5 and 0.5 <= one.momentum <= 0.99 for one in drawn)
+    assert depth.draw("plain", 50, 0, 3).gate_bias is None
+    assert depth.draw("plain", 50, 0, 3) != depth.draw("plain", 50, 0, 4)
+    small, large = ([*depth.groups_of("plain", 20, size, 6, 3)] for size in (12, 24))
+    assert small == large[: len(small)]
+    assert sorted(one.index for group in large for one in group.members) == [*range(24)]
+
+
+def write_images(path, count=200):
+    """Two classes of noise, one brighter."""
+    random, arrays = np.random.default_rng(0), {}
+    for split in ("train", "test"):
+        y = np.arange(count) % 2
+        x = random.integers(0, 100, (count, 5, 5, 1)) + 100 * y[:, None, None, None]
+        arrays |= {f"x_{split}": x.astype("uint8"), f"y_{split}": y}
+    np.savez(path, **arrays)
+    return f"--data_dir={path}"
+
+
+def start(run_dir, *options):
+    return start_recipe("mnist_depth.py", f"--run_dir={run_dir}", "--data=noise", *options)
+
+
+def rows(path):
+    with open(path, encoding="utf-8") as file:
+        return [*csv.DictReader(file)]
+
+
+@slow_elsewhere
+def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path):
+    data, run = write_images(tmp_path / "noise.npz"), tmp_path / "run"
+    options = data, "--budget=smoke", "--depths=2,3", "--configurations=3"
+    output = output_of(start(run, *options))
+    assert "12 of 800 configurations (3 of 100 a kind and depth), 1 of 400 epochs" in output
+    files = {path.name for path in run.iterdir() if path.is_file()}
+    assert files == {"fig1.png", "fig1.csv", "configurations.csv", "results.jsonl"}
+    found = rows(run / "configurations.csv")
+    assert len(found) == 12 and {row["diverged"] for row in found} <= {"True", "False"}
+    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3"]
+    assert [line["model"] for line in lines] == names
+    for line in lines:
+        own = [r for r in found if f"{r['kind']}_mlp{r['depth']}" == line["model"]]
+        assert line["value"] == min(float(row["lowest_loss"]) for row in own)
+        assert line["departures"][:2] == ["3 of 100 configurations", "1 of 400 epochs"]
+        assert line["verdict"] == "not comparable" and line["top"] == 1
+    panels = [row["panel"] for row in rows(run / "fig1.csv")]
+    assert (panels.count("left"), panels.count("right")) == (4, 4)
+    refused = output_of(start(run, *options, "--seed=1"), 1)
+    assert "seed: 0 there, 1 here" in refused and "Traceback" not in refused
+
+
+class Interrupted(Exception):
+    """As if the process had ended."""
+
+
+def test_an_interrupted_group_ends_as_an_uninterrupted_one(side_by_side, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "side_by_side", side_by_side)
+    search = load("depth_search")
+    write_images(tmp_path / "noise.npz")
+    found = sources.load("noise", tmp_path / "noise.npz")
+    (group,) = search.groups_of("highway", 4, 1, 1, 0)
+    path = tmp_path / "whole" / "state.npz", tmp_path / "interrupted" / "state.npz"
+    whole = search.train(group, zoo.checkpoint.Resume(path[0]), found, 4, 0)
+    watched = side_by_side.Watch.on_epoch_end
+
+    def interrupt(watch, epoch, logs=None):
+        watched(watch, epoch, logs)
+        if epoch == 2:  # before `Resume` has written it
+            raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(side_by_side.Watch, "on_epoch_end", interrupt)
+        search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0)
+    assert zoo.checkpoint.Resume(path[1]).read()["epoch"] == 2
+    resumed = search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0)
+    assert [row[:2] for row in resumed] == [row[:2] for row in whole]
+    arrays = [np.load(one) for one in path]
+    for name in set(arrays[0].files) - {"facts"}:
+        np.testing.assert_array_equal(arrays[1][name], arrays[0][name])
+    (shorter,) = search.train(group, zoo.checkpoint.Resume(path[0]), found, 2, 0)
+    assert shorter[1] == whole[0][1][:2]
+
+
+@pytest.mark.slow
+def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
+    data = write_images(tmp_path / "noise.npz", 400)
+    options = data, "--depths=30", "--configurations=2", "--epochs=6", "--at_once=1"
+    output_of(start(tmp_path / "whole", *options))
+    killed = start(tmp_path / "killed", *options)
+    while len([*(tmp_path / "killed").glob("*/state.npz")]) < 2:  # in the second group
+        assert killed.poll() is None, killed.communicate()[0]
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    output_of(start(tmp_path / "killed", *options))
+    whole = sorted((tmp_path / "whole").glob("*/state.npz"))
+    assert len(whole) == 4
+    for path in whole:
+        kept, resumed = np.load(path), np.load(tmp_path / "killed" / path.parent.name / "state.npz")
+        for name in set(kept.files) - {"facts"}:
+            np.testing.assert_array_equal(resumed[name], kept[name])
+    for name in ("configurations.csv", "fig1.csv"):
+        texts = [(tmp_path / which / name).read_text() for which in ("whole", "killed")]
+        assert texts[0] == texts[1]
+
+
+@without_backend
+def test_bad_depths_and_missing_data_end_the_search_before_it_starts(tmp_path):
+    output = output_of(start(tmp_path / "run", "--depths=10,one"), 1)
+    assert "Expected --depths of 2 or more layers" in output
+    output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
+    assert "none.npz" in output and "Traceback" not in output
+    assert not (tmp_path / "run").exists()
