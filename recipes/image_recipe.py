@@ -48,6 +48,7 @@ def define_flags():
     flags.DEFINE_string(
         "data_dir", None, "An .npz file or a folder of images: zoo.datasets.images."
     )
+    flags.DEFINE_integer("train_examples", None, "Only the first N for training.", lower_bound=1)
     flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "smoke: two batches.")
     flags.DEFINE_integer("epochs", None, "Overrides the budget's; the schedule shrinks along.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.", lower_bound=0)
@@ -128,6 +129,8 @@ def load(sources, default_data, batch):
     images = sources.load(FLAGS.data or default_data, FLAGS.data_dir)
     if images.notice:
         logging.warning("%s", images.notice)
+    if FLAGS.train_examples:
+        images = first(images, FLAGS.train_examples)
     if FLAGS.budget == "smoke":
         keys = ("x_train", "y_train", "x_test", "y_test")
         cut = {key: getattr(images, key)[: 2 * batch] for key in keys}
@@ -138,6 +141,17 @@ def load(sources, default_data, batch):
             f"Received: {len(images.x_train)} in {FLAGS.data_dir}"
         )
     return images
+
+
+def first(images, count):
+    """`images` with the first `count` for training, which hold every class but in folders."""
+    x, y = images.x_train[:count], images.y_train[:count]
+    if len(x) < count or len(set(y.tolist())) < len(set(images.y_train.tolist())):
+        raise ValueError(
+            f"Expected --train_examples up to {len(images.x_train)}, enough to hold every class. "
+            f"Received: {count}, of {len(set(y.tolist()))} classes"
+        )
+    return dataclasses.replace(images, x_train=x, y_train=y)
 
 
 def epochs_of(study, num_train):
@@ -237,7 +251,12 @@ def finish(run, name, config, paper, departures, **more):
 
 def paper_of(run):
     """The paper's accuracy on the data, of which ours may be a part or JPEGs."""
-    return run.study.paper.get(re.sub(r"-[0-9.]+k| \(JPEG\)", "", run.images.name))
+    return run.study.paper.get(original(run.images))
+
+
+def original(images):
+    """The name of the set that these are, of which they may be a part or JPEGs."""
+    return re.sub(r"-[0-9.]+k| \(JPEG\)", "", images.name)
 
 
 def usual_departures(run):
@@ -245,6 +264,8 @@ def usual_departures(run):
     study, images, found = run.study, run.images, []
     if images.name not in study.paper:
         found.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
+    if FLAGS.train_examples:
+        found.append(f"the first {FLAGS.train_examples:,} training images only")
     iterations = run.epochs * len(run.batches)
     if study.iterations and iterations != study.iterations:
         found.append(f"{iterations} of {study.iterations} iterations, schedule shortened")
