@@ -119,10 +119,12 @@ ARTIFACTS = {
     ),
     "jastrzebski2018/fig18": Artifact(
         "the probes of a network with shared blocks, unshared normalisation",
-        "shared_blocks.py",
+        "shared_blocks.py --networks ubn",
         "as in networks that share nothing",
     ),
-    "jastrzebski2018/fig19": Artifact("the probes of naive sharing", "shared_blocks.py"),
+    "jastrzebski2018/fig19": Artifact(
+        "the probes of naive sharing", "shared_blocks.py --networks naive"
+    ),
     "jastrzebski2018/fig20": Artifact(
         "cosine and l2 ratio of the unrolled block",
         REFINE,

@@ -142,3 +142,20 @@ def test_kerashub_s_resnets_have_blocks_inside_their_backbone():
     inside, _ = find_blocks(classifier)
     assert [block.shape for block in inside] == [block.shape for block in blocks]
     assert all(block.name.startswith(f"{backbone.name}/") for block in inside)
+
+
+def test_a_sum_that_scales_a_block_stands_for_it():
+    def make(x):
+        inner = layers.Add(name="inner")([x, conv(x)])
+        return layers.Add(name="outer")([x, 0.5 * (inner - x)])
+
+    blocks, missing = find_blocks(small(make))
+    assert [block.name for block in blocks] == ["outer"] and not missing
+
+
+def test_each_repetition_of_an_unrolled_block_is_a_block():
+    blocks, missing = find_blocks(zoo.unroll(zoo.cifar_resnet(14), 3, scale=0.5))
+    assert len(blocks) == 6 + 3 and not missing
+    assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
+    assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]
+    assert [block.stage for block in blocks] == [0, 0, 1, 1] + 5 * [2]

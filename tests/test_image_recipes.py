@@ -15,7 +15,8 @@ RECIPES = {  # script, side of its images, files beside those of every run, what
     "iterative_inference": (
         32,
         {"probes-train.csv", "probes-train.html", "probes-test.csv", "probes-test.html",
-         "training.csv", "unrolling.csv"},
+         "training.csv", "unrolling.csv"}
+        | {f"fig{n}.{kind}" for n in (2, 3, 4, 5, 6, 7, 13, 14, 20) for kind in ("png", "csv")},
         "cosine loss negative in",
     ),
     "mnist_gates": (

@@ -9,6 +9,7 @@ import zoo
 from gradients import assert_close, gradients
 from harness import run_layer_test
 from spelled import as_float64, conv, images, normalized, random_weights, relu, sigmoid
+from zoo.layers.batch_norm import settled
 
 BLOCKS = {
     "basic": {"filters": 3},
@@ -161,6 +162,26 @@ def test_each_ingredient_of_unshared_normalisation_can_be_left_out(
     layer.gammas[-1].assign(np.full(5, 7.0))
     scales = [np.abs(ops.convert_to_numpy(layer(x, use=use))).max() > 2 for use in range(3)]
     assert scales == ([False, False, True] if num_affine == 3 else [True] * 3)
+
+
+@pytest.mark.parametrize("share", [(), ("statistics",)])
+def test_settled_averages_are_the_batch_s_until_the_end(share):
+    inputs, x = keras.Input((3, 3, 2)), 5 + 2 * images(4, 3, 3, 2)
+    layer = zoo.UnsharedBatchNormalization(2, share, gamma=0.5)
+    first = layer(keras.layers.BatchNormalization()(inputs), use=0)
+    model = keras.Model(inputs, layer(first, use=1))
+    start, training = model.get_weights(), model(x, training=True)
+    model.set_weights(start)
+    with settled(model, x):
+        mean, variance = as_float64(*model.layers[1].non_trainable_variables)
+        assert_close(mean, x.mean((0, 1, 2)), 1e-4)  # of 5: float32, magnified by 1 / (1 - 0.99)
+        if not share:
+            assert_close(model(x), training, 1e-3)
+        else:  # variances 1 and 0.25, the earlier weighing 0.99 of the later
+            (statistics,) = layer.statistics
+            mean, variance = as_float64(*statistics.non_trainable_variables)
+            assert_close(variance, np.full(2, (0.99 * 1 + 0.25) / 1.99), 2e-2)
+    assert all(map(np.array_equal, model.get_weights(), start))
 
 
 def test_unshared_normalisation_is_a_keras_layer():

@@ -51,7 +51,8 @@ def find_blocks(graph, names=None):
 
     A skip layer is a block, each of its calls one of its own. So is a sum of two branches that come
     from one fork and read nothing else: the branch with fewer layers that have weights, or none,
-    is the shortcut, and its end is x; the other's end is f.
+    is the shortcut, and its end is x; the other's end is f. A sum that scales what another block
+    adds to the same x, as `zoo.unroll` makes, is the block in that one's place.
 
     Args:
         graph: A `zoo.calls.Graph`, or a model of which to make one.
@@ -162,17 +163,26 @@ def _ancestors(graph):
 
 
 def _drop_outer(graph, found, missing):
-    """Of blocks inside of each other, only the innermost stay."""
+    """Of blocks inside of each other, only the innermost stay; or the sum that scales one."""
     inside = {
-        name: {call.name for call in graph.between(facts["source"], facts["y"])} - {name}
+        name: {c.name: c for c in graph.between(facts["source"], facts["y"])}
         for name, facts in found.items()
         if facts["layer"] is None
     }
     for name, calls in inside.items():
-        inner = [other for other in found if other in calls]
-        if inner:
+        inner = [other for other in found if other in calls and other != name]
+        if len(inner) == 1 and _scales(found[name], found[inner[0]], calls, inside.get(inner[0])):
+            del found[inner[0]]
+        elif inner:
             missing.append((name, f"it holds the blocks {inner}: name those that you mean"))
             del found[name]
+
+
+def _scales(outer, inner, calls, inner_calls):
+    """Whether an outer sum adds what one block inside of it adds, times what has no weights."""
+    weighted = {call.index for call in calls.values() if getattr(call.layer, "weights", ())}
+    own = {call.index for call in (inner_calls or {}).values()} | {inner["call"]}
+    return outer["x"] == outer["source"] == inner["source"] and weighted <= own
 
 
 def _stages(facts):

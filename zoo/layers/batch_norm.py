@@ -1,7 +1,12 @@
 """Batch normalisation for a block that a network uses more than once."""
 
+import contextlib
+
 import keras
+import numpy as np
 from keras import ops
+
+from zoo.backend import compiled
 
 CAN_SHARE = ("statistics", "affine")
 
@@ -88,3 +93,47 @@ class UnsharedBatchNormalization(keras.layers.Layer):
     def get_config(self):
         own = {"uses": self.uses, "share": self.share, "gamma": self.gamma, "beta": self.beta}
         return {**super().get_config(), **own}
+
+
+@contextlib.contextmanager
+def settled(model, x):
+    """Within it, `model` has the moving averages that training on `x` without steps ends with.
+
+    So an untrained network can be looked at as at test: its averages of 0 and 1 are of nothing. The
+    averages that uses share become the mean over the uses, weighted by momentum.
+
+    Args:
+        model: A built `keras.Model`.
+        x: One batch, an array; its statistics are what the averages become.
+    """
+    before = {id(v): ops.convert_to_numpy(v).copy() for v in model.non_trainable_variables}
+
+    def train(x):
+        groups = model.trainable_variables, model.non_trainable_variables
+        values = ([v.value for v in group] for group in groups)
+        return model.stateless_call(*values, x, training=True)[1]
+
+    after = compiled(train, model)(ops.convert_to_tensor(x))
+    pairs = zip(model.non_trainable_variables, after, strict=True)
+    after = {id(v): ops.convert_to_numpy(value) for v, value in pairs}
+    try:
+        for layer, uses in _averages(model):
+            kept = layer.momentum**uses  # of the old average; the rest is the batch's
+            for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
+                old, new = (a[id(variable)].astype("float64") for a in (before, after))
+                variable.assign(np.maximum((new - kept * old) / (1 - kept), least))
+        yield
+    finally:
+        for variable in model.non_trainable_variables:
+            variable.assign(before[id(variable)])
+
+
+def _averages(model):
+    """Pairs: a normalisation of Keras's, and how many uses move its averages."""
+    layers, uses = [*model._flatten_layers()], {}
+    for layer in layers:
+        if isinstance(layer, UnsharedBatchNormalization):
+            share = layer.uses // len(layer.statistics)
+            uses |= {id(one): share for one in layer.statistics}
+    normalizations = (x for x in layers if isinstance(x, keras.layers.BatchNormalization))
+    return [(layer, uses.get(id(layer), 1)) for layer in normalizations]
