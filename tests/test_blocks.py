@@ -158,4 +158,4 @@ def test_each_repetition_of_an_unrolled_block_is_a_block():
     assert len(blocks) == 6 + 3 and not missing
     assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
     assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]
-    assert [block.stage for block in blocks] == [0, 0, 1, 1] + 5 * [2]
+    assert [block.stage for block in blocks] == [1, 1, 2, 2] + 5 * [3]

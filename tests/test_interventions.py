@@ -102,6 +102,22 @@ def test_repetitions_are_computed_once_however_many_there_are(model):
     assert sum(getattr(key, "what", None) == "scale" for key in runs) == 4
 
 
+def test_probes_see_each_repetition_and_how_it_is_scaled(model):
+    probes = [callbacks.L2Ratio(), callbacks.CosineLoss("block"), callbacks.ActivationNorm()]
+    table = callbacks.run(probes, zoo.unroll(model, 2, scale=0.5), (X, Y), batch_size=4)
+    assert [row.stage for row in table.of_probe("l2_ratio")] == [0, 0, 1, 1, 1, 1]
+    x, block = ops.convert_to_numpy(model.get_layer("stem")(X)), model.get_layer
+    for name in ("block0", "block1", "between", "block2", "block3"):
+        x = ops.convert_to_numpy(block(name)(x))
+    for i in (4, 5):
+        f = 0.5 * (ops.convert_to_numpy(block("block3")(x)) - x)
+        ratio = np.linalg.norm(f, axis=1) / np.linalg.norm(x, axis=1)
+        assert [*table.values("l2_ratio").values()][i] == pytest.approx(ratio.mean(), rel=1e-4)
+        x = x + f
+        norm = np.linalg.norm(x, axis=1).mean()
+        assert [*table.values("activation_norm").values()][i] == pytest.approx(norm, rel=1e-4)
+
+
 def test_a_network_of_one_block_is_unrolled_without_its_stem():
     inputs = keras.Input((4,))
     x = zoo.HighwayDense(name="block")(layers.Dense(4, name="stem")(inputs))

@@ -86,8 +86,9 @@ def find_blocks(graph, names=None):
         if facts:
             found[call.name] = {"call": call.index, "y": call.outputs[0], **facts}
             found[call.name]["shape"] = call.shapes[0]
+    layers = {name: facts["layer"] for name, facts in found.items()}  # they tell the stages
     if names is None:
-        _drop_outer(graph, found, missing)
+        layers |= _drop_outer(graph, found, missing)
     else:
         reasons = dict(missing)
         for name in names:
@@ -101,7 +102,7 @@ def find_blocks(graph, names=None):
             f"Found no block in {graph.model.name!r}: no skip layer of the zoo, and no sum of two "
             f"branches of one fork.{told or ' It has no sum at all.'}"
         )
-    stages = _stages(found.values())
+    stages = _stages([facts["shape"] for facts in found.values()], [layers[n] for n in found])
     blocks = [
         Block(name=name, stage=stage, index=index, **facts)
         for index, ((name, facts), stage) in enumerate(zip(found.items(), stages, strict=True))
@@ -163,7 +164,11 @@ def _ancestors(graph):
 
 
 def _drop_outer(graph, found, missing):
-    """Of blocks inside of each other, only the innermost stay; or the sum that scales one."""
+    """Of blocks inside of each other, only the innermost stay; or the sum that scales one.
+
+    Returns the layers that such sums scale, by name.
+    """
+    scaled = {}
     inside = {
         name: {c.name: c for c in graph.between(facts["source"], facts["y"])}
         for name, facts in found.items()
@@ -172,10 +177,11 @@ def _drop_outer(graph, found, missing):
     for name, calls in inside.items():
         inner = [other for other in found if other in calls and other != name]
         if len(inner) == 1 and _scales(found[name], found[inner[0]], calls, inside.get(inner[0])):
-            del found[inner[0]]
+            scaled[name] = found.pop(inner[0])["layer"]
         elif inner:
             missing.append((name, f"it holds the blocks {inner}: name those that you mean"))
             del found[name]
+    return scaled
 
 
 def _scales(outer, inner, calls, inner_calls):
@@ -185,14 +191,13 @@ def _scales(outer, inner, calls, inner_calls):
     return outer["x"] == outer["source"] == inner["source"] and weighted <= own
 
 
-def _stages(facts):
+def _stages(shapes, layers):
     """Stages as the skip layers tell, or a new one wherever the shape changes."""
-    facts = list(facts)
-    told = [fact["layer"].stage if fact["layer"] else None for fact in facts]
-    shapes = {}
-    for stage, fact in zip(told, facts, strict=True):
-        shapes.setdefault(stage, set()).add(fact["shape"])
-    if None not in told and all(len(one) == 1 for one in shapes.values()):
+    told = [layer.stage if layer else None for layer in layers]
+    by_stage = {}
+    for stage, shape in zip(told, shapes, strict=True):
+        by_stage.setdefault(stage, set()).add(shape)
+    if None not in told and all(len(one) == 1 for one in by_stage.values()):
         return told
-    groups = itertools.groupby(facts, key=lambda fact: fact["shape"])
+    groups = itertools.groupby(shapes)
     return [stage for stage, (_, group) in enumerate(groups) for _ in group]
