@@ -35,6 +35,7 @@ class Study:
         batch: Images in a batch.
         preprocessing: A recipe of `zoo.datasets.preprocessing`.
         paper: The paper's test accuracy in %, or None, by its data.
+        spread: Mean and standard deviation of the paper's runs, by its data.
         data: A function of the study and the default data to what `image_data.arrays` returns.
         metrics: Of Keras, beside accuracy.
         score: The line's metric, and a function of the history to its values in %, by epoch.
@@ -48,6 +49,7 @@ class Study:
     batch: int
     iterations: int | None = None
     epochs: int | None = None
+    spread: dict = dataclasses.field(default_factory=dict)
     data: Callable | None = None
     metrics: tuple = ()
     score: tuple = ("test_accuracy", lambda history: [100 * v for v in history["val_accuracy"]])
@@ -206,6 +208,7 @@ def finish(run, name, config, paper, departures, **more):
     report.curve(run.folder / "metrics.csv", history, "accuracy", run.images.name, "linear")
     save_model(run.model, run.folder / "model.keras")
     metric, score = run.study.score
+    spread = run.study.spread.get(image_data.original(run.images))
     scores, best = score(history), min if metric.endswith("error") else max
     found = [*usual_departures(run), *departures]
     line = report.row(
@@ -221,7 +224,7 @@ def finish(run, name, config, paper, departures, **more):
         budget=FLAGS.budget,
         epochs=run.epochs,
         departures=found,
-        verdict="not comparable" if found else f"{scores[-1] - paper:+.2f}, one seed",
+        verdict=report.verdict(scores[-1], paper, spread, found),
         seconds=round(run.progress.elapsed + time.perf_counter() - run.started, 1),
         best_epoch=1 + best(range(run.epochs), key=scores.__getitem__),
         **{f"{metric}_by_epoch": [round(value, 2) for value in scores]},

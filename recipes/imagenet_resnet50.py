@@ -99,6 +99,7 @@ def study(network, fed):
         optimizer,
         preprocessing="fb.resnet.torch",
         paper={"ImageNet": NETWORKS[network][2]},
+        spread={"ImageNet": NETWORKS[network][2:]},
         minutes=5,
         batch=batch,
         epochs=EPOCHS,

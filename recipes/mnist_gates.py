@@ -8,11 +8,12 @@ gates otherwise than the mean (Fig. 3), and the accuracy without each layer (Fig
 found that most biases fell, that outputs change in the first 15 layers or so, and that layers 15 to
 45 can be left out one at a time.
 
-The run directory holds what highway_conv.py's holds, and probes.html, probes.csv, fig2.png,
-fig3.png and fig4.png.
+The run directory holds what highway_conv.py's holds, and probes.html, probes.csv, and fig2.png,
+fig3.png and fig4.png with their CSVs.
 """
 
-import image_recipe  # beside this script
+import figures  # beside this script
+import image_recipe
 import numpy as np
 from absl import app, flags
 
@@ -101,40 +102,47 @@ def inspect(run):
 
 def draw(folder, table, one, lesions):
     """Figs 2, 3 and 4 in the paper's form, in grey."""
-    from matplotlib.figure import Figure
-
-    from zoo.files import replace
-
-    images = [
-        (table.array("gate_bias_units"), "bias of T"),
-        (table.array("gate_activity_t_units"), "mean T"),
-        (one.array("gate_activity_t_units"), "T of one example"),
-        (one.array("block_outputs_units"), "outputs of one example"),
-    ]
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    panels(figure, images)
-    replace(folder / "fig2.png", lambda new: figure.savefig(new, format="png", dpi=120))
-    images = [
-        (table.array(name), f"class {name.split('_')[2]} minus mean")
+    images = {
+        "bias of T": table.array("gate_bias_units"),
+        "mean T": table.array("gate_activity_t_units"),
+        "T of one example": one.array("gate_activity_t_units"),
+        "outputs of one example": one.array("block_outputs_units"),
+    }
+    panels(folder / "fig2.png", images, 12)
+    images = {
+        f"class {name.split('_')[2]} minus mean": table.array(name)
         for name in table.probes()
         if name.startswith("class_gates") and name.endswith("units")
+    }
+    panels(folder / "fig3.png", images, 6)
+    losses = lesions.values("lesion_loss")
+    intact = losses.pop(None)
+    figure, axis = figures.new()
+    layers = range(1, 1 + len(losses))
+    axis.plot(layers, [*losses.values()], color="black", label="without one layer")
+    axis.axhline(intact, color="0.5", linestyle="--", label="whole network")
+    axis.set(yscale="log", xlabel="lesioned layer", ylabel="mean training cross entropy, nats")
+    axis.legend(fontsize=7)
+    rows = [
+        {"layer": layer, "loss_without": loss, "loss": intact}
+        for layer, loss in zip(layers, losses.values(), strict=True)
     ]
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    panels(figure, images)
-    replace(folder / "fig3.png", lambda new: figure.savefig(new, format="png", dpi=120))
-    figure = lesions.plot(["lesion_loss"])
-    axes = figure.axes[0]
-    axes.set(yscale="log", xlabel="lesioned layer", ylabel="mean cross entropy", title="")
-    replace(folder / "fig4.png", lambda new: figure.savefig(new, format="png", dpi=120))
+    figures.save(folder / "fig4.png", figure, rows)
 
 
-def panels(figure, images):
-    """Images of blocks (down) and units (across), side by side, each with its scale."""
-    axes = figure.subplots(1, len(images), squeeze=False)[0]
-    for axis, (array, title) in zip(axes, images, strict=True):
+def panels(path, images, width):
+    """Images of layers (down) and units (across), side by side, each with its scale."""
+    figure, axes = figures.new(width, 4, ncols=len(images), squeeze=False)
+    for axis, (title, array) in zip(axes[0], images.items(), strict=True):
         shown = axis.imshow(array, aspect="auto", cmap="gray", interpolation="nearest")
         axis.set(title=title, xlabel="unit", ylabel="layer")
         figure.colorbar(shown, ax=axis)
+    rows = [
+        {"panel": title, "layer": layer, "unit": unit, "value": float(array[layer, unit])}
+        for title, array in images.items()
+        for layer, unit in np.ndindex(*array.shape)
+    ]
+    figures.save(path, figure, rows)
 
 
 if __name__ == "__main__":

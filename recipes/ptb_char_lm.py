@@ -188,7 +188,7 @@ def finish(model, corpus, epochs, size, run_dir, resume, seconds):
     from zoo.applications import char_lm_export, char_lm_score
     from zoo.files import save_model
 
-    start = time.perf_counter()
+    start, paper = time.perf_counter(), PAPER.get((size, FLAGS.variant))
     history = resume.read()["history"]["history"]
     epochs = len(history["loss"])
     report.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
@@ -207,12 +207,12 @@ def finish(model, corpus, epochs, size, run_dir, resume, seconds):
         value=round(last, 3),
         std=None,
         seeds=[FLAGS.seed],
-        paper=PAPER.get((size, FLAGS.variant)),
+        paper=paper,
         data=corpus.name,
         budget=FLAGS.budget,
         epochs=epochs,
         departures=departures(corpus, epochs),
-        verdict=verdict(last, PAPER.get((size, FLAGS.variant)), departures(corpus, epochs)),
+        verdict=report.verdict(last, paper, departures=departures(corpus, epochs)),
         seconds=round(seconds + time.perf_counter() - start, 1),
         test_perplexity_of_best_epoch=round(best, 3),
         best_epoch=1 + min(range(epochs), key=history["val_perplexity"].__getitem__),
@@ -241,13 +241,6 @@ def departures(corpus, epochs):
     if FLAGS.precision != "float32":
         found.append(FLAGS.precision)
     return found
-
-
-def verdict(value, paper, departures):
-    """How the value stands to the paper's; one seed has no spread to be within."""
-    if paper is None or departures:
-        return "not comparable"
-    return f"{value / paper - 1:+.1%}, one seed"
 
 
 def generate(model, vocabulary, text, num_words, seed):

@@ -45,6 +45,34 @@ def row(**values):
     return {key: values[key] for key in [*KEYS, *(k for k in values if k not in KEYS)]}
 
 
+def verdict(value, paper, spread=None, departures=()):
+    """How a value stands to the paper's.
+
+    Args:
+        value: Ours.
+        paper: The paper's, or None.
+        spread: Mean and standard deviation of the paper's runs, or None if it gives none.
+        departures: From the paper; with any, the two are not comparable.
+
+    Returns:
+        "not comparable", "within the paper's spread" (two deviations of its mean), or the
+        difference.
+
+    Example:
+
+    >>> verdict(92.2, 92.40, (92.31, 0.12)), verdict(92.2, 92.40)
+    ("within the paper's spread", '-0.2; the paper gives no spread')
+    """
+    if paper is None or departures:
+        return "not comparable"
+    if spread is None:
+        return f"{value - paper:+.3g}; the paper gives no spread"
+    mean, deviation = spread
+    if abs(value - mean) <= 2 * deviation:
+        return "within the paper's spread"
+    return f"{value - mean:+.3g}, beyond the paper's spread of {deviation:g}"
+
+
 def append(path, line):
     """Adds `line` to the JSON-lines file `path`, whole or not at all."""
     path = pathlib.Path(path)
