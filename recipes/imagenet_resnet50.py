@@ -37,7 +37,7 @@ NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its
     "highway_full_bn": ("highway_full_resnet50", True, 7.29, 0.11),
     "resnet_bn": ("resnet50", True, 7.17, 0.14),
 }
-BATCH, EPOCHS, RATES, DROPS = 256, 90, (0.1, 0.01, 0.001), (30, 60)  # fb.resnet.torch
+BATCH, EPOCHS, FALLS, DROPS = 256, 90, (1.0, 0.1, 0.01), (30, 60)  # fb.resnet.torch
 DECAY = 1e-4  # ibid.: of all weights
 AUGMENTATION = "no colour jitter, no lighting noise, bilinear: fb.resnet.torch has all three"
 LOOSE = {  # what the paper does not say
@@ -83,7 +83,8 @@ def study(network, fed):
     import keras
 
     batch, few = imagenet_data.setting("batch"), fed.images.classes < 6
-    rates = [rate * batch / BATCH for rate in RATES]  # Goyal et al. (2017): in step with the batch
+    rate = imagenet_data.setting("learning_rate")
+    rates = [rate * fall * batch / BATCH for fall in FALLS]  # the batch: Goyal et al. (2017)
     schedule = image_recipe.piecewise(rates, DROPS, EPOCHS)
 
     def optimizer(iterations):
@@ -129,7 +130,7 @@ def build(network, images):
 
 def one(network, fed):
     """Trains one network and looks into it; returns what went wrong, sentences."""
-    keys = ("image_size", "batch", "width", "test_examples")
+    keys = ("image_size", "batch", "width", "learning_rate", "test_examples")
     settings = {key: imagenet_data.setting(key) for key in keys}
     run = image_recipe.prepare(
         study(network, fed),
@@ -151,7 +152,7 @@ def one(network, fed):
         "training_loss": round(history["loss"][-1], 5),
     }
     found = departures(network, fed)
-    config = {key: settings[key] for key in keys[:3]}
+    config = {key: settings[key] for key in keys[:4]}
     image_recipe.finish(run, network, config, paper, found, **more)
     others = [*image_recipe.usual_departures(run), *found, "not He et al.'s trained network"]
     imagenet_inspect.inspect(run.model, network, run.folder, fed, others, run.epochs)
@@ -164,7 +165,7 @@ def departures(network, fed):
     if fed.images.classes < 6:
         found.append(f"top-1 error: of {fed.images.classes} classes five are nearly all")
     for key, paper in imagenet_data.SIZES["paper"].items():
-        if key in ("image_size", "batch", "width") and imagenet_data.setting(key) != paper:
+        if "examples" not in key and imagenet_data.setting(key) != paper:
             found.append(f"{key} {imagenet_data.setting(key):g}, not {paper:g}")
     found += [LOOSE["highway"]] if "highway" in network else []
     return found + ([] if network.endswith("_bn") else [LOOSE["no_bn"]])
