@@ -2,6 +2,12 @@
 
 from zoo.callbacks.classifying import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.classifying import IntermediateAccuracy as IntermediateAccuracy
+from zoo.callbacks.cushions import ActivationContraction as ActivationContraction
+from zoo.callbacks.cushions import LayerCushion as LayerCushion
+from zoo.callbacks.cushions import interlayer_cushions as interlayer_cushions
+from zoo.callbacks.cushions import (
+    minimal_interlayer_cushions as minimal_interlayer_cushions,
+)
 from zoo.callbacks.dominance import dominant_flow as dominant_flow
 from zoo.callbacks.dominance import probability_of_dominance as probability_of_dominance
 from zoo.callbacks.dominance import trivial_dominance as trivial_dominance
@@ -21,9 +27,6 @@ from zoo.callbacks.language import CarryState as CarryState
 from zoo.callbacks.language import HalveOnStall as HalveOnStall
 from zoo.callbacks.language import Perplexity as Perplexity
 from zoo.callbacks.language import StopOnNaN as StopOnNaN
-from zoo.callbacks.noise import ActivationContraction as ActivationContraction
-from zoo.callbacks.noise import LayerCushion as LayerCushion
-from zoo.callbacks.noise import interlayer_cushions as interlayer_cushions
 from zoo.callbacks.noise import noise_sensitivity as noise_sensitivity
 from zoo.callbacks.patches import draw_patches as draw_patches
 from zoo.callbacks.patches import top_patches as top_patches

@@ -24,7 +24,8 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
     (equations 5 and 6), and the measure d of a layer the share of its channels with r_i > 1
     (equation 13), averaged over examples. Final features are what the last `Dense` reads; if there
     are fewer of these than channels in a layer, the rest of its channels has none of its own and
-    is left out. All features' gradients come from one backward pass over a batch repeated for each.
+    is left out. So are blocks behind which channels are only pooled: there d is 1 in any network.
+    All features' gradients come from one backward pass over a batch repeated for each.
 
     Args:
         model: A Functional or built Sequential `keras.Model` that ends in a `Dense` classifier.
@@ -42,7 +43,8 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
         dominance, for 64 features, d is about 0.080: `probability_of_dominance`.
 
     Raises:
-        ValueError: if no `Dense` ends the network, `denominator` is unknown, or labels are missing.
+        ValueError: if no `Dense` ends the network, no block has channels that mix behind it,
+            `denominator` is unknown, or labels are missing.
     """
     if denominator not in DENOMINATORS:
         raise ValueError(f"`denominator` must be of {DENOMINATORS}. Received: {denominator!r}")
@@ -55,6 +57,12 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
             f"ends in {graph.calls[-1].name}."
         )
     features = dense[-1].inputs[0][1]
+    found = [block for block in found if _mixes(graph.between(block.y, features))]
+    if not found:
+        raise ValueError(
+            f"Expected a block whose channels reach several features. Received: "
+            f"{graph.model.name!r}, where only pooling lies between blocks and classifier."
+        )
     num = dense[-1].layer.kernel.shape[0]
     each = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
     flow = compiled(_flow(graph, found, dense[-1], features, num, each, denominator), model)
@@ -74,6 +82,15 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
         for i, name in enumerate(names)
         for block in found
     )
+
+
+def _mixes(calls):
+    """Whether channels are mixed: without, each reaches the feature of its index alone."""
+    return any("kernel" in w.path.split("/")[-1] for c in calls for w in _weights(c.layer))
+
+
+def _weights(layer):
+    return getattr(layer, "weights", ())
 
 
 def _flow(graph, blocks, dense, features, num, each, denominator):
@@ -118,6 +135,7 @@ def _ratios(alone, whole, batch, num, denominator):
     """Share of r > 1, mean r and median r of each example: `(3, batch)`."""
     channels = whole.shape[-1]
     common = min(channels, num)
+    alone, whole = (ops.cast(v, "float32") for v in (alone, whole))  # sums of halves cancel
     alone = ops.reshape(alone, (num, batch, -1, channels))
     whole = ops.reshape(whole, (batch, -1, channels))[..., :common]
     own = ops.stack([alone[i, :, :, i] for i in range(common)], axis=-1)  # (batch, places, common)

@@ -67,6 +67,7 @@ class HalveOnStall(keras.callbacks.Callback):
         super().__init__()
         self.monitor, self.least, self.patience, self.factor = monitor, least, patience, factor
         self.values = []
+        self.state = ("values",)  # what `Resume` restores
 
     def on_epoch_end(self, epoch, logs=None):
         if self.monitor not in logs:

@@ -23,7 +23,8 @@ class Progress(keras.callbacks.Callback):
         self.epochs, self.batches, self.per_batch = epochs, batches, per_batch
         self.unit, self.seconds = unit, seconds
         self.say = say or partial(print, flush=True)  # a log is read while it grows
-        self.elapsed = 0.0  # of finished epochs; `Resume` may track it
+        self.elapsed = 0.0  # of finished epochs
+        self.state = ("elapsed",)  # what `Resume` restores
 
     def on_train_begin(self, logs=None):
         self._steps, self._start = 0, None  # the first step of a process compiles

@@ -8,7 +8,8 @@ class Artifact(NamedTuple):
 
     Attributes:
         what: Is measured.
-        recipe: The script and the flags that make it, or the test that shows it.
+        recipe: The script and the flags that make it, or the test that shows it; several of these
+            joined by " && "; empty for an illustration, of which nothing is measured.
         reported: What the paper says of it, in short.
     """
 
@@ -18,6 +19,10 @@ class Artifact(NamedTuple):
 
 
 HIGHWAY, REFINE, PLAIN = "highway_conv.py --model", "iterative_inference.py", "plain_vs_residual.py"
+REFINE100 = f"{REFINE} --data cifar100"
+GATES = "mnist_gates.py && mnist_gates.py --data cifar100"
+STABLE = "noise_stability.py && noise_stability.py --networks full_plain,full_residual --depths 20"
+ILLUSTRATION = Artifact("an illustration", "")
 ARTIFACTS = {
     "srivastava2015/fig1": Artifact(
         "training loss of plain and highway MLPs by depth",
@@ -27,30 +32,39 @@ ARTIFACTS = {
     ),
     "srivastava2015/fig2": Artifact(
         "biases, gates and outputs of a 50-layer MLP",
-        "mnist_gates.py",
+        GATES,
         "most biases fall; the gates of one example are sparse, their mean is not; outputs change "
         "in the first 15 layers or so",
     ),
     "srivastava2015/fig3": Artifact(
-        "how classes open the gates", "mnist_gates.py", "they differ in the first 15 layers"
+        "how classes open the gates", GATES, "they differ in the first 15 layers"
     ),
     "srivastava2015/fig4": Artifact(
         "training loss without each layer",
-        "mnist_gates.py",
+        GATES,
         "early layers matter, those from 15 to 45 hardly: about 60 % are idle",
     ),
+    "srivastava2015/fig5": Artifact("Fig. 1 again, in the longer version", "mnist_depth.py"),
     "srivastava2015/table1": Artifact(
-        "MNIST accuracy", f"{HIGHWAY} highway_mnist", "99.43 % with 39 K, 99.55 % with 151 K"
+        "MNIST accuracy",
+        f"{HIGHWAY} highway_mnist && {HIGHWAY} highway_mnist --width 32",
+        "99.43 % with 39 K, 99.55 % with 151 K",
     ),
     "srivastava2015/table2": Artifact(
-        "CIFAR-10 accuracy of highways A, B, C", f"{HIGHWAY} highway_a", "89.18, 92.46, 91.20 %"
+        "CIFAR-10 accuracy of highways A, B, C",
+        " && ".join(f"{HIGHWAY} highway_{letter}" for letter in "abc"),
+        "89.18, 92.46, 91.20 %",
     ),
     "srivastava2015/table3": Artifact(
-        "CIFAR accuracy, 19 layers", f"{HIGHWAY} highway_cifar", "92.40 and 67.76 %"
+        "CIFAR accuracy, 19 layers",
+        f"{HIGHWAY} highway_cifar && {HIGHWAY} highway_cifar --data cifar100",
+        "92.40 and 67.76 %",
     ),
     "srivastava2015/section2.2": Artifact(
-        "a stack of 1,000 layers trains", "benchmark_deep_stack.py", "training did not stall"
+        "a highway network of 1,000 layers trains", "mnist_deep.py", "training did not stall"
     ),
+    "greff2017/fig1": ILLUSTRATION,
+    "greff2017/fig2": ILLUSTRATION,
     "greff2017/table1a": Artifact(
         "Penn Treebank perplexity of six variants",
         "ptb_char_lm.py --variant all --size large",
@@ -82,7 +96,10 @@ ARTIFACTS = {
     ),
     "jastrzebski2018/table1": Artifact(
         "CIFAR errors and parameters",
-        "shared_blocks.py",
+        " && ".join(
+            [f"{REFINE} --depth {depth}" for depth in (32, 38, 56, 110)]
+            + [f"shared_blocks.py --networks ubn --depth {depth}" for depth in (110, 146, 182)]
+        ),
         "test errors on CIFAR-10: ResNet-38 6.99, ResNet-110 6.13, ResNet-110-UBN 6.62 %",
     ),
     "jastrzebski2018/fig2": Artifact(
@@ -105,7 +122,7 @@ ARTIFACTS = {
     ),
     "jastrzebski2018/fig8": Artifact(
         "naive sharing beside no sharing",
-        "shared_blocks.py",
+        "shared_blocks.py --networks unshared,naive",
         "it overfits, its gradient norm ratio is larger, its activations explode at the start",
     ),
     "jastrzebski2018/fig9": Artifact(
@@ -113,10 +130,16 @@ ARTIFACTS = {
         "shared_blocks.py --ablation",
         "unsharing the statistics matters most",
     ),
+    "jastrzebski2018/fig10": Artifact("cosine loss of each block, CIFAR-100", REFINE100),
+    "jastrzebski2018/fig11": Artifact("l2 ratio of each block, CIFAR-100", REFINE100),
+    "jastrzebski2018/fig12": Artifact("accuracy without each block, CIFAR-100", REFINE100),
     "jastrzebski2018/fig13": Artifact("cosine of each block in training", REFINE, "negative"),
     "jastrzebski2018/fig14": Artifact(
         "l2 ratio of each block in training", REFINE, "tends to rise"
     ),
+    "jastrzebski2018/fig15": Artifact("cosine of each block in training, CIFAR-100", REFINE100),
+    "jastrzebski2018/fig16": Artifact("l2 ratio of each block in training, CIFAR-100", REFINE100),
+    "jastrzebski2018/fig17": Artifact("intermediate accuracy in training, CIFAR-100", REFINE100),
     "jastrzebski2018/fig18": Artifact(
         "the probes of a network with shared blocks, unshared normalisation",
         "shared_blocks.py --networks ubn",
@@ -173,9 +196,11 @@ ARTIFACTS = {
     ),
     "yutomasi2019/section5": Artifact(
         "cushions by block",
-        "noise_stability.py",
+        STABLE,
         "interlayer cushion of one fully-fledged residual block: 0.20",
     ),
+    "yutomasi2019/fig4": ILLUSTRATION,
+    "yutomasi2019/fig5": ILLUSTRATION,
     "yutomasi2019/fig6": Artifact(
         "divergence of equivalent networks", f"{PLAIN} --depths 20", "grows very slowly"
     ),
@@ -200,7 +225,7 @@ ARTIFACTS = {
     ),
     "yutomasi2019/fig12": Artifact(
         "dominance by layer",
-        "noise_stability.py",
+        STABLE,
         "residual over plain 1.24 in shallow, 4.06 in deep layers; fully-fledged 0.99, 3.07",
     ),
     "yutomasi2019/fig13": Artifact("appendix E's probability", "trivial_dominance.py"),

@@ -5,6 +5,7 @@ A recipe imports it from beside itself.
 
 import dataclasses
 
+import image_data  # beside this script
 import numpy as np
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
@@ -83,6 +84,7 @@ def identity_of(group, images, seed):
         "indices": [one.index for one in group.members],
         "data": images.name,
         "images": len(images.x_train),
+        "checksum": image_data.checksum(images),
         "batch": BATCH,
         "seed": seed,
         "ranges": RANGES,

@@ -69,6 +69,7 @@ def section(name, rows, paths):
         text = html.escape(f"{artifact.what[0].upper()}{artifact.what[1:]}.{reported}")
         shown = artifact.recipe.startswith("tests/")
         state = f" Shown by {artifact.recipe}." if shown else " Nothing was run yet."
+        state = state if artifact.recipe else ""
         state = "" if rows or paths else state
         parts.append(f"<p{'' if rows or paths else ' class=open'}>{text}{state}</p>")
     if rows:
@@ -79,7 +80,9 @@ def section(name, rows, paths):
         parts.append(f"<table>\n{body}\n</table>")
     for path in paths:
         table = path.removesuffix(".png") + ".csv"
-        caption = f'<figcaption><a href="{table}">{table}</a></figcaption>'
+        there = (record.FOLDER / table).exists()
+        caption = f'<a href="{table}">{table}</a>' if there else path
+        caption = f"<figcaption>{caption}</figcaption>"
         parts.append(f'<figure><img src="{path}" alt="{name}">{caption}</figure>')
     return "\n".join(parts)
 

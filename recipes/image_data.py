@@ -66,13 +66,24 @@ def first(images, count):
     return dataclasses.replace(images, x_train=x, y_train=y)
 
 
+def left_out(images):
+    """What the flags leave out of the set, sentences."""
+    if FLAGS.budget == "smoke":
+        return [f"{len(images.x_train)} training and {len(images.x_test)} test images only"]
+    count = FLAGS.train_examples
+    return [f"the first {count:,} training images only"] if count else []
+
+
 def original(images):
     """The name of the set that these are, of which they may be a part or JPEGs."""
     return re.sub(r"-[0-9.]+k| \(JPEG\)", "", images.name)
 
 
 def checksum(images):
-    """Of training images and labels in memory; None where these are read from records."""
+    """Of images and labels in memory; None where these are read from records."""
+    found, keys = 0, ("x_train", "y_train", "x_test", "y_test")
     if not isinstance(images.x_train, np.ndarray):
         return None
-    return zlib.crc32(images.y_train, zlib.crc32(images.x_train))
+    for key in keys:
+        found = zlib.crc32(np.ascontiguousarray(getattr(images, key)), found)
+    return found

@@ -6,15 +6,13 @@ what it is, so recipes that ask for the same training share it: the second finds
 """
 
 import dataclasses
-import hashlib
-import json
 import pathlib
-import re
 import sys
 import time
 from collections.abc import Callable
 
 import image_data  # beside this script
+import kept_runs
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -125,11 +123,13 @@ def prepare(study, name, default_data, build, shared=False, **identity):
             **{"model": name, "data": images.name, "images": len(images.x_train)},
             "checksum": image_data.checksum(images),
             **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
+            "backend": keras.config.backend(),
             **{"batch": study.batch, "preprocessing": study.preprocessing},
-            **{"optimizer": settings(optimizer), **identity},
+            **{"optimizer": kept_runs.settings(optimizer), **identity},
         }
         given = None if shared else FLAGS.run_dir
-        folder = pathlib.Path(given or default_folder(name, images.name, identity))
+        kept = kept_runs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
+        folder = pathlib.Path(given or kept)
         anew = not FLAGS.resume and folder not in begun
         resume = open_run(folder, identity, 200, anew)
         begun.add(folder)
@@ -140,26 +140,12 @@ def prepare(study, name, default_data, build, shared=False, **identity):
     return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test, test)
 
 
-def settings(optimizer):
-    """What an optimizer does; its name counts those of the process."""
-    import keras
-
-    return {**keras.optimizers.serialize(optimizer)["config"], "name": type(optimizer).__name__}
-
-
 def epochs_of(study, num_train):
     """The budget's epochs; the paper's may be counted in iterations."""
     if FLAGS.epochs:
         return FLAGS.epochs
     paper = study.epochs or study.iterations * study.batch // num_train
     return {"smoke": 1, "minutes": study.minutes, "paper": paper}[FLAGS.budget]
-
-
-def default_folder(name, data, identity):
-    """Where a run of this identity, and no other, is kept."""
-    data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
-    return pathlib.Path(FLAGS.runs) / f"{name}-{data}-{FLAGS.seed}-{digest}"
 
 
 def train(run, callbacks=()):
@@ -170,6 +156,7 @@ def train(run, callbacks=()):
     study, batches = run.study, run.batches
     run.progress = zoo.callbacks.Progress(run.epochs, len(batches), study.batch, "images")
     run.resume.track[:] = [run.progress]
+    before = (run.resume.read() or {}).get("epoch")
     own = [Epochs(batches), zoo.callbacks.StopOnNaN(), run.progress]
     try:
         run.model.fit(
@@ -185,6 +172,7 @@ def train(run, callbacks=()):
         kept = path if path.exists() else "none: the first epoch was not finished"
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error} Last good checkpoint: {kept}.")
     run.started = time.perf_counter()
+    kept_runs.remember(run.folder, before != run.resume.read()["epoch"])
 
 
 def finish(run, name, config, paper, departures, **more):
@@ -226,6 +214,7 @@ def finish(run, name, config, paper, departures, **more):
         departures=found,
         verdict=report.verdict(scores[-1], paper, spread, found),
         seconds=round(run.progress.elapsed + time.perf_counter() - run.started, 1),
+        **kept_runs.told(run.folder),
         best_epoch=1 + best(range(run.epochs), key=scores.__getitem__),
         **{f"{metric}_by_epoch": [round(value, 2) for value in scores]},
         **more,
@@ -253,8 +242,7 @@ def usual_departures(run):
     study, images, found = run.study, run.images, []
     if images.name not in study.paper:
         found.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
-    if FLAGS.train_examples and not study.data:
-        found.append(f"the first {FLAGS.train_examples:,} training images only")
+    found += [] if study.data else image_data.left_out(images)
     iterations = run.epochs * len(run.batches)
     if study.iterations and iterations != study.iterations:
         found.append(f"{iterations} of {study.iterations} iterations, schedule shortened")

@@ -118,6 +118,11 @@ def from_records(image_size):
     batch, full = setting("batch"), (imagenet.NUM_TRAIN, imagenet.NUM_VALIDATION)
     wanted = setting("train_examples"), setting("test_examples")
     counts = [min(asked or n, n) for asked, n in zip(wanted, full, strict=True)]
+    if counts[0] < batch:
+        raise ValueError(
+            f"Expected at least one batch of {batch} training images. Received: {counts[0]}. "
+            f"Give more --train_examples, or a smaller --batch."
+        )
     batches = RecordBatches(train, batch, counts[0] // batch, image_size, FLAGS.seed)
     read = validation.validation(batch, image_size)
     test = read if counts[1] == full[1] else first(read, counts[1], batch)
@@ -125,7 +130,8 @@ def from_records(image_size):
     (x, _), *_ = read.take(1)
     images = RecordImages(*map(range, counts))
     places = np.arange(setting("probe_examples"))
-    left = told("training", counts[0], full[0]) + told("validation", counts[1], full[1])
+    left = told("training", counts[0], full[0], ", others in each epoch")
+    left += told("validation", counts[1], full[1])
     return Fed(images, None, batches, test, probed, places, x.numpy()[:4], left)
 
 
@@ -133,8 +139,8 @@ def first(dataset, count, batch):
     return dataset.unbatch().take(count).batch(batch)
 
 
-def told(part, count, full):
-    return [] if count == full else [f"{count} of {full} {part} images"]
+def told(part, count, full, more=""):
+    return [] if count == full else [f"{count} of {full} {part} images{more}"]
 
 
 def from_arrays(name, image_size, least):

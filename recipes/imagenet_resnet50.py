@@ -68,7 +68,11 @@ def main(argv):
     except (ValueError, ImportError, OSError) as error:  # OSError: DownloadError, too
         sys.exit(f"imagenet_resnet50.py: {error}")
     name = f"imagenet-resnet50-{fed.images.name.lower().replace(' ', '-')}"
-    folder = pathlib.Path(FLAGS.run_dir or f"runs/{name}-{FLAGS.budget}-{FLAGS.seed}")
+    sizes = "{image_size}px-{width:g}".format_map(
+        {key: imagenet_data.setting(key) for key in ("image_size", "width")}
+    )
+    given = f"runs/{name}-{sizes}-{FLAGS.budget}-{FLAGS.seed}"
+    folder = pathlib.Path(FLAGS.run_dir or given)
     failed = []
     for network in FLAGS.networks:
         FLAGS.run_dir = str(folder / network)

@@ -45,7 +45,8 @@ def main(argv):
     schedule = "cifar_resnet" if FLAGS.model == "resnet110" else FLAGS.model
     depth = {"resnet110": 110, "cifar_resnet": FLAGS.depth}.get(FLAGS.model)
     errors = refinement_recipe.ERRORS["cifar_resnet"].get(depth, ())
-    run = image_recipe.prepare(refinement_recipe.study(schedule, errors), name, "cifar10", build)
+    study, probing = refinement_recipe.study(schedule, errors), refinement_recipe.probing()
+    run = image_recipe.prepare(study, name, "cifar10", build, **probing)
     splits = refinement_recipe.examples(run)
     image_recipe.train(run, [refinement_recipe.probe_during(run, splits["test"])])
     inspect(run, splits, name)

@@ -142,6 +142,7 @@ def record(kind, depth, networks, mean, folder, images, epochs):
     departures += [f"{epochs} of {EPOCHS} epochs"] * (epochs != EPOCHS)
     if images.name != "MNIST":
         departures.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
+    departures += image_data.left_out(images)
     departures.append("the ranges of the search and the batch are ours: the paper does not say")
     line = report.row(
         artifact="srivastava2015/fig1",

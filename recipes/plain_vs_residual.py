@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 def main(argv):
     image_recipe.check(argv)
     asked = plain_nets.asked()
-    folder = pathlib.Path(FLAGS.run_dir or f"runs/plain-vs-residual-{FLAGS.budget}-{FLAGS.seed}")
+    folder = pathlib.Path(FLAGS.run_dir or f"runs/plain-vs-residual-{plain_nets.short(asked)}")
     losses, histories = [], {}
     for network, depth in asked:
         run = plain_nets.prepare(network, depth)

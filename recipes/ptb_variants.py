@@ -9,9 +9,9 @@ import itertools
 import json
 import pathlib
 import re
-import subprocess
 import sys
 
+import children  # beside this script
 import figures  # beside this script
 
 
@@ -23,16 +23,20 @@ def run_all(variants, paper, flags):
         paper: The paper's test perplexity of the large model, by variant.
         flags: The recipe's flags.
     """
-    folder = pathlib.Path(flags.run_dir or f"runs/ptb-variants-{flags.budget}-{flags.seed}")
+    folder = pathlib.Path(
+        flags.run_dir or f"runs/ptb-variants-{flags.size or flags.budget}-{flags.seed}"
+    )
     rest = [word for word in joined(sys.argv[1:]) if not re.match("--(variant|run_dir)=", word)]
     rows = []
     for variant in variants:
         own = [f"--variant={variant}", f"--run_dir={folder / variant}"]
-        code = subprocess.run([sys.executable, sys.argv[0], *rest, *own]).returncode
-        if code:
+        if code := children.run([sys.executable, sys.argv[0], *rest, *own]):
             return code
         text = (folder / variant / "results.jsonl").read_text(encoding="utf-8")
         rows.append(json.loads(text.splitlines()[-1]))
+    if len({row["epochs"] for row in rows}) > 1:
+        epochs = {row["config"]["variant"]: row["epochs"] for row in rows}
+        return f"Expected as many epochs of each variant. Received: {epochs} in {folder}"
     values = [row["value"] for row in rows]
     theirs = [paper[variant] for variant in variants]
     tau = kendall(values, theirs)

@@ -47,8 +47,11 @@ def several(group):
     values, last = [row["value"] for row in by_seed.values()], group[-1]
     if len(values) == 1:
         return last
-    seconds = sum(row["seconds"] for row in by_seed.values())
-    spread = {"value": statistics.mean(values), "std": statistics.stdev(values)}
+    mean, seconds = statistics.mean(values), sum(row["seconds"] for row in by_seed.values())
+    told = last["verdict"]
+    if told != "not comparable" and last["paper"] is not None:
+        told = f"{mean - last['paper']:+.3g}, mean of {len(values)} seeds"
+    spread = {"value": mean, "std": statistics.stdev(values), "verdict": told}
     return {**last, **spread, "seeds": [*by_seed], "seconds": seconds}
 
 

@@ -90,6 +90,11 @@ def examples(run):
     }
 
 
+def probing():
+    """What of the probes decides what a run directory holds, for its identity."""
+    return {"probe_examples": FLAGS.probe_examples, "probe_every": FLAGS.probe_every}
+
+
 def probe_during(run, data, more=()):
     """Figs 5, 13, 14, 18 and 19: the last stage's blocks after each epoch, in training.csv."""
     from zoo import callbacks

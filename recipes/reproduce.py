@@ -5,7 +5,8 @@
     python recipes/reproduce.py jastrzebski2018/fig4 --seeds 5 --data_dir cifar10.npz
 
 What follows the name goes to the recipe as it is, but for `--seeds N`, which runs it with the seeds
-0 to N - 1. `list` says for each which recipe makes it, and how many lines recipes/results has.
+0 to N - 1, in run directories of their own. `list` says for each which recipe makes it, and how
+many lines of results or figures are on record in recipes/results.
 """
 
 import collections
@@ -13,9 +14,10 @@ import difflib
 import fnmatch
 import pathlib
 import shlex
-import subprocess
 import sys
 
+import children  # beside this script
+import gallery  # beside this script
 import record  # beside this script
 from artifacts import ARTIFACTS  # beside this script
 
@@ -36,18 +38,30 @@ def main(words):
         seeds, rest = seeds_of(rest)
     except ValueError as error:
         return str(error)
-    script, *flags = shlex.split(ARTIFACTS[name].recipe)
-    program = [sys.executable, str(FOLDER / script)]
-    if script.startswith("tests/"):
-        program = [sys.executable, "-m", "pytest", str(FOLDER.parent / script)]
+    commands = [shlex.split(one) for one in ARTIFACTS[name].recipe.split(" && ") if one]
+    if not commands:
+        return f"{name} is an illustration: nothing is measured. `list` names the others."
     for seed in seeds:
-        more = [] if seed is None else [f"--seed={seed}"]
-        command = [*program, *flags, *rest, *more]
-        print("+", shlex.join(command[1:]), flush=True)
-        code = subprocess.run(command).returncode
-        if code:
-            return code
+        for script, *flags in commands:
+            if script.startswith("tests/"):  # which takes no flags of a recipe, and no seed
+                command = [sys.executable, "-m", "pytest", str(FOLDER.parent / script), *flags]
+            else:
+                command = [sys.executable, str(FOLDER / script), *flags, *of_seed(rest, seed)]
+            print("+", shlex.join(command[1:]), flush=True)
+            if code := children.run(command):
+                return code
     return 0
+
+
+def of_seed(flags, seed):
+    """The flags of one seed, whose run directory is its own."""
+    if seed is None:
+        return flags
+    flags = [
+        f"{flag}/seed{seed}" if before == "--run_dir" or flag.startswith("--run_dir=") else flag
+        for before, flag in zip(["", *flags], flags, strict=False)
+    ]
+    return [*flags, f"--seed={seed}"]
 
 
 def seeds_of(words):
@@ -75,8 +89,10 @@ def show(pattern="*"):
     width = max(map(len, found))
     for name in found:
         artifact = ARTIFACTS[name]
-        state = f"{counts[name]} on record" if counts[name] else "not run"
+        found = counts[name] or len(gallery.pictures(name, record.FOLDER))
+        state = f"{found} on record" if found else "not run"
         state = "a test" if artifact.recipe.startswith("tests/") else state
+        state = "" if not artifact.recipe else state
         print(f"{name:{width}}  {state:14}{artifact.what}  [{artifact.recipe}]")
     return 0
 

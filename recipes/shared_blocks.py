@@ -61,7 +61,8 @@ def main(argv):
             f"Expected --networks of {', '.join(NETWORKS)}, and a --depth of 6 n + 2. "
             f"Received: {FLAGS.networks}, {FLAGS.depth}"
         )
-    given = f"runs/shared-blocks{FLAGS.depth}-{FLAGS.budget}-{FLAGS.seed}"
+    data = FLAGS.data or "cifar10"
+    given = f"runs/shared-blocks{FLAGS.depth}-{data}-{FLAGS.budget}-{FLAGS.seed}"
     folder = pathlib.Path(FLAGS.run_dir or given)
     wanted = {*FLAGS.networks, *(ABLATION if FLAGS.ablation else ())}
     found = {network: one(network, folder) for network in NETWORKS if network in wanted}
@@ -89,6 +90,7 @@ def one(network, folder):
         ),
         network=network,
         depth=depth,
+        **refinement_recipe.probing(),
     )
     splits = refinement_recipe.examples(run)
     start = measure_start(run, splits)
@@ -98,8 +100,7 @@ def one(network, folder):
     probes.append(callbacks.RunProbes([norm], splits["train"], FLAGS.probe_every, **options))
     image_recipe.train(run, probes)
     history = run.resume.read()["history"]["history"]
-    if not (run.folder / "results.jsonl").exists() or not FLAGS.resume:
-        record(run, f"{network}{depth}", arguments, errors, history)
+    record(run, f"{network}{depth}", arguments, errors, history)
     paper = refinement_recipe.accuracies(errors, image_data.original(run.images))
     found = {"depth": depth, "history": history, "paper": paper, "start": start}
     for key in ("training", "gradients"):
@@ -139,7 +140,7 @@ def record(run, name, arguments, errors, history):
 def draw(folder, found):
     """The figures of the networks that were trained."""
     pair = {network: found[network] for network in PAIR if network in found}
-    if pair:
+    if len(pair) == len(PAIR):
         compare(folder / "fig8.png", pair, ratio=True)
     if FLAGS.ablation:
         compare(folder / "fig9.png", {network: found[network] for network in ABLATION})

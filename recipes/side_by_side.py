@@ -194,14 +194,14 @@ class Watch(keras.callbacks.Callback):
 
     def __init__(self, name, epochs):
         super().__init__()
-        self.name, self.epochs, self.elapsed = name, epochs, 0.0  # elapsed: `Resume` tracks it
+        self.name, self.epochs, self.elapsed = name, epochs, 0.0
+        self.state = ("elapsed",)  # what `Resume` restores
 
     def on_train_begin(self, logs=None):
         self._said = time.perf_counter()
 
     def on_epoch_begin(self, epoch, logs=None):
         self._start = time.perf_counter()
-        self._said = min(self._said, self._start)  # `Resume` brings another process's
 
     def on_epoch_end(self, epoch, logs=None):
         now = time.perf_counter()

@@ -9,6 +9,7 @@ import spelled
 import zoo
 from zoo import callbacks
 from zoo.backend import jacobian_product
+from zoo.mapping import to_plain
 
 X = spelled.images(3, 4, 4, 3)
 Y = np.array([0, 1, 1])
@@ -89,7 +90,7 @@ def test_a_fully_fledged_block_has_a_cushion_for_each_convolution(variant):
         x = spelled.conv(z, kernel)
         cushions.append(norms(x) / np.linalg.norm(kernel) / norms(z))
         x = x + w[f"transform/conv{i}/bias"]
-    probes = [callbacks.LayerCushion(bins=5), callbacks.ActivationContraction()]
+    probes = [callbacks.LayerCushion(bins=5, largest=1.0), callbacks.ActivationContraction()]
     table = callbacks.run(probes, model, images, batch_size=2)
     cushions = np.array(cushions)
     found = table.array("layer_cushion_convolutions")[0]
@@ -141,6 +142,34 @@ def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model, pair):
     )
 
 
+def test_the_minimal_cushion_is_the_smallest_to_any_later_block(model):
+    options = {"projections": 8, "seed": 1}
+    pairs = [("block0", "block0"), ("block0", "block1"), ("block1", "block1")]
+    one = callbacks.interlayer_cushions(model, X, pairs, **options).values("interlayer_cushion_min")
+    found = callbacks.minimal_interlayer_cushions(model, X, **options)
+    expected = [min(0.5, one["block0"], one["block0>block1"]), min(0.5, one["block1"])]
+    np.testing.assert_allclose(
+        [*found.values("minimal_interlayer_cushion").values()], expected, rtol=1e-6
+    )
+
+
+def test_few_projections_do_not_bias_the_interlayer_cushion():
+    """A diagonal map of rank two; its cushion is known, and 2,000 examples share it."""
+    inputs = keras.Input((2, 2, 4))
+    scale = layers.Conv2D(4, 1, use_bias=False, name="f")
+    model = keras.Model(inputs, layers.Add(name="sum")([inputs, scale(inputs)]))
+    scale.set_weights([np.diag([0.0, 0.0, -1.0, -1.0]).reshape(1, 1, 4, 4)])
+    x = np.zeros((2000, 2, 2, 4), "float32")
+    x[:, 0, 0, 0] = 1.0  # |J x| / |x| = 1, |J|_F^2 = 2 * 4, n1 n2 = 4
+    table = callbacks.interlayer_cushions(model, x, projections=8, batch_size=500)
+    value, error, deviation = (
+        table.values(f"interlayer_cushion{key}")["sum"] for key in ("", "_error", "_std")
+    )
+    exact = np.sqrt(4 / 8)
+    assert abs(value / exact - 1) < 0.02 and 0 < error < 0.02
+    assert deviation < 0.06 * exact  # the estimates' own, of 0.125, taken off
+
+
 def test_the_identity_s_cushion_is_one_over_the_root_of_its_channels():
     inputs = keras.Input((5, 5, 16))
     x = layers.Conv2D(16, 1, kernel_initializer="zeros", name="f")(inputs)
@@ -171,6 +200,18 @@ def test_noise_moves_the_output_by_its_size_and_leaves_the_weights():
     assert clean == 0 and np.array_equal(model.get_weights()[0], before)
     np.testing.assert_allclose([small, large], [0.01, 0.1], rtol=0.3)  # of like directions
     np.testing.assert_allclose(large / small, 10, rtol=0.1)
+
+
+def test_equal_networks_get_equal_noise():
+    inputs = keras.Input((4, 4, 3))
+    x = zoo.SimplifiedResidual(3, name="block")(inputs)
+    model = keras.Model(inputs, layers.GlobalAveragePooling2D()(x))
+    spelled.random_weights(model, scale=0.1)
+    data = spelled.images(6, 4, 4, 3), np.zeros((6, 3))
+    options = {"sizes": (0.1,), "repeats": 4, "loss": "mse"}
+    tables = [callbacks.noise_sensitivity(m, data, **options) for m in (model, to_plain(model))]
+    pair = [[*table.of_probe("noise_change")][-1].value for table in tables]
+    np.testing.assert_allclose(*pair, rtol=1e-3)
 
 
 def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
@@ -205,7 +246,7 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
     np.testing.assert_allclose(
         channels.values("dominant_flow")["block0"], np.mean(prose), atol=1e-6
     )
-    assert table.values("dominant_flow")["block1"] == 1.0  # the last layer's channels are features
+    assert [*table.values("dominant_flow")] == ["block0"]  # behind the last, channels are features
 
 
 @pytest.mark.parametrize(

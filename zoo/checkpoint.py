@@ -1,6 +1,7 @@
 """Resuming a killed training where it was, bit for bit."""
 
 import json
+import os
 import pathlib
 import sys
 import zipfile
@@ -11,7 +12,13 @@ from absl import logging
 
 from zoo.files import check_writable, replace, save_weights
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 FORMAT = 1
+_locks = {}  # folders that this process has taken
 
 
 class Resume(keras.callbacks.Callback):
@@ -27,7 +34,8 @@ class Resume(keras.callbacks.Callback):
 
     Args:
         path: The file, `.npz`.
-        track: Callbacks whose scalar and list attributes go along, e.g. a schedule.
+        track: Callbacks whose state goes along, e.g. a schedule: the attributes that they name in
+            `state`, or all of theirs that are numbers, texts or lists of these.
         identity: A dictionary of what makes a run this run (variant, corpus, seed); a file of
             another run is refused.
 
@@ -77,7 +85,8 @@ class Resume(keras.callbacks.Callback):
         for variable, key in zip(self._variables(), arrays, strict=True):
             variable.assign(arrays[key])
         for callback, state in zip(self.track, facts["callbacks"], strict=True):
-            vars(callback).update(state)
+            named = getattr(callback, "state", state)
+            vars(callback).update({key: state[key] for key in named if key in state})
         if keras.backend.backend() == "torch" and facts["torch_rng"]:
             torch = sys.modules["torch"]
             rng = bytes.fromhex(facts["torch_rng"])
@@ -173,6 +182,8 @@ def _torch_rng():
 def open_run(run_dir, identity, megabytes, anew=False):
     """Makes a run directory with config.json, or raises before any work is lost.
 
+    The directory stays this process's until it ends.
+
     Args:
         run_dir: The directory; one that exists is gone on with.
         identity: What makes the run this run, see `Resume`.
@@ -183,10 +194,12 @@ def open_run(run_dir, identity, megabytes, anew=False):
         The `Resume` of its checkpoint, `state.npz`.
 
     Raises:
-        ValueError: if it cannot be written, lacks the space, or is of another run.
+        ValueError: if it cannot be written, lacks the space, is of another run, or of a process
+            that is still running.
     """
     run_dir = pathlib.Path(run_dir)
     check_writable(run_dir, megabytes)
+    _lock(run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity)
     if anew:
         resume.path.unlink(missing_ok=True)
@@ -196,6 +209,23 @@ def open_run(run_dir, identity, megabytes, anew=False):
     settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
     replace(run_dir / "config.json", lambda path: path.write_text(json.dumps(settings, indent=1)))
     return resume
+
+
+def _lock(run_dir):
+    """Takes the folder for this process; the system gives it back when the process ends."""
+    path = run_dir.resolve()
+    if fcntl is None or path in _locks:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(
+            f"Expected a run directory that no other process writes to. Received: {run_dir}, where "
+            f"one is running. Wait for it, stop it, or choose another directory."
+        ) from None
+    _locks[path] = descriptor
 
 
 class Best(keras.callbacks.Callback):
@@ -210,6 +240,7 @@ class Best(keras.callbacks.Callback):
         super().__init__()
         self.path, self.monitor = str(path), monitor
         self.value, self.epoch = None, None
+        self.state = ("value", "epoch")  # what `Resume` restores
 
     def on_epoch_end(self, epoch, logs=None):
         value = float(logs[self.monitor])

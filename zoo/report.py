@@ -74,12 +74,23 @@ def verdict(value, paper, spread=None, departures=()):
 
 
 def append(path, line):
-    """Adds `line` to the JSON-lines file `path`, whole or not at all."""
+    """Adds `line` to the JSON-lines file `path`, whole or not at all.
+
+    A finished run that is asked again says the same: a line that differs from one that is there in
+    its seconds and its command alone is not added.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     past = path.read_text(encoding="utf-8") if path.exists() else ""
-    text = past + json.dumps(line, ensure_ascii=False) + "\n"
+    text = json.dumps(line, ensure_ascii=False)
+    if _said(json.loads(text)) in (_said(json.loads(one)) for one in past.splitlines() if one):
+        return
+    text = past + text + "\n"
     replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _said(line):
+    return {key: value for key, value in line.items() if key not in ("seconds", "command")}
 
 
 def command():

@@ -1,0 +1,47 @@
+"""Networks that the recipes have trained and keep: where, and what makes one the one.
+
+`image_recipe.py` imports it from beside itself.
+"""
+
+import hashlib
+import json
+import pathlib
+import re
+
+
+def settings(optimizer):
+    """What an optimizer does; its name counts those of the process."""
+    import keras
+
+    return {**keras.optimizers.serialize(optimizer)["config"], "name": type(optimizer).__name__}
+
+
+def folder_of(runs, name, data, seed, identity):
+    """Where a run of this identity, and no other, is kept."""
+    data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+    return pathlib.Path(runs) / f"{name}-{data}-{seed}-{digest}"
+
+
+def remember(folder, trained):
+    """Keeps where and by which code a network was trained: it may be asked for elsewhere.
+
+    Args:
+        folder: Of the run.
+        trained: Whether this process trained it, in part.
+    """
+    import keras
+
+    from zoo import report
+    from zoo.files import replace
+
+    path = folder / "trained.json"
+    if trained or not path.exists():
+        where = {"backend": keras.config.backend(), "hardware": report.hardware()}
+        text = json.dumps({**where, "commit": report.commit()})
+        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def told(folder):
+    """What `remember` kept, for the line of results."""
+    return json.loads((folder / "trained.json").read_text(encoding="utf-8"))
