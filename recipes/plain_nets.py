@@ -28,12 +28,21 @@ def define_flags(depths):
 
 def asked():
     """The networks of the command line: pairs of a name and a depth."""
-    if {*FLAGS.networks} - {*NETWORKS, *FULL} or not all(depth.isdigit() for depth in FLAGS.depths):
+    pairs = dict.fromkeys((n, depth) for depth in FLAGS.depths for n in FLAGS.networks)
+    if not pairs or not all(fits(*pair) for pair in pairs):
         raise app.UsageError(
-            f"Expected --networks of {NETWORKS + FULL} and whole --depths. "
-            f"Received: {FLAGS.networks}, {FLAGS.depths}"
+            f"Expected --networks of {', '.join(NETWORKS + FULL)}, and --depths of 3 n + 2 layers, "
+            f"6 n + 2 of the full ones. Received: {FLAGS.networks}, {FLAGS.depths}"
         )
-    return [(network, int(depth)) for depth in FLAGS.depths for network in FLAGS.networks]
+    return [(network, int(depth)) for network, depth in pairs]
+
+
+def fits(network, depth):
+    """Whether there is such a network."""
+    if network not in NETWORKS + FULL or not depth.isdigit():
+        return False
+    step = 6 if network in FULL else 3
+    return int(depth) > 2 and (int(depth) - 2) % step == 0
 
 
 def short(asked):
@@ -58,14 +67,15 @@ def prepare(network, depth):
     )
 
 
+def optimizer(iterations):
+    """Of a training of so many iterations."""
+    import keras
+
+    rate = image_recipe.piecewise(RATES, DROPS, EPOCHS)(iterations)
+    return keras.optimizers.SGD(rate, 0.9, global_clipnorm=CLIP_NORM)
+
+
 def study(network):
-    schedule = image_recipe.piecewise(RATES, DROPS, EPOCHS)
-
-    def optimizer(iterations):
-        import keras
-
-        return keras.optimizers.SGD(schedule(iterations), 0.9, global_clipnorm=CLIP_NORM)
-
     return image_recipe.Study(
         "yutomasi2019/" + TABLES.get(network, "fig12"),
         optimizer,

@@ -19,10 +19,11 @@ in --runs, each with what highway_conv.py leaves.
 
 import pathlib
 
-import figures  # beside this script
-import image_recipe  # beside this script
+import divergence  # beside this script
+import figures
+import image_recipe
 import numpy as np
-import plain_nets  # beside this script
+import plain_nets
 from absl import app, flags
 
 ERRORS = {  # Tables 1, 2 and 5, in %, depth by depth
@@ -31,10 +32,29 @@ ERRORS = {  # Tables 1, 2 and 5, in %, depth by depth
     "residual": {20: 11.31, 32: 11.43, 44: 11.82},
     "dominant": {20: 31.52, 32: 31.19, 44: 31.83},
 }
-GROUPS = ("all", "> 0.25", "identity")  # entries of Table 3
+TABLE4 = {  # training loss and penalty, before and after, depth by depth; of residual: Table 1
+    "plain": {
+        20: (2.309, 5.393e-4, 0.07227, 7.743e-4),
+        32: (2.308, 8.878e-4, 0.1225, 9.458e-4),
+        44: (2.309, 1.238e-3, 0.4950, 1.180e-3),
+    },
+    "transferred": {
+        20: (None, None, 0.04132, 5.122e-4),
+        32: (None, None, 0.04880, 5.561e-4),
+        44: (None, None, 0.07345, 6.194e-4),
+    },
+    "residual": {
+        20: (2.305, None, 0.04287, None),
+        32: (2.305, None, 0.04847, None),
+        44: (2.306, None, 0.07397, None),
+    },
+    "dominant": {20: (None, None, 0.9385, None), 32: (None, None, 0.9440, None)},
+}
+TABLE4["dominant"][44] = (None, None, 0.9397, None)
+LOSSES = ("start_loss", "start_penalty", "end_loss", "end_penalty")
 BINS = np.linspace(-1, 1.5, 101)  # of Fig. 7
 
-flags.DEFINE_integer("divergence_steps", 200, "Steps of Fig. 6; 0 leaves it out.", lower_bound=0)
+divergence.define_flags()
 plain_nets.define_flags(["20", "32", "44"])
 FLAGS = flags.FLAGS
 
@@ -52,18 +72,17 @@ def main(argv):
         figures.write_rows(folder / "losses.csv", losses)
     draw_risk(folder / "fig8.png", histories)
     draw_starts(folder / "fig9.png", histories)
-    if FLAGS.divergence_steps:
+    if FLAGS.divergence_steps and {"plain", "residual"} <= {network for network, _ in asked}:
         depths = dict.fromkeys(depth for _, depth in asked)
-        draw_divergence(folder / "fig6.png", {depth: diverge(depth) for depth in depths})
+        found = {depth: divergence.diverge(depth) for depth in depths}
+        divergence.draw(folder / "fig6.png", found)
 
 
 def one(run, network, depth, folder):
     """Trains one network; its line of results, its weights, its row of losses.csv."""
-    from zoo.penalty import penalty
-
-    start, before = [cross_entropy(run), penalty(run.model)], kernels(run.model, network)
+    start, before = losses_of(run), kernels(run.model, network)
     image_recipe.train(run)
-    end = [cross_entropy(run), penalty(run.model)]
+    end = losses_of(run)
     if before:
         draw_weights(folder, f"{network}{depth}", before, kernels(run.model, network))
     error = ERRORS.get(network, {}).get(depth)
@@ -73,16 +92,39 @@ def one(run, network, depth, folder):
         {},
         None if error is None else round(100 - error, 2),
         [
-            "optimizer, rates and augmentation are ours: the paper does not say",
+            "optimizer, rates, clip and augmentation are ours: the paper does not say",
             "training loss of the first 2,000 images, as at test",
         ],
         training_loss=[round(loss, 6) for loss in (start[0], end[0])],
         penalty=[round(value, 8) for value in (start[1], end[1])],
+        own_penalty=[round(value, 9) for value in (start[2], end[2])],
     )
-    names = ("start_loss", "start_penalty", "end_loss", "end_penalty")
-    losses = dict(zip(names, start + end, strict=True))
-    more = {"test_error": 1 - line["value"] / 100, "paper": None if error is None else error / 100}
-    return {"network": network, "depth": depth, **losses, **more}
+    paper = TABLE4.get(network, {}).get(depth, [None] * len(LOSSES))
+    names = (*LOSSES[:2], "start_own_penalty", *LOSSES[2:], "end_own_penalty")
+    return {
+        **{"network": network, "depth": depth, **dict(zip(names, start + end, strict=True))},
+        "test_error": 1 - line["value"] / 100,
+        **{f"paper_{name}": value for name, value in zip(LOSSES, paper, strict=True)},
+        "paper_test_error": None if error is None else error / 100,
+    }
+
+
+def losses_of(run):
+    """Cross entropy, the penalty that is paid, and that of the weights as they are.
+
+    The residual network pays what its plain equal would: Table 4's is that of its own weights.
+    """
+    from zoo.penalty import FACTOR, penalty
+
+    squares = sum(float(np.sum(np.square(w))) for w in all_kernels(run.model))
+    return [cross_entropy(run), penalty(run.model), FACTOR * squares]
+
+
+def all_kernels(model):
+    import keras
+
+    found = [v for v in model.trainable_variables if v.path.split("/")[-1] == "kernel"]
+    return [keras.ops.convert_to_numpy(v) for v in found]
 
 
 def cross_entropy(run):
@@ -113,7 +155,10 @@ def kernels(model, network):
     if not entries:
         return None
     entries, identity = np.concatenate(entries), np.concatenate(identity)
-    return dict(zip(GROUPS, (entries, entries[np.abs(entries) > 0.25], identity), strict=True))
+    found = {"all": entries, "identity": identity}
+    for name, w in (("", entries), ("identity ", identity)):
+        found[f"{name}> 0.25"] = w[np.abs(w) > 0.25]
+    return {**found, "> 0.7": entries[np.abs(entries) > 0.7]}
 
 
 def draw_weights(folder, name, before, after):
@@ -188,44 +233,6 @@ def draw_starts(path, histories):
     left.legend(fontsize=7)
     right.legend(fontsize=7)
     figures.save(path, figure, rows)
-
-
-def diverge(depth):
-    """Fig. 6: the largest difference of a weight, step by step, of a residual network and its
-    plain equal on the same batches.
-    """
-    import keras
-
-    from zoo.mapping import to_plain
-    from zoo.penalty import penalize
-
-    run = plain_nets.prepare("residual", depth)
-    run.batches.set_epoch(0)
-    pair, gaps = [run.model, penalize(to_plain(run.model))], []
-    for model in pair:
-        rate = keras.optimizers.SGD(plain_nets.RATES[0], 0.9)
-        model.compile(rate, "sparse_categorical_crossentropy")
-    for step in range(FLAGS.divergence_steps):
-        x, y = run.batches[step % len(run.batches)]
-        for model in pair:
-            model.train_on_batch(x, y)
-        ours, theirs = (model.get_weights() for model in (to_plain(pair[0]), pair[1]))
-        gaps.append(max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)))
-    return gaps
-
-
-def draw_divergence(path, gaps):
-    figure, axis = figures.new()
-    for (depth, values), style in zip(gaps.items(), figures.styles(), strict=False):
-        axis.plot(range(1, 1 + len(values)), values, label=str(depth), **style)
-    axis.set(xlabel="step", ylabel="largest difference of a weight", yscale="log")
-    axis.legend()
-    rows = (
-        {"depth": depth, "step": step, "largest_difference": value}
-        for depth, values in gaps.items()
-        for step, value in enumerate(values, 1)
-    )
-    figures.save(path, figure, [*rows])
 
 
 if __name__ == "__main__":

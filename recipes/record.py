@@ -71,4 +71,4 @@ def named(row):
 def number(row):
     """Value and deviation."""
     spread = "" if row["std"] is None else f" ± {row['std']:.3g}"
-    return f"{row['value']:.5g}{spread}"
+    return f"{row['value']:.5g}{spread}" if row["value"] is not None else "none is finite"

@@ -75,7 +75,7 @@ def test_a_sum_written_with_a_plus_is_a_block():
     [
         (lambda x: layers.Add(name="sum")([conv(x), conv(x)]), "which is the shortcut"),
         (lambda x: layers.Add(name="sum")([x, conv(x), conv(x)]), "it adds 3 tensors"),
-        (lambda x: layers.Add(name="sum")([x, x]), "it adds 1 tensors"),
+        (lambda x: layers.Add(name="sum")([x, x]), "it adds a tensor to itself"),
     ],
 )
 def test_what_is_no_block_is_listed_with_the_reason(make, reason):

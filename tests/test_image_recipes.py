@@ -79,7 +79,10 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
         residual, transferred = (float(losses[n][key]) for n in ("residual", "transferred"))
         assert transferred == pytest.approx(residual, rel=1e-5)
     gaps = [float(row["largest_difference"]) for row in rows_of(run_dir / "fig6.csv")]
-    assert len(gaps) == 3 and 0 < max(gaps) < 1e-3
+    assert len(gaps) == 3 * 2 and 0 < max(gaps) < 1e-3  # from both starts
+    own = {name: float(row["start_own_penalty"]) for name, row in losses.items()}
+    assert own["plain"] == pytest.approx(float(losses["plain"]["start_penalty"]), rel=1e-5)
+    assert own["residual"] < 0.1 * own["transferred"]  # what Table 4 prints is its own weights'
     pictures = {path.name for path in run_dir.glob("*.png")}
     assert pictures == {
         *("fig6.png", "fig8.png", "fig9.png"),

@@ -74,8 +74,48 @@ def test_a_mapped_network_has_the_same_outputs_and_maps_back(float64, identity):
     again = mapping.to_residual(plain)
     assert_close(again.get_weights(), residual.get_weights(), 1e-15)  # 1 + w - 1: half an ulp of 1
     assert [layer.name for layer in again.layers] == [layer.name for layer in residual.layers]
-    with pytest.raises(ValueError, match="Expected a built `SimplifiedResidual`"):
+    with pytest.raises(ValueError, match="plain already"):
         mapping.to_plain(plain)
+
+
+def test_any_convolution_beside_an_identity_maps_and_maps_back(float64):
+    conv = keras.layers.Conv2D(3, 3, padding="same")
+    conv.build((None, 5, 5, 3))
+    random_weights(conv, scale=0.3)
+    residual = mapping.to_residual(conv)
+    plain = mapping.to_plain(residual)
+    x = images(2, 5, 5, 3).astype("float64")
+    for model in (residual, plain):
+        assert_close(model(x), conv(x), 1e-12)
+    assert not [v for v in plain.layers if isinstance(v, keras.layers.Add)]
+    assert_close(plain.get_weights(), conv.get_weights(), 1e-15)
+    dy = images(2, 5, 5, 3, seed=5).astype("float64")
+    found = [
+        gradients(lambda x, f=f: ops.sum(ops.multiply(f(x), dy)), [x], f.trainable_weights)
+        for f in (residual, plain)
+    ]
+    assert_close(*found, 1e-12)
+
+
+def test_what_has_no_mapping_says_why():
+    inputs = keras.Input((6, 6, 4))
+    x = SimplifiedResidual(4, name="first")(inputs)
+    gated = zoo.ResidualBlock(4, name="second")(x)
+    with pytest.raises(ValueError, match="second: the branch of a ResidualBlock has a normalisa"):
+        mapping.to_plain(keras.Model(inputs, gated))
+    strided = keras.layers.Conv2D(4, 3, 2, padding="same")(inputs)
+    short = keras.layers.AveragePooling2D(1, 2)(inputs)
+    model = keras.Model(inputs, keras.layers.Add(name="sum")([short, strided]))
+    with pytest.raises(ValueError, match="sum: strides .* centre the kernel beside the pixels"):
+        mapping.to_plain(model)
+    valid = keras.layers.Conv2D(4, 3)
+    valid.build((None, 6, 6, 4))
+    with pytest.raises(ValueError, match="keeps shape and channels"):
+        mapping.to_residual(valid)
+    even = keras.layers.Conv2D(4, 2, padding="same")
+    even.build((None, 6, 6, 4))
+    with pytest.raises(ValueError, match="centre|odd"):
+        mapping.to_residual(even)
 
 
 @pytest.mark.parametrize("initializer", [HardtMa, KaimingNormal])
@@ -137,5 +177,5 @@ def test_a_kernel_without_an_identity_is_an_error(shape, identity, message):
 
 
 def test_a_network_with_normalisation_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="normalisation.*have no such mapping"):
+    with pytest.raises(ValueError, match="stage1_block00: .* normalisation"):
         mapping.to_plain(zoo.cifar_resnet(8))

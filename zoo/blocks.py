@@ -131,7 +131,8 @@ def _of_sum(call, makers, above):
         return None
     slots = [slot for _, slot in call.inputs]
     if len(slots) != 2 or slots[0] == slots[1]:
-        raise _NoBlockError(f"it adds {len(set(slots))} tensors, not two")
+        what = f"{len(slots)} tensors" if len({*slots}) > 1 else "a tensor to itself"
+        raise _NoBlockError(f"it adds {what}, not two branches")
     common = above[slots[0]] & above[slots[1]]
     if not common:
         raise _NoBlockError("its two branches come from no common fork")

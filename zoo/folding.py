@@ -77,16 +77,23 @@ def fold_identity(model):
 
 def _foldable(graph, block):
     """The one call of a block's residual branch, or why it cannot be folded."""
+    if block.layer is not None and block.layer.variant == "plain":
+        return None, "it is plain already"
     if block.layer is not None:
         return None, (
             f"the branch of a {type(block.layer).__name__} has a normalisation, an activation or a "
             f"gate between its kernel and the sum"
         )
-    if block.changes_shape:
-        return None, "its shortcut is not the identity"
     calls = graph.between(block.source, block.f)
     kinds = [type(call.layer).__name__ for call in calls]
     layer = calls[0].layer
+    if block.changes_shape and getattr(layer, "strides", (1, 1)) != (1, 1):
+        return None, (
+            f"strides {layer.strides} with padding {layer.padding!r} centre the kernel beside the "
+            f"pixels that a shortcut keeps: SimplifiedResidual pads both sides alike"
+        )
+    if block.changes_shape:
+        return None, "its shortcut is not the identity"
     if len(calls) > 1:
         return None, f"its branch is {' - '.join(kinds)}, not one kernel"
     if type(layer) not in (keras.layers.Conv2D, keras.layers.Dense):
@@ -102,7 +109,7 @@ def _foldable(graph, block):
         return calls[0], None
     if layer.kernel_size[0] != layer.kernel_size[1] or layer.kernel_size[0] % 2 == 0:
         return None, f"a kernel of {layer.kernel_size} has no centre for the identity"
-    if layer.strides != (1, 1) or layer.padding != "same":
+    if layer.strides != (1, 1) or layer.padding != "same" and layer.kernel_size != (1, 1):
         return None, f"strides {layer.strides} and padding {layer.padding!r} move the centre"
     if layer.groups > 1 or layer.data_format != "channels_last":
         return None, f"{layer.name} has groups, or channels first"

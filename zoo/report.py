@@ -1,6 +1,7 @@
 """A line of results: what was measured, by which command, of which code, on what."""
 
 import json
+import math
 import os
 import pathlib
 import platform
@@ -82,11 +83,20 @@ def append(path, line):
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     past = path.read_text(encoding="utf-8") if path.exists() else ""
-    text = json.dumps(line, ensure_ascii=False)
+    text = json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
     if _said(json.loads(text)) in (_said(json.loads(one)) for one in past.splitlines() if one):
         return
     text = past + text + "\n"
     replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _finite(value):
+    """JSON has neither infinities nor NaN: null."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _said(line):
