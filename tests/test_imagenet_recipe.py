@@ -10,7 +10,9 @@ import pytest
 
 from harness import fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
 
-USUAL = "config.json metrics.csv accuracy.png state.npz model.keras results.jsonl".split()
+USUAL = (
+    "results.jsonl config.json trained.json metrics.csv accuracy.png state.npz model.keras".split()
+)
 FIGURES = ["fig3.png", "fig3.csv", "fig4.png", "fig4.csv"]
 
 

@@ -1,5 +1,6 @@
 """The table of results says what the lines say, and nothing else."""
 
+import json
 import sys
 
 import pytest
@@ -79,6 +80,16 @@ def test_seeds_become_mean_and_deviation_and_other_settings_do_not():
     assert one["value"] == pytest.approx(92.234567) and one["std"] == pytest.approx(2**0.5)
     assert two == longer
     assert record.merged([ROW, ROW]) == [ROW]  # the same seed again is no second sample
+
+
+def test_a_finished_run_that_is_asked_again_adds_no_line(tmp_path):
+    from zoo import report
+
+    path = tmp_path / "lines.jsonl"
+    for change in ({}, {"seconds": 1.0, "command": "other"}, {"value": float("inf")}):
+        report.append(path, {**ROW, **change})
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert first == ROW and second == {**ROW, "value": None}
 
 
 def test_the_gallery_escapes_and_shows_an_artifact_s_own_pictures(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from harness import ROOT, fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
 
 FILES = (
-    "config.json metrics.csv accuracy.png state.npz model.keras results.jsonl training.csv "
+    "config.json trained.json metrics.csv accuracy.png state.npz model.keras results.jsonl "
+    "training.csv "
     "gradients.csv start-train.csv start-test.csv"
 ).split()
 COMPARE = """
