@@ -131,7 +131,7 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
         config={"examples": len(fed.places)},
         metric="estimation_error",
         value=round(mean, 5),
-        std=round(std, 5),
+        std=None,
         seeds=[FLAGS.seed],
         paper=None,
         data=fed.images.name,
@@ -140,6 +140,7 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
         departures=departures,
         verdict="not comparable" if departures else f"{sign}, in Fig. 3 negative",
         seconds=round(time.perf_counter() - start, 1),
+        deviation_over_images=round(std, 5),
         by_stage=[[[round(r["mean"], 5), round(r["std"], 5)] for r in stage] for stage in stages],
         unit=unit,
     )

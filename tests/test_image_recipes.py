@@ -113,6 +113,7 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     assert {row["iteration"] for row in flows} == {"first", "last"}
 
 
+@pytest.mark.slow
 def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
     data = write_images(tmp_path / "images.npz", 32), "--data=other", "--budget=smoke"
     networks = "--networks=full_plain,full_residual", "--depths=8", "--export=false"

@@ -7,6 +7,7 @@ from keras import ops
 
 import zoo
 from gradients import assert_close, gradients
+from harness import slow_elsewhere
 from spelled import images, random_weights
 from zoo import mapping
 from zoo.initializers import HardtMa, KaimingNormal
@@ -118,7 +119,9 @@ def test_what_has_no_mapping_says_why():
         mapping.to_residual(even)
 
 
-@pytest.mark.parametrize("initializer", [HardtMa, KaimingNormal])
+@pytest.mark.parametrize(
+    "initializer", [HardtMa, pytest.param(KaimingNormal, marks=slow_elsewhere)]
+)
 def test_equivalent_networks_train_alike_for_200_steps(float64, initializer):
     # Card G.4: the same batches, a penalty of phi(theta_r), any optimizer that sees gradients
     # only; theta_p(t) stays phi(theta_r(t)), in float64 up to rounding.
