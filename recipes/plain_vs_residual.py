@@ -203,11 +203,18 @@ def draw_risk(path, histories):
             {"network": network, "depth": depth, "epoch": e, "loss": one, "test_error": other}
             for e, one, other in zip(epochs, loss, error, strict=True)
         )
-    left.set(xlabel="epoch", ylabel="training loss and penalty, nats", yscale="log")
+    left.set(xlabel="epoch", ylabel="training loss and penalty, nats", yscale=scale(histories))
     middle.set(xlabel="epoch", ylabel="test error (x: the paper's, at its end)")
-    right.set(xlabel="training loss and penalty, nats", ylabel="test error", xscale="log")
+    right.set(xlabel="training loss and penalty, nats", ylabel="test error")
+    right.set(xscale=scale(histories))
     left.legend(fontsize=7)
     figures.save(path, figure, rows)
+
+
+def scale(histories):
+    """Of an axis of losses: logarithmic where it helps."""
+    losses = [loss for history in histories.values() for loss in history["loss"]]
+    return "log" if max(losses) > 5 * min(losses) else "linear"
 
 
 def draw_starts(path, histories):
