@@ -26,7 +26,9 @@ UNITS = {"plain": 71, "highway": 50}
 
 
 def load(name):
-    """A script of recipes/, which is no package, as a module."""
+    """A script of recipes/, which is no package, as a module, and what it imports from beside."""
+    if name == "depth_search":
+        load("image_data")
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
