@@ -12,7 +12,7 @@ from zoo.callbacks.feed import batches, example_loss, normalizes
 from zoo.callbacks.table import Row, Table
 from zoo.calls import Graph
 from zoo.layers.simplified import SimplifiedResidual
-from zoo.mapping import id_entries
+from zoo.mapping import plain_kernel
 
 
 def noise_sensitivity(
@@ -32,8 +32,8 @@ def noise_sensitivity(
 
     Returns:
         A `Table`: `noise_accuracy`, `noise_loss` and `noise_change`, |y' - y| / |y| of what the
-        model returns, probabilities of most; means over
-        draws and examples; `unit` is the index of the size, and None without noise.
+        model returns (of most: probabilities); means over draws and examples; `unit` is the index
+        of the size, and None without noise.
 
     Raises:
         ValueError: if the data have no labels.
@@ -47,7 +47,8 @@ def noise_sensitivity(
     forward, rng = compiled(forward, model), np.random.default_rng(seed)
     weights = model.get_weights()
     kernels = [i for i, w in enumerate(model.weights) if "kernel" in w.path.split("/")[-1]]
-    norms = {i: np.linalg.norm(_plain(model, i, weights[i])) for i in kernels}
+    plain = {id(v.transform.kernel): plain_kernel(v) for v in _residual(model)}
+    norms = {i: np.linalg.norm(plain.get(id(model.weights[i]), weights[i])) for i in kernels}
     pieces = [*batches(data, batch_size)]
     if any(y is None for _, y in pieces):
         raise ValueError("Accuracy and loss need labels. Received: data without them.")
@@ -88,10 +89,5 @@ def noise_sensitivity(
     )
 
 
-def _plain(model, index, w):
-    """The kernel of the plain block that computes the same, of a simplified residual one."""
-    for layer in model.layers:
-        if isinstance(layer, SimplifiedResidual) and layer.transform.kernel is model.weights[index]:
-            w = np.array(w)
-            w[id_entries(w, layer.identity)] += 1
-    return w
+def _residual(model):
+    return [layer for layer in model.layers if isinstance(layer, SimplifiedResidual)]

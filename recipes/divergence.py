@@ -60,17 +60,15 @@ def distance(residual, plain):
     import keras
 
     from zoo.layers.simplified import SimplifiedResidual
-    from zoo.mapping import id_entries
+    from zoo.mapping import plain_kernel
 
     blocks = [layer for layer in residual.layers if isinstance(layer, SimplifiedResidual)]
-    identity, largest = {id(b.transform.kernel): b.identity for b in blocks}, 0.0
+    mapped, gaps = {id(block.transform.kernel): plain_kernel(block) for block in blocks}, []
     for ours, theirs in zip(residual.weights, plain.weights, strict=True):
-        gap = np.array(keras.ops.convert_to_numpy(ours))
-        if id(ours) in identity:
-            gap[id_entries(gap, identity[id(ours)])] += 1
-        gap -= keras.ops.convert_to_numpy(theirs)
-        largest = max(largest, float(np.abs(gap).max()))
-    return largest
+        ours = mapped.get(id(ours), ours)
+        ours, theirs = map(keras.ops.convert_to_numpy, (ours, theirs))
+        gaps.append(float(np.abs(ours - theirs).max()))
+    return max(gaps)
 
 
 def draw(path, found):

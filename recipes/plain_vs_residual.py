@@ -80,11 +80,11 @@ def main(argv):
 
 def one(run, network, depth, folder):
     """Trains one network; its line of results, its weights, its row of losses.csv."""
-    start, before = losses_of(run), kernels(run.model, network)
+    start, before = losses_of(run), kernels(run.model)
     image_recipe.train(run)
     end = losses_of(run)
     if before:
-        draw_weights(folder, f"{network}{depth}", before, kernels(run.model, network))
+        draw_weights(folder, f"{network}{depth}", before, kernels(run.model))
     error = ERRORS.get(network, {}).get(depth)
     line = image_recipe.finish(
         run,
@@ -136,22 +136,17 @@ def cross_entropy(run):
     return float(np.mean(keras.ops.convert_to_numpy(losses)))
 
 
-def kernels(model, network):
+def kernels(model):
     """Entries of the blocks' plain kernels, by group: all, large ones, those of the identity."""
-    import keras
-
     from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual
-    from zoo.mapping import id_entries
+    from zoo.mapping import id_entries, plain_kernel
 
     entries, identity = [], []
     for layer in model.layers:
         if isinstance(layer, SimplifiedPlain | SimplifiedResidual):
-            w = np.array(keras.ops.convert_to_numpy(layer.transform.kernel))
-            places = id_entries(w.shape, layer.identity)
-            if network == "residual":  # phi(theta)
-                w[places] += 1
+            w = plain_kernel(layer)
             entries.append(w.ravel())
-            identity.append(w[places])
+            identity.append(w[id_entries(w, layer.identity)])
     if not entries:
         return None
     entries, identity = np.concatenate(entries), np.concatenate(identity)

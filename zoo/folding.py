@@ -87,7 +87,8 @@ def _foldable(graph, block):
     calls = graph.between(block.source, block.f)
     kinds = [type(call.layer).__name__ for call in calls]
     layer = calls[0].layer
-    if block.changes_shape and getattr(layer, "strides", (1, 1)) != (1, 1):
+    strided = getattr(layer, "strides", (1, 1)) != (1, 1) and layer.kernel_size != (1, 1)
+    if block.changes_shape and len(calls) == 1 and strided:
         return None, (
             f"strides {layer.strides} with padding {layer.padding!r} centre the kernel beside the "
             f"pixels that a shortcut keeps: SimplifiedResidual pads both sides alike"

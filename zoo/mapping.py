@@ -51,6 +51,25 @@ def id_entries(kernel, identity="pad"):
     return centre, centre, outputs % channels, outputs
 
 
+def plain_kernel(layer):
+    """The kernel, an array, of the plain block that computes what a simplified one computes.
+
+    Args:
+        layer: A built `SimplifiedPlain` or `SimplifiedResidual`.
+
+    Example:
+
+    >>> block = SimplifiedResidual(2, kernel_size=1, kernel_initializer="zeros")
+    >>> block.build((None, 4, 4, 2))
+    >>> plain_kernel(block).tolist()
+    [[[[1.0, 0.0], [0.0, 1.0]]]]
+    """
+    kernel = np.array(keras.ops.convert_to_numpy(layer.transform.kernel))
+    if isinstance(layer, SimplifiedResidual):
+        kernel[id_entries(kernel, layer.identity)] += 1
+    return kernel
+
+
 def to_plain(x):
     """The plain block or network that computes what a residual one computes.
 
