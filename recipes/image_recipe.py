@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-import image_data  # beside this script
+import hardware  # beside this script
+import image_data
 import kept_runs
 from absl import app, flags
 
@@ -63,8 +64,7 @@ def define_flags():
     flags.DEFINE_string("runs", "runs", "Where recipes keep and find the networks they trained.")
     flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
     flags.DEFINE_bool("export", True, "Write a SavedModel (needs TensorFlow).")
-    precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
-    flags.DEFINE_enum("precision", "float32", precisions, "")
+    hardware.define_flags()
     flags.DEFINE_string("results", None, "Also append the line of results to this file.")
 
 
@@ -110,6 +110,8 @@ def prepare(study, name, default_data, build, shared=False, **identity):
     from zoo.datasets.connection import DownloadError
 
     try:
+        devices = hardware.devices()
+        devices.check_batch(study.batch)
         images, prepared, batches, test, x_test = (study.data or image_data.arrays)(
             study, default_data
         )
@@ -117,8 +119,11 @@ def prepare(study, name, default_data, build, shared=False, **identity):
         keras.config.set_dtype_policy(FLAGS.precision)
         zoo.seed_everything(FLAGS.seed)
         zoo.keep_memory()
-        model = build(images)
-        optimizer = study.optimizer(epochs * len(batches))
+        with devices.scope():
+            model = build(images)
+            optimizer = study.optimizer(epochs * len(batches))
+            metrics = ["accuracy", *study.metrics]
+            model.compile(optimizer, "sparse_categorical_crossentropy", metrics=metrics)
         identity = {
             **{"model": name, "data": images.name, "images": len(images.x_train)},
             "checksum": image_data.checksum(images),
@@ -131,12 +136,11 @@ def prepare(study, name, default_data, build, shared=False, **identity):
         kept = kept_runs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
         folder = pathlib.Path(given or kept)
         anew = not FLAGS.resume and folder not in begun
-        resume = open_run(folder, identity, 200, anew)
+        resume = open_run(folder, identity, 200, anew, devices.is_chief)
         begun.add(folder)
     except (ValueError, DownloadError) as error:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
-    metrics = ["accuracy", *study.metrics]
-    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=metrics)
+    folder = hardware.folder_for(folder)
     return Run(study, images, epochs, folder, model, resume, batches, prepared, x_test, test)
 
 
@@ -159,7 +163,8 @@ def train(run, callbacks=()):
     before = (run.resume.read() or {}).get("epoch")
     own = [Epochs(batches), zoo.callbacks.StopOnNaN(), run.progress]
     try:
-        run.model.fit(
+        hardware.devices().fit(
+            run.model,
             batches,
             epochs=run.epochs,
             validation_data=run.test,
@@ -219,6 +224,9 @@ def finish(run, name, config, paper, departures, **more):
         **{f"{metric}_by_epoch": [round(value, 2) for value in scores]},
         **more,
     )
+    line |= hardware.told()
+    if not hardware.devices().is_chief:
+        return line
     for path in filter(None, [run.folder / "results.jsonl", FLAGS.results]):
         report.append(path, line)
     print(

@@ -19,6 +19,7 @@ import pathlib
 import sys
 import time
 
+import hardware  # beside this script
 from absl import app, flags, logging
 
 SIZES = ("small", "large")
@@ -50,7 +51,7 @@ flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
 flags.DEFINE_bool("export", True, "Write a SavedModel (needs TensorFlow).")
 flags.DEFINE_string("generate", None, 'Continue this text, e.g. "the company".')
 flags.DEFINE_integer("words", 30, "Words to generate.", lower_bound=1)
-flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "")
+hardware.define_flags()
 flags.DEFINE_enum("jit", "auto", ["auto", "on", "off"], "XLA; auto: what was measured faster.")
 flags.DEFINE_string("results", None, "Also append the line of results to this file.")
 FLAGS = flags.FLAGS
@@ -60,7 +61,7 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
     if FLAGS.variant == "all":
-        import ptb_variants  # beside this script
+        import ptb_variants
 
         paper = {variant: PAPER["large", variant] for variant in VARIANTS}
         sys.exit(ptb_variants.run_all(VARIANTS, paper, FLAGS))
@@ -71,6 +72,8 @@ def main(argv):
 
     size = FLAGS.size or ("large" if FLAGS.budget == "paper" else "small")
     try:
+        devices = hardware.devices()
+        devices.check_batch(BATCH)
         corpus = find_corpus(ptb, text)
         if FLAGS.budget == "smoke":
             corpus = shortened(corpus, TOKENS["smoke"])
@@ -82,13 +85,18 @@ def main(argv):
     keras.config.set_dtype_policy(FLAGS.precision)
     zoo.seed_everything(FLAGS.seed)
     zoo.keep_memory()
-    model = zoo.char_lm(size, FLAGS.variant, corpus.vocabulary, BATCH, STEPS)
+    with devices.scope():
+        model = zoo.char_lm(size, FLAGS.variant, corpus.vocabulary, BATCH, STEPS)
+        compile_model(model, FLAGS.jit)
+    run_dir = hardware.folder_for(run_dir)
     epochs = FLAGS.epochs or epochs_of(corpus)
     try:
         seconds = train(model, corpus, epochs, run_dir, resume)
     except FloatingPointError as error:
         kept = resume.path if resume.path.exists() else "none: the first epoch was not finished"
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error} Last good checkpoint: {kept}.")
+    if not devices.is_chief:
+        return
     finish(model, corpus, epochs, size, run_dir, resume, seconds)
     if FLAGS.generate is not None:
         print(generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
@@ -140,8 +148,10 @@ def prepare(run_dir, corpus, size):
         "precision": FLAGS.precision,
     }
     megabytes = 1000 if size == "large" else 300
-    resume = open_run(run_dir, identity, megabytes, anew=not FLAGS.resume)
-    corpus.vocabulary.save(run_dir / "vocabulary.json")
+    chief = hardware.devices().is_chief
+    resume = open_run(run_dir, identity, megabytes, anew=not FLAGS.resume, writes=chief)
+    if chief:
+        corpus.vocabulary.save(run_dir / "vocabulary.json")
     return resume
 
 
@@ -162,7 +172,6 @@ def train(model, corpus, epochs, run_dir, resume):
     from zoo.applications import char_lm_score
     from zoo.datasets import text
 
-    compile_model(model, FLAGS.jit)
     x, y = (v.reshape(-1, STEPS) for v in text.streams(corpus.train, BATCH, STEPS))
     valid = text.streams(corpus.valid, BATCH, STEPS)
     scorer = char_lm_score.Scorer(model)
@@ -178,7 +187,8 @@ def train(model, corpus, epochs, run_dir, resume):
         best,
         resume,
     ]
-    model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks, shuffle=False)
+    options = {"epochs": epochs, "verbose": 0, "callbacks": callbacks, "shuffle": False}
+    hardware.devices().fit(model, x, y, BATCH, **options)
     return progress.elapsed
 
 
@@ -217,6 +227,7 @@ def finish(model, corpus, epochs, size, run_dir, resume, seconds):
         test_perplexity_of_best_epoch=round(best, 3),
         best_epoch=1 + min(range(epochs), key=history["val_perplexity"].__getitem__),
         val_perplexity=[round(value, 3) for value in history["val_perplexity"]],
+        **hardware.told(),
     )
     for path in filter(None, [run_dir / "results.jsonl", FLAGS.results]):
         report.append(path, line)

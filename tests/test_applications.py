@@ -127,7 +127,8 @@ def test_a_saved_model_computes_the_same_in_new_processes_of_every_backend(
         fresh_python(LOAD.format(folder=str(tmp_path)), backend=other)
         with np.load(tmp_path / f"{other}.npz") as found:
             for name in names:
-                assert np.ptp(expected[name]) > 1e-3, f"{name} gives one number for everything"
+                told = f"{name} gives one number for everything"
+                assert np.ptp(expected[name]) > 0.05 * np.max(np.abs(expected[name])), told
                 assert_close(found[name], expected[name], 1e-5)  # keras_facts.md, section 11
 
 

@@ -38,6 +38,8 @@ class Resume(keras.callbacks.Callback):
             `state`, or all of theirs that are numbers, texts or lists of these.
         identity: A dictionary of what makes a run this run (variant, corpus, seed); a file of
             another run is refused.
+        writes: Whether this process writes the file; of several workers the chief does, and all
+            read it.
 
     Raises:
         ValueError: when training starts, if the file is damaged, or is of another run, or its
@@ -48,10 +50,10 @@ class Resume(keras.callbacks.Callback):
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
     """
 
-    def __init__(self, path, track=(), identity=None):
+    def __init__(self, path, track=(), identity=None, writes=True):
         super().__init__()
         self.path, self.track = pathlib.Path(path), list(track)
-        self.identity = identity or {}
+        self.identity, self.writes = identity or {}, writes
         self.history = None
 
     def read(self):
@@ -103,6 +105,8 @@ class Resume(keras.callbacks.Callback):
             self.history = None
 
     def on_epoch_end(self, epoch, logs=None):
+        if not self.writes:
+            return
         model, logs = self.model, {k: float(v) for k, v in (logs or {}).items()}
         past = model.history.history  # it has not seen this epoch yet
         facts = {
@@ -179,7 +183,7 @@ def _torch_rng():
     return bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
 
 
-def open_run(run_dir, identity, megabytes, anew=False):
+def open_run(run_dir, identity, megabytes, anew=False, writes=True):
     """Makes a run directory with config.json, or raises before any work is lost.
 
     The directory stays this process's until it ends.
@@ -189,6 +193,7 @@ def open_run(run_dir, identity, megabytes, anew=False):
         identity: What makes the run this run, see `Resume`.
         megabytes: Free space that it needs.
         anew: Whether to forget the checkpoint that is there.
+        writes: Whether this process makes and writes it, or only reads what the chief writes.
 
     Returns:
         The `Resume` of its checkpoint, `state.npz`.
@@ -198,6 +203,8 @@ def open_run(run_dir, identity, megabytes, anew=False):
             that is still running.
     """
     run_dir = pathlib.Path(run_dir)
+    if not writes:
+        return Resume(run_dir / "state.npz", identity=identity, writes=False)
     check_writable(run_dir, megabytes)
     _lock(run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity)

@@ -8,5 +8,8 @@ from zoo.backend.guided import guided_relus as guided_relus
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.nll import nll as nll
 from zoo.backend.products import jacobian_product as jacobian_product
+from zoo.backend.replicas import all_rows as all_rows
+from zoo.backend.replicas import num_replicas as num_replicas
+from zoo.backend.replicas import own_rows as own_rows
 from zoo.backend.scan import scan_layers as scan_layers
 from zoo.backend.seeding import seed_everything as seed_everything

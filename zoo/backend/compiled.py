@@ -1,5 +1,7 @@
 """A function of a model's present weights, compiled once."""
 
+import functools
+
 import keras
 
 
@@ -32,9 +34,15 @@ def compiled(function, model, strategy=None):
 def _tensorflow(function, model, strategy):
     import tensorflow as tf
 
-    function = tf.function(function, reduce_retracing=True)
-    if strategy is None or strategy.num_replicas_in_sync == 1:
-        return function
+    # Workers would have to meet here, and what they measure they may measure each for itself.
+    alone = strategy is None or strategy.num_replicas_in_sync == 1
+    if alone or strategy.extended._in_multi_worker_mode():
+        return tf.function(function, reduce_retracing=True)
+
+    @functools.partial(tf.function, reduce_retracing=True)
+    def summed(shares):
+        found = strategy.run(lambda shares: function(*shares), args=(shares,))
+        return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), found)
 
     def replicated(*arguments):
         num = strategy.num_replicas_in_sync
@@ -43,9 +51,7 @@ def _tensorflow(function, model, strategy):
             index = context.replica_id_in_sync_group
             return tf.nest.map_structure(lambda v: tf.split(v, num)[index], arguments)
 
-        shares = strategy.experimental_distribute_values_from_function(share)
-        found = strategy.run(lambda shares: function(*shares), args=(shares,))
-        return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), found)
+        return summed(strategy.experimental_distribute_values_from_function(share))
 
     return replicated
 

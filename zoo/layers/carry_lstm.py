@@ -14,7 +14,8 @@ class CarryLSTM(keras.layers.Layer):
     makes such batches; `shuffle=False` keeps them). The state is a variable, so it is carried
     in `fit`, `evaluate` and `predict` on every backend; gradients stop at it. No peepholes,
     one bias vector, no forget-gate offset. Saved models hold the weights and not the state,
-    so that they load into a model of another batch size; `zoo.Resume` keeps both.
+    so that they load into a model of another batch size; `zoo.Resume` keeps both. Where replicas
+    split a batch, each reads and writes its rows, and the variable is the state of all.
 
     Args:
         units: Size of the state.
@@ -72,18 +73,21 @@ class CarryLSTM(keras.layers.Layer):
         return backend.lstm(x, h, c, *weights)
 
     def call(self, x):
-        if x.shape[0] not in (None, self.h.shape[0]):
+        rows = self.h.shape[0] // backend.num_replicas()
+        if x.shape[0] not in (None, rows):
             raise ValueError(
-                f"This `CarryLSTM` carries the state of {self.h.shape[0]} rows. "
+                f"This `CarryLSTM` carries the state of {rows} rows. "
                 f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or use "
                 f"`ExplicitState`."
             )
         # TensorFlow may learn the batch size at run time only, and would broadcast the state.
-        x = ops.reshape(x, (self.h.shape[0], ops.shape(x)[1], x.shape[-1]))
+        x = ops.reshape(x, (rows, ops.shape(x)[1], x.shape[-1]))
         # A copy, because torch would see the variable it differentiates change in place.
-        y, h, c = self.run(x, *(ops.stop_gradient(ops.copy(v)) for v in (self.h, self.c)))
-        self.h.assign(ops.cast(ops.stop_gradient(h), self.h.dtype))
-        self.c.assign(ops.cast(ops.stop_gradient(c), self.c.dtype))
+        state = (backend.own_rows(ops.stop_gradient(ops.copy(v))) for v in (self.h, self.c))
+        y, h, c = self.run(x, *state)
+        for variable, value in ((self.h, h), (self.c, c)):
+            value = backend.all_rows(ops.stop_gradient(value))
+            variable.assign(ops.cast(value, variable.dtype))
         return y
 
     def compute_output_shape(self, input_shape):
