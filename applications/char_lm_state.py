@@ -1,10 +1,14 @@
 """The same language model with its state as an argument: for scoring, sampling and serving."""
 
+import weakref
+
 import keras
 from keras import ops
 
 from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
+
+_alone = weakref.WeakKeyDictionary()  # word encoders by those of models
 
 
 def with_state(model, tabulate=True):
@@ -43,7 +47,10 @@ def refresh_table(model, stateful):
     """Computes the vectors of all words anew, after a change of `model`'s weights."""
     embedding = model.get_layer("word_embedding")
     table = ops.convert_to_numpy(embedding.table)
-    vectors = embedding.encoder.predict(table, batch_size=512, verbose=0)
+    encoder = embedding.encoder
+    if encoder not in _alone:  # built under a strategy, it would predict with all workers
+        _alone[encoder] = keras.Model(encoder.inputs, encoder.outputs[0])
+    vectors = _alone[encoder].predict(table, batch_size=512, verbose=0)
     stateful.get_layer("word_vectors").embeddings.assign(vectors)
 
 

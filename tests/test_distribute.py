@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import zoo
-from harness import ROOT, fresh_python
+from harness import ROOT, fresh_python, output_of, start_recipe
 from zoo import distribute, launch
 from zoo.datasets.batches import Batches
 
@@ -149,3 +149,42 @@ def test_a_step_has_static_shapes_and_asks_nothing_of_the_host(build):
     kinds = {op.type for op in graph.get_operations()}
     kinds |= {n.op for f in graph.as_graph_def().library.function for n in f.node_def}
     assert not kinds & {"PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2"}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Noise for highway_conv.py."""
+    random, arrays = np.random.default_rng(0), {}
+    for split, count in (("train", 200), ("test", 150)):
+        arrays[f"x_{split}"] = random.integers(0, 255, (count, 14, 14, 1)).astype("uint8")
+        arrays[f"y_{split}"] = np.arange(count) % 4
+    np.savez(tmp_path / "pictures.npz", **arrays)
+    return [f"--data_dir={tmp_path / 'pictures.npz'}", "--data=other", "--width=3"]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="devices that a variable of the shell can make")
+def test_a_recipe_trains_on_two_devices(tmp_path, pictures):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    options = "--budget=smoke", "--export=false", f"--run_dir={tmp_path / 'run'}", *pictures
+    output = output_of(start_recipe("highway_conv.py", *options, **flags))  # auto
+    assert "2 replicas: data_parallel" in output and "test accuracy" in output
+    (line,) = map(json.loads, (tmp_path / "run" / "results.jsonl").read_text().splitlines())
+    assert line["strategy"] == "data_parallel, 2"
+
+
+@on_tensorflow
+@pytest.mark.slow
+def test_recipes_train_with_two_workers(tmp_path, pictures):
+    for part, count in (("train", 200), ("valid", 110), ("test", 110)):
+        (tmp_path / f"{part}.txt").write_text("one two three four five six seven\n" * count)
+    smoke = ["--strategy=multiworker", "--budget=smoke", "--export=false"]
+    texts = [f"--data_dir={tmp_path}"]
+    for script, data in (("highway_conv.py", pictures), ("ptb_char_lm.py", texts)):
+        run = tmp_path / script
+        options = [*data, f"--run_dir={run}", *smoke]
+        said = []
+        command = [str(ROOT / "recipes" / script), *options]
+        assert launch.run(command, workers=2, restarts=0, say=said.append) == 0, "\n".join(said)
+        (line,) = map(json.loads, (run / "results.jsonl").read_text().splitlines())
+        assert line["strategy"] == "multiworker, 2" and line["seconds"] > 0
+        assert sum("test accuracy" in text or "test perplexity" in text for text in said) == 1

@@ -111,9 +111,11 @@ class Strategy:
                 if y is not None and options.get("shuffle") is False:
                     x = Batches(x, y, batch_size or 32, shuffle=False)
                 return self._fit_workers(model, x, validation_data, **options)
-            with self.scope():
-                if keras.backend.backend() == "tensorflow":  # Keras would look at a replica's part
+            if keras.backend.backend() == "tensorflow":
+                with self.scope():  # Keras would look at a replica's part
                     model._symbolic_build(data_batch=_first(x, y, batch_size))
+                return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+            with self.scope():
                 return model.fit(x, y, batch_size, validation_data=validation_data, **options)
 
     def _fit_workers(self, model, x, validation, epochs=1, callbacks=(), **options):

@@ -1,0 +1,83 @@
+"""Images per second of highway_resnet50 on n accelerators, predicted: the tables of SCALING.md.
+
+    python recipes/scaling_model.py --images_per_second 2500
+
+The program's part (weights, operations, collectives) is read from results/benchmark_scaling.jsonl;
+the machine's part is the flags, which are assumptions until somebody measures theirs:
+benchmark_vision.py gives the images per second of one accelerator.
+"""
+
+import json
+import math
+import pathlib
+
+from absl import app, flags
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "benchmark_scaling.jsonl"
+NUMBERS = (1, 8, 64, 512)
+BATCH = 256  # Greff et al. (2017) after fb.resnet.torch
+HEAD = (
+    "| accelerators | images each | compute, ms | gradient, ms | normalisations, ms | step, ms | "
+    "images/s | of n times one |\n| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+)
+
+flags.DEFINE_float("images_per_second", 2500, "Of one accelerator in training; assumed.")
+flags.DEFINE_float("full_at", 32, "Images that keep one accelerator busy; assumed.")
+flags.DEFINE_float("inside", 450, "GB/s of an accelerator to the others of its host; NVLink 4.")
+flags.DEFINE_float("between", 50, "GB/s of an accelerator to those of other hosts; 400 Gb/s.")
+flags.DEFINE_integer("per_host", 8, "Accelerators in a host.")
+flags.DEFINE_float("latency", 5, "Microseconds of a message; an all-reduce has log2 n; assumed.")
+FLAGS = flags.FLAGS
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
+    for title, batch in (("The paper's batch", lambda n: BATCH), ("32 images each", grown)):
+        print(f"{title}:\n\n{table(batch)}\n")
+
+
+def grown(number):
+    """A batch that keeps every accelerator busy."""
+    return 32 * number
+
+
+def program():
+    """What XLA's program of several devices holds: bytes of the gradient, blocking all-reduces."""
+    lines = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+    found = [line["found"] for line in lines if line["found"]["all_reduces"]][-1]
+    return 4 * found["weights"], 4 * found["normalisations"]
+
+
+def step(number, batch):
+    """Seconds of a step: compute, the gradient's all-reduce, those of normalisations, in all."""
+    gradient, blocking = program()
+    each = batch / number
+    compute = max(each, FLAGS.full_at if number > 1 else 0) / FLAGS.images_per_second
+    speed = 1e9 * (FLAGS.inside if number <= FLAGS.per_host else FLAGS.between)
+    latency = 1e-6 * FLAGS.latency * math.log2(number)
+    reduced = 2 * (number - 1) / number * gradient / speed + latency * (number > 1)
+    waiting = blocking * latency
+    hidden = 2 / 3 * compute  # the backward pass, behind which a gradient's all-reduce can go on
+    return compute, reduced, waiting, compute + waiting + max(0.0, reduced - hidden)
+
+
+def table(batch):
+    """Markdown; `batch` is a function of the number of accelerators."""
+    rows, one = [HEAD], None
+    for number in NUMBERS:
+        images = batch(number)
+        if images < number:
+            rows.append(f"| {number} | {images / number:g} |" + " |" * 6)
+            continue
+        *parts, whole = step(number, images)
+        rate = images / whole
+        one = one or rate
+        cells = [number, f"{images / number:g}", *(f"{1e3 * part:.2f}" for part in parts)]
+        cells += [f"{1e3 * whole:.2f}", f"{rate:,.0f}", f"{rate / (number * one):.2f}"]
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    app.run(main)
