@@ -146,7 +146,7 @@ def report(number, found, seconds):
         "all_reduced_over_gradient": one["bytes"] / gradient if gradient else None,
     }
     for metric, value in ratios.items():
-        if value is None or number == base and metric != "all_reduced_over_gradient":
+        if value is None:
             continue
         line = lines.row(
             artifact="benchmark/scaling",

@@ -116,7 +116,7 @@ def _start(*words, **environment):
 
 def output_of(process, returncode=0):
     """What the process has printed when it has ended, as it must, with `returncode`."""
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == returncode, output
     return output
 
