@@ -119,8 +119,22 @@ def test_a_model_from_elsewhere_and_a_batch_that_does_not_split_are_refused():
             model = small()
         distribute.strategy("one").fit(model, np.ones((8, 2)), np.ones((8, 1)))
     devices.num_replicas = 3
-    with pytest.raises(ValueError, match="3 devices can split evenly. Received: 4 examples"):
-        devices.fit(model, Batches(np.ones((8, 2)), np.ones((8, 1)), 4, shuffle=False))
+    x, y = np.ones((8, 2)), np.ones((8, 1))
+    for given in ((Batches(x, y, 4, shuffle=False),), (x, y, 4), (x[:7], y[:7], 3)):
+        with pytest.raises(ValueError, match="3 devices can split evenly. Received: [14] example"):
+            devices.fit(model, *given)
+
+
+@on_tensorflow
+def test_a_dataset_of_tensorflow_trains_too():
+    import tensorflow as tf
+
+    devices = distribute.strategy("mirrored", ["CPU:0"])
+    with devices.scope():
+        model = small()
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones((8, 2)), np.ones((8, 1)))).batch(4)
+    found = devices.fit(model, dataset, epochs=2, verbose=0, shuffle=False)
+    assert len(found.history["loss"]) == 2
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution")

@@ -149,19 +149,34 @@ class Strategy:
             )
 
     def _check_batches(self, x, batch_size, validation):
-        """Each part of a batch must have as many examples."""
-        sizes = {"a batch": batch_size or 32}
-        if isinstance(x, keras.utils.PyDataset):
-            sizes["a batch"] = len(keras.tree.flatten(x[0])[0])
-            sizes["the last batch"] = len(keras.tree.flatten(x[len(x) - 1])[0])
-        if isinstance(validation, keras.utils.PyDataset) and self.name in NEVER_RAGGED:
-            last = validation[len(validation) - 1]
-            sizes["the last batch for validation"] = len(keras.tree.flatten(last)[0])
-        for what, size in sizes.items():
-            self.check_batch(size, what)
+        """Each part of a batch must have as many examples; of iterables nobody knows before."""
+        sizes = {"a batch": _sizes(x, batch_size)}
+        if self.name in NEVER_RAGGED:
+            given = validation[0] if isinstance(validation, tuple) else validation
+            sizes["a batch for validation"] = _sizes(given, batch_size)
+        for what, found in sizes.items():
+            for size in found:
+                self.check_batch(size, what)
+
+
+def _sizes(x, batch_size):
+    """Examples of the first and of the last batch; none where that cannot be known."""
+    if isinstance(x, keras.utils.PyDataset):
+        return {len(keras.tree.flatten(x[index])[0]) for index in (0, len(x) - 1)}
+    if not _is_arrays(x):
+        return set()
+    count, batch_size = len(keras.tree.flatten(x)[0]), batch_size or 32
+    return {min(count, batch_size), count % batch_size or batch_size}
 
 
 def _first(x, y, batch_size):
+    """The first batch."""
     if isinstance(x, keras.utils.PyDataset):
         return x[0]
+    if not _is_arrays(x):
+        return next(iter(x))
     return keras.tree.map_structure(lambda v: v[: batch_size or 32], (x, y))
+
+
+def _is_arrays(x):
+    return x is not None and all(hasattr(part, "shape") for part in keras.tree.flatten(x))
