@@ -140,7 +140,7 @@ if keras.backend.backend() == "tensorflow":
 def test_a_savedmodel_computes_what_the_model_computes(name, tmp_path):
     model = made(name)
     examples = {"serve": batch_for(model)}
-    assert zoo.export.saved_model(model, tmp_path / "artifact", examples=examples) <= 1e-5
+    assert zoo.export(model, tmp_path / "artifact", examples=examples) <= 1e-5
 
 
 @pytest.mark.parametrize("name", but_slow(FEW))
