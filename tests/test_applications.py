@@ -235,7 +235,7 @@ def test_models_are_listed_and_made_by_name():
         (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "classifier counts pixels"),
         (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
         (lambda: zoo.highway_a(pooling="mean"), "`pooling` must be None, 'avg' or 'max'"),
-        (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no file"),
+        (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),
     ],
 )
 def test_bad_arguments_say_what_to_do(make, message):

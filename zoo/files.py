@@ -4,11 +4,13 @@ import os
 import pathlib
 import shutil
 import zipfile
+import zlib
 
 import keras
 
-# what Keras raises when a file is not as it should be
-KNOWN = OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, zipfile.BadZipFile
+# what NumPy, JSON, zip files and Keras raise when a file is not as it should be
+DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError)
+DAMAGED += (RecursionError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
 def replace(path, write):
@@ -86,7 +88,7 @@ def load_model(path, compile=True):
     try:
         with SafeModeScope(True):
             return keras.saving.load_model(path, compile=compile, safe_mode=True)
-    except KNOWN as error:
+    except DAMAGED as error:
         raise ValueError(f"Cannot read the model in {path}: {error}") from error
 
 

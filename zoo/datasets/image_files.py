@@ -2,9 +2,10 @@
 
 import io
 import itertools
-import zipfile
 
 import numpy as np
+
+from zoo.files import DAMAGED
 
 SPLITS = ("train", "test")
 PIXELS = ("x_{}", "y_{}")
@@ -30,7 +31,7 @@ def read_npz(path):
             found = sorted(file.files)
             layout = next((keys for keys in layouts if set(keys) <= set(found)), ())
             arrays = {key: file[key] for key in layout}
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ValueError(
             f"`data_dir` must be a folder of images, or an .npz file without pickled objects. "
             f"Received: {path}, which cannot be read ({error})."
