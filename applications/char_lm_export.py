@@ -33,8 +33,8 @@ def export(model, path, vocabulary=None, format="saved_model"):
     Raises:
         ValueError: if the vocabulary is not the model's, or `path` something else than an
             artifact.
-        RuntimeError: if a package is not installed, TensorFlow fails, or the deviation exceeds
-            1e-4.
+        RuntimeError: if a package is not installed, TensorFlow fails, or the deviation is too
+            large.
 
     Example:
 

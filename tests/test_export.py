@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zoo
-from harness import fresh_python
+from harness import fresh_python, slow_unless_tensorflow
 from zoo.applications import char_lm_export, char_lm_state
 from zoo.datasets.text import Vocabulary
 from zoo.export import export, in_float32, serve
@@ -131,6 +131,7 @@ def test_an_export_replaces_an_earlier_artifact_as_a_whole(exported):
     assert left == {"artifact", "words.npz", "found.npz"}
 
 
+@slow_unless_tensorflow
 def test_a_failing_export_leaves_the_earlier_artifact(tiny, tmp_path):
     earlier = tmp_path / "artifact" / "saved_model.pb"
     earlier.parent.mkdir()

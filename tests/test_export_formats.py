@@ -15,7 +15,13 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import zoo
-from harness import fresh_python, output_of, start_module, without_backend
+from harness import (
+    fresh_python,
+    output_of,
+    slow_unless_tensorflow,
+    start_module,
+    without_backend,
+)
 from zoo.applications import char_lm_export, char_lm_state
 from zoo.datasets import preprocessing
 from zoo.datasets.text import Vocabulary
@@ -24,8 +30,6 @@ from zoo.export.graphs import behind, named
 
 LABELS = ["cat", "dog", "Bär"]
 SUFFIX = {"saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
-in_this_process = keras.backend.backend() == "tensorflow"
-slow_unless_tensorflow = [] if in_this_process else [pytest.mark.slow]
 
 SERVE = """
 import os, numpy as np, tensorflow as tf
@@ -183,7 +187,7 @@ def test_a_model_that_hides_its_graph_is_refused(tmp_path):
             zoo.export(model, tmp_path / "model")
 
 
-@pytest.mark.skipif(not in_this_process, reason="test_export.py has it for the other process")
+@slow_unless_tensorflow
 @pytest.mark.parametrize("format", ["onnx", "litert"])
 def test_a_failing_export_leaves_the_earlier_file(format, tmp_path):
     path = tmp_path / f"model{SUFFIX[format]}"
@@ -202,10 +206,10 @@ def language_model():
     return model
 
 
-@pytest.mark.parametrize("format", [pytest.param("onnx", marks=slow_unless_tensorflow)])
-def test_onnx_steps_that_hand_on_the_state_equal_the_text_at_once(format, tmp_path):
+@slow_unless_tensorflow
+def test_onnx_steps_that_hand_on_the_state_equal_the_text_at_once(tmp_path):
     model, path = language_model(), tmp_path / "model.onnx"
-    assert char_lm_export.export(model, path, format=format) <= 1e-5
+    assert char_lm_export.export(model, path, format="onnx") <= 1e-5
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     words = np.random.default_rng(0).integers(0, 6, (4, 7)).astype("int32")
     state, logits = {n: np.zeros((4, 300), "float32") for n in ("h1", "c1", "h2", "c2")}, []
@@ -221,28 +225,28 @@ def test_onnx_steps_that_hand_on_the_state_equal_the_text_at_once(format, tmp_pa
     np.testing.assert_allclose(np.concatenate(logits, 1), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("format", [pytest.param("onnx", marks=slow_unless_tensorflow)])
-def test_a_model_with_a_list_of_inputs_and_unnamed_states_goes_to_onnx(format, tmp_path):
+@slow_unless_tensorflow
+def test_a_model_with_a_list_of_inputs_and_unnamed_states_goes_to_onnx(tmp_path):
     stateful = char_lm_state.with_state(language_model())
-    assert zoo.export(stateful, tmp_path / "model.onnx", format) <= 1e-5
+    assert zoo.export(stateful, tmp_path / "model.onnx", "onnx") <= 1e-5
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     assert [x.name for x in session.get_inputs()] == ["words", "h1", "c1", "h2", "c2"]
     assert session.get_outputs()[0].name == "logits"
 
 
-@pytest.mark.parametrize("format", [pytest.param("litert", marks=slow_unless_tensorflow)])
-def test_litert_names_the_operation_that_it_lacks(format, tmp_path):
+@slow_unless_tensorflow
+def test_litert_names_the_operation_that_it_lacks(tmp_path):
     with pytest.raises(ValueError, match="it lacks TensorListReserve"):
-        char_lm_export.export(language_model(), tmp_path / "model.tflite", format=format)
+        char_lm_export.export(language_model(), tmp_path / "model.tflite", format="litert")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("out", [pytest.param("model.tflite", marks=slow_unless_tensorflow)])
-def test_the_shell_exports_and_says_how_far_it_deviates(out, tmp_path):
+@slow_unless_tensorflow
+def test_the_shell_exports_and_says_how_far_it_deviates(tmp_path):
     model, images = small(), raw()
     model.save(tmp_path / "model.keras")
     (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
-    words = tmp_path / "model.keras", tmp_path / out
+    words = tmp_path / "model.keras", tmp_path / "model.tflite"
     options = f"--labels={tmp_path / 'labels.txt'}", "--preprocessing=highway_mnist"
     output = output_of(start_module("zoo.export", *map(str, words), *options))
     assert "litert: " in output and "deviates by " in output
@@ -260,12 +264,11 @@ def test_the_shell_says_what_it_expects(tmp_path):
     assert "Traceback" not in output
 
 
+LOGITS = {"classifier_activation": None}
 APPLICATIONS = {
-    "highway_mnist": lambda: zoo.highway_mnist(16, classifier_activation=None),
-    "cifar_resnet": lambda: zoo.cifar_resnet(20, classifier_activation=None),
-    "highway_resnet50": lambda: zoo.highway_resnet50(
-        100, input_shape=(64, 64, 3), classifier_activation=None
-    ),
+    "highway_mnist": lambda: zoo.highway_mnist(16, **LOGITS),
+    "cifar_resnet": lambda: zoo.cifar_resnet(20, **LOGITS),
+    "highway_resnet50": lambda: zoo.highway_resnet50(100, (64, 64, 3), **LOGITS),
 }
 
 
@@ -274,7 +277,4 @@ APPLICATIONS = {
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_applications_compute_the_same_in_every_format(name, format, tmp_path):
     model = APPLICATIONS[name]()
-    model.trainable = False
-    deviation = zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)
-    print(name, format, deviation)
-    assert deviation <= 1e-4
+    zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)  # it checks itself

@@ -59,6 +59,11 @@ def _draw(tensor, random):
     return random.normal(size=shape).astype(tensor.dtype)
 
 
+def largest(cases):
+    """The largest absolute output of the Keras models."""
+    return float(max(np.max(np.abs(y)) for _, ys in cases.values() for y in ys.values()))
+
+
 def deviation(read, cases):
     """The largest absolute deviation from `cases`; infinite if an output has another shape.
 
