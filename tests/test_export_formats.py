@@ -47,7 +47,7 @@ def small():
     """A network of 8 x 8 pixels whose answers differ from image to image."""
     x = keras.Input((8, 8, 3), name="images")
     y = keras.layers.Flatten()(zoo.HighwayConv2D(3, 3)(x))
-    return keras.Model(x, keras.layers.Dense(3, "softmax", name="predictions")(y), name="small")
+    return keras.Model(x, keras.layers.Dense(3, "softmax", name="predictions")(y))
 
 
 def raw(count=5):
@@ -235,7 +235,16 @@ def test_a_model_with_a_list_of_inputs_and_unnamed_states_goes_to_onnx(tmp_path)
 
 
 @slow_unless_tensorflow
-def test_litert_names_the_operation_that_it_lacks(tmp_path):
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+def test_the_operation_that_a_format_lacks_is_named(format, tmp_path):
+    x = keras.Input((4,))
+    with pytest.raises(ValueError, match="must have all operations .* Erfinv"):
+        model = keras.Model(x, keras.ops.erfinv(x / 9))
+        zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)
+
+
+@slow_unless_tensorflow
+def test_litert_has_no_recurrent_layers(tmp_path):
     with pytest.raises(ValueError, match="it lacks TensorListReserve"):
         char_lm_export.export(language_model(), tmp_path / "model.tflite", format="litert")
     assert not list(tmp_path.iterdir())

@@ -123,11 +123,11 @@ def _pixels(file, where, mode, side=None):
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
             mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
             image = image.convert(mode)
             return np.asarray(square(image, side) if side else image), mode
-    except (OSError, SyntaxError, ValueError) as error:  # SyntaxError is PIL's for damaged PNG
+    except (*DAMAGED, SyntaxError, Image.DecompressionBombError) as error:  # PIL's, damaged PNG
         raise ValueError(
             f"Expected a PNG or JPEG image. Received: {where}, which cannot be read ({error})."
         ) from error

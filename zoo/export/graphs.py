@@ -128,10 +128,11 @@ def behind(preprocessing, model):
             f"`preprocessing` must turn one image into what the model takes, {taken.shape}. "
             f"Received: {preprocessing!r}, which gives {[x.shape for x in before.outputs]}."
         )
-    (given,) = before.inputs
+    (given,), (prepared,) = before.inputs, before.outputs
+    before = keras.Model(given, prepared, name=f"before_{model.name}")  # no name twice in a graph
     x = keras.Input(given.shape[1:], dtype=given.dtype, name=input_names(model)[0])
-    model = named(model)
-    return keras.Model(x, model(keras.tree.pack_sequence_as(model.input, [before(x)])))
+    y = named(model)(keras.tree.pack_sequence_as(model.input, [before(x)]))
+    return keras.Model(x, y, name=f"raw_{model.name}")
 
 
 def _fits(given, taken):

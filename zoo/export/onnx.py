@@ -39,9 +39,10 @@ def write(models, path):
     try:
         onnx.checker.check_model(artifact)
     except onnx.checker.ValidationError as error:
+        told = str(error).partition("\n")[0]  # "No Op registered for Erfinv with ..."
         raise ValueError(
-            f"ONNX must have all operations of the model. Received: {model.name}, where it lacks "
-            f"one: {error}. Export a SavedModel."
+            f"ONNX must have all operations of the model. Received: {model.name}: {told}. "
+            f"Export a SavedModel."
         ) from error
     onnx.save(artifact, path)
 
