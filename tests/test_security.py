@@ -159,8 +159,9 @@ def test_nothing_is_unpickled(reader, bare, tmp_path, owned):
 
 def png(side):
     """The start of a PNG of so many pixels a side."""
-    head = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    chunks = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0), b"IDAT"
+    parts = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
@@ -245,8 +246,7 @@ def test_nothing_is_fetched_but_over_https(scheme, answers, monkeypatch):
 
 def test_a_redirect_does_not_leave_https():
     (redirects,) = [h for h in connection.OPENER.handlers if isinstance(h, connection.Redirects)]
-    followed = [type(h) for h in connection.OPENER.handlers]
-    assert urllib.request.HTTPRedirectHandler not in followed
+    assert urllib.request.HTTPRedirectHandler not in map(type, connection.OPENER.handlers)
     asked = urllib.request.Request("https://127.0.0.1/a")
     for code in (301, 302, 303, 307, 308):
         with pytest.raises(OSError, match="Expected an address of https"):
