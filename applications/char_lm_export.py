@@ -1,37 +1,40 @@
-"""The language model as a SavedModel: for a whole text at once, and step by step."""
+"""The language model as a SavedModel or ONNX: for a whole text at once, and step by step."""
 
 import keras
 import numpy as np
 from keras import ops
 
 from zoo.applications import char_lm_state
-from zoo.export import saved_model
+from zoo.export import export as export_model
 from zoo.layers.carry_lstm import CarryLSTM
 
 
-def export(model, path, vocabulary=None):
-    """Writes a `char_lm` as a TensorFlow SavedModel that needs neither this package nor Keras.
+def export(model, path, vocabulary=None, format="saved_model"):
+    """Writes a `char_lm` as a SavedModel or an ONNX file, which need neither zoo nor Keras.
 
     Word vectors are tabulated. Any batch size and number of steps:
 
-    - `serve`: words `(batch, steps)`, int32, to logits `(batch, steps, words)`; the state
-      starts at zero.
+    - `serve`: `words` `(batch, steps)`, int32, to `logits` `(batch, steps, words)`; the state
+      starts at zero. Not in ONNX, which has one endpoint.
     - `step`: `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2", "c2"}`, with
-      states `(batch, units)`; zeros start a text, and what comes out continues it.
+      states `(batch, units)`; zeros start a text, and what comes out continues it. ONNX calls
+      the states that come out `new_h1` and so on.
 
     Args:
         model: A `char_lm`.
-        path: Folder of the artifact; a SavedModel that is there is replaced.
-        vocabulary: The model's `Vocabulary`; its words go to `assets.extra/words.txt`, in
-            UTF-8, the word of id i on line i (from 0). `None` writes no such file.
+        path: Of the artifact, as in `zoo.export`.
+        vocabulary: The model's `Vocabulary`, whose words are the artifact's labels; `None` for
+            no labels.
+        format: "saved_model" or "onnx"; LiteRT has not the operations of a recurrent layer.
 
     Returns:
         The largest absolute deviation of the artifact's logits and states from the model's.
 
     Raises:
-        ValueError: if the vocabulary is not the model's, or `path` something else than a
-            SavedModel.
-        RuntimeError: if TensorFlow is not installed or fails, or the deviation exceeds 1e-4.
+        ValueError: if the vocabulary is not the model's, or `path` something else than an
+            artifact.
+        RuntimeError: if a package is not installed, TensorFlow fails, or the deviation is too
+            large.
 
     Example:
 
@@ -44,14 +47,14 @@ def export(model, path, vocabulary=None):
     logits = state.pop("logits")  # `state` continues the text
     ```
     """
-    num_words, files = model.output_shape[-1], {}
+    num_words, labels = model.output_shape[-1], None
     if vocabulary is not None:
-        if len(vocabulary) != num_words:
+        labels = vocabulary.words
+        if len(labels) != num_words:
             raise ValueError(
                 f"`vocabulary` must be the one of the model, which has {num_words} words. "
                 f"Received: {vocabulary!r}. Give the vocabulary the model was built for."
             )
-        files["words.txt"] = "".join(f"{word}\n" for word in vocabulary.words)
 
     random = np.random.default_rng(0)
     units = [layer.units for layer in model.layers if isinstance(layer, CarryLSTM)]
@@ -62,7 +65,18 @@ def export(model, path, vocabulary=None):
         for name in "hc"
     }
     examples = {"serve": words, "step": {"words": words, **states}}
-    return saved_model(model, path, endpoints, examples, files)
+    made = endpoints if format == "saved_model" else step
+    return export_model(model, path, format, labels, endpoints=made, examples=examples)
+
+
+def step(model):
+    """The model behind the endpoint `step` of `export`, by its name."""
+    stateful = char_lm_state.with_state(model)
+    _, *states = stateful.inputs
+    logits, *new_states = stateful.outputs
+    outputs = {state.name: new for state, new in zip(states, new_states, strict=True)}
+    inputs = {tensor.name: tensor for tensor in stateful.inputs}
+    return {"step": keras.Model(inputs, {"logits": logits, **outputs}, name=stateful.name)}
 
 
 def endpoints(model):
@@ -75,19 +89,15 @@ def endpoints(model):
     >>> models = endpoints(char_lm("small", vocabulary=Vocabulary.from_texts("to be or not")))
     >>> sorted(models["step"].output)
     ['c1', 'c2', 'h1', 'h2', 'logits']
-    >>> models["serve"](ops.ones((1, 2), "int32")).shape == (1, 2, 5)
+    >>> models["serve"](ops.ones((1, 2), "int32"))["logits"].shape == (1, 2, 5)
     True
     """
-    stateful = char_lm_state.with_state(model)
-    _, *states = stateful.inputs
-    logits, *new_states = stateful.outputs
-    outputs = {state.name: new for state, new in zip(states, new_states, strict=True)}
-    step = keras.Model(
-        {tensor.name: tensor for tensor in stateful.inputs}, {"logits": logits, **outputs}
-    )
+    (stepping,) = step(model).values()
     words = keras.Input((None,), dtype="int32", name="words")
-    zeros = [ZeroState(state.shape[-1])(words) for state in states]
-    return {"serve": keras.Model(words, stateful([words, *zeros])[0]), "step": step}
+    states = {name: x for name, x in stepping.input.items() if name != "words"}
+    zeros = {name: ZeroState(state.shape[-1])(words) for name, state in states.items()}
+    logits = stepping({"words": words, **zeros})["logits"]
+    return {"serve": keras.Model(words, {"logits": logits}), "step": stepping}
 
 
 @keras.saving.register_keras_serializable("zoo")

@@ -5,6 +5,8 @@ import pathlib
 import keras
 from keras import layers
 
+from zoo.files import DAMAGED
+
 
 def image_input(input_shape, smallest):
     """The input of a network whose last features need an image of `smallest` pixels a side.
@@ -61,7 +63,7 @@ def classifier(
 
     Raises:
         ValueError: if `classes` is not positive, `pooling` is unknown, images of unknown size
-            meet a head that counts pixels, or there is no file `weights`.
+            meet a head that counts pixels, or `weights` is no file of this network's.
     """
     if pooling not in (None, "avg", "max"):
         raise ValueError(f"`pooling` must be None, 'avg' or 'max'. Received: pooling={pooling!r}")
@@ -82,12 +84,18 @@ def classifier(
         x = pool(name=f"{pooling}_pool")(x)
     model = keras.Model(inputs, x, name=name)
     if weights is not None:
-        if not pathlib.Path(weights).is_file():
+        if not pathlib.Path(weights).is_file() or not str(weights).endswith(".weights.h5"):
             raise ValueError(
                 f"`weights` must be None or the path of a .weights.h5 file. "
-                f"Received: weights={str(weights)!r}, which is no file."
+                f"Received: weights={str(weights)!r}, which is no such file."
             )
-        model.load_weights(weights)
+        try:
+            model.load_weights(weights)
+        except DAMAGED as error:
+            raise ValueError(
+                f"`weights` must be the path of weights of this very network. "
+                f"Received: weights={str(weights)!r}, of which Keras says: {error}"
+            ) from error
     return model
 
 

@@ -235,7 +235,7 @@ def finish(run, name, config, paper, departures, **more):
     )
     if FLAGS.export:
         folder, examples = run.folder / "saved_model", {"serve": run.x_test[:4]}
-        deviation = export.saved_model(run.model, folder, examples=examples)
+        deviation = export(run.model, folder, examples=examples)
         print(f"SavedModel: {folder}; deviates by {deviation:.1e} at most")
     return line
 

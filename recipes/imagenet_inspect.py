@@ -51,6 +51,7 @@ def load(path):
     import keras
 
     import zoo
+    from zoo import files
 
     zoo.keep_memory()
     if not path.is_file() or path.suffix not in (".keras", *CAFFE):
@@ -63,7 +64,7 @@ def load(path):
             size = FLAGS.image_size or 224
             options = {"weights": str(path), "input_shape": (size, size, 3)}
             return check(keras.applications.ResNet50(**options)), []
-        model = keras.models.load_model(path)
+        model = files.load_model(path)
     except (OSError, TypeError, KeyError) as error:
         raise ValueError(f"Cannot read the model in {path}: {error}") from error
     shape = model.input_shape

@@ -43,5 +43,16 @@ def remember(folder, trained):
 
 
 def told(folder):
-    """What `remember` kept, for the line of results."""
-    return json.loads((folder / "trained.json").read_text(encoding="utf-8"))
+    """What `remember` kept, for the line of results.
+
+    Raises:
+        ValueError: if the file holds something else.
+    """
+    path = folder / "trained.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or {*found} != {"backend", "hardware", "commit"}:
+        raise ValueError(
+            f"Expected backend, hardware and commit of a training. Received: {path} with "
+            f"{str(found)[:80]}. Delete it, and it is written again."
+        )
+    return found

@@ -18,6 +18,11 @@ slow_elsewhere = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "torch":
     slow_elsewhere = pytest.mark.slow
 
+# Of tests of what only TensorFlow does, in a process of its own for the other backends.
+slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
+if keras.backend.backend() != "tensorflow":
+    slow_unless_tensorflow = pytest.mark.slow
+
 # Of tests in which no backend has a part: they run once.
 without_backend = pytest.mark.skipif(
     keras.backend.backend() != "torch", reason="no backend has a part in it: runs with torch"

@@ -141,7 +141,7 @@ if keras.backend.backend() == "tensorflow":
 def test_a_savedmodel_computes_what_the_model_computes(name, tmp_path):
     model = made(name)
     examples = {"serve": batch_for(model)}
-    assert zoo.export.saved_model(model, tmp_path / "artifact", examples=examples) <= 1e-5
+    assert zoo.export(model, tmp_path / "artifact", examples=examples) <= 1e-5
 
 
 @pytest.mark.parametrize("name", but_slow(FEW))
@@ -236,7 +236,7 @@ def test_models_are_listed_and_made_by_name():
         (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "classifier counts pixels"),
         (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
         (lambda: zoo.highway_a(pooling="mean"), "`pooling` must be None, 'avg' or 'max'"),
-        (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no file"),
+        (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),
     ],
 )
 def test_bad_arguments_say_what_to_do(make, message):

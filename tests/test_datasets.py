@@ -11,7 +11,7 @@ from zoo.datasets import connection, ptb, text
 
 pytestmark = without_backend
 PTB = CORPORA / "ptb"
-OFFLINE = "http://127.0.0.1:9/"  # refuses connections
+OFFLINE = "https://127.0.0.1:9/"  # refuses connections
 LINES = {"train": "the cat <unk>\nsat {on} the mat\n", "valid": "a cat\n", "test": "the mat sat"}
 # By hand: `the cat | + sat on the mat +`, `a cat +`, `the mat sat +`.
 
@@ -223,6 +223,7 @@ def mirror(tmp_path, monkeypatch):
     """A stand-in for the network, with `LINES` for Penn Treebank, and an empty cache."""
     folder = write_folder(tmp_path / "mirror", "ptb.")
     sha256 = {split: hashlib.sha256(line.encode()).hexdigest() for split, line in LINES.items()}
+    monkeypatch.setattr(connection, "SCHEMES", ("https", "file"))
     monkeypatch.setattr(ptb, "URL", folder.as_uri() + "/")
     monkeypatch.setattr(text, "PTB_SHA256", sha256)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
@@ -250,7 +251,7 @@ def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
 def test_without_a_network_there_are_ways_out_at_once(mirror, tmp_path, monkeypatch, network):
     monkeypatch.setattr(connection, "SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # lets one in, and says nothing
-        silent = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        silent = f"https://127.0.0.1:{server.getsockname()[1]}/"
         if network == "works":
             (tmp_path / "cache").write_text("a file, so no folder can be made")
         else:
@@ -284,8 +285,7 @@ def test_tfds_has_the_lines_of_the_manual_folder_in_order(builder, tmp_path, mon
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=folder))
     lines = [lines_of(builder, split) for split in ("train", "validation", "test")]
     assert lines[0] == train.splitlines()
-    same = text.Vocabulary.from_texts(*map("\n".join, lines))
-    assert same == text.read_folder(folder).vocabulary
+    assert text.Vocabulary.from_texts(*map("\n".join, lines)) == text.read_folder(folder).vocabulary
 
 
 def test_tfds_shares_the_cache_and_fails_as_fast(builder, mirror, monkeypatch):

@@ -126,12 +126,12 @@ def test_tfrecords_that_were_prepared_before_are_read_by_tensorflow(tmp_path, mo
 
 @pytest.mark.parametrize("network", ["refuses", "is silent"])
 def test_without_a_network_there_are_ways_out_at_once(tmp_path, monkeypatch, network):
-    def urlopen(url, timeout):
+    def open_url(url, timeout):
         if network == "refuses":
             raise OSError("no route")
         time.sleep(5)
 
-    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    monkeypatch.setattr(connection.OPENER, "open", open_url)
     monkeypatch.setattr(connection, "SECONDS", 1)
     start = time.perf_counter()
     with pytest.raises(images.DownloadError) as error:

@@ -175,7 +175,7 @@ def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
     from zoo.datasets import ptb, text
 
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
-    monkeypatch.setattr(ptb, "URL", "http://127.0.0.1:9/")  # the discard port: refused
+    monkeypatch.setattr(ptb, "URL", "https://127.0.0.1:9/")  # the discard port: refused
     began = time.perf_counter()
     corpus = recipe.find_corpus(ptb, text)
     assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice

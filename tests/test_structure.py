@@ -27,7 +27,7 @@ BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
 PEERS = {"recipes/peer_char_lm_torch.py"}  # what a benchmark compares with, outside the zoo
 IN_FUNCTIONS = {
-    "zoo/export.py",  # SavedModel and ONNX are TensorFlow's and torch's own
+    *(f"zoo/export/{name}.py" for name in ("check", "saved_model", "onnx", "litert")),  # it writes
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
     "recipes/benchmark_imagenet.py",  # and the pipeline it is compared with
 }

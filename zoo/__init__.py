@@ -12,7 +12,6 @@ from zoo import blocks as blocks
 from zoo import callbacks as callbacks
 from zoo import calls as calls
 from zoo import checkpoint as checkpoint
-from zoo import export as export
 from zoo import graph as graph
 from zoo import mapping as mapping
 from zoo import optimizers as optimizers
@@ -41,6 +40,7 @@ from zoo.applications import single_representation_resnet as single_representati
 from zoo.applications import wide_resnet as wide_resnet
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
+from zoo.export import export as export
 from zoo.folding import fold_identity as fold_identity
 from zoo.gating import FORMS as FORMS
 from zoo.gating import gate_bias as gate_bias

@@ -4,13 +4,12 @@ import json
 import os
 import pathlib
 import sys
-import zipfile
 
 import keras
 import numpy as np
 from absl import logging
 
-from zoo.files import check_writable, replace, save_weights
+from zoo.files import DAMAGED, check_writable, replace, save_weights
 
 try:
     import fcntl
@@ -18,6 +17,8 @@ except ImportError:  # Windows
     fcntl = None
 
 FORMAT = 1
+FACTS = {"format": int, "identity": dict, "epoch": int, "callbacks": list, "history": dict}
+FACTS |= {"stop": bool, "variables": list, "torch_rng": str}
 _locks = {}  # folders that this process has taken
 
 
@@ -143,8 +144,8 @@ class Resume(keras.callbacks.Callback):
         try:
             with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in sorted(file.files) if key != "facts"}
-                return json.loads(str(file["facts"])), arrays
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+                return _checked(json.loads(str(file["facts"]))), arrays
+        except DAMAGED as error:
             raise ValueError(
                 f"Expected a checkpoint that `zoo.Resume` wrote. Received: {self.path}, which "
                 f"cannot be read ({error}). Delete it to start anew."
@@ -159,6 +160,13 @@ class Resume(keras.callbacks.Callback):
                 f"Expected a checkpoint of {len(wanted)} variables of this model. Received: "
                 f"{self.path} with {len(facts['variables'])}; the first to differ: {first}."
             )
+
+
+def _checked(facts):
+    wrong = [key for key, kind in FACTS.items() if not isinstance(facts[key], kind)]
+    if wrong:
+        raise ValueError(f"of another type than it should be: {', '.join(wrong)}")
+    return facts
 
 
 def _scalars(callback):

@@ -3,6 +3,14 @@
 import os
 import pathlib
 import shutil
+import zipfile
+import zlib
+
+import keras
+
+# what NumPy, JSON, zip files and Keras raise when a file is not as it should be
+DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError)
+DAMAGED += (RecursionError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
 def replace(path, write):
@@ -56,6 +64,32 @@ def save_weights(model, path):
 def save_model(model, path):
     """`model.save`, but the file at `path` is at any moment whole."""
     _whole(path, lambda temporary: model.save(temporary, overwrite=True))
+
+
+def load_model(path, compile=True):
+    """The model in a `.keras` file, which may be anybody's: no code in it is run.
+
+    Args:
+        path: The file.
+        compile: Whether optimizer, loss and metrics come along.
+
+    Raises:
+        ValueError: if it is no such file, is damaged, or holds code or classes that are not here.
+    """
+    # not public: `safe_mode=True` is overruled by `keras.config.enable_unsafe_deserialization()`
+    from keras.src.saving.serialization_lib import SafeModeScope
+
+    path = pathlib.Path(path)
+    if path.suffix != ".keras" or not path.is_file():
+        raise ValueError(
+            f"Expected a .keras file. Received: {path}"
+            f"{', which is not there' if not path.exists() else ''}."
+        )
+    try:
+        with SafeModeScope(True):
+            return keras.saving.load_model(path, compile=compile, safe_mode=True)
+    except DAMAGED as error:
+        raise ValueError(f"Cannot read the model in {path}: {error}") from error
 
 
 def _whole(path, save):

@@ -65,17 +65,16 @@ def main(argv):
 
 def read(path):
     """The model, and the images and labels that the flags ask for."""
-    import keras
-
     import zoo  # noqa: F401  # registers the layers
     from zoo.datasets import images, preprocessing
+    from zoo.files import load_model
 
     if not pathlib.Path(path).exists():
         raise ValueError(f"Expected a .keras file. Received: {path}, which is not there.")
     if FLAGS.data is None and FLAGS.data_dir is None:
         raise ValueError("Say which data: --data mnist, or --data_dir with a file or a folder.")
     loaded = images.load(FLAGS.data or "data", FLAGS.data_dir)
-    model = keras.models.load_model(path)
+    model = load_model(path)
     x, y = getattr(loaded, f"x_{FLAGS.split}"), getattr(loaded, f"y_{FLAGS.split}")
     x, y = x[: FLAGS.examples], y[: FLAGS.examples]
     if FLAGS.preprocessing is None:

@@ -2,9 +2,10 @@
 
 import io
 import itertools
-import zipfile
 
 import numpy as np
+
+from zoo.files import DAMAGED
 
 SPLITS = ("train", "test")
 PIXELS = ("x_{}", "y_{}")
@@ -30,7 +31,7 @@ def read_npz(path):
             found = sorted(file.files)
             layout = next((keys for keys in layouts if set(keys) <= set(found)), ())
             arrays = {key: file[key] for key in layout}
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ValueError(
             f"`data_dir` must be a folder of images, or an .npz file without pickled objects. "
             f"Received: {path}, which cannot be read ({error})."
@@ -122,11 +123,11 @@ def _pixels(file, where, mode, side=None):
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
             mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
             image = image.convert(mode)
             return np.asarray(square(image, side) if side else image), mode
-    except (OSError, SyntaxError, ValueError) as error:  # SyntaxError is PIL's for damaged PNG
+    except (*DAMAGED, SyntaxError, Image.DecompressionBombError) as error:  # PIL's, damaged PNG
         raise ValueError(
             f"Expected a PNG or JPEG image. Received: {where}, which cannot be read ({error})."
         ) from error

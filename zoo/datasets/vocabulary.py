@@ -227,7 +227,7 @@ class Vocabulary:
                     f"its fingerprint must be {vocabulary.fingerprint}. "
                     f"Received: {content['fingerprint']!r}"
                 )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} must be a vocabulary as `Vocabulary.save` writes it. "
                 f"Received: {type(error).__name__}: {error}. Save it again, or delete the file."

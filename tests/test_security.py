@@ -1,0 +1,300 @@
+"""Files and servers that mean harm: what they bring is refused, and no code of theirs runs.
+
+Each payload makes the folder `owned`; that it would is checked where nothing protects.
+"""
+
+import ast
+import functools
+import io
+import json
+import os
+import pickle
+import struct
+import urllib.request
+import zipfile
+import zlib
+
+import keras
+import numpy as np
+import pytest
+from keras.src.saving.serialization_lib import SafeModeScope  # restores what the test switches
+
+import zoo
+from harness import ROOT, output_of, start_module, start_recipe, without_backend
+from zoo.checkpoint import FACTS, Resume
+from zoo.datasets import connection, images, ptb
+from zoo.datasets.vocabulary import Vocabulary
+from zoo.files import load_model
+
+FOLDERS = "zoo", "applications", "callbacks", "recipes"
+DANGEROUS = {"eval", "exec", "compile", "__import__", "system", "popen", "unpack_archive"}
+DANGEROUS |= {"extract", "extractall", "enable_unsafe_deserialization"}
+MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "tarfile"}
+HARMLESS = "self.model.eval", ".compile"  # of expressions, torch and Keras
+
+
+class Payload:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.fixture
+def owned(tmp_path):
+    """The folder that no payload may make."""
+    path = tmp_path / "owned"
+    yield path
+    assert not path.exists()
+
+
+def with_lambda(path, owned):
+    """A `.keras` file whose marshalled code runs when the graph is built again."""
+    told = str(owned)
+    x = keras.Input((4,), name="images")
+    y = keras.layers.Lambda(lambda x: (__import__("os").makedirs(told, exist_ok=True), x)[1])(x)
+    keras.Model(x, keras.layers.Dense(2)(y)).save(path)
+    owned.rmdir()  # building it here has run it
+
+
+def with_config(path, activation):
+    """A `.keras` file whose Dense layer asks for this activation."""
+    x = keras.Input((4,))
+    keras.Model(x, keras.layers.Dense(2)(x)).save(path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(files["config.json"])
+    config["config"]["layers"][1]["config"]["activation"] = activation
+    files["config.json"] = json.dumps(config)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
+def call(module, name):
+    return {"module": module, "class_name": "function", "config": name, "registered_name": name}
+
+
+CONFIGS = {
+    "a lambda": {"class_name": "__lambda__", "config": {"value": ["4wAA", None, None]}},
+    "a function of os": call("os", "system"),
+    "a built-in": call("builtins", "exec"),
+    "a number": 7,
+}
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_code_in_a_keras_file_does_not_run_whatever_the_process_is_set_to(unsafe, tmp_path, owned):
+    with_lambda(tmp_path / "model.keras", owned)
+    with SafeModeScope(None):
+        if unsafe:
+            keras.config.enable_unsafe_deserialization()
+            keras.saving.load_model(tmp_path / "model.keras")
+            owned.rmdir()  # the payload works
+        with pytest.raises(ValueError, match="Cannot read the model in .*model.keras"):
+            load_model(tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_keras_file_names_no_function_but_those_of_layers(name, tmp_path):
+    with_config(tmp_path / "model.keras", CONFIGS[name])
+    with pytest.raises(ValueError, match="Cannot read the model"):
+        load_model(tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"\x80\x04."])
+def test_what_is_no_keras_file_is_refused(content, tmp_path):
+    (tmp_path / "model.keras").write_bytes(content)
+    (tmp_path / "model.h5").write_bytes(content)
+    for name in ("model.keras", "model.h5"):
+        with pytest.raises(ValueError, match=name):
+            load_model(tmp_path / name)
+
+
+@without_backend
+def test_every_command_that_takes_a_keras_file_refuses_its_code(tmp_path, owned):
+    path = tmp_path / "model.keras"
+    with_lambda(path, owned)
+    processes = [
+        start_module("zoo.export", str(path), str(tmp_path / "out")),
+        start_module("zoo.probe", str(path), "--data=digits", f"--out={tmp_path}"),
+        start_recipe("imagenet_resnet50.py", f"--trained={path}", f"--run_dir={tmp_path}"),
+    ]
+    for process in processes:
+        assert "Cannot read the model in" in output_of(process, 1)
+
+
+def test_weights_from_elsewhere_run_nothing_and_must_fit(tmp_path, owned):
+    with_lambda(tmp_path / "model.keras", owned)
+    (tmp_path / "none.weights.h5").write_bytes(b"none")
+    for name in ("model.keras", "none.weights.h5"):
+        with pytest.raises(ValueError, match="`weights` must be"):
+            zoo.highway_mnist(16, weights=tmp_path / name)
+
+
+READERS = {
+    "data": lambda path: images.load("data", path),
+    "a checkpoint": lambda path: Resume(path).check(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("bare", [False, True])
+def test_nothing_is_unpickled(reader, bare, tmp_path, owned):
+    path, payload = tmp_path / "file.npz", Payload(str(owned))
+    names = "x_train", "y_train", "x_test", "y_test", "facts"
+    with open(path, "wb") as file:
+        if bare:
+            pickle.dump(payload, file)
+        else:
+            np.savez(file, **{name: np.array([payload], object) for name in names})
+    found = np.load(path, allow_pickle=True)
+    if not bare:
+        found["facts"]
+    owned.rmdir()  # the payload works
+    with pytest.raises(ValueError, match="cannot be read"):
+        READERS[reader](path)
+
+
+def png(side):
+    """The start of a PNG of so many pixels a side."""
+    chunks = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0), b"IDAT"
+    parts = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+
+
+OTHERS = [(png(100_000), "exceeds limit"), (POSTSCRIPT, "cannot identify")]
+
+
+@pytest.mark.parametrize("content, told", OTHERS, ids=["huge", "a program"])
+def test_what_is_no_picture_is_not_opened(content, told, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split / "cat").mkdir(parents=True)
+        (tmp_path / split / "cat" / "1.png").write_bytes(content)
+    with pytest.raises(ValueError, match=f"Expected a PNG or JPEG image.*{told}"):
+        images.load("data", tmp_path)
+
+
+FACTS_OF_OTHERS = ["[]", "{}", "7", "{", "[" * 100_000, json.dumps(dict.fromkeys(FACTS, 7))]
+
+
+@pytest.mark.parametrize("facts", FACTS_OF_OTHERS, ids=lambda text: text[:12])
+def test_a_checkpoint_of_other_types_is_refused(facts, tmp_path):
+    np.savez(tmp_path / "state.npz", facts=np.array(facts))
+    with pytest.raises(ValueError, match="cannot be read"):
+        Resume(tmp_path / "state.npz").check()
+
+
+KEYS = "words", "characters", "word_length", "fingerprint"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "[" * 100_000,
+        "\x00",
+        *(json.dumps({key: value}) for key in KEYS for value in (7, [7], {}, None, "a")),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_vocabulary_of_other_types_is_refused(content, tmp_path):
+    path = tmp_path / "vocabulary.json"
+    Vocabulary.from_texts("a").save(path)
+    if content[0] == "{":  # another value for one of the keys
+        content = json.dumps(json.loads(path.read_text()) | json.loads(content))
+    path.write_text(content)
+    with pytest.raises(ValueError, match="must be a vocabulary as"):
+        Vocabulary.load(path)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "7", '{"backend": "jax", "value": 0}'])
+def test_what_a_run_remembers_of_other_keys_is_refused(content, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "recipes")
+    import kept_runs
+
+    (tmp_path / "trained.json").write_text(content)
+    with pytest.raises(ValueError, match="Expect"):
+        kept_runs.told(tmp_path)
+
+
+@pytest.fixture
+def answers(monkeypatch, tmp_path):
+    """What the network gives, and the folder that downloads go to."""
+    monkeypatch.setattr(connection.OPENER, "open", lambda url, timeout: io.BytesIO(b"changed"))
+    return tmp_path / "cache"
+
+
+def test_a_download_with_another_checksum_leaves_no_file(answers):
+    with pytest.raises(ptb.DownloadError, match="must have the SHA-256"):
+        ptb.load(cache_dir=answers)
+    assert not [path for path in answers.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp", "file", "data", ""])
+def test_nothing_is_fetched_but_over_https(scheme, answers, monkeypatch):
+    monkeypatch.setattr(ptb, "URL", f"{scheme}://127.0.0.1/")
+    with pytest.raises(ptb.DownloadError, match="Expected an address of https"):
+        ptb.load(cache_dir=answers)
+    with pytest.raises(OSError, match="Expected an address of https"):
+        images.reach(f"{scheme}://127.0.0.1/")
+
+
+def test_a_redirect_does_not_leave_https():
+    (redirects,) = [h for h in connection.OPENER.handlers if isinstance(h, connection.Redirects)]
+    assert urllib.request.HTTPRedirectHandler not in map(type, connection.OPENER.handlers)
+    asked = urllib.request.Request("https://127.0.0.1/a")
+    for code in (301, 302, 303, 307, 308):
+        with pytest.raises(OSError, match="Expected an address of https"):
+            redirects.redirect_request(asked, None, code, "", {}, "http://127.0.0.1/b")
+        allowed = redirects.redirect_request(asked, None, code, "", {}, "https://127.0.0.1/b")
+        assert allowed.full_url == "https://127.0.0.1/b"
+
+
+@functools.cache
+def nodes():
+    """Everything in the code that users run, as (file:line, node)."""
+    paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    walks = ((path, ast.walk(ast.parse(path.read_text()))) for path in paths)
+    return [
+        (f"{path.relative_to(ROOT).as_posix()}:{getattr(node, 'lineno', 0)}", node)
+        for path, walk in walks
+        for node in walk
+    ]
+
+
+def calls():
+    """Every call: where, what is called on what, and the arguments given by name."""
+    for where, node in nodes():
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            owner = ast.unparse(node.func.value) if hasattr(node.func, "value") else ""
+            yield where, name, owner, {one.arg: ast.unparse(one.value) for one in node.keywords}
+
+
+def test_no_code_unpacks_unpickles_or_evaluates_what_it_reads():
+    for where, name, owner, options in calls():
+        harmless = f"{owner}.{name}".endswith(HARMLESS) and owner
+        assert name not in DANGEROUS or harmless, f"{where} calls {owner}.{name}"
+        assert options.get("allow_pickle", "False") == "False", where
+        assert options.get("shell", "False") == "False", where
+        assert options.get("safe_mode", "True") == "True", where
+        assert (owner, name) not in {("torch", "load"), ("np", "fromfile")}, where
+        if (owner, name) == ("np", "load"):
+            assert "allow_pickle" in options, f"{where}: say allow_pickle=False"
+
+
+def test_no_module_that_runs_what_it_reads_is_imported():
+    for where, node in nodes():
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            assert not MODULES & {name.split(".")[0] for name in names}, where
+
+
+def test_there_is_one_door_for_keras_files():
+    of_keras = [w for w, name, owner, _ in calls() if name == "load_model" and "keras" in owner]
+    assert [where.partition(":")[0] for where in of_keras] == ["zoo/files.py"]
