@@ -75,7 +75,7 @@ class HighwayDenseStack(Highway):
             pairs = zip(slices[::2], slices[1::2], strict=True)
             named = zip(branches.items(), pairs, strict=True)
             found = {letter: branch.call(x, *pair) for (letter, branch), pair in named}
-            return self.form.combine(found["h"], x, found.get("t"), found.get("c"))
+            return self.mix(found.pop("h"), x, **found)
 
         weights = [w for branch in branches.values() for w in (branch.kernel, branch.bias)]
         return backend.scan_layers(step, x, weights, self.depth, with_states)

@@ -93,7 +93,11 @@ class Skip(keras.layers.Layer):
 
     def combine(self, x, h, t=None, c=None):
         """y of what is carried and of what the branches made; no weight is read."""
-        return self.finish(self.form.combine(h, x, t, c))
+        return self.finish(self.mix(h, x, t, c))
+
+    def mix(self, h, x, t=None, c=None):
+        """The form's y; with gates it is float32 inside, and only the result half precision."""
+        return self.form.mix(h, x, t, c, self.compute_dtype)
 
     def finish(self, y):
         """What follows the combination inside of the block: nothing, here."""
