@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import hardware  # beside this script
 import image_data  # beside this script
 import kept_runs
 from absl import app, flags
@@ -56,6 +57,7 @@ class Study:
 def define_flags():
     """The flags that every recipe for images has."""
     image_data.define_flags()
+    hardware.define_flags()
     flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "smoke: two batches.")
     flags.DEFINE_integer("epochs", None, "Overrides the budget's; the schedule shrinks along.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.", lower_bound=0)
@@ -125,8 +127,9 @@ def prepare(study, name, default_data, build, shared=False, **identity):
             **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
             "backend": keras.config.backend(),
             **{"batch": study.batch, "preprocessing": study.preprocessing},
-            **{"optimizer": kept_runs.settings(optimizer), **identity},
+            **{"optimizer": kept_runs.settings(optimizer), **hardware.identity(), **identity},
         }
+        model, optimizer = hardware.fitted(model, optimizer, study.batch)
         given = None if shared else FLAGS.run_dir
         kept = kept_runs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
         folder = pathlib.Path(given or kept)
@@ -153,8 +156,9 @@ def train(run, callbacks=()):
     import zoo
     from zoo.datasets.batches import Epochs
 
-    study, batches = run.study, run.batches
-    run.progress = zoo.callbacks.Progress(run.epochs, len(batches), study.batch, "images")
+    batches = hardware.pieces(run.batches)
+    size = run.study.batch // FLAGS.accumulate
+    run.progress = zoo.callbacks.Progress(run.epochs, len(batches), size, "images")
     run.resume.track[:] = [run.progress]
     before = (run.resume.read() or {}).get("epoch")
     own = [Epochs(batches), zoo.callbacks.StopOnNaN(), run.progress]
@@ -250,7 +254,7 @@ def usual_departures(run):
         found.append(f"{run.epochs} of {study.epochs} epochs, schedule shortened")
     if FLAGS.precision != "float32":
         found.append(FLAGS.precision)
-    return found
+    return found + hardware.departures(run.model, study.batch)
 
 
 def piecewise(rates, drops, total):

@@ -1,6 +1,5 @@
 """HighwayConv2D computes the six forms with gates that see what H sees."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops

@@ -7,6 +7,8 @@ from zoo.backend.gradients import gradients_at_marks as gradients_at_marks
 from zoo.backend.guided import guided_relus as guided_relus
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.nll import nll as nll
+from zoo.backend.planned import planned_megabytes as planned_megabytes
 from zoo.backend.products import jacobian_product as jacobian_product
+from zoo.backend.remat import recomputed as recomputed
 from zoo.backend.scan import scan_layers as scan_layers
 from zoo.backend.seeding import seed_everything as seed_everything

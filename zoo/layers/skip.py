@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from zoo import gating
+from zoo import backend, gating
 
 
 class GateBias(keras.initializers.Initializer):
@@ -114,6 +114,10 @@ class Skip(keras.layers.Layer):
 
     def call(self, x):
         return self.parts(x)["y"]
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """What Keras calls in place of `call` once the block is not to keep its activations."""
+        return backend.recomputed(self, layer_call)
 
     def compute_output_shape(self, input_shape):
         return input_shape
