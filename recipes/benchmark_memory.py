@@ -5,8 +5,8 @@
 Each case runs in a process of its own. The number is the peak of the resident memory (VmHWM) during
 a step after the first, above what the process held before that step: activations, gradients and the
 backend's scratch space; the weights, the optimizer's slots and what a compiler took are not in it.
-glibc is told to give freed memory back at once, or the peak of the first step would hide the next
-one's. XLA keeps what it once had: on JAX the number is the scratch memory that it plans for a step.
+glibc and TensorFlow are told to give freed memory back at once (TensorFlow by doing without oneDNN),
+or the peak of the first step would hide the next one's. XLA keeps what it once had: on JAX the number is the scratch memory that it plans for a step.
 A ratio is to "plain" of the same run. `seconds` is the fastest of the later steps.
 
     plain        `fit` as the recipes call it
@@ -47,7 +47,9 @@ FLAGS = flags.FLAGS
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    # Read by glibc when a process starts: what is freed goes back to the system.
+    # Read when a process starts: what is freed goes back to the system, in glibc and, without
+    # oneDNN's allocator, on TensorFlow.
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     os.environ |= {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0"}
     from zoo import report
 
