@@ -5,8 +5,9 @@
 Each case runs in a process of its own. The number is the peak of the resident memory (VmHWM) during
 a step after the first, above what the process held before that step: activations, gradients and the
 backend's scratch space; the weights, the optimizer's slots and what a compiler took are not in it.
-glibc and TensorFlow are told to give freed memory back at once (TensorFlow by doing without oneDNN),
-or the peak of the first step would hide the next one's. XLA keeps what it once had: on JAX the number is the scratch memory that it plans for a step.
+glibc and TensorFlow are told to give freed memory back at once (TensorFlow does without oneDNN),
+or the peak of the first step would hide the next one's. XLA keeps what it once had: on JAX the
+number is the scratch memory that it plans for a step.
 A ratio is to "plain" of the same run. `seconds` is the fastest of the later steps.
 
     plain        `fit` as the recipes call it
