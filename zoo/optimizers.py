@@ -71,6 +71,8 @@ def accumulating(optimizer, steps):
 
     Keras counts batches where a schedule asks for its step; here a schedule counts updates, as that
     of the batch that the `steps` batches stand for. Clipping and decay are of the mean gradient.
+    What is accumulated when an epoch ends goes into the next one's first update; a batch that a
+    loss scale skips is not counted.
 
     Args:
         optimizer: One that is not built yet.
