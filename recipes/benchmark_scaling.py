@@ -13,14 +13,12 @@ forward and two backward.
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import time
 
+import numpy as np
 from absl import app, flags
-
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "f64": 8}
 
 flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of devices; each divides the batch.")
 flags.DEFINE_integer("batch", 256, "Images, over all devices.", lower_bound=1)
@@ -63,67 +61,22 @@ def in_a_process(number):
 
 def measure():
     """Operations, memory and all-reduces of one device in one step."""
-    import jax
     import keras
 
     import zoo
     from zoo import distribute
+    from zoo.backend import planned
 
-    devices = distribute.strategy("data_parallel")
+    devices, side = distribute.strategy("data_parallel"), FLAGS.image_size
     with devices.scope():
-        side = FLAGS.image_size
         model = zoo.highway_resnet50(input_shape=(side, side, 3), batch_norm=FLAGS.batch_norm)
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        optimizer.build(model.trainable_variables)
-        loss_of = keras.losses.SparseCategoricalCrossentropy()
-        split = keras.distribution.distribution().get_data_layout((FLAGS.batch, side, side, 3))
-
-        def loss(weights, rest, x, y):
-            answer, rest = model.stateless_call(weights, rest, x, training=True)
-            return loss_of(y, answer), rest
-
-        def step(weights, rest, slots, x, y):
-            (value, rest), gradient = jax.value_and_grad(loss, has_aux=True)(weights, rest, x, y)
-            weights, slots = optimizer.stateless_apply(slots, gradient, weights)
-            return value, weights, rest, slots
-
-        variables = model.trainable_variables, model.non_trainable_variables, optimizer.variables
-        mesh = split.device_mesh.backend_mesh
-        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-        x = jax.ShapeDtypeStruct((FLAGS.batch, side, side, 3), "float32", sharding=rows)
-        y = jax.ShapeDtypeStruct((FLAGS.batch,), "int32", sharding=rows)
-        told = [[_spec(jax, v.value) for v in group] for group in variables]
-        program = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*told, x, y).compile()
-    memory, cost = program.memory_analysis(), program.cost_analysis()
-    return {
-        "operations": cost["flops"],
-        "temporaries": memory.temp_size_in_bytes,
-        "arguments": memory.argument_size_in_bytes,
-        **all_reduces(program.as_text()),
-        "weights": sum(math.prod(v.shape) for v in model.trainable_variables),
-        "normalisations": sum("moving_mean" in v.path for v in model.non_trainable_variables),
-    }
-
-
-def _spec(jax, value):
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=value.sharding)
-
-
-def all_reduces(text):
-    """Number and bytes of the all-reduces of an XLA program, from its text.
-
-    >>> line = "  %r = (f32[3]{0}, f32[2,5]{1,0}) all-reduce(%a, %b), channel_id=1"
-    >>> all_reduces(line)
-    {'all_reduces': 1, 'tensors': 2, 'bytes': 52}
-    """
-    count, tensors, size = 0, 0, 0
-    for shapes in re.findall(r"= (.*?) all-reduce(?:-start)?\(", text):
-        found = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
-        count, tensors = count + 1, tensors + len(found)
-        size += sum(
-            BYTES[kind] * math.prod(int(n) for n in shape.split(",") if n) for kind, shape in found
-        )
-    return {"all_reduces": count, "tensors": tensors, "bytes": size}
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+        x = np.zeros((FLAGS.batch, side, side, 3), "float32")
+        found = planned(model, x, np.zeros(FLAGS.batch, "int32"))
+    weights = sum(math.prod(v.shape) for v in model.trainable_variables)
+    normalisations = sum("moving_mean" in v.path for v in model.non_trainable_variables)
+    return {**found, "weights": weights, "normalisations": normalisations}
 
 
 def report(number, found, seconds):

@@ -73,7 +73,7 @@ def groups_of(kind, depth, configurations, at_once, seed):
                 yield Group(kind, depth, activation, start // at_once, members)
 
 
-def identity_of(group, images, seed):
+def identity_of(group, images, seed, precision="float32"):
     """What makes a group of networks this one, for `zoo.checkpoint.open_run`.
 
     Not the number of epochs, on which no rate depends: a longer search goes on from a shorter one.
@@ -88,10 +88,11 @@ def identity_of(group, images, seed):
         "batch": BATCH,
         "seed": seed,
         "ranges": RANGES,
+        **({} if precision == "float32" else {"precision": precision}),
     }
 
 
-def train(group, resume, images, epochs, seed):
+def train(group, resume, images, epochs, seed, precision="float32"):
     """Trains a group, from its checkpoint if there is one.
 
     Args:
@@ -100,6 +101,7 @@ def train(group, resume, images, epochs, seed):
         images: `zoo.datasets.images.Images`.
         epochs: In all.
         seed: Of the order of the images.
+        precision: A dtype policy.
 
     Returns:
         Of each network: its settings, its losses epoch by epoch, and its share of the seconds.
@@ -115,6 +117,7 @@ def train(group, resume, images, epochs, seed):
         prepared = preprocessing.fit("highway_mlp", images.x_train)
         data = images.x_train, images.y_train, BATCH, seed, prepared.augment
         batches = Batches(*data, drop_remainder=True)
+        keras.config.set_dtype_policy(precision)
         keras.utils.clear_session()  # the compiled steps of the group before
         seeds, biases = zip(*((one.seed, one.gate_bias) for one in group.members), strict=True)
         shape = group.kind, group.depth, UNITS[group.kind], group.activation, seeds, biases

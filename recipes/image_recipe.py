@@ -14,6 +14,7 @@ from collections.abc import Callable
 import hardware  # beside this script
 import image_data
 import kept_runs
+import memory
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -57,6 +58,7 @@ class Study:
 def define_flags():
     """The flags that every recipe for images has."""
     image_data.define_flags()
+    hardware.define_flags()
     flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "smoke: two batches.")
     flags.DEFINE_integer("epochs", None, "Overrides the budget's; the schedule shrinks along.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.", lower_bound=0)
@@ -64,7 +66,7 @@ def define_flags():
     flags.DEFINE_string("runs", "runs", "Where recipes keep and find the networks they trained.")
     flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
     flags.DEFINE_bool("export", True, "Write a SavedModel (needs TensorFlow).")
-    hardware.define_flags()
+    memory.define_flags()
     flags.DEFINE_string("results", None, "Also append the line of results to this file.")
 
 
@@ -111,7 +113,7 @@ def prepare(study, name, default_data, build, shared=False, **identity):
 
     try:
         devices = hardware.devices()
-        devices.check_batch(study.batch)
+        devices.check_batch(study.batch // FLAGS.accumulate)
         images, prepared, batches, test, x_test = (study.data or image_data.arrays)(
             study, default_data
         )
@@ -122,6 +124,8 @@ def prepare(study, name, default_data, build, shared=False, **identity):
         with devices.scope():
             model = build(images)
             optimizer = study.optimizer(epochs * len(batches))
+            settings = kept_runs.settings(optimizer)
+            model, optimizer = memory.fitted(model, optimizer, study.batch)
             metrics = ["accuracy", *study.metrics]
             model.compile(optimizer, "sparse_categorical_crossentropy", metrics=metrics)
         identity = {
@@ -130,7 +134,7 @@ def prepare(study, name, default_data, build, shared=False, **identity):
             **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
             "backend": keras.config.backend(),
             **{"batch": study.batch, "preprocessing": study.preprocessing},
-            **{"optimizer": kept_runs.settings(optimizer), **identity},
+            **{"optimizer": settings, **memory.identity(), **identity},
         }
         given = None if shared else FLAGS.run_dir
         kept = kept_runs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
@@ -157,8 +161,9 @@ def train(run, callbacks=()):
     import zoo
     from zoo.datasets.batches import Epochs
 
-    study, batches = run.study, run.batches
-    run.progress = zoo.callbacks.Progress(run.epochs, len(batches), study.batch, "images")
+    batches = memory.pieces(run.batches)
+    size = run.study.batch // FLAGS.accumulate
+    run.progress = zoo.callbacks.Progress(run.epochs, len(batches), size, "images")
     run.resume.track[:] = [run.progress]
     before = (run.resume.read() or {}).get("epoch")
     own = [Epochs(batches), zoo.callbacks.StopOnNaN(), run.progress]
@@ -258,7 +263,7 @@ def usual_departures(run):
         found.append(f"{run.epochs} of {study.epochs} epochs, schedule shortened")
     if FLAGS.precision != "float32":
         found.append(FLAGS.precision)
-    return found
+    return found + memory.departures(run.model, study.batch)
 
 
 def piecewise(rates, drops, total):

@@ -47,6 +47,8 @@ flags.DEFINE_integer("at_once", 12, "Draws that train together, by activation.",
 flags.DEFINE_integer("seed", 0, "Of the search and of the order of images.", lower_bound=0)
 flags.DEFINE_string("run_dir", None, "Default: runs/mnist-depth-BUDGET-SEED.")
 flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoints.")
+# Not mixed_float16: a loss scale skips a step for all networks if one of them diverges.
+flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"], "")
 flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
 FLAGS = flags.FLAGS
 
@@ -71,7 +73,7 @@ def main(argv):
         folder = pathlib.Path(FLAGS.run_dir or name)
         runs = {}
         for group in groups:
-            identity = depth_search.identity_of(group, images, FLAGS.seed)
+            identity = depth_search.identity_of(group, images, FLAGS.seed, FLAGS.precision)
             room = 20 + configurations * sum(depths) // 10  # MB, all groups'
             runs[group] = open_run(folder / group.name, identity, room, anew=not FLAGS.resume)
     except (ValueError, sources.DownloadError) as error:
@@ -84,7 +86,7 @@ def main(argv):
     )
     found, done = collections.defaultdict(list), 0
     for group, resume in runs.items():
-        trained = depth_search.train(group, resume, images, epochs, FLAGS.seed)
+        trained = depth_search.train(group, resume, images, epochs, FLAGS.seed, FLAGS.precision)
         found[group.kind, group.depth] += trained
         done += len(group.members)
         print(f"{done} of {total} configurations done", flush=True)
@@ -143,6 +145,7 @@ def record(kind, depth, networks, mean, folder, images, epochs):
     if images.name != "MNIST":
         departures.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
     departures += image_data.left_out(images)
+    departures += [FLAGS.precision] * (FLAGS.precision != "float32")
     departures.append("the ranges of the search and the batch are ours: the paper does not say")
     line = report.row(
         artifact="srivastava2015/fig1",

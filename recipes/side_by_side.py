@@ -13,7 +13,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.callbacks.progress import clock
-from zoo.gating import form
+from zoo.gating import form, gate
 from zoo.initializers import GlorotUniform, KaimingNormal
 
 FORMS = {"plain": "plain", "highway": "coupled"}
@@ -82,7 +82,8 @@ class SideBySide(keras.layers.Layer):
         def initializer(shape, dtype=None):
             return ops.convert_to_tensor(values, dtype)
 
-        return self.add_weight(values.shape, initializer=initializer, name=name)
+        half = not name.startswith("last")  # the classifier's sum over classes is float32
+        return self.add_weight(values.shape, initializer=initializer, name=name, autocast=half)
 
     def call(self, x):
         w = self.stacked
@@ -92,12 +93,13 @@ class SideBySide(keras.layers.Layer):
 
         def step(x, slices):
             h = dense(x, *slices[:2], self.activation)
-            t = dense(x, *slices[2:], ops.sigmoid) if self.form.gates else None
-            return self.form.combine(h, x, t, None)
+            t = dense(x, *slices[2:], gate) if self.form.gates else None
+            return self.form.mix(h, x, t, None, self.compute_dtype)
 
         x = dense(x, w["first"], w["first_bias"], self.activation)  # (networks, batch, units)
         deep = [w[branch + end] for branch in "h" + self.form.gates for end in ("", "_bias")]
         x = backend.scan_layers(step, x, deep, self.depth - 1)
+        x = ops.cast(x, self.variable_dtype)
         logits = ops.add(ops.matmul(x, w["last"]), w["last_bias"])
         return ops.transpose(logits, (1, 0, 2))
 

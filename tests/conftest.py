@@ -32,6 +32,7 @@ def backend():
 def recipe():
     """recipes/ptb_char_lm.py as a module, its flags at their defaults."""
     if "ptb_char_lm" not in sys.modules:
+        sys.path.append(str(ROOT / "recipes"))  # it imports what stands beside it
         path = ROOT / "recipes" / "ptb_char_lm.py"
         spec = importlib.util.spec_from_file_location("ptb_char_lm", path)
         module = sys.modules["ptb_char_lm"] = importlib.util.module_from_spec(spec)

@@ -160,6 +160,17 @@ def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backen
 
 
 @pytest.mark.parametrize("name", but_slow(SMALL))
+def test_logits_are_float32_in_float16_too(name):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = made(name, classifier_activation=None)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.output.dtype == "float32"
+    assert model.layers[1].compute_dtype == "float16"
+
+
+@pytest.mark.parametrize("name", but_slow(SMALL))
 def test_a_network_is_one_flat_graph_whose_blocks_say_their_stage(name):
     model = made(name)
     assert not [layer for layer in model.layers if isinstance(layer, keras.Model)]

@@ -109,7 +109,7 @@ def test_gates_are_as_expressive_as_what_they_gate(variant):
     layer.build((None, 6))
     for gate in filter(None, (layer.transform_gate, layer.carry_gate)):
         assert [w.shape for w in gate.weights] == [w.shape for w in layer.transform.weights]
-        assert gate.activation is keras.activations.sigmoid
+        assert gate.activation is zoo.gating.gate
 
 
 def biases(layer, width=400):

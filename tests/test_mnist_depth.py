@@ -111,6 +111,19 @@ def test_a_network_that_diverges_leaves_the_others_alone(side_by_side):
     assert (losses[0], losses[2]) == (calm[0], calm[2])
 
 
+def test_bfloat16_trains_nearly_as_float32_and_classifies_in_it(side_by_side):
+    x, y = images()
+    _, exact = together(side_by_side, "highway", 5, "tanh", x, y)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model, losses = together(side_by_side, "highway", 5, "tanh", x, y)
+        assert keras.backend.standardize_dtype(model(x).dtype) == "float32"
+    finally:
+        keras.config.set_dtype_policy("float32")
+    np.testing.assert_allclose(losses, exact, rtol=4e-3)  # 8 bits; measured: 7.5e-4
+    assert losses != exact
+
+
 COUNTS = {"highway": (85_660, 136_660, 289_660, 544_660)}  # card A, summed by hand
 COUNTS["plain"] = (102_463, 153_583, 306_943, 562_543)
 

@@ -58,6 +58,7 @@ from zoo.layers.residual_block import ResidualBlock as ResidualBlock
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain
 from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual
 from zoo.layers.skip import Skip as Skip
+from zoo.memory import remat as remat
 from zoo.surgery import early_exit as early_exit
 from zoo.surgery import lesion as lesion
 from zoo.surgery import prune_blocks as prune_blocks

@@ -4,10 +4,54 @@ In the formulas h = H(x) is the transform, x the input, t = T(x) and c = C(x) th
 and carry gates.
 """
 
-from collections import namedtuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-Form = namedtuple("Form", "gates combine")
-Form.__doc__ = "`gates`: the letters of the gates it has; `combine(h, x, t, c)`: the output."
+import keras
+from keras import ops
+
+HALF = ("float16", "bfloat16")
+
+
+class Form(NamedTuple):
+    """A functional form.
+
+    Attributes:
+        gates: The letters of the gates it has.
+        combine: Its formula, of h, x, t and c.
+    """
+
+    gates: str
+    combine: Callable
+
+    def mix(self, h, x, t, c, dtype):
+        """`combine`; where there are gates, in their precision, rounded to `dtype` at the end."""
+        if not self.gates or dtype not in HALF:
+            return self.combine(h, x, t, c)
+        h, x = ops.cast(h, "float32"), ops.cast(x, "float32")
+        return ops.cast(self.combine(h, x, t, c), dtype)
+
+
+def gate(x):
+    """The sigmoid of a gate, in single precision at least.
+
+    In bfloat16 1 - T is 1 for every T below 0.002, and a deep network's gates start there.
+
+    Args:
+        x: A tensor of logits.
+
+    Returns:
+        float32 of half precision, else x's dtype.
+
+    Example:
+
+    >>> 1 - float(gate(ops.cast([-7.0], "bfloat16"))[0]) < 1
+    True
+    """
+    if keras.backend.standardize_dtype(x.dtype) in HALF:
+        x = ops.cast(x, "float32")
+    return keras.activations.sigmoid(x)
+
 
 # fmt: off
 FORMS = {

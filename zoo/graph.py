@@ -115,7 +115,7 @@ class Reader:
         x = found.pop("x")
         if mark and self.block.x is None:
             x = mark(f"x of {self.block.name}", x)
-        y = layer.form.combine(found["h"], x, found.get("t"), found.get("c"))
+        y = layer.mix(x=x, **found)
         f = found["h"] if layer.variant == "residual" else y - x  # h: without cancellation
         return {"x": x, **found, "f": f, "y": layer.finish(y)}
 

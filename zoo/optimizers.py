@@ -64,3 +64,80 @@ class CaffeSGD(keras.optimizers.SGD):
     def get_config(self):
         own = {"decay": self.decay, "last_decay": self.last_decay, "bias_rate": self.bias_rate}
         return {**super().get_config(), **own, "decay_all": self.decay_all}
+
+
+def accumulating(optimizer, steps):
+    """An optimizer like `optimizer` that updates once for every `steps` batches, by their mean.
+
+    Keras counts batches where a schedule asks for its step; here a schedule counts updates, as that
+    of the batch that the `steps` batches stand for. Clipping and decay are of the mean gradient.
+    What is accumulated when an epoch ends goes into the next one's first update; a batch that a
+    loss scale skips is not counted.
+
+    Args:
+        optimizer: One that is not built yet.
+        steps: Batches of an update; 1 gives `optimizer` itself.
+
+    Returns:
+        A Keras optimizer.
+
+    Raises:
+        ValueError: if `steps` is not positive, or the optimizer is built or accumulates already.
+
+    Example:
+
+    >>> optimizer = accumulating(keras.optimizers.SGD(1.0), 2)
+    >>> weight = keras.Variable([0.0])
+    >>> for gradient in (1.0, 3.0):
+    ...     optimizer.apply([keras.ops.array([gradient])], [weight])
+    >>> keras.ops.convert_to_numpy(weight).tolist()
+    [-2.0]
+    """
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"`steps` must be a positive integer. Received: steps={steps!r}")
+    if optimizer.built or optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            f"Expected a new optimizer that does not accumulate. Received: {optimizer!r}, built="
+            f"{optimizer.built}, gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}. Make another one."
+        )
+    if steps == 1:
+        return optimizer
+    new = type(optimizer).from_config(
+        {**optimizer.get_config(), "gradient_accumulation_steps": steps}
+    )
+    rate = optimizer._learning_rate  # `learning_rate` is the schedule's present value
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        new.learning_rate = EveryNth(rate, steps)
+    return new
+
+
+@keras.saving.register_keras_serializable("zoo")
+class EveryNth(keras.optimizers.schedules.LearningRateSchedule):
+    """`schedule`, which takes a step where the optimizer takes `steps`.
+
+    Args:
+        schedule: A Keras schedule.
+        steps: A positive integer.
+
+    Example:
+
+    >>> halved = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.5])
+    >>> [float(EveryNth(halved, 2)(step)) for step in range(6)]
+    [1.0, 1.0, 1.0, 1.0, 0.5, 0.5]
+    """
+
+    def __init__(self, schedule, steps):
+        self.schedule, self.steps = schedule, steps
+
+    def __call__(self, step):
+        return self.schedule(keras.ops.floor_divide(step, self.steps))
+
+    def get_config(self):
+        schedule = keras.optimizers.schedules.serialize(self.schedule)
+        return {"schedule": schedule, "steps": self.steps}
+
+    @classmethod
+    def from_config(cls, config):
+        schedule = keras.optimizers.schedules.deserialize(config["schedule"])
+        return cls(schedule, config["steps"])

@@ -7,7 +7,9 @@ from zoo.backend.gradients import gradients_at_marks as gradients_at_marks
 from zoo.backend.guided import guided_relus as guided_relus
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.nll import nll as nll
+from zoo.backend.planned import planned as planned
 from zoo.backend.products import jacobian_product as jacobian_product
+from zoo.backend.remat import recomputed as recomputed
 from zoo.backend.replicas import all_rows as all_rows
 from zoo.backend.replicas import num_replicas as num_replicas
 from zoo.backend.replicas import own_rows as own_rows

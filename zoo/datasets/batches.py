@@ -132,6 +132,56 @@ class RecordBatches(keras.utils.PyDataset):
         return x.numpy(), y.numpy()
 
 
+class MicroBatches(keras.utils.PyDataset):
+    """Each batch of `batches` in `parts` pieces, for an optimizer that accumulates.
+
+    The examples, their order and their augmentation are those of the whole batches, so that the
+    mean of the pieces' gradients is the whole batch's (batch normalisation apart), and an epoch
+    ends with a whole batch. See `zoo.optimizers.accumulating`.
+
+    Args:
+        batches: `Batches` or `RecordBatches`.
+        parts: Pieces of a batch; must divide its size.
+
+    Raises:
+        ValueError: if `parts` is not positive, or does not divide a batch.
+
+    Example:
+
+    >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
+    >>> [x.tolist() for x, y in MicroBatches(batches, 2)]
+    [[0.0, 1.0], [2.0, 3.0]]
+    """
+
+    def __init__(self, batches, parts):
+        super().__init__()
+        if not isinstance(parts, int) or parts < 1:
+            raise ValueError(f"`parts` must be a positive integer. Received: parts={parts!r}")
+        self.batches, self.parts = batches, parts
+        self._at, self._batch = None, None
+
+    def set_epoch(self, epoch):
+        """From now on the batches are those of `epoch`, counted from 0."""
+        self.batches.set_epoch(epoch)
+        self._at = None
+
+    def __len__(self):
+        return self.parts * len(self.batches)
+
+    def __getitem__(self, index):
+        whole, part = divmod(index, self.parts)
+        if whole != self._at:
+            self._at, self._batch = whole, self.batches[whole]
+        num = len(self._batch[0])
+        if num % self.parts:
+            raise ValueError(
+                f"`parts` must divide every batch. Received: parts={self.parts}, a batch of {num}. "
+                f"Choose a divisor of the batch, and `drop_remainder=True`."
+            )
+        each = num // self.parts
+        return tuple(v[part * each : (part + 1) * each] for v in self._batch)
+
+
 class Epochs(keras.callbacks.Callback):
     """Tells batches the epoch, whichever `fit` starts with: `Resume` may come before or after.
 

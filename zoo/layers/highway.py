@@ -2,6 +2,7 @@
 
 import keras
 
+from zoo.gating import gate
 from zoo.layers.skip import GateBias, Skip
 
 
@@ -63,7 +64,7 @@ class Highway(Skip):
         """The arguments that Keras's layers for every branch share; see `Skip.branch`."""
         draw = self.bias_initializer.clone()
         return {
-            "activation": self.activation if bias is None else "sigmoid",
+            "activation": self.activation if bias is None else gate,
             "kernel_initializer": self.kernel_initializer.clone(),
             "bias_initializer": draw if bias is None else GateBias(bias, draw),
             "dtype": self.dtype_policy,

@@ -75,10 +75,15 @@ class HighwayDenseStack(Highway):
             pairs = zip(slices[::2], slices[1::2], strict=True)
             named = zip(branches.items(), pairs, strict=True)
             found = {letter: branch.call(x, *pair) for (letter, branch), pair in named}
-            return self.form.combine(found["h"], x, found.get("t"), found.get("c"))
+            return self.mix(found.pop("h"), x, **found)
 
+        if self._remat_mode:
+            step = keras.remat(step)  # layer by layer: what is kept is each layer's input
         weights = [w for branch in branches.values() for w in (branch.kernel, branch.bias)]
         return backend.scan_layers(step, x, weights, self.depth, with_states)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        return layer_call  # `scan` sees to it
 
     def to_layers(self):
         """New, built `HighwayDense` layers with these weights, named after this layer.

@@ -2,6 +2,7 @@
 
 import keras
 
+from zoo.gating import gate
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization
 from zoo.layers.skip import GateBias, Skip
@@ -166,7 +167,7 @@ class ResidualBlock(Skip):
                 closes = not last or (self.closing_relu and bias is None)
                 layers += [conv, *norm, *([relu] if closes else [])]
         if bias is not None:
-            sigmoid = keras.layers.Activation("sigmoid", dtype=self.dtype_policy, name="sigmoid")
+            sigmoid = keras.layers.Activation(gate, dtype=self.dtype_policy, name="sigmoid")
             layers.append(sigmoid)
         return Branch(layers, dtype=self.dtype_policy, name=name)
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from zoo import gating
+from zoo import backend, gating
 
 
 class GateBias(keras.initializers.Initializer):
@@ -93,7 +93,11 @@ class Skip(keras.layers.Layer):
 
     def combine(self, x, h, t=None, c=None):
         """y of what is carried and of what the branches made; no weight is read."""
-        return self.finish(self.form.combine(h, x, t, c))
+        return self.finish(self.mix(h, x, t, c))
+
+    def mix(self, h, x, t=None, c=None):
+        """The form's y; with gates it is float32 inside, and only the result half precision."""
+        return self.form.mix(h, x, t, c, self.compute_dtype)
 
     def finish(self, y):
         """What follows the combination inside of the block: nothing, here."""
@@ -110,6 +114,10 @@ class Skip(keras.layers.Layer):
 
     def call(self, x):
         return self.parts(x)["y"]
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """What Keras calls in place of `call` once the block is not to keep its activations."""
+        return backend.recomputed(self, layer_call)
 
     def compute_output_shape(self, input_shape):
         return input_shape
