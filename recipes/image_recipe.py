@@ -159,9 +159,10 @@ def epochs_of(study, num_train):
 def train(run, callbacks=()):
     """One call of `fit`, which goes on where a killed one was."""
     import zoo
+    from zoo.datasets.ahead import Ahead
     from zoo.datasets.batches import Epochs
 
-    batches = memory.pieces(run.batches)
+    batches = Ahead(memory.pieces(run.batches))
     size = run.study.batch // FLAGS.accumulate
     run.progress = zoo.callbacks.Progress(run.epochs, len(batches), size, "images")
     run.resume.track[:] = [run.progress]
