@@ -14,6 +14,8 @@ import pathlib
 from absl import app, flags
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "benchmark_scaling.jsonl"
+SCALING = RESULTS.parents[1] / "SCALING.md"
+MARKS = "<!-- made by scaling_model.py -->", "<!-- end -->"
 NUMBERS = (1, 8, 64, 512)
 BATCH = 256  # Greff et al. (2017) after fb.resnet.torch
 HEAD = (
@@ -27,14 +29,27 @@ flags.DEFINE_float("inside", 450, "GB/s of an accelerator to the others of its h
 flags.DEFINE_float("between", 50, "GB/s of an accelerator to those of other hosts; 400 Gb/s.")
 flags.DEFINE_integer("per_host", 8, "Accelerators in a host.")
 flags.DEFINE_float("latency", 5, "Microseconds of a message; an all-reduce has log2 n; assumed.")
+flags.DEFINE_bool("write", False, "Also put the tables into SCALING.md.")
 FLAGS = flags.FLAGS
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    for title, batch in (("The paper's batch", lambda n: BATCH), ("32 images each", grown)):
-        print(f"{title}:\n\n{table(batch)}\n")
+    text = tables()
+    print(text)
+    if FLAGS.write:
+        before, rest = SCALING.read_text(encoding="utf-8").split(MARKS[0])
+        whole = f"{before}{MARKS[0]}\n{text}{MARKS[1]}{rest.split(MARKS[1])[1]}"
+        from zoo.files import replace
+
+        replace(SCALING, lambda path: path.write_text(whole, encoding="utf-8"))
+
+
+def tables():
+    """Markdown: the paper's batch, and one that grows along."""
+    kinds = (("The paper's batch of 256", lambda n: BATCH), ("32 images each", grown))
+    return "".join(f"{title}:\n\n{table(batch)}\n\n" for title, batch in kinds)
 
 
 def grown(number):
