@@ -118,6 +118,10 @@ def test_a_model_from_elsewhere_and_a_batch_that_does_not_split_are_refused():
         with devices.scope():
             model = small()
         distribute.strategy("one").fit(model, np.ones((8, 2)), np.ones((8, 1)))
+    with devices.scope():
+        model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    with pytest.raises(ValueError, match="accumulates.*Received: gradient_accumulation_steps=2"):
+        devices.fit(model, np.ones((8, 2)), np.ones((8, 1)))
     devices.num_replicas = 3
     x, y = np.ones((8, 2)), np.ones((8, 1))
     for given in ((Batches(x, y, 4, shuffle=False),), (x, y, 4), (x[:7], y[:7], 3)):

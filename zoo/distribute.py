@@ -106,6 +106,7 @@ class Strategy:
         if self.native is None:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
         self._check_batches(x, batch_size, validation_data)
+        self._check_optimizer(model.optimizer)
         with as_one(model):
             if self.name == "multiworker":
                 if y is not None and options.get("shuffle") is False:
@@ -133,6 +134,16 @@ class Strategy:
             raise ValueError(
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "
                 f"{model.name!r}, which was not. Build and compile it in `with devices.scope():`."
+            )
+
+    def _check_optimizer(self, optimizer):
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        if on_tensorflow and getattr(optimizer, "gradient_accumulation_steps", None):
+            raise ValueError(
+                f"On TensorFlow an optimizer that accumulates gradients cannot be shared by "
+                f"devices: its update is a branch, in which replicas cannot meet. Received: "
+                f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} and the "
+                f'strategy {self.name!r}. Use more devices, the strategy "one", or JAX.'
             )
 
     def check_batch(self, size, what="a batch"):
