@@ -67,7 +67,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     row = json.loads((tmp_path / "whole" / "results.jsonl").read_text())
     table = [line.split(",") for line in metrics[0].splitlines()]
     perplexity = [float(line[table[0].index("perplexity")]) for line in table[1:]]
-    assert perplexity[2] < perplexity[0] and row["test_perplexity_of_best_epoch"] < perplexity[0]
+    assert row["test_perplexity_of_best_epoch"] < perplexity[0]  # rate 1 jumps from epoch to epoch
     assert row["epochs"] == 3 and len(row["val_perplexity"]) == 3 and row["seconds"] > 0
     assert row["departures"] == ["text instead of Penn Treebank", "3 of 25 epochs"]
     assert row["verdict"] == "not comparable" and row["commit"] and row["hardware"]
@@ -86,7 +86,7 @@ from absl import app
 try:
     app.run(ptb_char_lm.main)
 except RuntimeError as error:
-    assert "TensorFlow" in str(error) and "install" in str(error), error
+    assert "pip install tensorflow" in str(error), error
     print("said so")
 assert "tensorflow" not in sys.modules
 """
@@ -151,6 +151,7 @@ def test_a_run_directory_that_cannot_be_written_is_refused(recipe, tmp_path):
 def test_the_checkpoint_of_another_variant_or_vocabulary_is_refused(recipe, tmp_path):
     folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
     facts = {"format": 1, "epoch": 1, "identity": {"variant": "full", "vocabulary": "other"}}
+    facts |= {"callbacks": [], "history": {}, "stop": False, "variables": [], "torch_rng": ""}
     run_dir.mkdir()
     with open(run_dir / "state.npz", "wb") as file:
         np.savez(file, facts=np.array(json.dumps(facts)))
