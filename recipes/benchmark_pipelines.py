@@ -103,6 +103,7 @@ def measure(batches, model):
         found["model"].append((time.perf_counter() - begin) / fewer)
         train = seconds_of(ahead, next(epochs), lambda batch: model.train_on_batch(*batch), fewer)
         found["both"].append(train)
+        ahead.set_epoch(next(epochs))  # waits for what is being made
         for key, source in (("device_in_turn", batches), ("device_ahead", ahead)):
             work = functools.partial(sleep, alone)
             seconds = seconds_of(source, next(epochs), work, FLAGS.steps)

@@ -6,11 +6,13 @@ A recipe imports it from beside itself.
 import functools
 import pathlib
 import tempfile
+import zlib
 
 from absl import flags
 
 FLAGS = flags.FLAGS
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
+chosen = []  # what `devices` found
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -23,31 +25,52 @@ def define_flags():
     flags.DEFINE_enum("precision", "float32", PRECISIONS, "")
 
 
-@functools.cache
-def devices():
+def devices(batch=None):
     """The `zoo.distribute.Strategy` of this process; ask before anything is computed.
+
+    Args:
+        batch: Examples of a batch, which --strategy=auto must be able to split.
 
     Raises:
         ValueError: if the backend or the machine has no such thing.
     """
     from zoo import distribute
 
-    found = distribute.strategy(FLAGS.strategy)
-    if found.num_replicas > 1:
-        print(f"{found.num_replicas} replicas: {found.name}", flush=True)
-    return found
+    if not chosen:
+        chosen.append(distribute.strategy(FLAGS.strategy))
+        if chosen[0].num_replicas > 1:
+            print(f"{chosen[0].num_replicas} replicas: {chosen[0].name}", flush=True)
+    if batch and FLAGS.strategy == "auto" and batch % chosen[0].num_replicas:
+        print(f"{chosen[0].num_replicas} devices cannot split {batch} examples: one device.")
+        chosen[0] = distribute.strategy("one")
+    return chosen[0]
 
 
 def folder_for(path):
     """`path`, or for a worker that is not the chief a folder that is forgotten."""
-    if devices().is_chief:
-        return pathlib.Path(path)
-    return pathlib.Path(_forgotten().name)
+    path = pathlib.Path(path)
+    return path if devices().is_chief else _forgotten(str(path.resolve()))
 
 
 @functools.cache
-def _forgotten():
+def _forgotten(path):
+    folder = pathlib.Path(_temporary().name) / str(zlib.crc32(path.encode()))
+    folder.mkdir()
+    return folder
+
+
+@functools.cache
+def _temporary():
     return tempfile.TemporaryDirectory(prefix="zoo-worker-")
+
+
+def append(folder, line):
+    """Writes a line of results to `folder` and to --results, if this process writes."""
+    from zoo import report
+
+    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
+        if devices().is_chief:
+            report.append(path, line)
 
 
 def told():

@@ -112,11 +112,11 @@ def prepare(study, name, default_data, build, shared=False, **identity):
     from zoo.datasets.connection import DownloadError
 
     try:
-        devices = hardware.devices()
-        devices.check_batch(study.batch // FLAGS.accumulate)
+        devices = hardware.devices(study.batch // FLAGS.accumulate)
         images, prepared, batches, test, x_test = (study.data or image_data.arrays)(
             study, default_data
         )
+        devices.check_data(memory.pieces(batches), validation=test)
         epochs = epochs_of(study, len(images.x_train))
         keras.config.set_dtype_policy(FLAGS.precision)
         zoo.seed_everything(FLAGS.seed)
@@ -231,10 +231,9 @@ def finish(run, name, config, paper, departures, **more):
         **more,
     )
     line |= hardware.told()
+    hardware.append(run.folder, line)
     if not hardware.devices().is_chief:
         return line
-    for path in filter(None, [run.folder / "results.jsonl", FLAGS.results]):
-        report.append(path, line)
     print(
         f"{metric.replace('_', ' ')} on {run.images.name}: {scores[-1]:.2f} % after epoch "
         f"{run.epochs}, {best(scores):.2f} % after epoch {line['best_epoch']}; all in {run.folder}"

@@ -7,6 +7,7 @@ import pathlib
 import time
 
 import figures  # beside this script
+import hardware
 import imagenet_data
 import numpy as np
 from absl import flags
@@ -145,8 +146,7 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
         by_stage=[[[round(r["mean"], 5), round(r["std"], 5)] for r in stage] for stage in stages],
         unit=unit,
     )
-    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
-        report.append(path, line)
+    hardware.append(folder, line)
     print(
         f"{name}: estimation error of the last stage {mean:.4f} +- {std:.4f}; patches of unit "
         f"{unit}; figures in {folder}"

@@ -24,6 +24,7 @@ import pathlib
 import sys
 
 import figures  # beside this script
+import hardware
 import image_recipe
 import imagenet_data
 import imagenet_inspect
@@ -62,6 +63,7 @@ def main(argv):
     try:
         if FLAGS.trained:
             return imagenet_inspect.of_file(FLAGS.trained)
+        hardware.devices()  # before TensorFlow reads
         fed = imagenet_data.feed(
             imagenet_data.setting("image_size"), imagenet_data.setting("batch")
         )
@@ -77,7 +79,8 @@ def main(argv):
     for network in FLAGS.networks:
         FLAGS.run_dir = str(folder / network)
         failed += one(network, fed)
-        draw_curves(folder, "top1" if fed.images.classes < 6 else "top5", fed.images.name)
+        if hardware.devices().is_chief:
+            draw_curves(folder, "top1" if fed.images.classes < 6 else "top5", fed.images.name)
     if failed:
         sys.exit("\n".join(failed))
 

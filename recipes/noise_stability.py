@@ -15,10 +15,10 @@ residual block 0.20.
 results.jsonl.
 """
 
-import pathlib
 import time
 
 import figures  # beside this script
+import hardware
 import image_recipe  # beside this script
 import numpy as np
 import plain_nets  # beside this script
@@ -40,10 +40,11 @@ def main(argv):
     import zoo
 
     asked = plain_nets.asked()
-    folder = pathlib.Path(FLAGS.run_dir or f"runs/noise-stability-{plain_nets.short(asked)}")
+    given = FLAGS.run_dir or f"runs/noise-stability-{plain_nets.short(asked)}"
     tables, flows, features = {}, {}, {}
     for network, depth in asked:
         name, run = f"{network}{depth}", plain_nets.prepare(network, depth)
+        folder = hardware.folder_for(given)
         folder.mkdir(parents=True, exist_ok=True)
         first = dominance(run)
         image_recipe.train(run)
@@ -132,8 +133,7 @@ def write(run, folder, **facts):
     usual = {"config": {}, "seeds": [FLAGS.seed], "data": run.images.name, "epochs": run.epochs}
     usual |= {"budget": FLAGS.budget, "departures": departures, "verdict": "not comparable"}
     line = report.row(**{**usual, **facts})
-    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
-        report.append(path, line)
+    hardware.append(folder, line)
 
 
 def compare(run, flows, folder):

@@ -17,10 +17,9 @@ both starts: risk, and its difference), and losses.csv (Tables 1, 2, 4 and 5). T
 in --runs, each with what highway_conv.py leaves.
 """
 
-import pathlib
-
 import divergence  # beside this script
 import figures
+import hardware
 import image_recipe
 import numpy as np
 import plain_nets
@@ -62,10 +61,11 @@ FLAGS = flags.FLAGS
 def main(argv):
     image_recipe.check(argv)
     asked = plain_nets.asked()
-    folder = pathlib.Path(FLAGS.run_dir or f"runs/plain-vs-residual-{plain_nets.short(asked)}")
+    given = FLAGS.run_dir or f"runs/plain-vs-residual-{plain_nets.short(asked)}"
     losses, histories = [], {}
     for network, depth in asked:
         run = plain_nets.prepare(network, depth)
+        folder = hardware.folder_for(given)
         folder.mkdir(parents=True, exist_ok=True)
         losses.append(one(run, network, depth, folder))
         histories[network, depth] = run.resume.read()["history"]["history"]

@@ -72,7 +72,7 @@ def main(argv):
 
     size = FLAGS.size or ("large" if FLAGS.budget == "paper" else "small")
     try:
-        devices = hardware.devices()
+        devices = hardware.devices(BATCH)
         devices.check_batch(BATCH)
         corpus = find_corpus(ptb, text)
         if FLAGS.budget == "smoke":
@@ -229,8 +229,7 @@ def finish(model, corpus, epochs, size, run_dir, resume, seconds):
         val_perplexity=[round(value, 3) for value in history["val_perplexity"]],
         **hardware.told(),
     )
-    for path in filter(None, [run_dir / "results.jsonl", FLAGS.results]):
-        report.append(path, line)
+    hardware.append(run_dir, line)
     print(f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {best:.2f} with the")
     print(
         f"weights of epoch {line['best_epoch']}, the best on the validation text; all in {run_dir}"

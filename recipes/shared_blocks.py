@@ -23,6 +23,7 @@ import math
 import pathlib
 
 import figures  # beside this script
+import hardware
 import image_data
 import image_recipe
 import refinement_figures
@@ -66,7 +67,7 @@ def main(argv):
     folder = pathlib.Path(FLAGS.run_dir or given)
     wanted = {*FLAGS.networks, *(ABLATION if FLAGS.ablation else ())}
     found = {network: one(network, folder) for network in NETWORKS if network in wanted}
-    draw(folder, found)
+    draw(hardware.folder_for(folder), found)
 
 
 def one(network, folder):

@@ -57,6 +57,20 @@ def test_two_epochs_and_two_resumed_equal_four(tmp_path):
     assert seen == history
 
 
+class StopAfterTwo(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+
+
+def test_a_run_that_was_stopped_stays_stopped(tmp_path):
+    stopped = dropout_model()
+    history = fit(stopped, 5, StopAfterTwo(), Resume(tmp_path / "state.npz"))
+    resumed = dropout_model(seed=1)
+    assert fit(resumed, 5, StopAfterTwo(), Resume(tmp_path / "state.npz")) == history
+    np.testing.assert_equal(state(resumed), state(stopped))
+    assert len(history["loss"]) == 2
+
+
 def test_tracked_callbacks_go_on_where_they_were(tmp_path):
     first, second = Counter(), Counter()
     fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))

@@ -124,6 +124,11 @@ def test_a_model_from_elsewhere_and_a_batch_that_does_not_split_are_refused():
         devices.fit(model, np.ones((8, 2)), np.ones((8, 1)))
     devices.num_replicas = 3
     x, y = np.ones((8, 2)), np.ones((8, 1))
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    with devices.scope():
+        model.compile(scaled, "mse")
+    with pytest.raises(ValueError, match="mixed_float16.*Use mixed_bfloat16"):
+        devices.fit(model, x[:6], y[:6], 3)
     for given in ((Batches(x, y, 4, shuffle=False),), (x, y, 4), (x[:7], y[:7], 3)):
         with pytest.raises(ValueError, match="3 devices can split evenly. Received: [14] example"):
             devices.fit(model, *given)
@@ -188,6 +193,18 @@ def test_a_recipe_trains_on_two_devices(tmp_path, pictures):
     assert "2 replicas: data_parallel" in output and "test accuracy" in output
     (line,) = map(json.loads, (tmp_path / "run" / "results.jsonl").read_text().splitlines())
     assert line["strategy"] == "data_parallel, 2"
+
+
+@on_tensorflow
+@pytest.mark.slow
+def test_two_workers_end_where_one_device_does(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    said = []
+    command = [str(ROOT / "tests" / "replicas.py"), "multiworker"]
+    assert launch.run(command, workers=2, restarts=0, say=said.append) == 0, "\n".join(said)
+    found = [json.loads(line[4:]) for line in said if line[4:5] == "{"]
+    assert len(found) == 2 and max(found[0].values()) < 1e-5, found
+    assert found[0] == found[1]  # both workers measure the same
 
 
 @on_tensorflow

@@ -96,9 +96,16 @@ class Resume(keras.callbacks.Callback):
             torch.set_rng_state(torch.tensor(list(rng), dtype=torch.uint8))
         self.history = facts["history"]  # Keras clears its History after this hook
         self.model._initial_epoch = facts["epoch"]
-        self.model.stop_training = facts["stop"]
+        if facts["stop"]:  # Keras would look at `stop_training` behind one more batch only
+            self.model._initial_epoch = self.params["epochs"]
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._restore_history()
+
+    def on_train_end(self, logs=None):
+        self._restore_history()  # no epoch was left
+
+    def _restore_history(self):
         if self.history:
             history = self.model.history
             history.epoch[:] = self.history["epoch"]

@@ -33,7 +33,8 @@ def strategy(name="auto", devices=None, layout=None, shards=None):
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalisations, state of `CarryLSTM`) but for the order of sums,
-    and, on TensorFlow, for the masks of dropout. "multiworker" must be asked for before
+    and, on TensorFlow, for the masks of dropout. TensorFlow's several devices take neither
+    mixed_float16 nor accumulated gradients. "multiworker" must be asked for before
     TensorFlow computes anything.
 
     Args:
@@ -105,7 +106,7 @@ class Strategy:
         self._check_model(model)
         if self.native is None:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
-        self._check_batches(x, batch_size, validation_data)
+        self.check_data(x, batch_size, validation_data)
         self._check_optimizer(model.optimizer)
         with as_one(model):
             if self.name == "multiworker":
@@ -137,8 +138,16 @@ class Strategy:
             )
 
     def _check_optimizer(self, optimizer):
-        on_tensorflow = keras.backend.backend() == "tensorflow"
-        if on_tensorflow and getattr(optimizer, "gradient_accumulation_steps", None):
+        if keras.backend.backend() != "tensorflow":
+            return
+        if hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1:
+            raise ValueError(
+                f"On TensorFlow, Keras scales the loss by what one replica sees; the overflow of "
+                f"another one is applied, or waited for. Received: an optimizer that scales the "
+                f"loss, as of mixed_float16, and the strategy {self.name!r}. Use mixed_bfloat16, "
+                f'the strategy "one", or JAX.'
+            )
+        if getattr(optimizer, "gradient_accumulation_steps", None):
             raise ValueError(
                 f"On TensorFlow an optimizer that accumulates gradients cannot be shared by "
                 f"devices: its update is a branch, in which replicas cannot meet. Received: "
@@ -159,8 +168,22 @@ class Strategy:
                 f'of them is the strategy "one"), or drop the remainder.'
             )
 
-    def _check_batches(self, x, batch_size, validation):
-        """Each part of a batch must have as many examples; of iterables nobody knows before."""
+    def check_data(self, x, batch_size=None, validation=None):
+        """Raises unless batches can be split evenly; of iterables nobody knows before.
+
+        Args:
+            x, batch_size, validation: As of `fit`, `validation` its `validation_data`.
+
+        Raises:
+            ValueError: if they cannot, or workers cannot read `validation`.
+        """
+        readable = validation is None or isinstance(validation, keras.utils.PyDataset)
+        if self.name == "multiworker" and not readable:
+            raise ValueError(
+                f'With "multiworker", `validation_data` must be a `keras.utils.PyDataset`, which '
+                f"all workers read alike. Received: {type(validation).__name__}. "
+                f"`zoo.datasets.batches.Batches` makes one of arrays."
+            )
         sizes = {"a batch": _sizes(x, batch_size)}
         if self.name in NEVER_RAGGED:
             given = validation[0] if isinstance(validation, tuple) else validation
@@ -172,8 +195,8 @@ class Strategy:
 
 def _sizes(x, batch_size):
     """Examples of the first and of the last batch; none where that cannot be known."""
-    if isinstance(x, keras.utils.PyDataset):
-        return {len(keras.tree.flatten(x[index])[0]) for index in (0, len(x) - 1)}
+    if isinstance(x, keras.utils.PyDataset):  # of a stream the last batch is behind all others
+        return getattr(x, "batch_sizes", None) or {len(keras.tree.flatten(x[0])[0])}
     if not _is_arrays(x):
         return set()
     count, batch_size = len(keras.tree.flatten(x)[0]), batch_size or 32
@@ -184,9 +207,15 @@ def _first(x, y, batch_size):
     """The first batch."""
     if isinstance(x, keras.utils.PyDataset):
         return x[0]
-    if not _is_arrays(x):
-        return next(iter(x))
-    return keras.tree.map_structure(lambda v: v[: batch_size or 32], (x, y))
+    if _is_arrays(x):
+        parts = (x,) if y is None else (x, y)
+        return keras.tree.map_structure(lambda v: v[: batch_size or 32], parts)
+    if iter(x) is x:
+        raise ValueError(
+            f"Expected data that can be read again. Received: {type(x).__name__}, whose first "
+            f"batch would be lost. Give a `keras.utils.PyDataset` or a `tf.data.Dataset`."
+        )
+    return next(iter(x))
 
 
 def _is_arrays(x):

@@ -56,7 +56,7 @@ def run(command, workers, restarts=3, say=None):
     """
     say = say or (lambda line: print(line, flush=True))
     for attempt in range(restarts + 1):
-        codes = once(command, workers, say)
+        codes = once(command if attempt == 0 else resuming(command), workers, say)
         failed = [code for code in codes if code]
         if not failed:
             return 0
@@ -67,6 +67,15 @@ def run(command, workers, restarts=3, say=None):
         more = "starting all again" if attempt < restarts else f"given up after {restarts} restarts"
         say(f"Exit status of {told}: {more}.")
     return next((code for code in failed if code > 0), 1)
+
+
+def resuming(command):
+    """Without the flags that would forget the checkpoint again.
+
+    >>> resuming(["train.py", "--resume=false", "--noresume", "--epochs=3"])
+    ['train.py', '--epochs=3']
+    """
+    return [word for word in command if word not in ("--resume=false", "--noresume")]
 
 
 def once(command, workers, say):

@@ -33,7 +33,7 @@ def _clipped_whole(optimizer):
     clip, add = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients
 
     def add_and_clip(gradients):
-        pairs = add([*zip(gradients, optimizer._trainable_variables, strict=True)])
+        pairs = add([(gradient, None) for gradient in gradients])
         return clip([gradient for gradient, _ in pairs])
 
     object.__setattr__(optimizer, "_clip_gradients", add_and_clip)

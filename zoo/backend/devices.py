@@ -16,7 +16,7 @@ INSTEAD = {
     (
         "jax",
         "multiworker",
-    ): "data_parallel after keras.distribution.initialize(...) in each process",
+    ): "data_parallel on one machine, or KERAS_BACKEND=tensorflow",
     ("tensorflow", "data_parallel"): "mirrored, tpu or multiworker",
     ("tensorflow", "model_parallel"): "KERAS_BACKEND=jax, which can divide variables",
 }
@@ -89,7 +89,13 @@ def _tensorflow(name, devices):
                 "workers on this machine with `python -m zoo.launch --workers 2 SCRIPT ...`, on "
                 "several with your scheduler."
             )
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except RuntimeError as error:
+            raise ValueError(
+                f"Expected to be asked for workers before TensorFlow computes. Received: {error} "
+                f"Call `zoo.distribute.strategy` first."
+            ) from error
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
         tf.config.experimental_connect_to_cluster(resolver)

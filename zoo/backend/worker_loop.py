@@ -46,7 +46,12 @@ def fit_workers(strategy, model, batches, epochs, validation=None, callbacks=(),
     with strategy.scope():
         model._symbolic_build(data_batch=batches[0])
     callbacks = keras.callbacks.CallbackList(
-        [*callbacks], add_history=True, model=model, epochs=epochs, steps=len(batches), verbose=0
+        [*(callbacks or ())],
+        add_history=True,
+        model=model,
+        epochs=epochs,
+        steps=len(batches),
+        verbose=0,
     )
     model.stop_training = False
     callbacks.on_train_begin()
@@ -58,6 +63,8 @@ def fit_workers(strategy, model, batches, epochs, validation=None, callbacks=(),
             callbacks.on_train_batch_begin(index)
             steps["train"](spread(batches[index]))
             callbacks.on_train_batch_end(index, results() if index % look == 0 else {})
+            if model.stop_training:
+                break
         logs = results()
         if validation is not None:
             model.reset_metrics()
@@ -72,6 +79,7 @@ def fit_workers(strategy, model, batches, epochs, validation=None, callbacks=(),
         callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
+    model.optimizer.finalize_variable_values(model.trainable_weights)
     callbacks.on_train_end(logs)
     results()  # a meeting: what the chief has written is there for all
     return model.history

@@ -1,6 +1,7 @@
 """The next batch is made while the device works on this one."""
 
 import concurrent.futures
+import threading
 
 import keras
 
@@ -29,26 +30,33 @@ class Ahead(keras.utils.PyDataset):
         super().__init__()
         self.batches = batches
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")
-        self._index, self._next = None, None
+        self._lock, self._index, self._next = threading.Lock(), None, None
 
     def set_epoch(self, epoch):
         """From now on the batches are those of `epoch`, counted from 0."""
-        self._forget()
-        self.batches.set_epoch(epoch)
+        with self._lock:
+            self._forget()
+            self.batches.set_epoch(epoch)
 
     def __len__(self):
         return len(self.batches)
 
+    @property
+    def batch_sizes(self):
+        """The numbers of examples that a batch may have."""
+        return self.batches.batch_sizes
+
     def __getitem__(self, index):
-        if index != self._index:
-            self._forget()
-            self._next = self._thread.submit(self.batches.__getitem__, index)
-        batch = self._next.result()  # raises what the thread raised
-        self._index = self._next = None
-        if index + 1 < len(self):
-            self._index = index + 1
-            self._next = self._thread.submit(self.batches.__getitem__, index + 1)
-        return batch
+        with self._lock:  # tf.data asks from threads of its own
+            if index != self._index:
+                self._forget()
+                self._next = self._thread.submit(self.batches.__getitem__, index)
+            batch = self._next.result()  # raises what the thread raised
+            self._index = self._next = None
+            if index + 1 < len(self):
+                self._index = index + 1
+                self._next = self._thread.submit(self.batches.__getitem__, index + 1)
+            return batch
 
     def _forget(self):
         if self._next is not None:

@@ -67,6 +67,11 @@ class Batches(keras.utils.PyDataset):
     def __len__(self):
         return self._length
 
+    @property
+    def batch_sizes(self):
+        """The numbers of examples that a batch may have."""
+        return {min(self.batch_size, len(self.x) - i * self.batch_size) for i in (0, len(self) - 1)}
+
     def __getitem__(self, index):
         if not 0 <= index < len(self):
             raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
@@ -118,6 +123,11 @@ class RecordBatches(keras.utils.PyDataset):
     def __len__(self):
         return self.arguments[1]
 
+    @property
+    def batch_sizes(self):
+        """The numbers of examples that a batch may have."""
+        return {self.arguments[0]}
+
     def __getitem__(self, index):
         if not 0 <= index < len(self):
             raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
@@ -167,6 +177,11 @@ class MicroBatches(keras.utils.PyDataset):
 
     def __len__(self):
         return self.parts * len(self.batches)
+
+    @property
+    def batch_sizes(self):
+        """The numbers of examples that a piece may have."""
+        return {size // self.parts for size in self.batches.batch_sizes}
 
     def __getitem__(self, index):
         whole, part = divmod(index, self.parts)

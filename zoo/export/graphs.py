@@ -74,7 +74,7 @@ def in_float32(model):
     ('bfloat16', 'float32')
     """
     config = json.dumps(model.get_config())
-    for policy in ("mixed_bfloat16", "mixed_float16"):
+    for policy in ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16"):
         config = config.replace(json.dumps(policy), json.dumps("float32"))
     copy = type(model).from_config(json.loads(config))
     copy.set_weights(model.get_weights())
