@@ -6,8 +6,8 @@ The training step (momentum SGD, ImageNet's 224 x 224 pixels, one global batch, 
 compiled for n virtual CPU devices, each n in a process of its own, and not run. Read off: floating
 point operations and bytes of temporaries of one device, and number and bytes of the all-reduces,
 beside what recipes/SCALING.md predicts: operations and temporaries fall as 1/n, the gradient's
-all-reduce holds every trainable weight once, whatever n, and each normalisation two small ones
-forward and two backward.
+all-reduce holds every trainable weight once, whatever n, and the others only what normalisations
+sum up: two numbers a channel forward and two backward.
 """
 
 import json
