@@ -92,7 +92,7 @@ def identity_of(group, images, seed, precision="float32"):
     }
 
 
-def train(group, resume, images, epochs, seed, precision="float32"):
+def train(group, resume, images, epochs, seed, devices, precision="float32"):
     """Trains a group, from its checkpoint if there is one.
 
     Args:
@@ -101,6 +101,7 @@ def train(group, resume, images, epochs, seed, precision="float32"):
         images: `zoo.datasets.images.Images`.
         epochs: In all.
         seed: Of the order of the images.
+        devices: A `zoo.distribute.Strategy`.
         precision: A dtype policy.
 
     Returns:
@@ -121,12 +122,13 @@ def train(group, resume, images, epochs, seed, precision="float32"):
         keras.utils.clear_session()  # the compiled steps of the group before
         seeds, biases = zip(*((one.seed, one.gate_bias) for one in group.members), strict=True)
         shape = group.kind, group.depth, UNITS[group.kind], group.activation, seeds, biases
-        model = side_by_side.build(*shape, images.x_train.shape[1:], images.classes)
-        side_by_side.compile_networks(model, group.members, len(batches))
+        with devices.scope():
+            model = side_by_side.build(*shape, images.x_train.shape[1:], images.classes)
+            side_by_side.compile_networks(model, group.members, len(batches))
         watch = side_by_side.Watch(f"{group.kind} {group.depth}, {group.activation}", epochs)
         resume.track[:] = [watch]
         callbacks = [Epochs(batches), watch, resume]
-        model.fit(batches, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
+        devices.fit(model, batches, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
         facts = resume.read()
     history = facts["history"]["history"]
     losses = [history[side_by_side.key(place)][:epochs] for place in range(len(group.members))]

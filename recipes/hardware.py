@@ -16,13 +16,13 @@ chosen = []  # what `devices` found
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
-def define_flags():
-    """The flags of every recipe that trains with `fit`."""
+def define_flags(precisions=PRECISIONS):
+    """The flags of every recipe that trains."""
     told = (
         "Devices: zoo.distribute. Several on TensorFlow: mirrored, tpu, multiworker; on JAX: the "
     )
     flags.DEFINE_enum("strategy", "auto", STRATEGIES, f"{told}last two. Batches stay the paper's.")
-    flags.DEFINE_enum("precision", "float32", PRECISIONS, "")
+    flags.DEFINE_enum("precision", "float32", precisions, "")
 
 
 def devices(batch=None):

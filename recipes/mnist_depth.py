@@ -29,6 +29,7 @@ import sys
 
 import depth_search  # beside this script
 import figures
+import hardware
 import image_data
 import image_recipe
 import numpy as np
@@ -48,7 +49,7 @@ flags.DEFINE_integer("seed", 0, "Of the search and of the order of images.", low
 flags.DEFINE_string("run_dir", None, "Default: runs/mnist-depth-BUDGET-SEED.")
 flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoints.")
 # Not mixed_float16: a loss scale skips a step for all networks if one of them diverges.
-flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"], "")
+hardware.define_flags(["float32", "mixed_bfloat16"])  # one overflow would stop all networks
 flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
 FLAGS = flags.FLAGS
 
@@ -68,6 +69,8 @@ def main(argv):
     pairs = [(kind, depth) for depth in depths for kind in depth_search.UNITS]
     groups = [group for pair in pairs for group in depth_search.groups_of(*pair, *of)]
     try:
+        devices = hardware.devices(depth_search.BATCH)
+        devices.check_batch(depth_search.BATCH)
         images = image_data.load(sources, "mnist", depth_search.BATCH)
         name = f"runs/mnist-depth-{FLAGS.budget}-{FLAGS.seed}"
         folder = pathlib.Path(FLAGS.run_dir or name)
@@ -75,7 +78,9 @@ def main(argv):
         for group in groups:
             identity = depth_search.identity_of(group, images, FLAGS.seed, FLAGS.precision)
             room = 20 + configurations * sum(depths) // 10  # MB, all groups'
-            runs[group] = open_run(folder / group.name, identity, room, anew=not FLAGS.resume)
+            runs[group] = open_run(
+                folder / group.name, identity, room, anew=not FLAGS.resume, writes=devices.is_chief
+            )
     except (ValueError, sources.DownloadError) as error:
         sys.exit(f"mnist_depth.py: {error}")
     keep_memory()
@@ -86,11 +91,14 @@ def main(argv):
     )
     found, done = collections.defaultdict(list), 0
     for group, resume in runs.items():
-        trained = depth_search.train(group, resume, images, epochs, FLAGS.seed, FLAGS.precision)
+        trained = depth_search.train(
+            group, resume, images, epochs, FLAGS.seed, devices, FLAGS.precision
+        )
         found[group.kind, group.depth] += trained
         done += len(group.members)
         print(f"{done} of {total} configurations done", flush=True)
-    report(found, folder, images, epochs)
+    if devices.is_chief:
+        report(found, folder, images, epochs)
 
 
 def lowest(curve):
@@ -168,6 +176,7 @@ def record(kind, depth, networks, mean, folder, images, epochs):
         top=top,
         top_mean=mean,
         training_loss_by_epoch=[v if math.isfinite(v) else None for v in curve],
+        **hardware.told(),
     )
     for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
         report.append(path, line)

@@ -13,8 +13,10 @@ import pytest
 
 import zoo
 from harness import ROOT, output_of, slow_elsewhere, start_recipe, without_backend
+from zoo import distribute
 from zoo.datasets import images as sources
 
+ONE = distribute.strategy("one")
 SEEDS, BIASES = (11, 12, 13), (-1, -4, -2)
 BUILDERS = {
     "plain": lambda depth, act, bias, **more: zoo.plain_mlp(depth, 71, act, **more),
@@ -208,7 +210,7 @@ def test_an_interrupted_group_ends_as_an_uninterrupted_one(side_by_side, monkeyp
     found = sources.load("noise", tmp_path / "noise.npz")
     (group,) = search.groups_of("highway", 4, 1, 1, 0)
     path = tmp_path / "whole" / "state.npz", tmp_path / "interrupted" / "state.npz"
-    whole = search.train(group, zoo.checkpoint.Resume(path[0]), found, 4, 0)
+    whole = search.train(group, zoo.checkpoint.Resume(path[0]), found, 4, 0, ONE)
     watched = side_by_side.Watch.on_epoch_end
 
     def interrupt(watch, epoch, logs=None):
@@ -218,14 +220,14 @@ def test_an_interrupted_group_ends_as_an_uninterrupted_one(side_by_side, monkeyp
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(side_by_side.Watch, "on_epoch_end", interrupt)
-        search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0)
+        search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0, ONE)
     assert zoo.checkpoint.Resume(path[1]).read()["epoch"] == 2
-    resumed = search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0)
+    resumed = search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0, ONE)
     assert [row[:2] for row in resumed] == [row[:2] for row in whole]
     arrays = [np.load(one) for one in path]
     for name in set(arrays[0].files) - {"facts"}:
         np.testing.assert_array_equal(arrays[1][name], arrays[0][name])
-    (shorter,) = search.train(group, zoo.checkpoint.Resume(path[0]), found, 2, 0)
+    (shorter,) = search.train(group, zoo.checkpoint.Resume(path[0]), found, 2, 0, ONE)
     assert shorter[1] == whole[0][1][:2]
 
 
@@ -259,3 +261,18 @@ def test_bad_depths_and_missing_data_end_the_search_before_it_starts(tmp_path):
     output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
     assert "none.npz" in output and "Traceback" not in output
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="devices that the shell can make")
+@pytest.mark.slow
+def test_a_search_on_two_devices_finds_the_losses_of_one(tmp_path):
+    losses, data = [], write_images(tmp_path / "noise.npz", 400)
+    for count in (1, 2):
+        flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+        folder = tmp_path / str(count)
+        options = "--budget=smoke", "--depths=3", "--data=noise", f"--run_dir={folder}", data
+        output = output_of(start_recipe("mnist_depth.py", *options, **flags))
+        assert ("2 replicas: data_parallel" in output) is (count == 2)
+        with open(folder / "configurations.csv", encoding="utf-8") as file:
+            losses.append([float(row["lowest_loss"]) for row in csv.DictReader(file)])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

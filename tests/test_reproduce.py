@@ -66,7 +66,7 @@ def test_the_list_tells_what_was_run(reproduce, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(reproduce.ARTIFACTS)
     assert " on record" in next(line for line in lines if line.startswith("greff2017/table1a"))
-    assert "not run" in next(line for line in lines if line.startswith("greff2017/fig5"))
+    assert "not run" in next(line for line in lines if line.startswith("srivastava2015/table3"))
     assert "No artifact" in reproduce.main(["list", "kim*"])
 
 
