@@ -77,7 +77,7 @@ def text(seed):
 
 
 def far(a, b):
-    """The largest deviation of two lists of arrays or numbers, of values above one in proportion."""
+    """The largest deviation of two lists of arrays or numbers; above one in proportion."""
     return max(
         float(np.max(np.abs(np.subtract(u, v)) / np.maximum(1, np.abs(u))))
         for u, v in zip(a, b, strict=True)
@@ -122,6 +122,7 @@ def deviations(name):
     found["image weights and statistics"] = far(values(alone), values(shared))
     assert [*ours] == [*theirs] and "val_loss" in ours and "l2_ratio/block2" in ours, [*ours]
     found["logs, of probes too"] = far(ours.values(), theirs.values())
+    shared.set_weights(alone.get_weights())  # what probes find of the same network
     found["probes"] = far(table(alone), table(shared))
 
     alone = language_model()
