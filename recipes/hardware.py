@@ -12,16 +12,14 @@ from absl import flags
 
 FLAGS = flags.FLAGS
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
-chosen = []  # what `devices` found
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+chosen = []  # what `devices` found
 
 
 def define_flags(precisions=PRECISIONS):
     """The flags of every recipe that trains."""
-    told = (
-        "Devices: zoo.distribute. Several on TensorFlow: mirrored, tpu, multiworker; on JAX: the "
-    )
-    flags.DEFINE_enum("strategy", "auto", STRATEGIES, f"{told}last two. Batches stay the paper's.")
+    told = "Devices, as zoo.distribute.strategy has them. Batches stay the paper's."
+    flags.DEFINE_enum("strategy", "auto", STRATEGIES, told)
     flags.DEFINE_enum("precision", "float32", precisions, "")
 
 
@@ -40,7 +38,8 @@ def devices(batch=None):
         chosen.append(distribute.strategy(FLAGS.strategy))
         if chosen[0].num_replicas > 1:
             print(f"{chosen[0].num_replicas} replicas: {chosen[0].name}", flush=True)
-    if batch and FLAGS.strategy == "auto" and batch % chosen[0].num_replicas:
+    alone = FLAGS.strategy == "auto" and chosen[0].name != "multiworker"  # these would all train
+    if batch and alone and batch % chosen[0].num_replicas:
         print(f"{chosen[0].num_replicas} devices cannot split {batch} examples: one device.")
         chosen[0] = distribute.strategy("one")
     return chosen[0]

@@ -48,13 +48,16 @@ def main(argv):
 
 def tables():
     """Markdown: the paper's batch, and one that grows along."""
-    kinds = (("The paper's batch of 256", lambda n: BATCH), ("32 images each", grown))
+    kinds = (
+        ("The paper's batch of 256", lambda n: BATCH),
+        (f"{FLAGS.full_at:g} images each", grown),
+    )
     return "".join(f"{title}:\n\n{table(batch)}\n\n" for title, batch in kinds)
 
 
 def grown(number):
     """A batch that keeps every accelerator busy."""
-    return 32 * number
+    return int(FLAGS.full_at) * number
 
 
 def program():
@@ -68,7 +71,7 @@ def step(number, batch):
     """Seconds of a step: compute, the gradient's all-reduce, those of normalisations, in all."""
     gradient, blocking = program()
     each = batch / number
-    compute = max(each, FLAGS.full_at if number > 1 else 0) / FLAGS.images_per_second
+    compute = max(each, FLAGS.full_at) / FLAGS.images_per_second
     speed = 1e9 * (FLAGS.inside if number <= FLAGS.per_host else FLAGS.between)
     latency = 1e-6 * FLAGS.latency * math.log2(number)
     reduced = 2 * (number - 1) / number * gradient / speed + latency * (number > 1)

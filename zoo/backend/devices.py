@@ -13,10 +13,7 @@ NAMES = {  # what each backend has, beside auto and one
 INSTEAD = {
     ("jax", "mirrored"): "data_parallel",
     ("jax", "tpu"): "data_parallel, which takes the TPU cores that JAX sees",
-    (
-        "jax",
-        "multiworker",
-    ): "data_parallel on one machine, or KERAS_BACKEND=tensorflow",
+    ("jax", "multiworker"): "data_parallel on one machine, or KERAS_BACKEND=tensorflow",
     ("tensorflow", "data_parallel"): "mirrored, tpu or multiworker",
     ("tensorflow", "model_parallel"): "KERAS_BACKEND=jax, which can divide variables",
 }
