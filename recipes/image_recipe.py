@@ -39,6 +39,7 @@ class Study:
         data: A function of the study and the default data to what `image_data.arrays` returns.
         metrics: Of Keras, beside accuracy.
         score: The line's metric, and a function of the history to its values in %, by epoch.
+        scales: Whether a shorter training drops its learning rate at the same fractions.
     """
 
     artifact: str
@@ -53,6 +54,11 @@ class Study:
     data: Callable | None = None
     metrics: tuple = ()
     score: tuple = ("test_accuracy", lambda history: [100 * v for v in history["val_accuracy"]])
+    scales: bool = True
+
+
+class Diverged(SystemExit):
+    """A loss that is no number ended a training: the process too, where nobody catches it."""
 
 
 def define_flags():
@@ -60,7 +66,7 @@ def define_flags():
     image_data.define_flags()
     hardware.define_flags()
     flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "smoke: two batches.")
-    flags.DEFINE_integer("epochs", None, "Overrides the budget's; the schedule shrinks along.")
+    flags.DEFINE_integer("epochs", None, "Overrides the budget's.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.", lower_bound=0)
     flags.DEFINE_string("run_dir", None, "Default: RUNS/MODEL-DATA-SEED-DIGEST.")
     flags.DEFINE_string("runs", "runs", "Where recipes keep and find the networks they trained.")
@@ -157,7 +163,11 @@ def epochs_of(study, num_train):
 
 
 def train(run, callbacks=()):
-    """One call of `fit`, which goes on where a killed one was."""
+    """One call of `fit`, which goes on where a killed one was.
+
+    Raises:
+        Diverged: if a loss is no number; what was trained before is kept.
+    """
     import zoo
     from zoo.datasets.ahead import Ahead
     from zoo.datasets.batches import Epochs
@@ -181,20 +191,24 @@ def train(run, callbacks=()):
     except FloatingPointError as error:
         path = run.resume.path
         kept = path if path.exists() else "none: the first epoch was not finished"
-        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error} Last good checkpoint: {kept}.")
+        name = pathlib.Path(sys.argv[0]).name
+        raise Diverged(f"{name}: {error} Last good checkpoint: {kept}.") from error
     run.started = time.perf_counter()
     kept_runs.remember(run.folder, before != run.resume.read()["epoch"])
 
 
-def finish(run, name, config, paper, departures, **more):
+def finish(run, name, config, paper, departures, readings=(), measured=None, **more):
     """Curve, score of the last and of the best epoch, model, SavedModel, results.
 
     Args:
         run: A trained `Run`.
         name: Of the model, in the line of results.
         config: A dictionary of what distinguishes the network.
-        paper: The paper's score of this network, or None.
-        departures: From the paper, beside those of data, length and precision.
+        paper: The paper's value of this network on these data, or None; see `of_paper`.
+        departures: From the paper, beside those of data, length and precision: with any, the line
+            is not comparable.
+        readings: What is ours because the paper does not say; the line stays comparable.
+        measured: What the line reports, a metric and its value, where that is not the score.
         **more: Of the line of results.
 
     Returns:
@@ -207,15 +221,16 @@ def finish(run, name, config, paper, departures, **more):
     report.curve(run.folder / "metrics.csv", history, "accuracy", run.images.name, "linear")
     save_model(run.model, run.folder / "model.keras")
     metric, score = run.study.score
-    spread = run.study.spread.get(image_data.original(run.images))
+    spread = None if measured else run.study.spread.get(image_data.original(run.images))
     scores, best = score(history), min if metric.endswith("error") else max
+    reported, value = measured or (metric, round(scores[-1], 3))
     found = [*usual_departures(run), *departures]
     line = report.row(
         artifact=run.study.artifact,
         model=name,
         config={**config, "parameters": run.model.count_params()},
-        metric=metric,
-        value=round(scores[-1], 3),
+        metric=reported,
+        value=value,
         std=None,
         seeds=[FLAGS.seed],
         paper=paper,
@@ -223,7 +238,9 @@ def finish(run, name, config, paper, departures, **more):
         budget=FLAGS.budget,
         epochs=run.epochs,
         departures=found,
-        verdict=report.verdict(scores[-1], paper, spread, found),
+        readings=[*readings],
+        spread=spread,
+        verdict=report.verdict(value, paper, spread, found),
         seconds=round(run.progress.elapsed + time.perf_counter() - run.started, 1),
         **kept_runs.told(run.folder),
         best_epoch=1 + best(range(run.epochs), key=scores.__getitem__),
@@ -250,6 +267,14 @@ def paper_of(run):
     return run.study.paper.get(image_data.original(run.images))
 
 
+def of_paper(run, value):
+    """`value`, a paper's, if it was measured on these data, of which ours may be a part or JPEGs.
+
+    Else None: nothing is set beside what was measured on other images.
+    """
+    return value if image_data.original(run.images) in run.study.paper else None
+
+
 def usual_departures(run):
     """What distinguishes data, length and precision from the paper's."""
     study, images, found = run.study, run.images, []
@@ -257,10 +282,11 @@ def usual_departures(run):
         found.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
     found += [] if study.data else image_data.left_out(images)
     iterations = run.epochs * len(run.batches)
+    shortened = ", schedule shortened" if study.scales else ""
     if study.iterations and iterations != study.iterations:
-        found.append(f"{iterations} of {study.iterations} iterations, schedule shortened")
+        found.append(f"{iterations} of {study.iterations} iterations{shortened}")
     if study.epochs and run.epochs != study.epochs:
-        found.append(f"{run.epochs} of {study.epochs} epochs, schedule shortened")
+        found.append(f"{run.epochs} of {study.epochs} epochs{shortened}")
     if FLAGS.precision != "float32":
         found.append(FLAGS.precision)
     return found + memory.departures(run.model, study.batch)

@@ -20,6 +20,7 @@ import sys
 import time
 
 import hardware  # beside this script
+import ptb_variants
 from absl import app, flags, logging
 
 SIZES = ("small", "large")
@@ -60,11 +61,6 @@ FLAGS = flags.FLAGS
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    if FLAGS.variant == "all":
-        import ptb_variants
-
-        paper = {variant: PAPER["large", variant] for variant in VARIANTS}
-        sys.exit(ptb_variants.run_all(VARIANTS, paper, FLAGS))
     import keras
 
     import zoo
@@ -77,16 +73,33 @@ def main(argv):
         corpus = find_corpus(ptb, text)
         if FLAGS.budget == "smoke":
             corpus = shortened(corpus, TOKENS["smoke"])
-        run_dir = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
-        resume = prepare(run_dir, corpus, size)
+        given = FLAGS.run_dir or default_run_dir(corpus, size)
+        folders = {FLAGS.variant: pathlib.Path(given)}
+        if FLAGS.variant == "all":
+            folders = {variant: pathlib.Path(given) / variant for variant in VARIANTS}
+        resumes = {v: prepare(folder, corpus, size, v) for v, folder in folders.items()}
     except ValueError as error:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
 
     keras.config.set_dtype_policy(FLAGS.precision)
-    zoo.seed_everything(FLAGS.seed)
     zoo.keep_memory()
+    lines = {v: run(v, corpus, size, folders[v], resume) for v, resume in resumes.items()}
+    if FLAGS.variant == "all" and devices.is_chief:
+        paper = {variant: PAPER["large", variant] for variant in VARIANTS}
+        ptb_variants.compare(lines, paper, pathlib.Path(given), FLAGS)
+
+
+def run(variant, corpus, size, run_dir, resume):
+    """Trains one variant; returns its line of results, or None from a worker that writes none."""
+    import keras
+
+    import zoo
+
+    keras.utils.clear_session()
+    zoo.seed_everything(FLAGS.seed)
+    devices = hardware.devices()
     with devices.scope():
-        model = zoo.char_lm(size, FLAGS.variant, corpus.vocabulary, BATCH, STEPS)
+        model = zoo.char_lm(size, variant, corpus.vocabulary, BATCH, STEPS)
         compile_model(model, FLAGS.jit)
     run_dir = hardware.folder_for(run_dir)
     epochs = FLAGS.epochs or epochs_of(corpus)
@@ -96,10 +109,11 @@ def main(argv):
         kept = resume.path if resume.path.exists() else "none: the first epoch was not finished"
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error} Last good checkpoint: {kept}.")
     if not devices.is_chief:
-        return
-    finish(model, corpus, epochs, size, run_dir, resume, seconds)
+        return None
+    line = finish(model, corpus, size, variant, run_dir, resume, seconds)
     if FLAGS.generate is not None:
         print(generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
+    return line
 
 
 def find_corpus(ptb, text):
@@ -131,7 +145,7 @@ def default_run_dir(corpus, size):
     return f"runs/{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}".lower()
 
 
-def prepare(run_dir, corpus, size):
+def prepare(run_dir, corpus, size, variant):
     """Makes the run directory and its `Resume`, or raises before any work is lost."""
     from zoo.checkpoint import open_run
     from zoo.datasets import text
@@ -143,7 +157,7 @@ def prepare(run_dir, corpus, size):
         "vocabulary": corpus.vocabulary.fingerprint,
         "tokens": len(corpus.train),
         "size": size,
-        "variant": FLAGS.variant,
+        "variant": variant,
         "seed": FLAGS.seed,
         "precision": FLAGS.precision,
     }
@@ -192,13 +206,17 @@ def train(model, corpus, epochs, run_dir, resume):
     return progress.elapsed
 
 
-def finish(model, corpus, epochs, size, run_dir, resume, seconds):
-    """Curve, test perplexity of the last and of the best epoch, model, SavedModel, results."""
+def finish(model, corpus, size, variant, run_dir, resume, seconds):
+    """Curve, test perplexity of the last and of the best epoch, model, SavedModel, results.
+
+    Returns:
+        The line of results.
+    """
     from zoo import report
     from zoo.applications import char_lm_export, char_lm_score
     from zoo.files import save_model
 
-    start, paper = time.perf_counter(), PAPER.get((size, FLAGS.variant))
+    start, paper = time.perf_counter(), PAPER.get((size, variant))
     history = resume.read()["history"]["history"]
     epochs = len(history["loss"])
     report.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
@@ -212,7 +230,7 @@ def finish(model, corpus, epochs, size, run_dir, resume, seconds):
     line = report.row(
         artifact="greff2017/table1a",
         model="char_lm",
-        config={"size": size, "variant": FLAGS.variant},
+        config={"size": size, "variant": variant},
         metric="test_perplexity",
         value=round(last, 3),
         std=None,
@@ -237,6 +255,7 @@ def finish(model, corpus, epochs, size, run_dir, resume, seconds):
     if FLAGS.export:
         deviation = char_lm_export.export(model, run_dir / "saved_model", corpus.vocabulary)
         print(f"SavedModel: {run_dir / 'saved_model'}; deviates by {deviation:.1e} at most")
+    return line
 
 
 def departures(corpus, epochs):

@@ -6,58 +6,33 @@ perplexities and that of the paper, 1 if they are the same.
 """
 
 import itertools
-import json
-import pathlib
-import re
 import sys
 
-import children  # beside this script
 import figures  # beside this script
 
 
-def run_all(variants, paper, flags):
-    """Runs every variant, prints and draws the table; returns the exit status.
+def compare(lines, paper, folder, flags):
+    """Prints, draws and records how the variants stand to each other; ends if they cannot be.
 
     Args:
-        variants: Their names.
+        lines: Each variant's line of results.
         paper: The paper's test perplexity of the large model, by variant.
+        folder: Gets the table.
         flags: The recipe's flags.
     """
-    folder = pathlib.Path(
-        flags.run_dir or f"runs/ptb-variants-{flags.size or flags.budget}-{flags.seed}"
-    )
-    rest = [word for word in joined(sys.argv[1:]) if not re.match("--(variant|run_dir)=", word)]
-    rows = []
-    for variant in variants:
-        own = [f"--variant={variant}", f"--run_dir={folder / variant}"]
-        if code := children.run([sys.executable, sys.argv[0], *rest, *own]):
-            return code
-        text = (folder / variant / "results.jsonl").read_text(encoding="utf-8")
-        rows.append(json.loads(text.splitlines()[-1]))
-    if len({row["epochs"] for row in rows}) > 1:
-        epochs = {row["config"]["variant"]: row["epochs"] for row in rows}
-        return f"Expected as many epochs of each variant. Received: {epochs} in {folder}"
-    values = [row["value"] for row in rows]
-    theirs = [paper[variant] for variant in variants]
+    epochs = {variant: line["epochs"] for variant, line in lines.items()}
+    if len({*epochs.values()}) > 1:
+        sys.exit(f"Expected as many epochs of each variant. Received: {epochs} in {folder}")
+    values = [line["value"] for line in lines.values()]
+    theirs = [paper[variant] for variant in lines]
     tau = kendall(values, theirs)
     print(f"{'variant':10}{'ours':>10}{'paper, large':>15}")
-    for variant, value, other in zip(variants, values, theirs, strict=True):
+    for variant, value, other in zip(lines, values, theirs, strict=True):
         print(f"{variant:10}{value:10.2f}{other:15.2f}")
     print(f"Kendall's tau between the two orders: {tau:.2f}; all in {folder}")
-    draw(folder / "table1a.png", variants, values, theirs, rows[0])
+    rows = [*lines.values()]
+    draw(folder / "table1a.png", [*lines], values, theirs, rows[0])
     record(folder, rows, tau, flags)
-    return 0
-
-
-def joined(words):
-    """Flags as --name=value."""
-    found = []
-    for word in words:
-        if found and re.fullmatch("--?[a-z_]+", found[-1]) and not word.startswith("-"):
-            found[-1] += "=" + word
-        else:
-            found.append(word)
-    return [re.sub("^-(?=[a-z])", "--", word) for word in found]
 
 
 def kendall(ours, theirs):

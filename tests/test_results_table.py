@@ -118,7 +118,3 @@ def test_the_order_of_the_variants_is_compared_with_the_paper_s():
     assert ptb_variants.kendall([5, 4, 3], [50, 40, 30]) == 1
     assert ptb_variants.kendall([5, 3, 4], [50, 40, 30]) == pytest.approx(1 / 3)
     assert ptb_variants.kendall([1, 2], [2, 1]) == -1
-    words = ["--epochs", "2", "-budget=smoke", "--noexport", "--variant", "all"]
-    assert ptb_variants.joined(words) == [
-        *("--epochs=2", "--budget=smoke", "--noexport", "--variant=all"),
-    ]
