@@ -10,6 +10,8 @@ import keras
 import pytest
 from keras.src import testing  # not public: the one place that would follow a change of Keras
 
+from forked import Forked
+
 ROOT = pathlib.Path(__file__).parents[1]
 CORPORA = ROOT.parent / "shared" / "data"
 
@@ -99,7 +101,7 @@ def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
 
 
 def start_recipe(script, *arguments, **environment):
-    """A recipe in a process of its own, on this process's backend: a `subprocess.Popen`."""
+    """A recipe in a process of its own, on this process's backend: like a `subprocess.Popen`."""
     return _start(str(ROOT / "recipes" / script), *arguments, **environment)
 
 
@@ -109,7 +111,9 @@ def start_module(name, *arguments, **environment):
 
 
 def _start(*words, **environment):
-    environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}
+    if not environment:
+        return Forked(*words)
+    environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}  # read at import
     return subprocess.Popen(
         [sys.executable, *words],
         env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
