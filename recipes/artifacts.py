@@ -11,11 +11,13 @@ class Artifact(NamedTuple):
         recipe: The script and the flags that make it, or the test that shows it; several of these
             joined by " && "; empty for an illustration, of which nothing is measured.
         reported: What the paper says of it, in short.
+        same: Another artifact that shows the same.
     """
 
     what: str
     recipe: str
     reported: str = ""
+    same: str = ""
 
 
 HIGHWAY, REFINE, PLAIN = "highway_conv.py --model", "iterative_inference.py", "plain_vs_residual.py"
@@ -44,7 +46,9 @@ ARTIFACTS = {
         GATES,
         "early layers matter, those from 15 to 45 hardly: about 60 % are idle",
     ),
-    "srivastava2015/fig5": Artifact("Fig. 1 again, in the longer version", "mnist_depth.py"),
+    "srivastava2015/fig5": Artifact(
+        "Fig. 1 again, in the longer version", "", same="srivastava2015/fig1"
+    ),
     "srivastava2015/table1": Artifact(
         "MNIST accuracy",
         f"{HIGHWAY} highway_mnist && {HIGHWAY} highway_mnist --width 32",
@@ -67,7 +71,7 @@ ARTIFACTS = {
     "greff2017/fig2": ILLUSTRATION,
     "greff2017/table1a": Artifact(
         "Penn Treebank perplexity of six variants",
-        "ptb_char_lm.py --variant all --size large",
+        "ptb_char_lm.py --variant all",
         "plain 92.60, residual 91.32, t_only 82.94, c_only 79.15, coupled 79.13, full 79.09",
     ),
     "greff2017/table1b": Artifact(

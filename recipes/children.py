@@ -7,9 +7,14 @@ import signal
 import subprocess
 
 
-def run(command):
-    """Runs a command to its end and returns its exit status; who ends us ends it."""
-    with subprocess.Popen(command) as child:
+def run(command, environment=None):
+    """Runs a command to its end and returns its exit status; who ends us ends it.
+
+    Args:
+        command: Words.
+        environment: Instead of this process's.
+    """
+    with subprocess.Popen(command, env=environment) as child:
         before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         try:
             return child.wait()

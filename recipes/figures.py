@@ -1,11 +1,14 @@
 """What the recipes' figures share: a picture beside the table it was drawn from, legible in grey.
 
-A recipe imports it from beside itself.
+A recipe imports it from beside itself. With $ZOO_FIGURES set, a folder, what is named after a
+figure, table or section of a paper is put there, too: `reproduce.py --keep` does.
 """
 
 import csv
 import itertools
+import os
 import pathlib
+import re
 
 COLORS, LINES = ("black", "0.5", "0.75"), ("-", "--", ":", "-.")
 
@@ -35,7 +38,17 @@ def save(path, figure, rows):
 
     path = pathlib.Path(path)
     write_rows(path.with_suffix(".csv"), rows)
-    replace(path, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
+    for one in places(path):
+        replace(one, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
+
+
+def places(path):
+    """`path`, and where else the file belongs."""
+    path, more = pathlib.Path(path), os.environ.get("ZOO_FIGURES")
+    if not more or not re.match(r"(fig|table|section)\d", path.name):
+        return [path]
+    pathlib.Path(more).mkdir(parents=True, exist_ok=True)
+    return [path, pathlib.Path(more) / path.name]
 
 
 def write_rows(path, rows):
@@ -48,7 +61,8 @@ def write_rows(path, rows):
             writer.writeheader()
             writer.writerows(rows)
 
-    replace(path, write)
+    for one in places(path):
+        replace(one, write)
 
 
 def styles():

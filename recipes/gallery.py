@@ -6,8 +6,8 @@ Made by `make results`, from the lines of results and the pictures in recipes/re
 picture belongs to the artifact that its name begins with, e.g. yutomasi2019/fig7-plain20.png.
 """
 
+import csv
 import html
-import re
 import sys
 
 import artifacts  # beside this script
@@ -21,6 +21,7 @@ td, th { padding: .2em .8em .2em 0; text-align: left; border-bottom: 1px solid #
 td.number { text-align: right } figure { margin: 1em 0 } img { max-width: 100% }
 .open { color: #777 } code { font-size: .85em }
 """.strip()
+MOST_LINES = 40  # of a table that is shown; else it is linked
 
 
 def main():
@@ -42,7 +43,7 @@ def page(rows, folder):
     for paper, title in record.TITLES.items():
         parts.append(f'<h2 id="{paper}">{html.escape(title)}</h2>')
         for name, mine in record.by_artifact(rows, paper).items():
-            parts.append(section(name, mine, pictures(name, folder)))
+            parts.append(section(name, mine, record.figures(name, folder), folder))
     links = " · ".join(f'<a href="#{paper}">{paper}</a>' for paper in record.TITLES)
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     return (
@@ -52,47 +53,64 @@ def page(rows, folder):
     )
 
 
-def pictures(name, folder):
-    """The pictures of an artifact, as paths from `folder`."""
-    paper, short = name.split("/")
-    found = sorted((folder / paper).glob(f"{short}*.png"))
-    mine = re.compile(re.escape(short) + r"(?![0-9a-z])")
-    return [f"{paper}/{path.name}" for path in found if mine.match(path.name)]
-
-
-def section(name, rows, paths):
+def section(name, rows, paths, folder):
     """One artifact: what it is, what the paper reports, our rows, our pictures."""
     artifact = artifacts.ARTIFACTS.get(name)
     parts = [f'<h3 id="{name}">{name.split("/")[1]}</h3>']
     if artifact:
         reported = f" The paper: {artifact.reported}." if artifact.reported else ""
         text = html.escape(f"{artifact.what[0].upper()}{artifact.what[1:]}.{reported}")
-        shown = artifact.recipe.startswith("tests/")
-        state = f" Shown by {artifact.recipe}." if shown else " Nothing was run yet."
-        state = state if artifact.recipe else ""
-        state = "" if rows or paths else state
+        state = "" if rows or paths else state_of(artifact)
         parts.append(f"<p{'' if rows or paths else ' class=open'}>{text}{state}</p>")
     if rows:
         heads = ("model", "measured", "ours", "paper", "verdict", "data", "departures")
-        lines = ["".join(f"<th>{head}</th>" for head in heads)]
-        lines += (cells(row) for row in rows)
-        body = "\n".join(f"<tr>{line}</tr>" for line in lines)
-        parts.append(f"<table>\n{body}\n</table>")
-    for path in paths:
-        table = path.removesuffix(".png") + ".csv"
-        there = (record.FOLDER / table).exists()
-        caption = f'<a href="{table}">{table}</a>' if there else path
-        caption = f"<figcaption>{caption}</figcaption>"
-        parts.append(f'<figure><img src="{path}" alt="{name}">{caption}</figure>')
-    return "\n".join(parts)
+        parts.append(html_table(heads, map(cells, rows)))
+    return "\n".join([*parts, *(shown(name, path, folder) for path in paths)])
+
+
+def state_of(artifact):
+    """Why nothing is shown."""
+    if artifact.same:
+        return f' See <a href="#{artifact.same}">{artifact.same}</a>.'
+    if artifact.recipe.startswith("tests/"):
+        return f" Shown by {html.escape(artifact.recipe)}."
+    return " Nothing was run yet." if artifact.recipe else ""
+
+
+def shown(name, path, folder):
+    """A picture above its table's name, or a table."""
+    table = path.removesuffix(".png").removesuffix(".csv") + ".csv"
+    there = (folder / table).exists()
+    caption = f'<a href="{table}">{table}</a>' if there else path
+    content = f'<img src="{path}" alt="{name}">'
+    if path.endswith(".csv"):
+        with open(folder / path, newline="", encoding="utf-8") as file:
+            head, *lines = csv.reader(file)
+        content = html_table(head, ("".join(map(cell, line)) for line in lines))
+        content = content if len(lines) <= MOST_LINES else f"<p>{len(lines)} lines:</p>"
+    return f"<figure>{content}<figcaption>{caption}</figcaption></figure>"
+
+
+def html_table(heads, lines):
+    """A table; `lines` are the cells of its rows."""
+    lines = ["".join(f"<th>{html.escape(head)}</th>" for head in heads), *lines]
+    return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
+
+
+def cell(text):
+    """Of a CSV file."""
+    try:
+        return f"<td class=number>{float(text):.5g}</td>"
+    except ValueError:
+        return f"<td>{html.escape(text)}</td>"
 
 
 def cells(row):
     """A table row of a line of results."""
-    numbers = (record.number(row), "" if row["paper"] is None else str(row["paper"]))
+    numbers = (record.number(row), record.paper(row))
     texts = [record.named(row), row["metric"].replace("_", " "), *numbers, row["verdict"]]
     epochs = "" if row["epochs"] is None else f", {row['epochs']} epochs"
-    texts += [f"{row['data']}{epochs}", "; ".join(row["departures"])]
+    texts += [f"{row['data']}{epochs}", "; ".join([*row["departures"], *row.get("readings", [])])]
     return "".join(
         f"<td{' class=number' if i in (2, 3) else ''}>{html.escape(text)}</td>"
         for i, text in enumerate(texts)

@@ -9,8 +9,9 @@ The paper's test perplexities on Penn Treebank, LSTM-Char-Large: plain 92.60, re
 t_only 82.94, c_only 79.15, coupled 79.13, full 79.09; Kim et al. (2016) report 92.3 for
 `--size small`. What our runs gave, and how long they took, stands in recipes/README.md.
 
-A run directory holds config.json, vocabulary.json, metrics.csv, perplexity.png, state.npz (from
-which a killed run goes on), best.weights.h5, model.keras, saved_model/ and results.jsonl.
+A run directory holds config.json, trained.json, vocabulary.json, metrics.csv, perplexity.png,
+state.npz (from which a killed run goes on), best.weights.h5, model.keras, saved_model/ and
+results.jsonl.
 KERAS_BACKEND chooses tensorflow, jax or torch.
 """
 
@@ -20,6 +21,8 @@ import sys
 import time
 
 import hardware  # beside this script
+import kept_runs
+import ptb_generate
 import ptb_variants
 from absl import app, flags, logging
 
@@ -34,6 +37,7 @@ PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
     ("large", "full"): 79.09,
     ("small", "coupled"): 92.3,
 }
+PAPER_OF = {"small": "Kim et al. (2016), Table 3"}  # where it is not Greff et al.
 BATCH, STEPS = 20, 35  # Kim et al., main.lua: batch_size, seq_length
 LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
 EPOCHS = 25  # ibid.: max_epochs
@@ -112,7 +116,9 @@ def run(variant, corpus, size, run_dir, resume):
         return None
     line = finish(model, corpus, size, variant, run_dir, resume, seconds)
     if FLAGS.generate is not None:
-        print(generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
+        print(
+            ptb_generate.generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed)
+        )
     return line
 
 
@@ -147,6 +153,8 @@ def default_run_dir(corpus, size):
 
 def prepare(run_dir, corpus, size, variant):
     """Makes the run directory and its `Resume`, or raises before any work is lost."""
+    import keras
+
     from zoo.checkpoint import open_run
     from zoo.datasets import text
 
@@ -160,6 +168,7 @@ def prepare(run_dir, corpus, size, variant):
         "variant": variant,
         "seed": FLAGS.seed,
         "precision": FLAGS.precision,
+        "backend": keras.config.backend(),
     }
     megabytes = 1000 if size == "large" else 300
     chief = hardware.devices().is_chief
@@ -202,7 +211,9 @@ def train(model, corpus, epochs, run_dir, resume):
         resume,
     ]
     options = {"epochs": epochs, "verbose": 0, "callbacks": callbacks, "shuffle": False}
+    before = (resume.read() or {}).get("epoch")
     hardware.devices().fit(model, x, y, BATCH, **options)
+    kept_runs.remember(run_dir, before != resume.read()["epoch"])
     return progress.elapsed
 
 
@@ -216,7 +227,8 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
     from zoo.applications import char_lm_export, char_lm_score
     from zoo.files import save_model
 
-    start, paper = time.perf_counter(), PAPER.get((size, variant))
+    start = time.perf_counter()
+    paper = PAPER.get((size, variant)) if corpus.name == "PTB" else None
     history = resume.read()["history"]["history"]
     epochs = len(history["loss"])
     report.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
@@ -245,8 +257,11 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
         test_perplexity_of_best_epoch=round(best, 3),
         best_epoch=1 + min(range(epochs), key=history["val_perplexity"].__getitem__),
         val_perplexity=[round(value, 3) for value in history["val_perplexity"]],
+        **kept_runs.told(run_dir),
         **hardware.told(),
     )
+    if paper is not None and size in PAPER_OF:
+        line["paper_of"] = PAPER_OF[size]
     hardware.append(run_dir, line)
     print(f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {best:.2f} with the")
     print(
@@ -270,37 +285,6 @@ def departures(corpus, epochs):
     if FLAGS.precision != "float32":
         found.append(FLAGS.precision)
     return found
-
-
-def generate(model, vocabulary, text, num_words, seed):
-    """`text` and `num_words` more words, each drawn from the ten likeliest.
-
-    Words that the vocabulary lacks are read as its unknown word, which is never drawn.
-    """
-    import keras
-    import keras_nlp
-
-    from zoo.applications import char_lm_state
-
-    stateful = char_lm_state.with_state(model)
-    given = vocabulary.encode(text)[:-1]  # without the end of the sentence
-    if not len(given):
-        given = [vocabulary.end_of_sentence]
-    ops, state = keras.ops, char_lm_state.zero_state(stateful, 1)
-    prompt = ops.array([[*map(int, given), *[0] * num_words]], "int32")
-    if len(given) > 1:
-        _, *state = stateful([prompt[:, : len(given) - 1], *state])
-    never = -1 if vocabulary.unknown is None else vocabulary.unknown
-    closed = ops.where(ops.arange(len(vocabulary)) == never, 1e9, 0.0)
-
-    def next_word(prompt, state, index):
-        word = ops.slice(prompt, (0, index - 1), (1, 1))
-        logits, *state = stateful([word, *state])
-        return logits[:, 0] - closed, None, state
-
-    sampler = keras_nlp.samplers.TopKSampler(k=min(10, len(vocabulary)), seed=seed)
-    ids = sampler(next_word, prompt, cache=state, index=len(given))
-    return vocabulary.decode(ops.convert_to_numpy(ids)[0])
 
 
 if __name__ == "__main__":

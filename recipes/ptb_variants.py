@@ -9,6 +9,7 @@ import itertools
 import sys
 
 import figures  # beside this script
+import hardware
 
 
 def compare(lines, paper, folder, flags):
@@ -81,5 +82,5 @@ def record(folder, rows, tau, flags):
         seconds=round(sum(row["seconds"] for row in rows), 1),
         test_perplexity={row["config"]["variant"]: row["value"] for row in rows},
     )
-    for path in filter(None, [folder / "results.jsonl", flags.results]):
-        report.append(path, line)
+    line |= {key: rows[0][key] for key in ("backend", "hardware", "commit")}  # of the training
+    hardware.append(folder, line)

@@ -11,7 +11,6 @@ import pathlib
 import sys
 
 import artifacts  # beside this script
-import gallery  # beside this script
 import record  # beside this script
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -48,19 +47,22 @@ def table(paper, rows_by_name):
     for name, rows in rows_by_name.items():
         short = name.split("/")[1]
         body += (cells(short, row) for row in rows)
-        pictures = gallery.pictures(name, record.FOLDER)
-        if not rows and pictures:
-            drawn = ", ".join(f"[{path.split('/')[1]}](results/{path})" for path in pictures)
+        drawn = ", ".join(
+            f"[{path.split('/')[1]}](results/{path})" for path in record.figures(name)
+        )
+        if not rows and drawn:
             body.append(f"| {short} | | {drawn} |" + " |" * 7)
         elif not rows and not is_no_run(name):
             body.append(f"| {short} |" + " |" * 9)
     rows = [row for mine in rows_by_name.values() for row in mine]
     told = dict.fromkeys(
-        f"- {r['artifact'].split('/')[1]}, {record.named(r)}: {'; '.join(r['departures'])}."
+        f"- {r['artifact'].split('/')[1]}, {record.named(r)}: {'; '.join(told_of(r))}."
         for r in rows
-        if r["departures"]
+        if told_of(r)
     )
-    commands = dict.fromkeys(f"    {row['command']}  # {row['commit']}" for row in rows)
+    commands = dict.fromkeys(
+        f"    {command}  # {commit}" for row in rows for command, commit in record.commands(row)
+    )
     parts = [f"### {record.TITLES[paper]}", "\n".join([HEAD, *body])]
     parts += ["Departures:\n\n" + "\n".join(told)] if told else []
     parts += (
@@ -69,8 +71,14 @@ def table(paper, rows_by_name):
     return "\n\n".join(parts) + "\n"
 
 
+def told_of(row):
+    """What distinguishes the run from the paper's, and what is ours where the paper is silent."""
+    readings = row.get("readings", [])
+    return [*row["departures"], *([f"ours: {', '.join(readings)}"] if readings else [])]
+
+
 def is_no_run(name):
-    """Whether a test shows it, or nothing does."""
+    """Whether a test or another artifact shows it, or nothing does."""
     artifact = artifacts.ARTIFACTS.get(name)
     return artifact is not None and (not artifact.recipe or artifact.recipe.startswith("tests/"))
 
@@ -81,7 +89,7 @@ def cells(short, row):
         record.named(row),
         row["metric"].replace("_", " "),
         record.number(row),
-        "" if row["paper"] is None else row["paper"],
+        record.paper(row),
         row["verdict"],
         row["data"],
         row["budget"] if row["epochs"] is None else row["epochs"],

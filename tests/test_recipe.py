@@ -62,7 +62,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     names = {path.name for path in (tmp_path / "whole").iterdir()}
     assert names == {
         *("config.json", "vocabulary.json", "metrics.csv", "perplexity.png", "state.npz"),
-        *("best.weights.h5", "model.keras", "results.jsonl"),
+        *("best.weights.h5", "model.keras", "results.jsonl", "trained.json"),
     }
     row = json.loads((tmp_path / "whole" / "results.jsonl").read_text())
     table = [line.split(",") for line in metrics[0].splitlines()]
@@ -191,8 +191,8 @@ def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
 
     vocabulary = Vocabulary.from_texts("the company said <unk> the company is not")
     model = zoo.char_lm("small", vocabulary=vocabulary)
-    answer = recipe.generate(model, vocabulary, "the company", num_words=12, seed=1)
+    answer = recipe.ptb_generate.generate(model, vocabulary, "the company", num_words=12, seed=1)
     assert answer.startswith("the company")
     ids = vocabulary.encode(answer)[:-1]
     assert vocabulary.unknown not in ids and len(ids) >= 12
-    assert recipe.generate(model, vocabulary, "the company", 12, seed=1) == answer
+    assert recipe.ptb_generate.generate(model, vocabulary, "the company", 12, seed=1) == answer

@@ -82,6 +82,53 @@ def test_seeds_become_mean_and_deviation_and_other_settings_do_not():
     assert record.merged([ROW, ROW]) == [ROW]  # the same seed again is no second sample
 
 
+def test_the_mean_of_seeds_is_judged_by_the_paper_s_mean_not_by_its_best_run():
+    """Srivastava et al., Table 3: 92.40 is the best of five, whose mean is 92.31 +- 0.12."""
+    import record
+
+    base = {**ROW, "paper": 92.40, "spread": [92.31, 0.12], "departures": []}
+    first = {**base, "value": 92.2, "verdict": "within the paper's spread"}
+    second = {**base, "value": 91.0, "seeds": [2], "verdict": "-1.31, beyond", "commit": "other"}
+    (row,) = record.merged([first, second])
+    assert row["verdict"] == "-0.71, beyond the paper's spread of 0.12, mean of 2 seeds"
+    assert record.commands(row) == [(ROW["command"], ROW["commit"]), (ROW["command"], "other")]
+    (row,) = record.merged([first, {**second, "verdict": first["verdict"]}])
+    assert row["verdict"] == first["verdict"]
+
+
+def test_seeds_that_diverged_are_counted_and_do_not_spoil_the_mean():
+    import record
+
+    rows = [{**ROW, "seeds": [seed], "value": value} for seed, value in enumerate((1.0, 3.0, None))]
+    (row,) = record.merged(rows)
+    assert row["value"] == 2 and record.number(row) == "2 ± 1.41, 1 of 3 not"
+    (row,) = record.merged([{**one, "value": None} for one in rows])
+    assert record.number(row) == "none is finite"
+
+
+def test_seeds_of_one_kind_of_processor_are_one_row_whatever_its_cores():
+    import record
+
+    on = [{**ROW, "seeds": [n], "hardware": f"{n} cores of X"} for n in (1, 2)]
+    assert len(record.merged(on)) == 1
+    assert len(record.merged([on[0], {**on[1], "hardware": "2 cores of Y"}])) == 2
+
+
+def test_a_broken_line_is_named(tmp_path):
+    import record
+
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROW) + "\n{\n")
+    with pytest.raises(ValueError, match="a.jsonl, line 2, is not JSON"):
+        record.lines(tmp_path)
+
+
+def test_another_s_number_is_named_as_such():
+    import record
+
+    assert record.paper({**ROW, "paper_of": "Kim et al. (2016)"}) == "79.09 (Kim et al. (2016))"
+    assert record.paper({**ROW, "paper": None}) == ""
+
+
 def test_a_finished_run_that_is_asked_again_adds_no_line(tmp_path):
     from zoo import report
 
@@ -98,11 +145,14 @@ def test_the_gallery_escapes_and_shows_an_artifact_s_own_pictures(tmp_path):
     (tmp_path / "greff2017").mkdir()
     for name in ("table1a.png", "table1a-all.png", "table1ab.png", "fig3.png"):
         (tmp_path / "greff2017" / name).touch()
+    (tmp_path / "greff2017" / "fig4.csv").write_text("block,<i>\n1,0.123456\n")
     row = {**ROW, "departures": ["<b>"]}
     page = gallery.page([row], tmp_path)
     assert "&lt;b&gt;" in page and "<b>" not in page
     assert page.count("<img") == 3 and "table1ab.png" not in page
     assert "Nothing was run yet" in page
+    assert "<td class=number>0.12346</td>" in page and "&lt;i&gt;" in page  # a table of its own
+    assert page.count("<figure") == 4 and '<a href="greff2017/fig4.csv">' in page
 
 
 def test_a_text_without_the_marks_is_refused():
