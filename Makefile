@@ -22,11 +22,9 @@ demo: $(VENV)/base.stamp  ## train the character-aware language model for minute
 	KERAS_BACKEND=$${KERAS_BACKEND:-tensorflow} \
 		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
 
-# a thread each: two threads of torch that wait for each other take six times as long beside others
 test: lint  ## lint, then the tests on every backend; MARK=slow: the long ones
 	@echo "Backends: $(BACKENDS), two at a time; each prints when it is done."
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
-		$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(BACKENDS:%=test-%)
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(BACKENDS:%=test-%)
 
 test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"

@@ -6,6 +6,8 @@ import sys
 
 os.environ["MPLBACKEND"] = "Agg"  # before matplotlib is imported, here and in new processes
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up lines
+# torch's threads wait for each other: two of them, beside another suite, take six times as long
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import keras
 import pytest
