@@ -110,7 +110,9 @@ def by_artifact(rows, paper):
 
 
 def named(row):
-    config = ", ".join(map(str, row["config"].values()))
+    """The model and what distinguishes it; numbers with what they are."""
+    items = row["config"].items()
+    config = ", ".join(v if isinstance(v, str) else f"{k.replace('_', ' ')} {v}" for k, v in items)
     return f"{row['model']}{' ' if config else ''}{config} ({row['backend']})"
 
 

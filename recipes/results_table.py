@@ -55,11 +55,11 @@ def table(paper, rows_by_name):
         elif not rows and not is_no_run(name):
             body.append(f"| {short} |" + " |" * 9)
     rows = [row for mine in rows_by_name.values() for row in mine]
-    told = dict.fromkeys(
-        f"- {r['artifact'].split('/')[1]}, {record.named(r)}: {'; '.join(told_of(r))}."
-        for r in rows
-        if told_of(r)
-    )
+    told = {}  # rows that depart alike are told of together
+    for row in rows:
+        if text := "; ".join(told_of(row)):
+            told.setdefault((row["artifact"].split("/")[1], text), []).append(row["model"])
+    told = [f"- {key}, {', '.join(dict.fromkeys(m))}: {text}." for (key, text), m in told.items()]
     commands = dict.fromkeys(
         f"    {command}  # {commit}" for row in rows for command, commit in record.commands(row)
     )

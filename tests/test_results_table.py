@@ -66,7 +66,7 @@ def test_what_was_not_run_is_an_empty_row_and_departures_stand_below():
 
     text = results_table.tables([ROW])
     assert "| table1b |" + " |" * 9 in text.splitlines()
-    assert "- table1a, char_lm small, full (jax): 2 of 25 epochs." in text.splitlines()
+    assert "- table1a, char_lm: 2 of 25 epochs." in text.splitlines()
     assert "    python recipes/ptb_char_lm.py  # 0123456789ab" in text.splitlines()
 
 
