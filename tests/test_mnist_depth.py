@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import zoo
-from harness import ROOT, output_of, slow_elsewhere, start_recipe, without_backend
+from harness import ROOT, fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
 from zoo import distribute
 from zoo.datasets import images as sources
 
@@ -31,6 +31,7 @@ def load(name):
     """A script of recipes/, which is no package, as a module, and what it imports from beside."""
     if name == "depth_search":
         load("image_data")
+        load("kept_runs")
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -155,6 +156,19 @@ def test_a_larger_search_begins_with_the_smaller_one(monkeypatch):
     assert sorted(one.index for group in large for one in group.members) == [*range(24)]
 
 
+@without_backend
+def test_the_time_left_is_the_whole_search_s(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "recipes")
+    search = load("depth_search")
+    groups = [search.Group(kind, 2, "relu", 0, (0, 1, 2)) for kind in UNITS]  # an epoch: 6, 12
+    pace = search.Pace(groups, 2)
+    pace.kept(groups[0], 1)  # of an earlier process: neither to do, nor a measure of this one
+    pace.began -= 10
+    assert pace.trained(groups[0]) == "group 1 of 2, 0:00:10 so far, about 0:00:40 left"
+    pace.began -= 20
+    assert pace.trained(groups[1]) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
+
+
 def write_images(path, count=200):
     """Two classes of noise, one brighter."""
     random, arrays = np.random.default_rng(0), {}
@@ -182,13 +196,18 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
     output = output_of(start(run, *options))
     assert "12 of 800 configurations (3 of 100 a kind and depth), 1 of 400 epochs" in output
     files = {path.name for path in run.iterdir() if path.is_file()}
-    assert files == {"fig1.png", "fig1.csv", "configurations.csv", "results.jsonl"}
-    found = rows(run / "configurations.csv")
+    assert files == {"fig1.png", "fig1.csv", "fig1-configurations.csv", "results.jsonl"}
+    found = rows(run / "fig1-configurations.csv")
     assert len(found) == 12 and {row["diverged"] for row in found} <= {"True", "False"}
-    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3"]
+    lines = read(run)
+    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3", "mlps2", "mlps3"]
     assert [line["model"] for line in lines] == names
-    for line in lines:
+    for plain, highway, both in zip(lines[:4:2], lines[1:4:2], lines[4:], strict=True):
+        assert both["value"] == plain["value"] / highway["value"]
+        assert both["metric"] == "plain_over_highway_loss" and both["paper"] is None
+    for line in lines[:4]:
+        kind, depth = line["model"].split("_mlp")
+        assert line["config"] == {"kind": kind, "depth": int(depth)}  # the user's, not the draw's
         own = [r for r in found if f"{r['kind']}_mlp{r['depth']}" == line["model"]]
         assert line["value"] == min(float(row["lowest_loss"]) for row in own)
         assert line["departures"][:2] == ["3 of 100 configurations", "1 of 400 epochs"]
@@ -197,6 +216,56 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
     assert (panels.count("left"), panels.count("right")) == (4, 4)
     refused = output_of(start(run, *options, "--seed=1"), 1)
     assert "seed: 0 there, 1 here" in refused and "Traceback" not in refused
+    elsewhere = {"backend": keras.backend.backend(), "hardware": "another", "commit": "earlier"}
+    for path in run.glob("plain2-*/trained.json"):
+        path.write_text(json.dumps(elsewhere))
+    output_of(start(run, *options))  # trains nothing
+    assert read(run)[:6] == lines and len(read(run)) == 8
+    changed = {line["model"]: line for line in read(run)[6:]}
+    assert {key: changed["plain_mlp2"][key] for key in elsewhere} == elsewhere
+    assert changed["mlps2"]["commit"] == f"earlier, {lines[1]['commit']}"
+
+
+def read(run):
+    """The lines of results in a run directory."""
+    return [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+
+
+DIVERGED = """
+import sys
+sys.path.insert(0, "recipes")
+import depth_search, kept_runs, mnist_depth
+
+def train(group, resume, *more):
+    kept_runs.remember(resume.path.parent, True)
+    fine = group.kind == "highway" and group.depth == 2
+    return [(one, [0.5 if fine else float("inf")], 1.0) for one in group.members]
+
+depth_search.train = train
+mnist_depth.app.run(mnist_depth.main, ["mnist_depth.py", *{flags!r}])
+"""
+
+
+@without_backend
+def test_a_search_in_which_all_networks_diverge_says_so(tmp_path):
+    data = write_images(tmp_path / "noise.npz"), "--data=noise", f"--run_dir={tmp_path / 'run'}"
+    flags = *data, "--budget=smoke", "--depths=2,3"
+    output = fresh_python(DIVERGED.format(flags=flags)).stdout
+    assert "depth 2: all networks of a kind diverged, there is no ratio" in output
+    lines = {line["model"]: line for line in read(tmp_path / "run")}
+    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3"]
+    assert {name: lines[name]["value"] for name in lines} == dict.fromkeys(names) | {names[1]: 0.5}
+    assert lines["plain_mlp2"]["settings"] is None and lines["plain_mlp2"]["diverged"] == 2
+    right = [row["loss"] for row in rows(tmp_path / "run" / "fig1.csv") if row["panel"] == "right"]
+    assert right == ["inf", "0.5", "inf", "inf"]
+    assert (tmp_path / "run" / "fig1.png").exists()
+
+
+@without_backend
+def test_a_search_is_of_one_backend(tmp_path):
+    write_images(tmp_path / "noise.npz")
+    found = sources.load("noise", tmp_path / "noise.npz")
+    assert load("depth_search").identity_of(found, 0)["backend"] == keras.backend.backend()
 
 
 class Interrupted(Exception):
@@ -249,7 +318,7 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
         kept, resumed = np.load(path), np.load(tmp_path / "killed" / path.parent.name / "state.npz")
         for name in set(kept.files) - {"facts"}:
             np.testing.assert_array_equal(resumed[name], kept[name])
-    for name in ("configurations.csv", "fig1.csv"):
+    for name in ("fig1-configurations.csv", "fig1.csv"):
         texts = [(tmp_path / which / name).read_text() for which in ("whole", "killed")]
         assert texts[0] == texts[1]
 
@@ -258,6 +327,8 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
 def test_bad_depths_and_missing_data_end_the_search_before_it_starts(tmp_path):
     output = output_of(start(tmp_path / "run", "--depths=10,one"), 1)
     assert "Expected --depths of 2 or more layers" in output
+    output = output_of(start(tmp_path / "run", "--depths="), 1)
+    assert "such as --depths=10,100. Received: --depths=" in output
     output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
     assert "none.npz" in output and "Traceback" not in output
     assert not (tmp_path / "run").exists()
@@ -273,6 +344,6 @@ def test_a_search_on_two_devices_finds_the_losses_of_one(tmp_path):
         options = "--budget=smoke", "--depths=3", "--data=noise", f"--run_dir={folder}", data
         output = output_of(start_recipe("mnist_depth.py", *options, **flags))
         assert ("2 replicas: data_parallel" in output) is (count == 2)
-        with open(folder / "configurations.csv", encoding="utf-8") as file:
+        with open(folder / "fig1-configurations.csv", encoding="utf-8") as file:
             losses.append([float(row["lowest_loss"]) for row in csv.DictReader(file)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
