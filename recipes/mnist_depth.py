@@ -279,7 +279,7 @@ def draw_figure(path, rows, search):
         for depth, style in zip(depths, itertools.cycle(figures.LINES), strict=False):
             curve = rows_of["left", kind, depth]
             xy = [row["epoch"] for row in curve], [row["loss"] for row in curve]
-            left.plot(*xy, style, color=color, label=f"{kind} {depth}")
+            left.plot(*xy, style, marker=".", color=color, label=f"{kind} {depth}")
         means = [row for depth in depths for row in rows_of["right", kind, depth]]
         xy = [row["depth"] for row in means], [row["loss"] for row in means]
         right.plot(*xy, marker="o", color=color, label=kind)

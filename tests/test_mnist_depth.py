@@ -1,10 +1,9 @@
-"""Fig. 1 of Srivastava et al.: networks that train side by side, and the search that draws them."""
+"""Fig. 1 of Srivastava et al.: the search, as its user meets it."""
 
 import csv
-import importlib.util
+import importlib
 import json
 import signal
-import sys
 import time
 
 import keras
@@ -17,156 +16,38 @@ from zoo import distribute
 from zoo.datasets import images as sources
 
 ONE = distribute.strategy("one")
-SEEDS, BIASES = (11, 12, 13), (-1, -4, -2)
-BUILDERS = {
-    "plain": lambda depth, act, bias, **more: zoo.plain_mlp(depth, 71, act, **more),
-    "highway": lambda depth, act, bias, **more: zoo.highway_mlp(
-        depth, 50, act, gate_bias=bias, **more
-    ),
-}
-UNITS = {"plain": 71, "highway": 50}
 
 
-def load(name):
-    """A script of recipes/, which is no package, as a module, and what it imports from beside."""
-    if name == "depth_search":
-        load("image_data")
-        load("kept_runs")
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def side_by_side():
-    return load("side_by_side")
-
-
-class Chosen:
-    """What the search would draw."""
-
-    def __init__(self, rate, momentum, decay):
-        self.rate, self.momentum, self.decay = rate, momentum, decay
-
-
-CHOSEN = Chosen(0.05, 0.9, 0.9), Chosen(0.3, 0.5, 1.0), Chosen(0.01, 0.99, 0.95)
-
-
-def images(count=60):
-    random = np.random.default_rng(0)
-    return random.random((count, 6, 6, 1), "float32"), np.arange(count) % 4
-
-
-def alone(kind, depth, activation, place, x, y, steps):
-    """One of the networks as the zoo builds it, trained by Keras's optimizer: model and history."""
-    zoo.seed_everything(SEEDS[place])
-    more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
-    model = BUILDERS[kind](depth, activation, BIASES[place], **more)
-    chosen = CHOSEN[place]
-    rate = keras.optimizers.schedules.ExponentialDecay(chosen.rate, steps, chosen.decay)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(rate, chosen.momentum), loss)
-    return model, model.fit(x, y, 20, epochs=3, shuffle=False, verbose=0).history["loss"]
-
-
-def together(side_by_side, kind, depth, activation, x, y, settings=CHOSEN):
-    shape = kind, depth, UNITS[kind], activation, SEEDS, BIASES, x.shape[1:], 4
-    model = side_by_side.build(*shape)
-    side_by_side.compile_networks(model, settings, len(x) // 20)
-    history = model.fit(x, y, 20, epochs=3, shuffle=False, verbose=0).history
-    return model, [history[side_by_side.key(place)] for place in range(3)]
-
-
-@pytest.mark.parametrize("kind, activation", [("plain", "relu"), ("highway", "tanh")])
-def test_networks_side_by_side_train_as_each_does_alone(side_by_side, kind, activation):
-    x, y = images()
-    model, losses = together(side_by_side, kind, 5, activation, x, y)
-    logits = keras.ops.convert_to_numpy(model(x))
-    for place in range(3):
-        single, history = alone(kind, 5, activation, place, x, y, steps=3)
-        np.testing.assert_allclose(losses[place], history, rtol=2e-5)  # float32, nine steps
-        wanted = keras.ops.convert_to_numpy(single(x))
-        np.testing.assert_allclose(logits[:, place], wanted, rtol=1e-3, atol=1e-4)
-        assert history[-1] != history[0]
-
-
-def test_initial_networks_are_those_of_the_builders(side_by_side):
-    x, _ = images(8)
-    for kind in UNITS:
-        shape = kind, 12, UNITS[kind], "relu", SEEDS, BIASES, x.shape[1:], 4
-        logits = keras.ops.convert_to_numpy(side_by_side.build(*shape)(x))
-        zoo.seed_everything(SEEDS[1])
-        more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
-        wanted = BUILDERS[kind](12, "relu", BIASES[1], **more)(x)
-        np.testing.assert_allclose(
-            logits[:, 1], keras.ops.convert_to_numpy(wanted), rtol=1e-4, atol=1e-5
-        )
-
-
-def test_a_network_that_diverges_leaves_the_others_alone(side_by_side):
-    x, y = images()
-    _, calm = together(side_by_side, "plain", 5, "relu", x, y)
-    wild = (CHOSEN[0], Chosen(1e30, 0.5, 1.0), CHOSEN[2])
-    _, losses = together(side_by_side, "plain", 5, "relu", x, y, wild)
-    assert not np.isfinite(losses[1]).all()
-    assert (losses[0], losses[2]) == (calm[0], calm[2])
-
-
-def test_bfloat16_trains_nearly_as_float32_and_classifies_in_it(side_by_side):
-    x, y = images()
-    _, exact = together(side_by_side, "highway", 5, "tanh", x, y)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model, losses = together(side_by_side, "highway", 5, "tanh", x, y)
-        assert keras.backend.standardize_dtype(model(x).dtype) == "float32"
-    finally:
-        keras.config.set_dtype_policy("float32")
-    np.testing.assert_allclose(losses, exact, rtol=4e-3)  # 8 bits; measured: 7.5e-4
-    assert losses != exact
-
-
-COUNTS = {"highway": (85_660, 136_660, 289_660, 544_660)}  # card A, summed by hand
-COUNTS["plain"] = (102_463, 153_583, 306_943, 562_543)
-
-
-@without_backend
-def test_networks_have_the_paper_s_parameters(side_by_side):
-    for kind, counts in COUNTS.items():
-        for depth, count in zip((10, 20, 50, 100), counts, strict=True):
-            shape = kind, depth, UNITS[kind], "tanh", (0, 1), (-1, -1), (28, 28, 1), 10
-            assert side_by_side.build(*shape).count_params() == 2 * count
-
-
-@without_backend
-def test_a_larger_search_begins_with_the_smaller_one(monkeypatch):
+@pytest.fixture
+def search(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "recipes")
-    depth = load("depth_search")
-    drawn = [depth.draw("highway", 50, index, 3) for index in range(200)]
-    assert drawn[:5] == [depth.draw("highway", 50, index, 3) for index in range(5)]
+    return importlib.import_module("depth_search")
+
+
+@without_backend
+def test_a_larger_search_begins_with_the_smaller_one(search):
+    drawn = [search.draw("highway", 50, index, 3) for index in range(200)]
+    assert drawn[:5] == [search.draw("highway", 50, index, 3) for index in range(5)]
     assert {one.gate_bias for one in drawn} == {*range(-10, 0)}  # section 3.1: from -1 to -10
     assert {one.activation for one in drawn} == {"relu", "tanh"}
     assert len({one.seed for one in drawn}) == 200
     assert all(1e-3 <= one.rate <= 10**-0.5 and 0.5 <= one.momentum <= 0.99 for one in drawn)
-    assert depth.draw("plain", 50, 0, 3).gate_bias is None
-    assert depth.draw("plain", 50, 0, 3) != depth.draw("plain", 50, 0, 4)
-    small, large = ([*depth.groups_of("plain", 20, size, 6, 3)] for size in (12, 24))
+    assert search.draw("plain", 50, 0, 3).gate_bias is None
+    assert search.draw("plain", 50, 0, 3) != search.draw("plain", 50, 0, 4)
+    small, large = ([*search.groups_of("plain", 20, size, 6, 3)] for size in (12, 24))
     assert small == large[: len(small)]
     assert sorted(one.index for group in large for one in group.members) == [*range(24)]
 
 
 @without_backend
-def test_the_time_left_is_the_whole_search_s(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "recipes")
-    search = load("depth_search")
-    groups = [search.Group(kind, 2, "relu", 0, (0, 1, 2)) for kind in UNITS]  # an epoch: 6, 12
-    pace = search.Pace(groups, 2)
-    pace.kept(groups[0], 1)  # of an earlier process: neither to do, nor a measure of this one
+def test_the_time_left_is_the_whole_search_s(search):
+    plain, highway = (search.Group(kind, 2, "relu", 0, (0, 1, 2)) for kind in search.UNITS)
+    pace = search.Pace([plain, highway], 2)  # work of an epoch: 6, 12
+    pace.kept(plain, 1)  # of an earlier process: neither to do, nor a measure of this one
     pace.began -= 10
-    assert pace.trained(groups[0]) == "group 1 of 2, 0:00:10 so far, about 0:00:40 left"
+    assert pace.trained(plain) == "group 1 of 2, 0:00:10 so far, about 0:00:40 left"
     pace.began -= 20
-    assert pace.trained(groups[1]) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
+    assert pace.trained(highway) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
 
 
 def write_images(path, count=200):
@@ -262,19 +143,18 @@ def test_a_search_in_which_all_networks_diverge_says_so(tmp_path):
 
 
 @without_backend
-def test_a_search_is_of_one_backend(tmp_path):
+def test_a_search_is_of_one_backend(search, tmp_path):
     write_images(tmp_path / "noise.npz")
     found = sources.load("noise", tmp_path / "noise.npz")
-    assert load("depth_search").identity_of(found, 0)["backend"] == keras.backend.backend()
+    assert search.identity_of(found, 0)["backend"] == keras.backend.backend()
 
 
 class Interrupted(Exception):
     """As if the process had ended."""
 
 
-def test_an_interrupted_group_ends_as_an_uninterrupted_one(side_by_side, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "side_by_side", side_by_side)
-    search = load("depth_search")
+def test_an_interrupted_group_ends_as_an_uninterrupted_one(search, monkeypatch, tmp_path):
+    side_by_side = importlib.import_module("side_by_side")
     write_images(tmp_path / "noise.npz")
     found = sources.load("noise", tmp_path / "noise.npz")
     (group,) = search.groups_of("highway", 4, 1, 1, 0)
