@@ -4,8 +4,11 @@ A recipe imports it from beside itself.
 """
 
 import dataclasses
+import functools
+import time
 
 import image_data  # beside this script
+import kept_runs
 import numpy as np
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
@@ -73,26 +76,67 @@ def groups_of(kind, depth, configurations, at_once, seed):
                 yield Group(kind, depth, activation, start // at_once, members)
 
 
-def identity_of(group, images, seed, precision="float32"):
-    """What makes a group of networks this one, for `zoo.checkpoint.open_run`.
+def identity_of(images, seed, precision="float32"):
+    """What makes the networks of a search these ones, but for their settings.
 
     Not the number of epochs, on which no rate depends: a longer search goes on from a shorter one.
     """
+    import keras
+
     return {
         "recipe": "mnist_depth",
-        "networks": group.name,
-        "indices": [one.index for one in group.members],
         "data": images.name,
         "images": len(images.x_train),
         "checksum": image_data.checksum(images),
         "batch": BATCH,
         "seed": seed,
         "ranges": RANGES,
-        **({} if precision == "float32" else {"precision": precision}),
+        "precision": precision,
+        "backend": keras.config.backend(),
     }
 
 
-def train(group, resume, images, epochs, seed, devices, precision="float32"):
+def members_of(group):
+    """What makes a group of a search this one, for `zoo.checkpoint.open_run`."""
+    return {"networks": group.name, "indices": [one.index for one in group.members]}
+
+
+class Pace:
+    """How long a search has taken and will take, by what this process has trained of it.
+
+    Args:
+        groups: All of the search, in their order.
+        epochs: Of each.
+    """
+
+    def __init__(self, groups, epochs):
+        self.groups, self.began = [*groups], time.perf_counter()
+        self.left, self.done = epochs * sum(map(self.work, self.groups)), 0
+
+    @staticmethod
+    def work(group):
+        """Of one epoch: layers, of which those with gates count twice, times networks."""
+        return group.depth * len(group.members) * (2 if group.kind == "highway" else 1)
+
+    def kept(self, group, epochs):
+        """So many epochs of the group were trained before."""
+        self.left -= epochs * self.work(group)
+
+    def trained(self, group):
+        """One more epoch of the group is; returns what to print of the search."""
+        self.left -= self.work(group)
+        self.done += self.work(group)
+        return f"group {1 + self.groups.index(group)} of {len(self.groups)}, {self}"
+
+    def __str__(self):
+        from zoo.callbacks.progress import clock
+
+        seconds = time.perf_counter() - self.began
+        left = f", about {clock(seconds * self.left / self.done)} left" if self.done else ""
+        return f"{clock(seconds)} so far{left}"
+
+
+def train(group, resume, images, epochs, seed, devices, precision="float32", pace=None):
     """Trains a group, from its checkpoint if there is one.
 
     Args:
@@ -103,6 +147,7 @@ def train(group, resume, images, epochs, seed, devices, precision="float32"):
         seed: Of the order of the images.
         devices: A `zoo.distribute.Strategy`.
         precision: A dtype policy.
+        pace: The `Pace` of the search; by default of this group alone.
 
     Returns:
         Of each network: its settings, its losses epoch by epoch, and its share of the seconds.
@@ -113,8 +158,10 @@ def train(group, resume, images, epochs, seed, devices, precision="float32"):
     from zoo.datasets import preprocessing
     from zoo.datasets.batches import Batches, Epochs
 
-    facts = resume.read()
-    if facts is None or facts["epoch"] < epochs:
+    facts, pace = resume.read(), pace or Pace([group], epochs)
+    before = facts["epoch"] if facts else 0
+    pace.kept(group, min(before, epochs))
+    if before < epochs:
         prepared = preprocessing.fit("highway_mlp", images.x_train)
         data = images.x_train, images.y_train, BATCH, seed, prepared.augment
         batches = Batches(*data, drop_remainder=True)
@@ -125,11 +172,14 @@ def train(group, resume, images, epochs, seed, devices, precision="float32"):
         with devices.scope():
             model = side_by_side.build(*shape, images.x_train.shape[1:], images.classes)
             side_by_side.compile_networks(model, group.members, len(batches))
-        watch = side_by_side.Watch(f"{group.kind} {group.depth}, {group.activation}", epochs)
+        name, tell = f"{group.kind} {group.depth}, {group.activation}", pace.trained
+        watch = side_by_side.Watch(name, epochs, functools.partial(tell, group))
         resume.track[:] = [watch]
         callbacks = [Epochs(batches), watch, resume]
         devices.fit(model, batches, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
         facts = resume.read()
+    if devices.is_chief:
+        kept_runs.remember(resume.path.parent, before < epochs)
     history = facts["history"]["history"]
     losses = [history[side_by_side.key(place)][:epochs] for place in range(len(group.members))]
     share = facts["callbacks"][0]["elapsed"] / facts["epoch"] * epochs / len(group.members)

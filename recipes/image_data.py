@@ -16,9 +16,8 @@ FLAGS = flags.FLAGS
 def define_flags():
     """Which images, and how many of them."""
     flags.DEFINE_string("data", None, "mnist, cifar10, cifar100; with --data_dir any name.")
-    flags.DEFINE_string(
-        "data_dir", None, "An .npz file or a folder of images: zoo.datasets.images."
-    )
+    where = "An .npz file, a folder of images, or of sets by name: zoo.datasets.images.load."
+    flags.DEFINE_string("data_dir", None, where)
     flags.DEFINE_integer("train_examples", None, "Only the first N for training.", lower_bound=1)
 
 

@@ -11,7 +11,8 @@ plain networks of depth 10 and 20 fall below 1e-4 and deeper ones degrade; at de
 highway network's loss is less than a hundredth of the plain one's.
 
 The run directory holds fig1.png and .csv (left: the best of each depth, epoch by epoch; right: the
-mean of the best tenth), configurations.csv, results.jsonl, and a folder for each group of networks
+mean of the best tenth), fig1-configurations.csv (settings and losses of all), results.jsonl (the
+best of each kind and depth, and how the two kinds compare), and a folder for each group of networks
 with the checkpoint (4 MB a network of depth 100) from which a killed search goes on exactly, and
 a longer one, of more epochs or, by whole blocks of `--at_once`, more configurations.
 
@@ -32,73 +33,107 @@ import figures
 import hardware
 import image_data
 import image_recipe
+import kept_runs
 import numpy as np
 from absl import app, flags
 
 DEPTHS = (10, 20, 50, 100)  # ibid.
 CONFIGURATIONS, EPOCHS = 100, 400  # section 3.1; the axis of Fig. 1
 BUDGETS = {"smoke": (2, 1), "minutes": (12, 20), "paper": (CONFIGURATIONS, EPOCHS)}
+SMOKE_DEPTHS = (2, 5)
+PLAIN_LOSS = 1e-4  # section 3.1: of the best plain networks of 10 and 20 layers, at most
+RATIO = {100: 100.0}  # ibid., by depth: of the best plain loss to the best highway loss, at least
+READINGS = ["the ranges of the search and the batch are ours"]
 
 image_data.define_flags()
 flags.DEFINE_enum("budget", "minutes", list(BUDGETS), "smoke: two batches.")
 flags.DEFINE_integer("configurations", None, "Of each kind and depth.", lower_bound=1)
 flags.DEFINE_integer("epochs", None, "Overrides the budget's.", lower_bound=1)
-flags.DEFINE_list("depths", [str(depth) for depth in DEPTHS], "Layers without the classifier.")
+flags.DEFINE_list("depths", None, f"Without the classifier: {DEPTHS}; smoke: {SMOKE_DEPTHS}.")
 flags.DEFINE_integer("at_once", 12, "Draws that train together, by activation.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Of the search and of the order of images.", lower_bound=0)
-flags.DEFINE_string("run_dir", None, "Default: runs/mnist-depth-BUDGET-SEED.")
+flags.DEFINE_string("run_dir", None, "Default: RUNS/mnist-depth-DATA-SEED-DIGEST.")
+flags.DEFINE_string("runs", "runs", "Where recipes keep and find the networks they trained.")
 flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoints.")
+flags.DEFINE_bool("export", False, "As other recipes have it: a search has no model to export.")
 # Not mixed_float16: a loss scale skips a step for all networks if one of them diverges.
-hardware.define_flags(["float32", "mixed_bfloat16"])  # one overflow would stop all networks
+hardware.define_flags(["float32", "mixed_bfloat16"])
 flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
 FLAGS = flags.FLAGS
 
 
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search that is ready to start; see `prepare`."""
+
+    images: object
+    folder: pathlib.Path
+    configurations: int
+    epochs: int
+    runs: dict
+
+
 def main(argv):
     image_recipe.check(argv)
-    if not all(word.isdigit() and int(word) > 1 for word in FLAGS.depths):
-        raise app.UsageError(f"Expected --depths of 2 or more layers. Received: {FLAGS.depths}")
-    depths = sorted({int(word) for word in FLAGS.depths})
     from zoo import keep_memory
+
+    search = prepare(depths())
+    keep_memory()
+    total = sum(len(group.members) for group in search.runs)
+    print(
+        f"{total} of {CONFIGURATIONS * len(DEPTHS) * 2} configurations ({search.configurations} "
+        f"of {CONFIGURATIONS} a kind and depth), {search.epochs} of {EPOCHS} epochs, "
+        f"{search.images.name}"
+    )
+    devices, pace = hardware.devices(), depth_search.Pace(search.runs, search.epochs)
+    found, done = collections.defaultdict(list), 0
+    for group, resume in search.runs.items():
+        data = search.images, search.epochs, FLAGS.seed
+        trained = depth_search.train(group, resume, *data, devices, FLAGS.precision, pace)
+        found[group.kind, group.depth] += trained
+        done += len(group.members)
+        print(f"{done} of {total} configurations done, {pace}", flush=True)
+    if devices.is_chief:
+        report(found, search)
+
+
+def depths():
+    """The user's, or the budget's."""
+    if FLAGS.depths is None:
+        return SMOKE_DEPTHS if FLAGS.budget == "smoke" else DEPTHS
+    if not FLAGS.depths or not all(word.isdigit() and int(word) > 1 for word in FLAGS.depths):
+        raise app.UsageError(
+            "Expected --depths of 2 or more layers, such as --depths=10,100. Received: "
+            f"--depths={','.join(FLAGS.depths)}"
+        )
+    return sorted({int(word) for word in FLAGS.depths})
+
+
+def prepare(depths):
+    """The images, and all groups' run directories, or an end before any work is lost."""
     from zoo.checkpoint import open_run
     from zoo.datasets import images as sources
 
     configurations = FLAGS.configurations or BUDGETS[FLAGS.budget][0]
-    epochs = FLAGS.epochs or BUDGETS[FLAGS.budget][1]
     of = configurations, FLAGS.at_once, FLAGS.seed
     pairs = [(kind, depth) for depth in depths for kind in depth_search.UNITS]
     groups = [group for pair in pairs for group in depth_search.groups_of(*pair, *of)]
+    room = 20 + configurations * sum(depths) // 10  # MB, all groups'
     try:
         devices = hardware.devices(depth_search.BATCH)
         devices.check_batch(depth_search.BATCH)
         images = image_data.load(sources, "mnist", depth_search.BATCH)
-        name = f"runs/mnist-depth-{FLAGS.budget}-{FLAGS.seed}"
-        folder = pathlib.Path(FLAGS.run_dir or name)
-        runs = {}
+        all_alike = depth_search.identity_of(images, FLAGS.seed, FLAGS.precision)
+        named = {**all_alike, "at_once": FLAGS.at_once}
+        kept = kept_runs.folder_of(FLAGS.runs, "mnist-depth", images.name, FLAGS.seed, named)
+        folder, runs = pathlib.Path(FLAGS.run_dir or kept), {}
         for group in groups:
-            identity = depth_search.identity_of(group, images, FLAGS.seed, FLAGS.precision)
-            room = 20 + configurations * sum(depths) // 10  # MB, all groups'
-            runs[group] = open_run(
-                folder / group.name, identity, room, anew=not FLAGS.resume, writes=devices.is_chief
-            )
+            identity = {**all_alike, **depth_search.members_of(group)}
+            where = folder / group.name, identity, room
+            runs[group] = open_run(*where, anew=not FLAGS.resume, writes=devices.is_chief)
     except (ValueError, sources.DownloadError) as error:
         sys.exit(f"mnist_depth.py: {error}")
-    keep_memory()
-    total = configurations * len(pairs)
-    print(
-        f"{total} of {CONFIGURATIONS * len(DEPTHS) * 2} configurations ({configurations} "
-        f"of {CONFIGURATIONS} a kind and depth), {epochs} of {EPOCHS} epochs, {images.name}"
-    )
-    found, done = collections.defaultdict(list), 0
-    for group, resume in runs.items():
-        trained = depth_search.train(
-            group, resume, images, epochs, FLAGS.seed, devices, FLAGS.precision
-        )
-        found[group.kind, group.depth] += trained
-        done += len(group.members)
-        print(f"{done} of {total} configurations done", flush=True)
-    if devices.is_chief:
-        report(found, folder, images, epochs)
+    return Search(images, folder, configurations, FLAGS.epochs or BUDGETS[FLAGS.budget][1], runs)
 
 
 def lowest(curve):
@@ -106,9 +141,9 @@ def lowest(curve):
     return min(curve) if np.isfinite(curve).all() else math.inf
 
 
-def report(found, folder, images, epochs):
-    """configurations.csv, Fig. 1, and a line of results for each kind and depth."""
-    rows, panels = [], []
+def report(found, search):
+    """fig1-configurations.csv, Fig. 1, and the lines of results."""
+    rows, panels, folder = [], [], search.folder
     for (kind, depth), networks in found.items():
         networks.sort(key=lambda network: network[0].index)
         for one, curve, _ in networks:
@@ -122,16 +157,12 @@ def report(found, folder, images, epochs):
         best = networks[0][1] if math.isfinite(kept[0]) else []
         panels += [{**line, "epoch": i, "loss": loss} for i, loss in enumerate(best, 1)]
         panels.append({**line, "panel": "right", "epoch": "", "loss": mean})
-        record(kind, depth, networks, mean, folder, images, epochs)
-    figures.write_rows(folder / "configurations.csv", rows)
-    draw_figure(folder / "fig1.png", panels, len(networks), images.name)
-    best = {key: lowest(networks[0][1]) for key, networks in found.items()}
-    for depth in sorted({depth for _, depth in best}):
-        plain, highway = best["plain", depth], best["highway", depth]
-        if math.isfinite(plain) and math.isfinite(highway):
-            ratio = f"{plain / highway:.3g}"
-            print(f"depth {depth}: the best plain loss is {ratio} times the best highway loss")
-    print(f"all in {folder}; the paper: more than 100 times at depth 100")
+        record(kind, depth, networks, mean, search)
+    figures.write_rows(folder / "fig1-configurations.csv", rows)
+    draw_figure(folder / "fig1.png", panels, search)
+    for depth in dict.fromkeys(depth for _, depth in found):
+        compare(depth, found["plain", depth], found["highway", depth], search)
+    print(f"all in {folder}")
 
 
 def tenth(number):
@@ -139,72 +170,126 @@ def tenth(number):
     return -(-number // 10)
 
 
-def record(kind, depth, networks, mean, folder, images, epochs):
+def record(kind, depth, networks, mean, search):
     """Prints and appends a line of results; `networks` are sorted, the best one first."""
-    from zoo import report
-
     best, curve, _ = networks[0]
-    number, top = len(networks), tenth(len(networks))
-    diverged = sum(math.isinf(lowest(losses)) for _, losses, _ in networks)
+    number, top, loss = len(networks), tenth(len(networks)), lowest(curve)
     settings = {k: v for k, v in dataclasses.asdict(best).items() if v is not None}
-    shown = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in settings.items()}
-    departures = [f"{number} of {CONFIGURATIONS} configurations"] * (number != CONFIGURATIONS)
-    departures += [f"{epochs} of {EPOCHS} epochs"] * (epochs != EPOCHS)
-    if images.name != "MNIST":
-        departures.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
-    departures += image_data.left_out(images)
-    departures += [FLAGS.precision] * (FLAGS.precision != "float32")
-    departures.append("the ranges of the search and the batch are ours: the paper does not say")
-    line = report.row(
-        artifact="srivastava2015/fig1",
+    shown = ", ".join(
+        f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in settings.items()
+    )
+    diverged = sum(math.isinf(lowest(losses)) for _, losses, _ in networks)
+    write(
+        search,
+        depth,
+        [kind],
         model=f"{kind}_mlp{depth}",
-        config={name: f"{name} {v}" for name, v in shown.items()},
+        config={"kind": kind, "depth": depth},
         metric="best_training_loss",
-        value=lowest(curve),
-        std=None,
-        seeds=[FLAGS.seed],
+        value=loss,
         paper=None,
-        data=images.name,
-        budget=FLAGS.budget,
-        epochs=epochs,
-        departures=departures,
         verdict="not comparable",
         seconds=round(sum(seconds for *_, seconds in networks), 1),
-        settings=settings,
+        settings=settings if math.isfinite(loss) else None,
         configurations=number,
         diverged=diverged,
         top=top,
         top_mean=mean,
-        training_loss_by_epoch=[v if math.isfinite(v) else None for v in curve],
+        training_loss_by_epoch=curve,
+    )
+    print(
+        f"{kind} {depth}: best training loss {loss:.3g}, mean of the best {top} of {number} "
+        f"{mean:.3g}, {diverged} diverged"
+        + (f"; the best has {shown}" if math.isfinite(loss) else "")
+    )
+
+
+def compare(depth, plain, highway, search):
+    """A line of how many times the best plain loss is the best highway loss."""
+    losses = [lowest(networks[0][1]) for networks in (plain, highway)]
+    if not np.isfinite(losses).all():
+        print(f"depth {depth}: all networks of a kind diverged, there is no ratio")
+        return
+    ratio, is_mnist = losses[0] / losses[1], image_data.original(search.images) == "MNIST"
+    paper = RATIO.get(depth) if is_mnist else None
+    metric = "plain_over_highway_loss" + " (paper: at least)" * (paper is not None)
+    verdict = "not comparable"
+    if paper and not departures(search, depth):
+        verdict = f"{'beyond' if ratio > paper else 'short of'} the paper's bound"
+    write(
+        search,
+        depth,
+        ["plain", "highway"],
+        model=f"mlps{depth}",
+        config={"depth": depth},
+        metric=metric,
+        value=ratio,
+        paper=paper,
+        verdict=verdict,
+        seconds=round(sum(seconds for *_, seconds in plain + highway), 1),
+    )
+    bound = f"; the paper: more than {paper:g} times" if paper else ""
+    print(f"depth {depth}: the best plain loss is {ratio:.3g} times the best highway loss{bound}")
+
+
+def departures(search, depth):
+    """From the paper; `image_recipe.usual_departures` is of one training, with a model."""
+    number, epochs, images = search.configurations, search.epochs, search.images
+    found = [f"{number} of {CONFIGURATIONS} configurations"] * (number != CONFIGURATIONS)
+    found += [f"{epochs} of {EPOCHS} epochs"] * (epochs != EPOCHS)
+    if images.name != "MNIST":
+        found.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
+    found += image_data.left_out(images)
+    found += [f"depth {depth}, not one of {DEPTHS}"] * (depth not in DEPTHS)
+    return found + [FLAGS.precision] * (FLAGS.precision != "float32")
+
+
+def write(search, depth, kinds, **facts):
+    """Appends a line of results of the networks of one depth and of these kinds."""
+    from zoo import report
+
+    groups = [group for group in search.runs if group.depth == depth and group.kind in kinds]
+    told = [kept_runs.told(search.folder / group.name) for group in groups]
+    line = report.row(
+        artifact="srivastava2015/fig1",
+        std=None,
+        seeds=[FLAGS.seed],
+        data=search.images.name,
+        budget=FLAGS.budget,
+        epochs=search.epochs,
+        departures=departures(search, depth),
+        readings=READINGS,
+        **{key: ", ".join(dict.fromkeys(one[key] for one in told)) for key in told[0]},
+        **facts,
         **hardware.told(),
     )
-    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
-        report.append(path, line)
-    print(
-        f"{kind} {depth}: best training loss {lowest(curve):.3g}, mean of the best {top} of "
-        f"{number} {mean:.3g}, {diverged} diverged; the best has "
-        + ", ".join(f"{name} {v}" for name, v in shown.items())
-    )
+    hardware.append(search.folder, line)
 
 
-def draw_figure(path, rows, number, data):
+def draw_figure(path, rows, search):
     """Fig. 1: the best network of each depth by epoch, and the mean of the best tenth by depth."""
     figure, (left, right) = figures.new(9, 4, ncols=2)
+    number, data = search.configurations, search.images
     depths = sorted({row["depth"] for row in rows})
+    rows_of = collections.defaultdict(list)
+    for row in rows:
+        if math.isfinite(row["loss"]):
+            rows_of[row["panel"], row["kind"], row["depth"]].append(row)
     for kind, color in (("plain", "0.6"), ("highway", "black")):
         for depth, style in zip(depths, itertools.cycle(figures.LINES), strict=False):
-            curve = [
-                r for r in rows if (r["panel"], r["kind"], r["depth"]) == ("left", kind, depth)
-            ]
+            curve = rows_of["left", kind, depth]
             xy = [row["epoch"] for row in curve], [row["loss"] for row in curve]
-            left.plot(*xy, style, color=color, label=f"{kind} {depth}")
-        means = [r for r in rows if (r["panel"], r["kind"]) == ("right", kind)]
+            left.plot(*xy, style, marker=".", color=color, label=f"{kind} {depth}")
+        means = [row for depth in depths for row in rows_of["right", kind, depth]]
         xy = [row["depth"] for row in means], [row["loss"] for row in means]
         right.plot(*xy, marker="o", color=color, label=kind)
-    left.axhline(1e-4, color="0.8", linewidth=0.8, label="paper: plain 10, 20 fall below")
-    left.set(xlabel="epoch", ylabel="mean training cross entropy", yscale="log", title=data)
+    if image_data.original(data) == "MNIST":
+        told = "paper: plain 10, 20 fall below"
+        left.axhline(PLAIN_LOSS, color="0.8", linewidth=0.8, label=told)
+    left.set(xlabel="epoch", ylabel="mean training cross entropy, nats", yscale="log")
+    left.set_title(data.name)
     right.set(xlabel="depth, layers", yscale="log")
-    right.set_ylabel(f"mean of the lowest losses, best {tenth(number)} of {number}")
+    right.set_ylabel(f"mean of the lowest losses, best {tenth(number)} of {number}, nats")
     left.legend(fontsize=6, ncols=2)
     right.legend(fontsize=6)
     figures.save(path, figure, rows)

@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
-from zoo.callbacks.progress import clock
 from zoo.gating import form, gate
 from zoo.initializers import GlorotUniform, KaimingNormal
 
@@ -187,16 +186,17 @@ class EachLoss(keras.metrics.Metric):
 
 
 class Watch(keras.callbacks.Callback):
-    """A line every 20 seconds and at the end: epoch, lowest loss, how many diverged, time left.
+    """A line every 20 seconds and at the end: epoch, lowest loss, how many diverged, and `tell()`.
 
     Args:
         name: Of the networks.
         epochs: In all.
+        tell: Called after each epoch: how far all is.
     """
 
-    def __init__(self, name, epochs):
+    def __init__(self, name, epochs, tell):
         super().__init__()
-        self.name, self.epochs, self.elapsed = name, epochs, 0.0
+        self.name, self.epochs, self.tell, self.elapsed = name, epochs, tell, 0.0
         self.state = ("elapsed",)  # what `Resume` restores
 
     def on_train_begin(self, logs=None):
@@ -208,15 +208,15 @@ class Watch(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         now = time.perf_counter()
         self.elapsed += now - self._start
+        told = self.tell()
         if now - self._said < 20 and epoch + 1 < self.epochs:
             return
         self._said = now
         losses = [value for name, value in logs.items() if name != "loss"]
         finite = [value for value in losses if math.isfinite(value)]
         lowest = f"{min(finite):.4g}" if finite else "none"
-        left = clock((self.epochs - epoch - 1) * (now - self._start))
         print(
             f"{self.name}: epoch {epoch + 1}/{self.epochs}  lowest loss {lowest}"
-            f"  {len(losses) - len(finite)} of {len(losses)} diverged  {left} left of these",
+            f"  {len(losses) - len(finite)} of {len(losses)} diverged  {told}",
             flush=True,
         )

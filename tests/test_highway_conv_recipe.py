@@ -47,8 +47,9 @@ def test_a_run_leaves_a_curve_a_model_and_a_row_that_names_its_departures(tmp_pa
     row = json.loads((tmp_path / "run" / "results.jsonl").read_text())
     assert (row["artifact"], row["paper"]) == ("srivastava2015/table1", None)
     assert row["verdict"] == "not comparable"
-    assert row["departures"][1] == "200 training and 150 test images only"
+    assert row["departures"][1] == "40 training and 40 test images only"
     assert row["departures"][2] == "2 of 180000 iterations, schedule shortened"
+    assert row["departures"][3] == "batches of 20, not 100"
     assert f"{row['value']:.2f} %" in output and len(row["test_accuracy_by_epoch"]) == 1
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     assert model.input_shape == (None, 14, 14, 1) and model.output_shape == (None, 4)

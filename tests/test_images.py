@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness import shared_data, without_backend
-from zoo.datasets import images
+from zoo.datasets import images, known_images
 
 pytestmark = without_backend
 
@@ -66,8 +66,9 @@ def write_folder(folder):
 @pytest.fixture
 def small_cifar(monkeypatch):
     """A stand-in for CIFAR-10, whose original is ARRAYS."""
-    known = images.Known("CIFAR-10", (4, 5, 3), 3, 20, 10, ARRAYS["x_test"].mean((0, 1, 2)) / 255)
-    monkeypatch.setitem(images.KNOWN, "cifar10", known)
+    mean = ARRAYS["x_test"].mean((0, 1, 2)) / 255
+    known = known_images.Known("CIFAR-10", (4, 5, 3), 3, 20, 10, mean)
+    monkeypatch.setitem(known_images.KNOWN, "cifar10", known)
 
 
 def test_a_file_of_arrays_is_read_as_it_is(tmp_path):
@@ -99,11 +100,26 @@ def test_only_the_original_is_called_by_its_name(tmp_path, small_cifar):
     assert other.name == "other" and "NOT CIFAR-10" in other.notice
 
 
+def test_a_known_set_that_is_called_as_another_is_refused(tmp_path, small_cifar, monkeypatch):
+    more = dataclasses.replace(known_images.KNOWN["cifar10"], title="CIFAR-100", test_mean=0.9)
+    monkeypatch.setitem(known_images.KNOWN, "cifar100", more)
+    x_test = ARRAYS["x_test"].copy()
+    x_test[0, 0, 0] ^= 1  # as little as a JPEG changes: means move by less than 1e-3
+    for change in ({}, {"x_test": x_test}):
+        path = saved(tmp_path / "a.npz", **change)
+        with pytest.raises(ValueError, match="must have the images of CIFAR-100.*--data cifar10"):
+            images.load("cifar100", path)
+        assert images.load("mine", path).name == "mine"
+    x_test = ARRAYS["x_test"] // 2
+    assert images.load("cifar100", saved(tmp_path / "b.npz", x_test=x_test)).name == "b"
+
+
 def test_encoded_images_are_decoded_and_called_what_they_are(tmp_path, small_cifar):
     (train, x_train), (test, x_test) = (one_after_the_other(k, "jpeg") for k in ("train", "test"))
     np.savez(tmp_path / "a.npz", **train, **test)
-    smooth = dataclasses.replace(images.KNOWN["cifar10"], test_mean=x_test.mean((0, 1, 2)) / 255)
-    images.KNOWN["cifar10"] = smooth  # noise this small is another picture after JPEG
+    known, mean = known_images.KNOWN["cifar10"], x_test.mean((0, 1, 2)) / 255
+    smooth = dataclasses.replace(known, test_mean=mean)
+    known_images.KNOWN["cifar10"] = smooth  # noise this small is another picture after JPEG
     loaded = images.load("cifar10", tmp_path / "a.npz")
     assert same_pixels(loaded, {"x_train": x_train, "x_test": x_test})
     assert same_pixels(loaded, {k: ARRAYS[k] for k in ("y_train", "y_test")})

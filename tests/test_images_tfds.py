@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness import ROOT, fresh_python
-from zoo.datasets import connection, images
+from zoo.datasets import connection, images, known_images
 
 pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
 
@@ -58,7 +58,7 @@ def prepare(name, folder, patch):
     from tensorflow_datasets.core.download import download_manager, downloader
     from tensorflow_datasets.image_classification import mnist
 
-    pixels = invented(images.KNOWN[name].shape)
+    pixels = invented(known_images.KNOWN[name].shape)
     files = {"mnist": files_of_mnist, "cifar100": files_of_cifar100}[name](pixels)
 
     @contextlib.contextmanager
@@ -80,7 +80,7 @@ def prepare(name, folder, patch):
         order = np.argsort(x[:, 0, 0, 0])  # TFDS shuffles
         np.testing.assert_array_equal(x[order], pixels[split])
         np.testing.assert_array_equal(y[order], LABELS[split])
-    assert loaded.classes == len(loaded.class_names) == images.KNOWN[name].classes
+    assert loaded.classes == len(loaded.class_names) == known_images.KNOWN[name].classes
     assert loaded.class_names[3] == {"mnist": "3", "cifar100": "fine3"}[name]
     assert "NOT" in loaded.notice  # these are not the originals
     return loaded

@@ -1,10 +1,9 @@
-"""Fig. 1 of Srivastava et al.: networks that train side by side, and the search that draws them."""
+"""Fig. 1 of Srivastava et al.: the search, as its user meets it."""
 
 import csv
-import importlib.util
+import importlib
 import json
 import signal
-import sys
 import time
 
 import keras
@@ -12,147 +11,43 @@ import numpy as np
 import pytest
 
 import zoo
-from harness import ROOT, output_of, slow_elsewhere, start_recipe, without_backend
+from harness import ROOT, fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
 from zoo import distribute
 from zoo.datasets import images as sources
 
 ONE = distribute.strategy("one")
-SEEDS, BIASES = (11, 12, 13), (-1, -4, -2)
-BUILDERS = {
-    "plain": lambda depth, act, bias, **more: zoo.plain_mlp(depth, 71, act, **more),
-    "highway": lambda depth, act, bias, **more: zoo.highway_mlp(
-        depth, 50, act, gate_bias=bias, **more
-    ),
-}
-UNITS = {"plain": 71, "highway": 50}
 
 
-def load(name):
-    """A script of recipes/, which is no package, as a module, and what it imports from beside."""
-    if name == "depth_search":
-        load("image_data")
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def side_by_side():
-    return load("side_by_side")
-
-
-class Chosen:
-    """What the search would draw."""
-
-    def __init__(self, rate, momentum, decay):
-        self.rate, self.momentum, self.decay = rate, momentum, decay
-
-
-CHOSEN = Chosen(0.05, 0.9, 0.9), Chosen(0.3, 0.5, 1.0), Chosen(0.01, 0.99, 0.95)
-
-
-def images(count=60):
-    random = np.random.default_rng(0)
-    return random.random((count, 6, 6, 1), "float32"), np.arange(count) % 4
-
-
-def alone(kind, depth, activation, place, x, y, steps):
-    """One of the networks as the zoo builds it, trained by Keras's optimizer: model and history."""
-    zoo.seed_everything(SEEDS[place])
-    more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
-    model = BUILDERS[kind](depth, activation, BIASES[place], **more)
-    chosen = CHOSEN[place]
-    rate = keras.optimizers.schedules.ExponentialDecay(chosen.rate, steps, chosen.decay)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(rate, chosen.momentum), loss)
-    return model, model.fit(x, y, 20, epochs=3, shuffle=False, verbose=0).history["loss"]
-
-
-def together(side_by_side, kind, depth, activation, x, y, settings=CHOSEN):
-    shape = kind, depth, UNITS[kind], activation, SEEDS, BIASES, x.shape[1:], 4
-    model = side_by_side.build(*shape)
-    side_by_side.compile_networks(model, settings, len(x) // 20)
-    history = model.fit(x, y, 20, epochs=3, shuffle=False, verbose=0).history
-    return model, [history[side_by_side.key(place)] for place in range(3)]
-
-
-@pytest.mark.parametrize("kind, activation", [("plain", "relu"), ("highway", "tanh")])
-def test_networks_side_by_side_train_as_each_does_alone(side_by_side, kind, activation):
-    x, y = images()
-    model, losses = together(side_by_side, kind, 5, activation, x, y)
-    logits = keras.ops.convert_to_numpy(model(x))
-    for place in range(3):
-        single, history = alone(kind, 5, activation, place, x, y, steps=3)
-        np.testing.assert_allclose(losses[place], history, rtol=2e-5)  # float32, nine steps
-        wanted = keras.ops.convert_to_numpy(single(x))
-        np.testing.assert_allclose(logits[:, place], wanted, rtol=1e-3, atol=1e-4)
-        assert history[-1] != history[0]
-
-
-def test_initial_networks_are_those_of_the_builders(side_by_side):
-    x, _ = images(8)
-    for kind in UNITS:
-        shape = kind, 12, UNITS[kind], "relu", SEEDS, BIASES, x.shape[1:], 4
-        logits = keras.ops.convert_to_numpy(side_by_side.build(*shape)(x))
-        zoo.seed_everything(SEEDS[1])
-        more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
-        wanted = BUILDERS[kind](12, "relu", BIASES[1], **more)(x)
-        np.testing.assert_allclose(
-            logits[:, 1], keras.ops.convert_to_numpy(wanted), rtol=1e-4, atol=1e-5
-        )
-
-
-def test_a_network_that_diverges_leaves_the_others_alone(side_by_side):
-    x, y = images()
-    _, calm = together(side_by_side, "plain", 5, "relu", x, y)
-    wild = (CHOSEN[0], Chosen(1e30, 0.5, 1.0), CHOSEN[2])
-    _, losses = together(side_by_side, "plain", 5, "relu", x, y, wild)
-    assert not np.isfinite(losses[1]).all()
-    assert (losses[0], losses[2]) == (calm[0], calm[2])
-
-
-def test_bfloat16_trains_nearly_as_float32_and_classifies_in_it(side_by_side):
-    x, y = images()
-    _, exact = together(side_by_side, "highway", 5, "tanh", x, y)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model, losses = together(side_by_side, "highway", 5, "tanh", x, y)
-        assert keras.backend.standardize_dtype(model(x).dtype) == "float32"
-    finally:
-        keras.config.set_dtype_policy("float32")
-    np.testing.assert_allclose(losses, exact, rtol=4e-3)  # 8 bits; measured: 7.5e-4
-    assert losses != exact
-
-
-COUNTS = {"highway": (85_660, 136_660, 289_660, 544_660)}  # card A, summed by hand
-COUNTS["plain"] = (102_463, 153_583, 306_943, 562_543)
-
-
-@without_backend
-def test_networks_have_the_paper_s_parameters(side_by_side):
-    for kind, counts in COUNTS.items():
-        for depth, count in zip((10, 20, 50, 100), counts, strict=True):
-            shape = kind, depth, UNITS[kind], "tanh", (0, 1), (-1, -1), (28, 28, 1), 10
-            assert side_by_side.build(*shape).count_params() == 2 * count
-
-
-@without_backend
-def test_a_larger_search_begins_with_the_smaller_one(monkeypatch):
+@pytest.fixture
+def search(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "recipes")
-    depth = load("depth_search")
-    drawn = [depth.draw("highway", 50, index, 3) for index in range(200)]
-    assert drawn[:5] == [depth.draw("highway", 50, index, 3) for index in range(5)]
+    return importlib.import_module("depth_search")
+
+
+@without_backend
+def test_a_larger_search_begins_with_the_smaller_one(search):
+    drawn = [search.draw("highway", 50, index, 3) for index in range(200)]
+    assert drawn[:5] == [search.draw("highway", 50, index, 3) for index in range(5)]
     assert {one.gate_bias for one in drawn} == {*range(-10, 0)}  # section 3.1: from -1 to -10
     assert {one.activation for one in drawn} == {"relu", "tanh"}
     assert len({one.seed for one in drawn}) == 200
     assert all(1e-3 <= one.rate <= 10**-0.5 and 0.5 <= one.momentum <= 0.99 for one in drawn)
-    assert depth.draw("plain", 50, 0, 3).gate_bias is None
-    assert depth.draw("plain", 50, 0, 3) != depth.draw("plain", 50, 0, 4)
-    small, large = ([*depth.groups_of("plain", 20, size, 6, 3)] for size in (12, 24))
+    assert search.draw("plain", 50, 0, 3).gate_bias is None
+    assert search.draw("plain", 50, 0, 3) != search.draw("plain", 50, 0, 4)
+    small, large = ([*search.groups_of("plain", 20, size, 6, 3)] for size in (12, 24))
     assert small == large[: len(small)]
     assert sorted(one.index for group in large for one in group.members) == [*range(24)]
+
+
+@without_backend
+def test_the_time_left_is_the_whole_search_s(search):
+    plain, highway = (search.Group(kind, 2, "relu", 0, (0, 1, 2)) for kind in search.UNITS)
+    pace = search.Pace([plain, highway], 2)  # work of an epoch: 6, 12
+    pace.kept(plain, 1)  # of an earlier process: neither to do, nor a measure of this one
+    pace.began -= 10
+    assert pace.trained(plain) == "group 1 of 2, 0:00:10 so far, about 0:00:40 left"
+    pace.began -= 20
+    assert pace.trained(highway) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
 
 
 def write_images(path, count=200):
@@ -182,13 +77,18 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
     output = output_of(start(run, *options))
     assert "12 of 800 configurations (3 of 100 a kind and depth), 1 of 400 epochs" in output
     files = {path.name for path in run.iterdir() if path.is_file()}
-    assert files == {"fig1.png", "fig1.csv", "configurations.csv", "results.jsonl"}
-    found = rows(run / "configurations.csv")
+    assert files == {"fig1.png", "fig1.csv", "fig1-configurations.csv", "results.jsonl"}
+    found = rows(run / "fig1-configurations.csv")
     assert len(found) == 12 and {row["diverged"] for row in found} <= {"True", "False"}
-    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3"]
+    lines = read(run)
+    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3", "mlps2", "mlps3"]
     assert [line["model"] for line in lines] == names
-    for line in lines:
+    for plain, highway, both in zip(lines[:4:2], lines[1:4:2], lines[4:], strict=True):
+        assert both["value"] == plain["value"] / highway["value"]
+        assert both["metric"] == "plain_over_highway_loss" and both["paper"] is None
+    for line in lines[:4]:
+        kind, depth = line["model"].split("_mlp")
+        assert line["config"] == {"kind": kind, "depth": int(depth)}  # the user's, not the draw's
         own = [r for r in found if f"{r['kind']}_mlp{r['depth']}" == line["model"]]
         assert line["value"] == min(float(row["lowest_loss"]) for row in own)
         assert line["departures"][:2] == ["3 of 100 configurations", "1 of 400 epochs"]
@@ -197,15 +97,64 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
     assert (panels.count("left"), panels.count("right")) == (4, 4)
     refused = output_of(start(run, *options, "--seed=1"), 1)
     assert "seed: 0 there, 1 here" in refused and "Traceback" not in refused
+    elsewhere = {"backend": keras.backend.backend(), "hardware": "another", "commit": "earlier"}
+    for path in run.glob("plain2-*/trained.json"):
+        path.write_text(json.dumps(elsewhere))
+    output_of(start(run, *options))  # trains nothing
+    assert read(run)[:6] == lines and len(read(run)) == 8
+    changed = {line["model"]: line for line in read(run)[6:]}
+    assert {key: changed["plain_mlp2"][key] for key in elsewhere} == elsewhere
+    assert changed["mlps2"]["commit"] == f"earlier, {lines[1]['commit']}"
+
+
+def read(run):
+    """The lines of results in a run directory."""
+    return [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+
+
+DIVERGED = """
+import sys
+sys.path.insert(0, "recipes")
+import depth_search, kept_runs, mnist_depth
+
+def train(group, resume, *more):
+    kept_runs.remember(resume.path.parent, True)
+    fine = group.kind == "highway" and group.depth == 2
+    return [(one, [0.5 if fine else float("inf")], 1.0) for one in group.members]
+
+depth_search.train = train
+mnist_depth.app.run(mnist_depth.main, ["mnist_depth.py", *{flags!r}])
+"""
+
+
+@without_backend
+def test_a_search_in_which_all_networks_diverge_says_so(tmp_path):
+    data = write_images(tmp_path / "noise.npz"), "--data=noise", f"--run_dir={tmp_path / 'run'}"
+    flags = *data, "--budget=smoke", "--depths=2,3"
+    output = fresh_python(DIVERGED.format(flags=flags)).stdout
+    assert "depth 2: all networks of a kind diverged, there is no ratio" in output
+    lines = {line["model"]: line for line in read(tmp_path / "run")}
+    names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3"]
+    assert {name: lines[name]["value"] for name in lines} == dict.fromkeys(names) | {names[1]: 0.5}
+    assert lines["plain_mlp2"]["settings"] is None and lines["plain_mlp2"]["diverged"] == 2
+    right = [row["loss"] for row in rows(tmp_path / "run" / "fig1.csv") if row["panel"] == "right"]
+    assert right == ["inf", "0.5", "inf", "inf"]
+    assert (tmp_path / "run" / "fig1.png").exists()
+
+
+@without_backend
+def test_a_search_is_of_one_backend(search, tmp_path):
+    write_images(tmp_path / "noise.npz")
+    found = sources.load("noise", tmp_path / "noise.npz")
+    assert search.identity_of(found, 0)["backend"] == keras.backend.backend()
 
 
 class Interrupted(Exception):
     """As if the process had ended."""
 
 
-def test_an_interrupted_group_ends_as_an_uninterrupted_one(side_by_side, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "side_by_side", side_by_side)
-    search = load("depth_search")
+def test_an_interrupted_group_ends_as_an_uninterrupted_one(search, monkeypatch, tmp_path):
+    side_by_side = importlib.import_module("side_by_side")
     write_images(tmp_path / "noise.npz")
     found = sources.load("noise", tmp_path / "noise.npz")
     (group,) = search.groups_of("highway", 4, 1, 1, 0)
@@ -249,7 +198,7 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
         kept, resumed = np.load(path), np.load(tmp_path / "killed" / path.parent.name / "state.npz")
         for name in set(kept.files) - {"facts"}:
             np.testing.assert_array_equal(resumed[name], kept[name])
-    for name in ("configurations.csv", "fig1.csv"):
+    for name in ("fig1-configurations.csv", "fig1.csv"):
         texts = [(tmp_path / which / name).read_text() for which in ("whole", "killed")]
         assert texts[0] == texts[1]
 
@@ -258,6 +207,8 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
 def test_bad_depths_and_missing_data_end_the_search_before_it_starts(tmp_path):
     output = output_of(start(tmp_path / "run", "--depths=10,one"), 1)
     assert "Expected --depths of 2 or more layers" in output
+    output = output_of(start(tmp_path / "run", "--depths="), 1)
+    assert "such as --depths=10,100. Received: --depths=" in output
     output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
     assert "none.npz" in output and "Traceback" not in output
     assert not (tmp_path / "run").exists()
@@ -273,6 +224,6 @@ def test_a_search_on_two_devices_finds_the_losses_of_one(tmp_path):
         options = "--budget=smoke", "--depths=3", "--data=noise", f"--run_dir={folder}", data
         output = output_of(start_recipe("mnist_depth.py", *options, **flags))
         assert ("2 replicas: data_parallel" in output) is (count == 2)
-        with open(folder / "configurations.csv", encoding="utf-8") as file:
+        with open(folder / "fig1-configurations.csv", encoding="utf-8") as file:
             losses.append([float(row["lowest_loss"]) for row in csv.DictReader(file)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -9,12 +9,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from zoo.files import DAMAGED, check_writable, replace, save_weights
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from zoo.files import DAMAGED, check_writable, fcntl, replace, save_weights
 
 FORMAT = 1
 FACTS = {"format": int, "identity": dict, "epoch": int, "callbacks": list, "history": dict}

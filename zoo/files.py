@@ -1,5 +1,6 @@
 """Files that are whole or absent."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -7,6 +8,11 @@ import zipfile
 import zlib
 
 import keras
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 # what NumPy, JSON, zip files and Keras raise when a file is not as it should be
 DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError)
@@ -25,6 +31,27 @@ def replace(path, write):
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path):
+    """Waits until no other process is in here with `path`, a file that is made if there is none.
+
+    For what reads a file and then replaces it: who waited takes the new file.
+    """
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while fcntl is not None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            break
+        os.close(descriptor)  # of the file that was replaced meanwhile
+    try:
+        yield
+    finally:
+        if fcntl is not None:
+            os.close(descriptor)
 
 
 def check_writable(folder, megabytes):

@@ -11,7 +11,7 @@ import sys
 
 import keras
 
-from zoo.files import replace
+from zoo.files import locked, replace
 
 KEYS = (
     "artifact model config metric value std seeds paper data budget epochs departures verdict "
@@ -75,19 +75,18 @@ def verdict(value, paper, spread=None, departures=()):
 
 
 def append(path, line):
-    """Adds `line` to the JSON-lines file `path`, whole or not at all.
+    """Adds `line` to the JSON-lines file `path`, whole or not at all, one process at a time.
 
     A finished run that is asked again says the same: a line that differs from one that is there in
     its seconds and its command alone is not added.
     """
     path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    past = path.read_text(encoding="utf-8") if path.exists() else ""
     text = json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
-    if _said(json.loads(text)) in (_said(json.loads(one)) for one in past.splitlines() if one):
-        return
-    text = past + text + "\n"
-    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    with locked(path):
+        past = path.read_text(encoding="utf-8") if path.exists() else ""
+        if _said(json.loads(text)) in (_said(json.loads(one)) for one in past.splitlines() if one):
+            return
+        replace(path, lambda temporary: temporary.write_text(f"{past}{text}\n", encoding="utf-8"))
 
 
 def _finite(value):

@@ -13,6 +13,42 @@ ENCODED = ("{}_jpeg", "{}_offsets", "{}_labels")
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
+def find(path, name):
+    """Where the images called `name` are: at `path`, or in it if it is a folder of several sets.
+
+    That is a folder `name` or a file `name.npz`; and a folder `name` that has one .npz file and no
+    images means this file.
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+
+    def is_set(place):
+        return place.is_file() or any((place / split).is_dir() for split in SPLITS)
+
+    if not path.is_dir() or is_set(path):
+        return path
+    inside = [place for place in (path / name, path / f"{name}.npz") if place.exists()]
+    place = inside[0] if len(inside) == 1 else path
+    if is_set(place):
+        return place
+    files = sorted(place.glob("*.npz")) if place != path or path.resolve().name == name else []
+    if len(files) == 1:
+        return files[0]
+    raise ValueError(
+        "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
+        f"or be an .npz file; or have one such folder or file of the images that are asked for: "
+        f"`{name}`, with images or a single .npz file, or `{name}.npz`. Received: "
+        f"data_dir={str(path)!r}, where {place} has {_listing(place)}."
+    )
+
+
+def _listing(folder, most=12):
+    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "nothing in it") + more
+
+
 def read_npz(path):
     """The arrays in the file `path`, of pixels or of encoded images. Nothing is unpickled.
 

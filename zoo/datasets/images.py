@@ -15,33 +15,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from zoo.datasets import connection, image_files
+from zoo.datasets import connection, image_files, known_images
 from zoo.datasets.connection import DownloadError
-
-
-@dataclass(frozen=True)
-class Known:
-    """What tells an original set: sizes, and the mean of its test images, whatever their order.
-
-    The means, as fractions of 255, are what many repositories print; MNIST's is measured.
-    """
-
-    title: str
-    shape: tuple
-    classes: int
-    num_train: int
-    num_test: int
-    test_mean: tuple
-
-
-CIFAR10_MEAN = (0.4942142800245097, 0.48513138901654346, 0.4504090927542889)
-CIFAR100_MEAN = (0.5087964127604166, 0.48739301317401956, 0.44194221124387256)
-KNOWN = {
-    "mnist": Known("MNIST", (28, 28, 1), 10, 60_000, 10_000, (0.13251460584233699,)),
-    "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
-    "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
-}
-EXACT, RECODED = 1e-6, 1e-3  # CIFAR-10's means move by 1.5e-4 when JPEG has been at it: measured
+from zoo.datasets.known_images import KNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +54,8 @@ def load(name, data_dir=None, side=None):
         data_dir: An `.npz` file with x_train, y_train, x_test and y_test, or with train_jpeg,
             train_offsets, train_labels and the same for test (all files' bytes in one array, file
             i from offset i to offset i + 1); or a folder with `train/CLASS/*.png` (or jpg) and
-            `test/CLASS/*.png`. No other place is tried.
+            `test/CLASS/*.png`; or a folder of several sets, with one of these in `NAME/`, or the
+            file `NAME.npz`. No other place is tried.
         side: Makes squares of so many pixels of the images of a folder, which may differ in size,
             and allows any name that tensorflow-datasets knows, whose images become such squares.
 
@@ -88,7 +65,8 @@ def load(name, data_dir=None, side=None):
         "MNIST-10k"; from JPEG bytes, for example "CIFAR-10 (JPEG)".
 
     Raises:
-        ValueError: if the name is unknown, or the file or folder is not as described.
+        ValueError: if the name is unknown, or the file or folder is not as described, or holds
+            another known set.
         DownloadError: if tensorflow-datasets has not got the images and cannot fetch them.
         ImportError: if the package that has them is not installed.
 
@@ -99,7 +77,7 @@ def load(name, data_dir=None, side=None):
     ((1500, 8, 8, 1), (297, 8, 8, 1), 10)
     """
     if data_dir is not None:
-        path = Path(data_dir).expanduser()
+        path = image_files.find(Path(data_dir).expanduser(), name)
         arrays, names, is_jpeg = (
             (*image_files.read_folder(path, side), False)
             if path.is_dir()
@@ -255,6 +233,7 @@ def _checked(name, arrays, source, class_names=(), is_jpeg=False):
             )
         parts[split] = x, y
     (x_train, y_train), (x_test, y_test) = parts["train"], parts["test"]
+    known_images.refuse_another(name, x_test, source)
     wanted = known.shape if known else x_train.shape[1:]
     for split, (x, _) in parts.items():
         if x.shape[1:] != wanted:
@@ -269,26 +248,6 @@ def _checked(name, arrays, source, class_names=(), is_jpeg=False):
                 f"The labels of {name} must be from 0 to {classes - 1}. Received: y_{split} from "
                 f"{y.min()} to {y.max()}, in {source}."
             )
-    title, notice = _title(name, x_train, x_test, source, is_jpeg)
+    title, notice = known_images.title(name, x_train, x_test, source, is_jpeg)
     y_train, y_test = y_train.astype("int32"), y_test.astype("int32")
     return Images(title, x_train, y_train, x_test, y_test, classes, notice, tuple(class_names))
-
-
-def _title(name, x_train, x_test, source, is_jpeg):
-    known = KNOWN.get(name)
-    if known is None:
-        return name, ""
-    difference = x_test.mean(axis=(0, 1, 2), dtype="float64") / 255 - known.test_mean
-    tolerance = RECODED if is_jpeg else EXACT
-    if len(x_test) != known.num_test or np.abs(difference).max() > tolerance:
-        return Path(source).stem, (
-            f"NOT {known.title}: the test images in {source} are not the original ones. The "
-            "numbers compare with no paper's."
-        )
-    title, notice = known.title, ""
-    if len(x_train) != known.num_train:
-        title = f"{title}-{len(x_train) / 1000:g}k"
-        notice = f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}. "
-    if is_jpeg:
-        title, notice = f"{title} (JPEG)", notice + "Re-encoded as JPEG: not the original pixels."
-    return title, notice.strip()

@@ -26,7 +26,8 @@ def load(data_dir=None, cache_dir=None, download=True, max_word_length=MAX_WORD_
     """Penn Treebank, from a folder, the cache or the network, in this order.
 
     Args:
-        data_dir: Folder with the three files; no other place is tried.
+        data_dir: Folder with the three files, or with a folder `ptb` that has them; no other place
+            is tried.
         cache_dir: Folder for downloaded files; by default `$ZOO_CACHE/ptb`, or `~/.cache/zoo/ptb`.
         download: Whether to fetch what the cache lacks: one attempt, without retries.
         max_word_length: Letters of a word; longer ones are cut.
@@ -54,7 +55,9 @@ def load(data_dir=None, cache_dir=None, download=True, max_word_length=MAX_WORD_
 def find(data_dir=None, cache_dir=None, download=True):
     """The folder that `load` reads, after the download if there is one."""
     if data_dir is not None:
-        return Path(data_dir)
+        folder = Path(data_dir).expanduser()
+        inside = folder / "ptb"
+        return inside if text.find_files(folder) is None and inside.is_dir() else folder
     if cache_dir is None:
         cache_dir = Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo") / "ptb"
     folder = Path(cache_dir).expanduser()
