@@ -63,7 +63,8 @@ def run(command, data, folder):
         return None
     where = f"--run_dir={folder / 'run'}", f"--results={folder / 'lines.jsonl'}"
     if script not in ("divergence.py", "trivial_dominance.py"):
-        where = *where, f"--data_dir={data}", f"--runs={folder / 'runs'}", "--export=false"
+        where = *where, f"--data_dir={data}", "--export=false"
+        where += (f"--runs={folder / 'runs'}",) if script != "ptb_char_lm.py" else ()
     output_of(start_recipe(script, *flags, "--budget=smoke", *where))
     return folder
 
