@@ -49,9 +49,7 @@ flags.DEFINE_enum("size", None, SIZES, "Default: large for --budget paper, else 
 flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "paper: 25 epochs.")
 flags.DEFINE_integer("epochs", None, "Overrides the budget's epochs.", lower_bound=1)
 flags.DEFINE_integer("seed", 3435, "Kim et al., main.lua: seed.", lower_bound=0)
-flags.DEFINE_string(
-    "data_dir", None, "Folder with [ptb.]train.txt, valid.txt, test.txt, or with ptb/."
-)
+flags.DEFINE_string("data_dir", None, "Folder with [ptb.]train.txt and so on, or ptb/.")
 flags.DEFINE_integer("max_word_length", 65, "Longer words are cut; main.lua: max_word_l.")
 flags.DEFINE_string("run_dir", None, "Default: runs/CORPUS-SIZE-VARIANT-BUDGET-SEED.")
 flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
