@@ -25,7 +25,7 @@ Fig. 7, the accuracy of borderline examples, those of the trained network's outp
 repetition.
 """
 
-import pathlib
+import functools
 
 import hardware  # beside this script
 import image_data
@@ -39,6 +39,11 @@ from refinement_recipe import BATCH
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
 DEPTHS = {"smoke": 14, "minutes": 20, "paper": 110}  # 14: two blocks a stage: one is repeated
 UNROLLED = {"smoke": 2, "minutes": 20, "paper": 20}  # section 4.4: repetitions
+SLIM = {  # of smoke: channels of the stem, and channels, blocks and strides of each stage
+    "single_representation_resnet": (8, ((8, 3, 1),)),
+    "avg_pooling_resnet": (8, ((8, 2, 1), (8, 2, "pool"), (8, 2, "pool"))),
+    "wide_resnet": (8, ((16, 2, 1), (16, 2, 2), (16, 2, 2))),
+}
 FOLLOWED = 5  # blocks of Fig. 6
 SPARED = 5  # points of accuracy; ours
 SCALES = (1.0, 0.5, 0.25, 0.1, 0.05)  # of the repetitions; ours: the paper gives none
@@ -60,21 +65,34 @@ FLAGS = flags.FLAGS
 
 def main(argv):
     image_recipe.check(argv)
-    depth = (FLAGS.depth or DEPTHS[FLAGS.budget]) if FLAGS.model == "cifar_resnet" else None
-    name = f"{FLAGS.model}{depth or ''}"
+    name, depth = network()
     errors = refinement_recipe.ERRORS["cifar_resnet"].get(depth, ())
     study = refinement_recipe.study(FLAGS.model, errors, f"fig{number(5)}")
     probing = refinement_recipe.probing()
     run = image_recipe.prepare(study, name, "cifar10", build(depth), shared=True, **probing)
     splits = refinement_recipe.examples(run)
     refinement_recipe.train(run, splits)
-    others = ["not a network of the paper"] if depth and not errors else []
+    others = ["not a network of the paper"] if depth and not errors or slim() else []
     line = refinement_recipe.record(run, name, {}, errors, others)
     folder = hardware.folder_for(FLAGS.run_dir or run.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    inspect(run, splits, name, folder, line)
-    unroll(run, splits, name, folder, line)
+    told = functools.partial(refinement_recipe.append, run, splits, folder, line)
+    inspect(run, splits, name, folder, told)
+    unroll(run, splits, name, folder, told)
     print(f"figures of {name} in {folder}")
+
+
+def network():
+    """The network's name, and its depth if it is a cifar_resnet."""
+    if FLAGS.model != "cifar_resnet":
+        return FLAGS.model, None
+    depth = FLAGS.depth or DEPTHS[FLAGS.budget]
+    return f"cifar_resnet{depth}", depth
+
+
+def slim():
+    """Stem and stages of smoke's network, of the paper's kind; None: the paper's own."""
+    return SLIM.get(FLAGS.model) if FLAGS.budget == "smoke" else None
 
 
 def build(depth):
@@ -82,10 +100,13 @@ def build(depth):
 
     def of(images):
         import zoo
+        from zoo.applications.cifar_resnet import preactivated
 
+        classes, shape = images.classes, images.x_train.shape[1:]
+        if slim():
+            return preactivated(*slim(), classes, shape, {"name": FLAGS.model})
         arguments = {"depth": depth} if depth else {}
-        shape = images.x_train.shape[1:]
-        return zoo.create_model(FLAGS.model, input_shape=shape, classes=images.classes, **arguments)
+        return zoo.create_model(FLAGS.model, input_shape=shape, classes=classes, **arguments)
 
     return of
 
@@ -106,7 +127,7 @@ def papers(run, name):
     return name == "cifar_resnet110" and image_data.original(run.images) == "CIFAR-10"
 
 
-def inspect(run, splits, name, folder, line):
+def inspect(run, splits, name, folder, told):
     """Figs 2 to 6, 13 and 14: tables, pages, pictures, and what they say in lines."""
     from zoo import callbacks
 
@@ -126,7 +147,7 @@ def inspect(run, splits, name, folder, line):
         tables[split] = table
     mark = LAST_COSINE if papers(run, name) else None
     draw(run, tables, name, folder, mark)
-    tell(tables["test"], folder, line, mark)
+    tell(tables["test"], mark, told)
 
 
 def draw(run, tables, name, folder, mark):
@@ -145,15 +166,15 @@ def draw(run, tables, name, folder, mark):
         figures.by_epoch(path_of(folder, figure, name), during, [probe])
 
 
-def tell(table, folder, line, mark):
-    """The lines of Figs 3 and 4, of test images."""
+def tell(table, mark, told):
+    """The lines of Figs 3 and 4, of test images; `told` writes them."""
     accuracies = table.values("lesion_accuracy")
     intact = accuracies.pop(None)
     spared = sum(value >= intact - SPARED / 100 for value in accuracies.values())
     reading = [f"a block can be left out for at most {SPARED} points of accuracy"]
     more = {"blocks": len(accuracies), "lowest_accuracy": round(100 * min(accuracies.values()), 3)}
-    told = f"fig{number(3)}", "blocks_that_can_be_left_out", spared
-    refinement_recipe.append(line, folder, *told, readings=reading, **more)
+    found = f"fig{number(3)}", "blocks_that_can_be_left_out", spared
+    told(*found, readings=reading, **more)
     cosines = [value for block, value in table.values("cosine_loss").items() if block]
     stage = refinement_figures.at_end(table, "cosine_loss")
     more = {
@@ -161,8 +182,7 @@ def tell(table, folder, line, mark):
         "negative_blocks": sum(value < 0 for value in cosines),
         "blocks": len(cosines),
     }
-    told = f"fig{number(4)}", "cosine_loss_of_last_block", round(cosines[-1], 4)
-    refinement_recipe.append(line, folder, *told, mark, **more)
+    told(f"fig{number(4)}", "cosine_loss_of_last_block", round(cosines[-1], 4), mark, **more)
 
 
 def trained(table):
@@ -170,7 +190,7 @@ def trained(table):
     return len(refinement_figures.last_stage(table, "l2_ratio"))
 
 
-def unroll(run, splits, name, folder, line):
+def unroll(run, splits, name, folder, told):
     """Figs 7 and 20: the last block repeated, as it is and with the scale of the lowest loss."""
     import zoo
     from zoo import callbacks
@@ -179,7 +199,7 @@ def unroll(run, splits, name, folder, line):
     left = passes.Left("unrolling", len(splits["train"][0]), len(SCALES))
     options = {"scales": SCALES, "batch_size": BATCH, "progress": left}
     scale, table = callbacks.unrollings(run.model, splits["train"], times, **options)
-    table.to_csv(pathlib.Path(folder) / f"unrolling-{name}.csv")
+    table.to_csv(folder / f"unrolling-{name}.csv")
     tables = {}
     for factor in dict.fromkeys((1.0, scale)):
         model = zoo.unroll(run.model, times, factor)
@@ -202,10 +222,11 @@ def unroll(run, splits, name, folder, line):
         f"{losses[0]:.4g} -> {losses[-1]:.4g}; {negative(tables, times)}"
     )
     found = {"scale": scale, "repetitions": times, "training_loss": [losses[0], losses[-1]]}
-    tell_borderline(best["test"], len(splits["test"][0]), folder, line, marks, found)
+    found["examples"] = len(splits["test"][0])
+    tell_borderline(best["test"], marks, told, **found)
 
 
-def tell_borderline(table, examples, folder, line, marks, found):
+def tell_borderline(table, marks, told, examples, **found):
     """The line of Fig. 7, if there is a borderline example."""
     key = "borderline_examples_borderline"
     if f"{key}_accuracy" not in table.probes():
@@ -216,8 +237,7 @@ def tell_borderline(table, examples, folder, line, marks, found):
     reading = [f"f scaled by the one of {', '.join(map(str, SCALES))} of the lowest training loss"]
     reading += ["borderline: within 0.1 of the highest other probability"]
     more = {"before": accuracy[0], "borderline_examples": count, **found}
-    told = "fig7", "borderline_accuracy_unrolled", accuracy[-1], paper
-    refinement_recipe.append(line, folder, *told, reading, **more)
+    told("fig7", "borderline_accuracy_unrolled", accuracy[-1], paper, reading, **more)
 
 
 def negative(tables, times):

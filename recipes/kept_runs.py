@@ -64,3 +64,9 @@ def told(folder):
             f"{str(found)[:80]}. Delete it, and it is written again."
         )
     return found
+
+
+def history(resume):
+    """Of the epochs that were finished, lists by key; empty if none was."""
+    kept = resume.read()
+    return kept["history"]["history"] if kept else {}

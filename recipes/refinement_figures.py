@@ -122,6 +122,7 @@ def groups(path, tables, label, first=0, marks=None):
             if (split, key) in marks:
                 group, values = marks[split, key]
                 axis.plot((0, 20), values, "x", color="0.4", label=f"{group}, paper")
+                axis.legend(fontsize=7, handlelength=4)
             axis.set(xlabel=label, ylabel=f"{KEYS[key]}, {split}")
             axis.xaxis.get_major_locator().set_params(integer=True)
         rows += groups_rows(split, found, first)

@@ -1,4 +1,4 @@
-"""What the recipes of Jastrzebski et al. (2018) share: their training, probes while it lasts, lines.
+"""What the recipes of Jastrzebski et al. (2018) share: training, probes in training, lines.
 
 A recipe imports it from beside itself. Both train a network alike and under one name, so the second
 finds it done. Whether the network of Figs 13 to 19 trained for 300 epochs is not clear: section 4
@@ -10,6 +10,7 @@ import math
 import hardware  # beside this script
 import image_data
 import image_recipe
+import kept_runs
 import numpy as np
 from absl import flags
 
@@ -155,7 +156,7 @@ def record(run, name, config, errors, others=()):
         errors: As in `study`.
         others: Departures from the paper of this network.
     """
-    history = run.resume.read()["history"]["history"]
+    history = kept_runs.history(run.resume)
     paper = accuracies(errors, image_data.original(run.images))
     config = {**config, "validation": FLAGS.validation} if FLAGS.validation else config
     more = {
@@ -171,7 +172,7 @@ def test_accuracy(run):
     """Of the last epoch: the metric's name, and its value in %."""
     import keras
 
-    value = run.resume.read()["history"]["history"]["val_accuracy"][-1]
+    value = kept_runs.history(run.resume)["val_accuracy"][-1]
     if FLAGS.validation:
         found = run.model.predict(run.x_test, batch_size=BATCH, verbose=0).argmax(-1)
         value = np.mean(keras.ops.convert_to_numpy(found) == run.images.y_test)
@@ -192,12 +193,14 @@ def readings():
     return [LATER_CODE, f"{held}: the paper does not say how many are"]
 
 
-def append(line, folder, artifact, metric, value, paper=None, readings=(), **more):
-    """Another line of results, of what was measured in the network that `line` is of.
+def append(run, splits, folder, line, artifact, metric, value, paper=None, readings=(), **more):
+    """Another line of results, of what was measured in a trained network.
 
     Args:
-        line: What `record` returned.
+        run: The `image_recipe.Run`.
+        splits: What was probed: `examples`.
         folder: Its results.jsonl gets the line.
+        line: What `record` returned.
         artifact: E.g. "fig3".
         metric, value: What was measured.
         paper: The paper's value, if it is of this network and these data.
@@ -206,11 +209,13 @@ def append(line, folder, artifact, metric, value, paper=None, readings=(), **mor
     """
     from zoo import report
 
-    few = f"{probed()} images of each split are probed"
-    found = [*line["departures"], *([few] if probed() else [])]
+    counts = {split: len(y) for split, (_, y) in splits.items()}
+    whole = {"train": len(run.images.y_train), "test": len(run.images.y_test)}
+    few = f"{counts['train']} training and {counts['test']} test images are probed"
+    found = [*line["departures"], *([few] if counts != whole else [])]
     own = {"artifact": f"jastrzebski2018/{artifact}", "metric": metric, "value": value}
     own |= {"paper": paper, "departures": found, "readings": [*line["readings"], *readings]}
     own |= {"verdict": report.verdict(value, paper, None, found)}
-    more = {"probe_examples": probed() or "all", "test_accuracy": line["value"], **more}
+    more = {"probe_examples": counts, "test_accuracy": line["value"], **more}
     kept = {key: line[key] for key in report.KEYS}
     hardware.append(folder, kept | own | hardware.told() | more)

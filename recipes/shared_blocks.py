@@ -21,7 +21,6 @@ fig8-depthN-start.csv and fig9-depthN-start.csv; with CIFAR-100 also -cifar100 i
 network whose loss explodes is drawn until then, and told of at the end.
 """
 
-import pathlib
 import sys
 
 import figures  # beside this script
@@ -113,17 +112,11 @@ def one(network, depth):
         failed = str(reason)
     return {
         **{"depth": depth, "folder": run.folder, "start": start, "failed": failed},
-        "history": history_of(run),
+        "history": kept_runs.history(run.resume),
         "paper": refinement_recipe.accuracies(errors, image_data.original(run.images)),
         "training": refinement_recipe.measured_in_training(run, "training"),
         "gradients": refinement_recipe.measured_in_training(run, "gradients"),
     }
-
-
-def history_of(run):
-    """Of the epochs that were finished."""
-    kept = run.resume.read()
-    return kept["history"]["history"] if kept else {"accuracy": [], "val_accuracy": []}
 
 
 def measure_start(run, splits):
@@ -200,8 +193,8 @@ def curves(one):
         "training": one["start"]["train"].of_probe(RATIO)
         + epochs_of(one["gradients"], f"training_{RATIO}"),
     }
-    accuracies = {"training": history["accuracy"], "test": history["val_accuracy"]}
-    for epoch in range(1 + len(history["accuracy"])):
+    accuracies = {"training": history.get("accuracy", ()), "test": history.get("val_accuracy", ())}
+    for epoch in range(1 + len(accuracies["test"])):
         found[epoch] = {}
         for split in SPLITS:
             value = 100 * accuracies[split][epoch - 1] if epoch else ""
