@@ -119,7 +119,7 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
         epochs: Of its training, or None.
         flip: Whether channels are blue, green, red.
     """
-    from zoo import callbacks, report
+    from zoo import callbacks
 
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,11 +136,24 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
     print(f"top patches of unit {unit} of {name}: {len(fed.places)} images", flush=True)
     patches = callbacks.top_patches(model, fed.probed, unit, count=COUNT)
     draw_patches(folder / f"fig4-{name}.png", patches, unit, fed.places, flip)
+    seconds = time.perf_counter() - start
+    line = line_of(rows, name, fed, departures, epochs, seconds)
+    hardware.append(folder, line | {"unit": unit})
+    print(
+        f"{name}: estimation error of the last stage {line['value']:.4f} +- "
+        f"{line['deviation_over_images']:.4f}; patches of unit {unit}; figures in {folder}"
+    )
+
+
+def line_of(rows, name, fed, departures, epochs, seconds):
+    """The line of results of Fig. 3, of its rows; see `inspect`."""
+    from zoo import report
+
     stages = [[r for r in rows if r["stage"] == s] for s in dict.fromkeys(r["stage"] for r in rows)]
     estimates = stages[-1][:-1]  # the last block's own error is 0
     mean, std = (float(np.mean([row[key] for row in estimates])) for key in ("mean", "std"))
     sign = "negative" if mean < 0 else "not negative"
-    line = report.row(
+    return report.row(
         artifact="greff2017/fig3",
         model=name,
         config={"examples": len(fed.places)},
@@ -154,15 +167,9 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
         epochs=epochs,
         departures=departures,
         verdict="not comparable" if departures else f"{sign}, in Fig. 3 negative",
-        seconds=round(time.perf_counter() - start, 1),
+        seconds=round(seconds, 1),
         deviation_over_images=round(std, 5),
         by_stage=[[[round(r["mean"], 5), round(r["std"], 5)] for r in stage] for stage in stages],
-        unit=unit,
-    )
-    hardware.append(folder, line)
-    print(
-        f"{name}: estimation error of the last stage {mean:.4f} +- {std:.4f}; patches of unit "
-        f"{unit}; figures in {folder}"
     )
 
 
