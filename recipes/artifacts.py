@@ -21,7 +21,9 @@ class Artifact(NamedTuple):
 
 
 HIGHWAY, REFINE, PLAIN = "highway_conv.py --model", "iterative_inference.py", "plain_vs_residual.py"
-REFINE100 = f"{REFINE} --data cifar100"
+MODELS = "", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet"
+FOUR = " && ".join(f"{REFINE} --model {model}" if model else REFINE for model in MODELS)
+FOUR100 = FOUR.replace(REFINE, f"{REFINE} --data cifar100")
 GATES = "mnist_gates.py && mnist_gates.py --data cifar100"
 STABLE = "noise_stability.py && noise_stability.py --networks full_plain,full_residual --depths 20"
 ILLUSTRATION = Artifact("an illustration", "")
@@ -107,16 +109,16 @@ ARTIFACTS = {
         "test errors on CIFAR-10: ResNet-38 6.99, ResNet-110 6.13, ResNet-110-UBN 6.62 %",
     ),
     "jastrzebski2018/fig2": Artifact(
-        "l2 ratio of each block", REFINE, "up to 2 in the first blocks, small in later ones"
+        "l2 ratio of each block", FOUR, "up to 2 in the first blocks, small in later ones"
     ),
     "jastrzebski2018/fig3": Artifact(
-        "accuracy without each block", REFINE, "catastrophic for the first blocks, else mild"
+        "accuracy without each block", FOUR, "catastrophic for the first blocks, else mild"
     ),
     "jastrzebski2018/fig4": Artifact(
-        "cosine loss of each block", REFINE, "negative, more so in high blocks: about -0.1"
+        "cosine loss of each block", FOUR, "negative, more so in high blocks: about -0.1"
     ),
     "jastrzebski2018/fig5": Artifact(
-        "intermediate accuracy in training", REFINE, "rises from block to block"
+        "intermediate accuracy in training", FOUR, "rises from block to block"
     ),
     "jastrzebski2018/fig6": Artifact(
         "borderline examples", REFINE, "they improve; the test loss rises after the last block"
@@ -134,16 +136,14 @@ ARTIFACTS = {
         "shared_blocks.py --ablation",
         "unsharing the statistics matters most",
     ),
-    "jastrzebski2018/fig10": Artifact("cosine loss of each block, CIFAR-100", REFINE100),
-    "jastrzebski2018/fig11": Artifact("l2 ratio of each block, CIFAR-100", REFINE100),
-    "jastrzebski2018/fig12": Artifact("accuracy without each block, CIFAR-100", REFINE100),
-    "jastrzebski2018/fig13": Artifact("cosine of each block in training", REFINE, "negative"),
-    "jastrzebski2018/fig14": Artifact(
-        "l2 ratio of each block in training", REFINE, "tends to rise"
-    ),
-    "jastrzebski2018/fig15": Artifact("cosine of each block in training, CIFAR-100", REFINE100),
-    "jastrzebski2018/fig16": Artifact("l2 ratio of each block in training, CIFAR-100", REFINE100),
-    "jastrzebski2018/fig17": Artifact("intermediate accuracy in training, CIFAR-100", REFINE100),
+    "jastrzebski2018/fig10": Artifact("cosine loss of each block, CIFAR-100", FOUR100),
+    "jastrzebski2018/fig11": Artifact("l2 ratio of each block, CIFAR-100", FOUR100),
+    "jastrzebski2018/fig12": Artifact("accuracy without each block, CIFAR-100", FOUR100),
+    "jastrzebski2018/fig13": Artifact("cosine of each block in training", FOUR, "negative"),
+    "jastrzebski2018/fig14": Artifact("l2 ratio of each block in training", FOUR, "tends to rise"),
+    "jastrzebski2018/fig15": Artifact("cosine of each block in training, CIFAR-100", FOUR100),
+    "jastrzebski2018/fig16": Artifact("l2 ratio of each block in training, CIFAR-100", FOUR100),
+    "jastrzebski2018/fig17": Artifact("intermediate accuracy in training, CIFAR-100", FOUR100),
     "jastrzebski2018/fig18": Artifact(
         "the probes of a network with shared blocks, unshared normalisation",
         "shared_blocks.py --networks ubn",

@@ -22,17 +22,35 @@ def define_flags():
 
 
 def arrays(study, default_data):
-    """Images, their preprocessing, batches of both parts, and the test images as it makes them."""
+    """Images, their preprocessing, batches of both parts, and the test images as it makes them.
+
+    The batches of the second part are of the test images, or of those that the study holds out.
+    """
     from zoo.datasets import images as sources
     from zoo.datasets import preprocessing
     from zoo.datasets.batches import Batches
 
     images = load(sources, default_data, study.batch)
+    images, held = held_out(images, study.validation, study.batch)
     prepared = preprocessing.fit(study.preprocessing, images.x_train)
     train = images.x_train, images.y_train, study.batch, FLAGS.seed, prepared.augment
     x_test = prepared(images.x_test)
-    test = Batches(x_test, images.y_test, study.batch, shuffle=False)
+    seen = (prepared(held[0]), held[1]) if held else (x_test, images.y_test)
+    test = Batches(*seen, study.batch, shuffle=False)
     return images, prepared, Batches(*train, drop_remainder=True), test, x_test
+
+
+def held_out(images, count, batch):
+    """`images` without the last `count` for training, and those, if there are any."""
+    kept = len(images.x_train) - count
+    if kept < batch:
+        raise ValueError(
+            f"Expected --validation to leave at least one batch of {batch} training images. "
+            f"Received: {count} of {len(images.x_train)}"
+        )
+    held = (images.x_train[kept:], images.y_train[kept:]) if count else ()
+    rest = {key: getattr(images, key)[:kept] for key in ("x_train", "y_train")}
+    return dataclasses.replace(images, **rest), held
 
 
 def load(sources, default_data, batch):

@@ -40,6 +40,7 @@ class Study:
         metrics: Of Keras, beside accuracy.
         score: The line's metric, and a function of the history to its values in %, by epoch.
         scales: Whether a shorter training drops its learning rate at the same fractions.
+        validation: How many of the last training images are held out; `fit` validates on them.
     """
 
     artifact: str
@@ -55,6 +56,7 @@ class Study:
     metrics: tuple = ()
     score: tuple = ("test_accuracy", lambda history: [100 * v for v in history["val_accuracy"]])
     scales: bool = True
+    validation: int = 0
 
 
 class Diverged(SystemExit):

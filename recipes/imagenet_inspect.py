@@ -3,6 +3,7 @@
 imagenet_resnet50.py imports it from beside itself.
 """
 
+import json
 import pathlib
 import time
 
@@ -10,6 +11,7 @@ import figures  # beside this script
 import hardware
 import imagenet_data
 import numpy as np
+import passes
 from absl import flags
 
 FLAGS = flags.FLAGS
@@ -38,9 +40,16 @@ def of_file(path):
     departures += [] if fed.images.name == "ImageNet" else [f"{fed.images.name}, not ImageNet"]
     departures += [] if size == 224 else [f"image_size {size}, not 224"]
     departures += [] if len(fed.places) == 5000 else [f"{len(fed.places)} images, not 5,000"]
-    name = path.stem if path.stem != "model" else path.resolve().parent.name
+    name = name_of(path)
     folder = pathlib.Path(FLAGS.run_dir or path.parent / f"{path.stem}-figures")
     inspect(model, name, folder, fed, departures, None, flip=path.suffix in CAFFE)
+
+
+def name_of(path):
+    """The network's, which the folder of a run tells; else the file's."""
+    beside = path.with_name("config.json")
+    kept = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    return kept.get("model", path.stem) if path.stem == "model" else path.stem
 
 
 def load(path):
@@ -104,30 +113,47 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
     Args:
         model: What is looked into.
         name: Of the network, for titles and results.
-        folder: Of the files.
+        folder: Of the files, whose names have the network's.
         fed: `imagenet_data.Fed`.
         departures: From the paper.
         epochs: Of its training, or None.
         flip: Whether channels are blue, green, red.
     """
-    from zoo import callbacks, report
+    from zoo import callbacks
 
     start = time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
     errors = callbacks.EstimationError(rectified=True)  # behind the ReLU that ends a block
     strengths = callbacks.BlockOutputs(rectified=True, name="strength")
-    table = callbacks.run([errors, strengths], model, fed.probed)
+    left = passes.Left(f"probes of {name}", len(fed.places))
+    table = callbacks.run([errors, strengths], model, fed.probed, progress=left)
     rows = estimation(table)
-    draw_errors(folder / "fig3.png", rows, f"{name}, {len(fed.places)} images of {fed.images.name}")
+    title = f"{name}, {len(fed.places)} images of {fed.images.name}"
+    draw_errors(folder / f"fig3-{name}.png", rows, title)
     last = [row["block"] for row in rows if row["stage"] == 1][-1]
     means = [r.value for r in table if r.probe == "strength_units" and r.block == last]
     unit = int(np.argmax(means)) if FLAGS.unit is None else FLAGS.unit
+    print(f"top patches of unit {unit} of {name}: {len(fed.places)} images", flush=True)
     patches = callbacks.top_patches(model, fed.probed, unit, count=COUNT)
-    draw_patches(folder / "fig4.png", patches, unit, fed.places, flip)
+    draw_patches(folder / f"fig4-{name}.png", patches, unit, fed.places, flip)
+    seconds = time.perf_counter() - start
+    line = line_of(rows, name, fed, departures, epochs, seconds)
+    hardware.append(folder, line | {"unit": unit})
+    print(
+        f"{name}: estimation error of the last stage {line['value']:.4f} +- "
+        f"{line['deviation_over_images']:.4f}; patches of unit {unit}; figures in {folder}"
+    )
+
+
+def line_of(rows, name, fed, departures, epochs, seconds):
+    """The line of results of Fig. 3, of its rows; see `inspect`."""
+    from zoo import report
+
     stages = [[r for r in rows if r["stage"] == s] for s in dict.fromkeys(r["stage"] for r in rows)]
     estimates = stages[-1][:-1]  # the last block's own error is 0
     mean, std = (float(np.mean([row[key] for row in estimates])) for key in ("mean", "std"))
     sign = "negative" if mean < 0 else "not negative"
-    line = report.row(
+    return report.row(
         artifact="greff2017/fig3",
         model=name,
         config={"examples": len(fed.places)},
@@ -141,15 +167,9 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
         epochs=epochs,
         departures=departures,
         verdict="not comparable" if departures else f"{sign}, in Fig. 3 negative",
-        seconds=round(time.perf_counter() - start, 1),
+        seconds=round(seconds, 1),
         deviation_over_images=round(std, 5),
         by_stage=[[[round(r["mean"], 5), round(r["std"], 5)] for r in stage] for stage in stages],
-        unit=unit,
-    )
-    hardware.append(folder, line)
-    print(
-        f"{name}: estimation error of the last stage {mean:.4f} +- {std:.4f}; patches of unit "
-        f"{unit}; figures in {folder}"
     )
 
 

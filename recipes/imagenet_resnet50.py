@@ -15,12 +15,12 @@ highway_full_bn 7.29 +- 0.11, resnet_bn 7.17 +- 0.14. Fig. 3: estimation errors 
 of a quarter of the width for 5 epochs on 10,000 images of 32 pixels. With --trained nothing is
 trained: Figs 3 and 4 are drawn of a .keras file, or of keras.applications.ResNet50's weights (.h5).
 
---run_dir has fig5.png and .csv (of every network that it holds), and for each network a folder with
-what highway_conv.py leaves, fig3.png, fig4.png, their .csv and the lines of results.
+The networks are kept in --runs, each with what highway_conv.py leaves. --run_dir gets fig5.png and
+.csv (fig5-NETWORKS.png unless all six are asked for), fig3-NETWORK.png, fig4-NETWORK.png, their
+.csv, and in results.jsonl the lines of Fig. 3 and of the order of several networks. Networks that
+other commands of the same settings trained are found, not trained again.
 """
 
-import csv
-import pathlib
 import sys
 
 import figures  # beside this script
@@ -28,6 +28,8 @@ import hardware
 import image_recipe
 import imagenet_data
 import imagenet_inspect
+import kept_runs
+import ptb_variants
 from absl import app, flags
 
 NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its deviation
@@ -41,7 +43,7 @@ NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its
 BATCH, EPOCHS, FALLS, DROPS = 256, 90, (1.0, 0.1, 0.01), (30, 60)  # fb.resnet.torch
 DECAY = 1e-4  # ibid.: of all weights
 AUGMENTATION = "no colour jitter, no lighting noise, bilinear: fb.resnet.torch has all three"
-LOOSE = {  # what the paper does not say
+LOOSE = {  # what the paper does not say, beside its augmentation
     "highway": "widths 48, 88, 192, 376 are ours: the paper gives none",
     "no_bn": "the last convolution of a branch starts at a quarter: ours, without normalisation",
 }
@@ -69,19 +71,19 @@ def main(argv):
         )
     except (ValueError, ImportError, OSError) as error:  # OSError: DownloadError, too
         sys.exit(f"imagenet_resnet50.py: {error}")
-    name = f"imagenet-resnet50-{fed.images.name.lower().replace(' ', '-')}"
-    sizes = "{image_size}px-{width:g}".format_map(
-        {key: imagenet_data.setting(key) for key in ("image_size", "width")}
-    )
-    given = f"runs/{name}-{sizes}-{FLAGS.budget}-{FLAGS.seed}"
-    folder = pathlib.Path(FLAGS.run_dir or given)
-    failed = []
-    for network in FLAGS.networks:
-        FLAGS.run_dir = str(folder / network)
-        failed += one(network, fed)
-        if hardware.devices().is_chief:
-            draw_curves(folder, "top1" if fed.images.classes < 6 else "top5", fed.images.name)
-    if failed:
+    asked, found = [network for network in NETWORKS if network in FLAGS.networks], {}
+    for network in asked:
+        print(f"network {len(found) + 1} of {len(asked)}: {network}", flush=True)
+        found[network] = one(network, fed)
+    folders = [kept["folder"] for kept in found.values()]
+    given = FLAGS.run_dir or kept_runs.figures_of(FLAGS.runs, "imagenet_resnet50", folders)
+    folder = hardware.folder_for(given)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_curves(folder, found, fed.images)
+    lines = {network: kept["line"] for network, kept in found.items() if not kept["failed"]}
+    if len(lines) > 1:
+        tell_order(folder, lines)
+    if failed := [f"{name}: {kept['failed']}" for name, kept in found.items() if kept["failed"]]:
         sys.exit("\n".join(failed))
 
 
@@ -136,7 +138,7 @@ def build(network, images):
 
 
 def one(network, fed):
-    """Trains one network and looks into it; returns what went wrong, sentences."""
+    """Trains one network and looks into it; returns what is drawn and told of it."""
     keys = ("image_size", "batch", "width", "learning_rate", "test_examples")
     settings = {key: imagenet_data.setting(key) for key in keys}
     run = image_recipe.prepare(
@@ -144,84 +146,112 @@ def one(network, fed):
         network,
         None,
         lambda images: imagenet_inspect.check(build(network, images)),
+        shared=True,
         **settings,
     )
     try:
         image_recipe.train(run)
-    except SystemExit as reason:  # the others may do better
+    except image_recipe.Diverged as reason:  # the others may do better
         print(f"{network}: {reason}", flush=True)
-        return [f"{network}: {reason}"]
+        history = kept_runs.history(run.resume)
+        return {"folder": run.folder, "history": history, "failed": str(reason)}
+    history = kept_runs.history(run.resume)
     paper, deviation = NETWORKS[network][2:] if run.images.name == "ImageNet" else (None, None)
-    history = run.resume.read()["history"]["history"]
     more = {
         "paper_std": deviation,
         "top1_error": round(errors(history, "accuracy")[-1], 3),
         "training_loss": round(history["loss"][-1], 5),
     }
-    found = departures(network, fed)
+    found, ours = departures(fed), readings(network)
     config = {key: settings[key] for key in keys[:4]}
-    image_recipe.finish(run, network, config, paper, found, **more)
+    line = image_recipe.finish(run, network, config, paper, found, ours, **more)
     others = [*image_recipe.usual_departures(run), *found, "not He et al.'s trained network"]
-    imagenet_inspect.inspect(run.model, network, run.folder, fed, others, run.epochs)
-    return []
+    folder = hardware.folder_for(FLAGS.run_dir or run.folder)
+    imagenet_inspect.inspect(run.model, network, folder, fed, others, run.epochs)
+    return {"folder": run.folder, "history": history, "failed": None, "line": line}
 
 
-def departures(network, fed):
+def departures(fed):
     """From the paper, beside those of `image_recipe.usual_departures`."""
-    found = [AUGMENTATION, *fed.missing]
+    found = [*fed.missing]
     if fed.images.classes < 6:
         found.append(f"top-1 error: of {fed.images.classes} classes five are nearly all")
     for key, paper in imagenet_data.SIZES["paper"].items():
         if "examples" not in key and imagenet_data.setting(key) != paper:
             found.append(f"{key} {imagenet_data.setting(key):g}, not {paper:g}")
-    found += [LOOSE["highway"]] if "highway" in network else []
+    return found
+
+
+def readings(network):
+    """What is ours because the paper does not say."""
+    found = [AUGMENTATION, *([LOOSE["highway"]] if "highway" in network else [])]
     return found + ([] if network.endswith("_bn") else [LOOSE["no_bn"]])
 
 
-def draw_curves(folder, kind, data):
-    """Fig. 5: error and training loss by epoch of every network that the folder holds."""
+def tell_order(folder, lines):
+    """The line of the networks' order: Kendall's tau with that of Table 1b."""
+    from zoo import report
+
+    rows = [*lines.values()]
+    found = dict.fromkeys(sentence for row in rows for sentence in row["departures"])
+    values, theirs = [row["value"] for row in rows], [NETWORKS[network][2] for network in lines]
+    tau = ptb_variants.kendall(values, theirs)
+    same = {key: rows[0][key] for key in report.KEYS}
+    own = {
+        "model": "resnet50 and highways",
+        "config": {"networks": ",".join(lines)},
+        "metric": "kendall_tau_with_the_paper's_order",
+        "value": round(tau, 3),
+        "paper": 1.0,
+        "departures": [*found],
+        "verdict": "same order" if tau == 1 else "another order",
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "errors": dict(zip(lines, values, strict=True)),
+    }
+    hardware.append(folder, same | own | hardware.told())
+    print(f"Kendall's tau between the order of {', '.join(lines)} and the paper's: {tau:.2f}")
+
+
+def draw_curves(folder, found, images):
+    """Fig. 5: error and training loss by epoch, up to where a training diverged."""
+    kind, paper = "top1" if images.classes < 6 else "top5", images.name == "ImageNet"
     figure, axes = figures.new(9, 6, nrows=2, ncols=2, sharex=True, sharey="row")
     builders = dict.fromkeys(builder for builder, *_ in NETWORKS.values())
     styles, rows = dict(zip(builders, figures.styles(), strict=False)), []
-    for network, (builder, batch_norm, paper, _) in NETWORKS.items():
-        path = folder / network / "metrics.csv"
-        if not path.exists():
-            continue
-        found, style = [*curve(path, network, kind)], styles[builder]
-        rows += found
-        epochs = [row["epoch"] for row in found]
+    for network, kept in found.items():
+        builder, batch_norm, error, _ = NETWORKS[network]
+        points, style = [*curve(kept["history"], network, kind, paper)], styles[builder]
+        rows += points
+        epochs = [row["epoch"] for row in points]
         upper, lower = axes[:, int(batch_norm)]
+        label = f"{network}, diverged" if kept["failed"] else network
         for axis, key in ((upper, f"{kind}_error"), (lower, "training_loss")):
-            values = [row[key] for row in found]
-            axis.plot(epochs, values, label=network, marker="o", markersize=3, **style)
-        if kind == "top5":
-            upper.plot(epochs[-1], paper, "*", color=style["color"], markersize=9)
+            values = [row[key] for row in points]
+            axis.plot(epochs, values, label=label, marker="o", markersize=3, **style)
+        if paper and points:
+            upper.plot(epochs[-1], error, "*", color=style["color"], markersize=9)
     if not rows:
         return
-    title = "*: the paper, ImageNet, epoch 90" if kind == "top5" else None
+    title = f"*: the paper, epoch {EPOCHS}" if paper else None
     for column, words in enumerate(("without", "with")):
-        axes[0, column].set(title=f"{words} batch normalisation, {data}")
+        axes[0, column].set(title=f"{words} batch normalisation, {images.name}")
         axes[1, column].set(xlabel="epoch")
         axes[1, column].xaxis.get_major_locator().set_params(integer=True)
         if axes[0, column].get_legend_handles_labels()[0]:
             axes[0, column].legend(fontsize=7, title=title, title_fontsize=7)
     axes[0, 0].set(ylabel=f"{kind.replace('p', 'p-')} validation error (%)")
     axes[1, 0].set(ylabel="training loss (nats)")
-    figures.save(folder / "fig5.png", figure, rows)
+    end = "" if len(found) == len(NETWORKS) else "-" + "-".join(found)
+    figures.save(folder / f"fig5{end}.png", figure, rows)
 
 
-def curve(path, network, kind):
-    """The rows of Fig. 5 of one network, from its metrics.csv."""
-    key = {"top1": "val_accuracy", "top5": "val_top5_accuracy"}[kind]
-    with open(path, encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            yield {
-                "network": network,
-                "epoch": int(line["epoch"]),
-                f"{kind}_error": 100 - 100 * float(line[key]),
-                "training_loss": float(line["loss"]),
-                "paper_top5_error": NETWORKS[network][2],
-            }
+def curve(history, network, kind, paper):
+    """The rows of Fig. 5 of one network; with the paper's error beside ImageNet's only."""
+    key = {"top1": "accuracy", "top5": "top5_accuracy"}[kind]
+    for epoch, loss in enumerate(history.get("loss", ()), 1):
+        row = {"network": network, "epoch": epoch}
+        row |= {f"{kind}_error": errors(history, key)[epoch - 1], "training_loss": loss}
+        yield row | ({"paper_top5_error": NETWORKS[network][2]} if paper else {})
 
 
 if __name__ == "__main__":

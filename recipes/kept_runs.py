@@ -19,8 +19,16 @@ def settings(optimizer):
 def folder_of(runs, name, data, seed, identity):
     """Where a run of this identity, and no other, is kept."""
     data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
-    return pathlib.Path(runs) / f"{name}-{data}-{seed}-{digest}"
+    return pathlib.Path(runs) / f"{name}-{data}-{seed}-{digest(identity)}"
+
+
+def figures_of(runs, name, folders):
+    """Where a recipe keeps its figures of the networks in these folders, and of no others."""
+    return pathlib.Path(runs) / f"{name}-{digest([folder.name for folder in folders])}"
+
+
+def digest(identity):
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def remember(folder, trained):
@@ -56,3 +64,9 @@ def told(folder):
             f"{str(found)[:80]}. Delete it, and it is written again."
         )
     return found
+
+
+def history(resume):
+    """Of the epochs that were finished, lists by key; empty if none was."""
+    kept = resume.read()
+    return kept["history"]["history"] if kept else {}

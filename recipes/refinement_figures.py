@@ -8,7 +8,7 @@ import figures  # beside this script
 
 SPLITS = {"train": "-", "test": "--"}  # the paper: solid and dashed
 GROUPS = {"borderline": "o-", "correct": "s--", "all": "^:"}
-KEYS = ("accuracy", "loss", "entropy")
+KEYS = {"accuracy": "accuracy", "loss": "loss in nats", "entropy": "entropy in nats"}  # axes
 DURING = {  # a probe of the last stage in training, and its axis
     "cosine_loss_block": "cosine of f and dL/dx",
     "l2_ratio": "|f| / |x|",
@@ -24,7 +24,7 @@ def by_block(path, tables, probe, label, mark=None):
         tables: By split.
         probe: A name; what its tables say of the whole network is drawn across.
         label: Of the vertical axis.
-        mark: The paper's value of ResNet-110's last block.
+        mark: The paper's value at the last block, where there is one.
     """
     figure, axis = figures.new()
     rows = []
@@ -38,7 +38,7 @@ def by_block(path, tables, probe, label, mark=None):
         rows += [{"split": split, "block": b or "", probe: v} for b, v in values.items()]
     if mark is not None:
         last = len(of_blocks) - 1
-        axis.plot(last, mark, "kx", label="ResNet-110's last block, paper (about)")
+        axis.plot(last, mark, "kx", label="the paper's last block (about)")
     axis.set(xlabel="residual block", ylabel=label)
     axis.legend(fontsize=7, handlelength=4)
     figures.save(path, figure, rows)
@@ -102,7 +102,7 @@ def groups(path, tables, label, first=0, marks=None):
         tables: By split, with `BorderlineExamples`.
         label: Of the horizontal axis.
         first: Its first number.
-        marks: By split and metric, the paper's values of a group at 0 and 20.
+        marks: By split and metric, the paper's values of a group at 0 and 20, if there are any.
     """
     marks = marks or {}
     figure, axes = figures.new(10, 5.5, nrows=2, ncols=3, squeeze=False)
@@ -121,8 +121,9 @@ def groups(path, tables, label, first=0, marks=None):
                 axis.plot(places, values, style, color="black", markersize=3, label=group)
             if (split, key) in marks:
                 group, values = marks[split, key]
-                axis.plot((0, 20), values, "x", color="0.4", label=f"{group}, ResNet-110, paper")
-            axis.set(xlabel=label, ylabel=f"{key}, {split}")
+                axis.plot((0, 20), values, "x", color="0.4", label=f"{group}, paper")
+                axis.legend(fontsize=7, handlelength=4)
+            axis.set(xlabel=label, ylabel=f"{KEYS[key]}, {split}")
             axis.xaxis.get_major_locator().set_params(integer=True)
         rows += groups_rows(split, found, first)
     axes[0][0].legend(fontsize=7, handlelength=4)

@@ -11,21 +11,24 @@ gamma of 0.1 at the start. The paper's training and test errors on CIFAR-10: Res
 6.99 %, UBN of 110 layers 0.63 and 6.62, 146: 0.68 and 6.82, 182: 0.48 and 6.97; naive sharing
 overfits, its gradients and activations explode, and unsharing the statistics matters most.
 
-The run directory has fig8.png (curves; norm of the gradient before the first stage over that
-before the last, epoch by epoch; norm of what each block makes at the start), fig9.png (the same of
-the ablation), fig18.png (ubn) and fig19.png (naive), each with its CSV, and fig8-start.csv and
-fig9-start.csv; and a folder for each network: what highway_conv.py's holds, training.csv (test) and
+The networks are kept in --runs: what highway_conv.py's folder holds, training.csv (test images) and
 gradients.csv (training images), measured after each epoch, and start-train.csv and start-test.csv,
 before the first, as at test, with the averages that the normalisations then get from a batch.
+--run_dir gets fig8-depthN.png (curves; norm of the gradient before the first stage over that before
+the last, epoch by epoch; norm of what each block makes at the start), fig9-depthN.png (the same of
+the ablation), fig18-depthN.png (ubn) and fig19-depthN.png (naive), each with its CSV, and
+fig8-depthN-start.csv and fig9-depthN-start.csv; with CIFAR-100 also -cifar100 in their names. A
+network whose loss explodes is drawn until then, and told of at the end.
 """
 
-import math
-import pathlib
+import sys
 
 import figures  # beside this script
 import hardware
 import image_data
 import image_recipe
+import kept_runs
+import passes
 import refinement_figures
 import refinement_recipe
 from absl import app, flags
@@ -40,74 +43,82 @@ NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
 }
 UNSHARED_DEPTH = 38  # five blocks of a stage, and the one that is shared
 DEPTHS = {"smoke": 44, "minutes": 44, "paper": 110}  # 44: the fewest that share; ours
+ARTIFACTS = {"naive": "fig8", "statistics": "fig9", "gamma": "fig9", "ubn": "fig9"}
 PAIR, ABLATION = ("unshared", "naive"), ("naive", "statistics", "gamma", "ubn")
+GAMMA = "gamma starts at 0.1 in the shared blocks only: the paper does not say in which"
 SPLITS = {"training": "-", "test": "--"}  # as in the paper
 COLORS = ("black", "0.4", "0.6", "0.8")
 RATIO = "gradient_norm_first_to_last_stage"
 
-flags.DEFINE_list("networks", ["unshared", "naive", "ubn"], f"Which, of {', '.join(NETWORKS)}.")
-flags.DEFINE_bool("ablation", False, f"Also {', '.join(ABLATION)}: Fig. 9.")
-depth = "Layers of those that share, 6 n + 2; default: 110 for --budget paper, else 44."
-flags.DEFINE_integer("depth", None, depth, lower_bound=44)
+told = f"Which, of {', '.join(NETWORKS)}; default: unshared, naive, ubn, or --ablation's."
+flags.DEFINE_list("networks", None, told)
+flags.DEFINE_bool("ablation", False, f"{', '.join(ABLATION)}, and Fig. 9.")
+told = "Layers of those that share, 6 n + 2; default: 110 for --budget paper, else 44."
+flags.DEFINE_integer("depth", None, told, lower_bound=44)
 refinement_recipe.define_flags()
 FLAGS = flags.FLAGS
 
 
 def main(argv):
     image_recipe.check(argv)
-    unknown = {*FLAGS.networks} - {*NETWORKS}
-    FLAGS.depth = FLAGS.depth or DEPTHS[FLAGS.budget]
-    if unknown or not FLAGS.networks or (FLAGS.depth - 2) % 6:
+    depth, networks = FLAGS.depth or DEPTHS[FLAGS.budget], FLAGS.networks
+    if networks is None:
+        networks = () if FLAGS.ablation else ("unshared", "naive", "ubn")
+    wanted = {*networks, *(ABLATION if FLAGS.ablation else ())}
+    if wanted - {*NETWORKS} or not wanted or (depth - 2) % 6:
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS)}, and a --depth of 6 n + 2. "
-            f"Received: {FLAGS.networks}, {FLAGS.depth}"
+            f"Received: {FLAGS.networks}, {depth}"
         )
-    data = FLAGS.data or "cifar10"
-    given = f"runs/shared-blocks{FLAGS.depth}-{data}-{FLAGS.budget}-{FLAGS.seed}"
-    folder = pathlib.Path(FLAGS.run_dir or given)
-    wanted = {*FLAGS.networks, *(ABLATION if FLAGS.ablation else ())}
-    found = {network: one(network, folder) for network in NETWORKS if network in wanted}
-    draw(hardware.folder_for(folder), found)
+    found = {}
+    for network in (network for network in NETWORKS if network in wanted):
+        print(f"network {len(found) + 1} of {len(wanted)}: {network}", flush=True)
+        found[network] = one(network, depth if NETWORKS[network] else UNSHARED_DEPTH)
+    folders = [one["folder"] for one in found.values()]
+    kept = FLAGS.run_dir or kept_runs.figures_of(FLAGS.runs, "shared_blocks", folders)
+    folder = hardware.folder_for(kept)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw(folder, found, depth)
+    print(f"figures in {folder}")
+    if failed := [f"{network}: {one['failed']}" for network, one in found.items() if one["failed"]]:
+        sys.exit("\n".join(failed))
 
 
-def one(network, folder):
-    """Trains one network; returns what the figures show of it."""
+def one(network, depth):
+    """Trains one network; returns what the figures show of it, until its loss was no number."""
     import zoo
-    from zoo import callbacks
 
-    arguments = NETWORKS[network]
-    depth = FLAGS.depth if arguments else UNSHARED_DEPTH
-    builder = zoo.shared_resnet if arguments else zoo.cifar_resnet
-    table = "ubn" if arguments else "cifar_resnet"
-    errors = {} if arguments and network != "ubn" else refinement_recipe.ERRORS[table]
+    arguments, table = NETWORKS[network], "ubn" if network == "ubn" else "cifar_resnet"
+    errors = refinement_recipe.ERRORS[table] if network in ("unshared", "ubn") else {}
     errors = errors.get(depth, ())
-    FLAGS.run_dir = str(folder / f"{network}{depth}")
+    name = f"{network}{depth}" if arguments else f"cifar_resnet{depth}"
+    builder = zoo.shared_resnet if arguments else zoo.cifar_resnet
     run = image_recipe.prepare(
-        refinement_recipe.study("cifar_resnet", errors),
-        f"{network}{depth}",
+        refinement_recipe.study("cifar_resnet", errors, ARTIFACTS.get(network)),
+        name,
         "cifar10",
         lambda images: builder(
             depth, classes=images.classes, input_shape=images.x_train.shape[1:], **arguments or {}
         ),
-        network=network,
-        depth=depth,
+        shared=True,
         **refinement_recipe.probing(),
     )
-    splits = refinement_recipe.examples(run)
+    splits, failed = refinement_recipe.examples(run), None
     start = measure_start(run, splits)
-    probes = [refinement_recipe.probe_during(run, splits["test"], [callbacks.GradientNorm()])]
-    norm = callbacks.GradientNorm("training_gradient_norm")
-    options = {"batch_size": BATCH, "path": run.folder / "gradients.csv"}
-    probes.append(callbacks.RunProbes([norm], splits["train"], FLAGS.probe_every, **options))
-    image_recipe.train(run, probes)
-    history = run.resume.read()["history"]["history"]
-    record(run, f"{network}{depth}", arguments, errors, history)
-    paper = refinement_recipe.accuracies(errors, image_data.original(run.images))
-    found = {"depth": depth, "history": history, "paper": paper, "start": start}
-    for key in ("training", "gradients"):
-        path = run.folder / f"{key}.csv"
-        found[key] = callbacks.Table.from_csv(path) if path.exists() else callbacks.Table()
-    return found
+    try:
+        refinement_recipe.train(run, splits)
+        others = [] if errors or depth == DEPTHS["paper"] else ["not a network of the paper"]
+        ours = [GAMMA] if network in ("gamma", "ubn") else []
+        refinement_recipe.record(run, name, arguments or {}, errors, others, ours)
+    except image_recipe.Diverged as reason:  # the claim of Fig. 8
+        failed = str(reason)
+    return {
+        **{"depth": depth, "folder": run.folder, "start": start, "failed": failed},
+        "history": kept_runs.history(run.resume),
+        "paper": refinement_recipe.accuracies(errors, image_data.original(run.images)),
+        "training": refinement_recipe.measured_in_training(run, "training"),
+        "gradients": refinement_recipe.measured_in_training(run, "gradients"),
+    }
 
 
 def measure_start(run, splits):
@@ -120,36 +131,26 @@ def measure_start(run, splits):
         with settled(run.model, splits["train"][0][:BATCH]):
             for split, data in splits.items():
                 probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
-                table = callbacks.run(probes, run.model, data, batch_size=BATCH, epoch=0)
+                left = passes.Left(f"before training, {split}", len(data[0]))
+                options = {"batch_size": BATCH, "progress": left, "epoch": 0}
+                table = callbacks.run(probes, run.model, data, **options)
                 table.to_csv(paths[split])
     return {split: callbacks.Table.from_csv(path) for split, path in paths.items()}
 
 
-def record(run, name, arguments, errors, history):
-    """The line of Table 1."""
-    paper = refinement_recipe.accuracies(errors, image_data.original(run.images))
-    departures = ["no validation part is held out"]
-    departures += [] if errors else ["not a network of the paper's Table 1"]
-    more = {
-        "training_accuracy": round(100 * history["accuracy"][-1], 3),
-        "paper_training_accuracy": paper[0],
-        "trainable_parameters": sum(math.prod(v.shape) for v in run.model.trainable_variables),
-    }
-    image_recipe.finish(run, name, arguments or {}, paper[1], departures, **more)
-
-
-def draw(folder, found):
+def draw(folder, found, depth):
     """The figures of the networks that were trained."""
+    end = f"depth{depth}{'-cifar100' if FLAGS.data == 'cifar100' else ''}.png"
     pair = {network: found[network] for network in PAIR if network in found}
     if len(pair) == len(PAIR):
-        compare(folder / "fig8.png", pair, ratio=True)
+        compare(folder / f"fig8-{end}", pair, ratio=True)
     if FLAGS.ablation:
-        compare(folder / "fig9.png", {network: found[network] for network in ABLATION})
+        compare(folder / f"fig9-{end}", {network: found[network] for network in ABLATION})
     for number, network in ((18, "ubn"), (19, "naive")):
         if network in found:
-            title, table = f"{network} {found[network]['depth']}", found[network]["training"]
-            path, probes = folder / f"fig{number}.png", [*refinement_figures.DURING]
-            refinement_figures.by_epoch(path, table, probes, title)
+            path, probes = folder / f"fig{number}-{end}", [*refinement_figures.DURING]
+            table = found[network]["training"]
+            refinement_figures.by_epoch(path, table, probes, f"{network} {depth}")
 
 
 def compare(path, found, ratio=False):
@@ -157,14 +158,15 @@ def compare(path, found, ratio=False):
     figure, axes = figures.new(13 if ratio else 9, 3.5, ncols=3 if ratio else 2)
     rows, starts = [], []
     for (network, one), color, marker in zip(found.items(), COLORS, "os^x", strict=False):
-        name = f"{network} {one['depth']}"
+        name = f"{network} {one['depth']}{', diverged' if one['failed'] else ''}"
         lines = curves(one)
         rows += [{"network": name, "epoch": e} | line for e, line in lines.items()]
         line = {"color": color, "marker": marker, "markersize": 3}
         for split, style in SPLITS.items():
-            line |= {"linestyle": style, "label": f"{name}, {split}"}
-            for axis, key in zip(axes, ("accuracy", "ratio")[: 1 + ratio], strict=False):
-                key = f"{split}_{key}"
+            keys = {"accuracy": curve_of(split), "ratio": split}
+            for axis, (key, told) in zip(axes, [*keys.items()][: 1 + ratio], strict=False):
+                line |= {"linestyle": style, "label": f"{name}, {told}"}
+                key = f"{told}_{key}"
                 points = [(e, values[key]) for e, values in lines.items() if values[key] != ""]
                 axis.plot(*zip(*points, strict=True), **line)
         for value in filter(None, one["paper"]):
@@ -193,14 +195,20 @@ def curves(one):
         "training": one["start"]["train"].of_probe(RATIO)
         + epochs_of(one["gradients"], f"training_{RATIO}"),
     }
-    accuracies = {"training": history["accuracy"], "test": history["val_accuracy"]}
-    for epoch in range(1 + len(history["accuracy"])):
+    accuracies = {"training": history.get("accuracy", ()), "test": history.get("val_accuracy", ())}
+    for epoch in range(1 + len(accuracies["test"])):
         found[epoch] = {}
         for split in SPLITS:
             value = 100 * accuracies[split][epoch - 1] if epoch else ""
             known = [row.value for row in ratios[split] if row.epoch == epoch]
-            found[epoch] |= {f"{split}_accuracy": value, f"{split}_ratio": (*known, "")[0]}
+            keys = f"{curve_of(split)}_accuracy", f"{split}_ratio"
+            found[epoch] |= dict(zip(keys, (value, (*known, "")[0]), strict=True))
     return found
+
+
+def curve_of(split):
+    """Which images the curve of accuracy is of: held out ones instead of the test images."""
+    return "validation" if split == "test" and FLAGS["validation"].value else split
 
 
 def epochs_of(table, probe):

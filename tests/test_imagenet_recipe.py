@@ -13,7 +13,6 @@ from harness import fresh_python, output_of, slow_elsewhere, start_recipe, witho
 USUAL = (
     "results.jsonl config.json trained.json metrics.csv accuracy.png state.npz model.keras".split()
 )
-FIGURES = ["fig3.png", "fig3.csv", "fig4.png", "fig4.csv"]
 
 
 def start(*options):
@@ -36,6 +35,19 @@ def rows_of(path):
         return [*csv.DictReader(file)]
 
 
+def figures_of(network):
+    return {f"fig{number}-{network}.{kind}" for number in (3, 4) for kind in ("png", "csv")}
+
+
+def kept(tmp_path, network):
+    (folder,) = (tmp_path / "runs").glob(f"{network}-*")
+    return folder
+
+
+def where(tmp_path):
+    return f"--run_dir={tmp_path / 'run'}", f"--runs={tmp_path / 'runs'}"
+
+
 def lines_of(folder):
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
@@ -43,49 +55,54 @@ def lines_of(folder):
 @slow_elsewhere
 def test_networks_are_trained_and_looked_into(tmp_path):
     data, run = write_images(tmp_path / "images.npz"), tmp_path / "run"
-    options = *data, f"--run_dir={run}", "--networks=resnet,highway_bn"
-    output = output_of(start(*options))
+    output = output_of(start(*data, *where(tmp_path), "--networks=resnet,highway_bn"))
     assert "top5 error on other" in output and "estimation error of the last stage" in output
+    curves = "fig5-resnet-highway_bn"
     assert {path.name for path in run.iterdir()} == {
-        *("resnet", "highway_bn", "fig5.png", "fig5.csv")
+        *(f"{curves}.png", f"{curves}.csv", "results.jsonl"),
+        *(figures_of("resnet") | figures_of("highway_bn")),
     }
-    for network, paper in (("resnet", "9.4"), ("highway_bn", "7.53")):
-        folder = run / network
-        assert {path.name for path in folder.iterdir()} == {*USUAL, *FIGURES}
-        table, figure = lines_of(folder)
+    *looked, order = lines_of(run)
+    assert order["value"] in (-1.0, 1.0) and order["artifact"] == "greff2017/table1b"
+    for network, figure in zip(("resnet", "highway_bn"), looked, strict=True):
+        folder = kept(tmp_path, network)
+        assert {path.name for path in folder.iterdir()} == {*USUAL}
+        (table,) = lines_of(folder)
         assert (table["artifact"], table["metric"]) == ("greff2017/table1b", "top5_error")
         assert (figure["artifact"], figure["metric"]) == ("greff2017/fig3", "estimation_error")
-        (row,) = (row for row in rows_of(run / "fig5.csv") if row["network"] == network)
-        assert row["paper_top5_error"] == paper and table["paper"] is None  # not ImageNet
+        (row,) = (row for row in rows_of(run / f"{curves}.csv") if row["network"] == network)
+        assert "paper_top5_error" not in row and table["paper"] is None  # not ImageNet
         assert float(row["top5_error"]) == pytest.approx(table["value"], abs=1e-3)
         assert 0 <= table["value"] <= table["top1_error"] <= 100
         assert np.isfinite(float(row["training_loss"]))
         assert "batch 8, not 256" in table["departures"]
         assert figure["verdict"] == table["verdict"] == "not comparable"
-        blocks = rows_of(folder / "fig3.csv")
+        blocks = rows_of(run / f"fig3-{network}.csv")
         assert [int(row["stage"]) for row in blocks] == [1] * 3 + [2] * 4 + [3] * 6 + [4] * 3
         last = [row for i, row in enumerate(blocks) if i in (2, 6, 12, 15)]
         assert all(float(row["mean"]) == float(row["std"]) == 0 for row in last)
         means = [float(row["mean"]) for row in blocks[13:15]]
         assert figure["value"] == pytest.approx(np.mean(means), abs=1e-4)
-        patches = rows_of(folder / "fig4.csv")
+        patches = rows_of(run / f"fig4-{network}.csv")
         assert len(patches) == 3 * 8 and {int(row["unit"]) for row in patches} == {figure["unit"]}
         assert all(0 <= int(row["image"]) < 20 for row in patches)  # of the set, not of the probed
-    trained = f"--trained={run / 'resnet' / 'model.keras'}"
+    folder = kept(tmp_path, "resnet")
+    trained = f"--trained={folder / 'model.keras'}"
     assert "resnet: estimation error" in output_of(start(*data, trained, "--unit=1"))
-    folder = run / "resnet" / "model-figures"
-    assert {path.name for path in folder.iterdir()} == {*FIGURES, "results.jsonl"}
-    assert {row["unit"] for row in rows_of(folder / "fig4.csv")} == {"1"}
+    folder /= "model-figures"
+    assert {path.name for path in folder.iterdir()} == {*figures_of("resnet"), "results.jsonl"}
+    assert {row["unit"] for row in rows_of(folder / "fig4-resnet.csv")} == {"1"}
 
 
 @pytest.mark.slow
 def test_of_five_classes_the_top_1_error_is_told_and_a_run_goes_on(tmp_path):
-    data, run = write_images(tmp_path / "images.npz", classes=5), tmp_path / "run"
-    options = *data, f"--run_dir={run}", "--networks=resnet_bn", "--probe_examples=2"
+    data = write_images(tmp_path / "images.npz", classes=5)
+    options = *data, *where(tmp_path), "--networks=resnet_bn", "--probe_examples=2"
     assert "top1 error on other" in output_of(start(*options))
-    line, _ = lines = lines_of(run / "resnet_bn")
+    folders = kept(tmp_path, "resnet_bn"), tmp_path / "run"
+    (line,), _ = lines = [lines_of(folder) for folder in folders]
     assert "epoch 1/1 done" not in output_of(start(*options))  # it is done
-    assert lines_of(run / "resnet_bn") == lines  # and nothing is told twice
+    assert [lines_of(folder) for folder in folders] == lines  # and nothing is told twice
     assert line["metric"] == "top1_error" and line["value"] == line["top1_error"]
     assert "top-1 error: of 5 classes five are nearly all" in line["departures"]
 
@@ -96,7 +113,7 @@ def test_weights_of_keras_s_own_network_are_looked_into(tmp_path):
     data = write_images(tmp_path / "images.npz")
     options = *data, f"--trained={tmp_path / 'own.weights.h5'}", "--image_size=32"
     output_of(start(*options, "--probe_examples=2", f"--run_dir={tmp_path / 'run'}"))
-    blocks = rows_of(tmp_path / "run" / "fig3.csv")
+    blocks = rows_of(tmp_path / "run" / "fig3-own.weights.csv")
     assert [row["block"] for row in blocks][:2] == ["conv2_block1_add", "conv2_block2_add"]
     (line,) = lines_of(tmp_path / "run")
     assert "image_size 32, not 224" in line["departures"] and len(line["by_stage"]) == 4
@@ -130,9 +147,13 @@ def test_imagenet_as_tfds_has_prepared_it(tmp_path):
                 yield i, {"image": pixels, "label": i, "file_name": f"{i}.JPEG"}
 
     Imagenet2012(data_dir=tmp_path).download_and_prepare(file_format="tfrecord")
-    options = f"--data_dir={tmp_path}", "--data=imagenet", f"--run_dir={tmp_path / 'run'}"
+    options = f"--data_dir={tmp_path}", "--data=imagenet", *where(tmp_path)
     output_of(start(*options, "--networks=highway_full_bn"))
-    line, figure = lines_of(tmp_path / "run" / "highway_full_bn")
+    (line,) = lines_of(kept(tmp_path, "highway_full_bn"))
+    (figure,) = lines_of(tmp_path / "run")
+    (point,) = rows_of(tmp_path / "run" / "fig5-highway_full_bn.csv")
+    assert point["paper_top5_error"] == "7.29"
+    assert any("no colour jitter" in reading for reading in line["readings"])
     assert (line["data"], line["paper"], line["paper_std"]) == ("ImageNet", 7.29, 0.11)
     assert "16 of 1281167 training images, others in each epoch" in line["departures"]
     assert figure["config"]["examples"] == 8
@@ -166,7 +187,7 @@ print(recipe.imagenet_inspect.as_caffe(x.astype("float32")).ravel().tolist())
 
 @without_backend
 def test_bad_input_ends_the_run_before_it_starts(tmp_path):
-    run = f"--run_dir={tmp_path / 'run'}"
+    run = f"--runs={tmp_path / 'run'}"
     data = *write_images(tmp_path / "images.npz"), run
     words = {
         "Expected --networks of highway.*Received: resnet,vgg": [*data, "--networks=resnet,vgg"],
