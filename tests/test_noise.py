@@ -105,6 +105,33 @@ def test_a_fully_fledged_block_has_a_cushion_for_each_convolution(variant):
     np.testing.assert_allclose(value, np.mean(contractions), rtol=1e-4)
 
 
+def test_images_without_a_signal_bound_no_cushion_and_are_counted():
+    inputs = keras.Input((4, 4, 4))
+    x = zoo.SimplifiedPlain(4, name="block")(inputs)
+    top = layers.Dense(2, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, top)
+    lit = spelled.images(3, 4, 4, 4)
+    dark = np.concatenate([lit, np.zeros_like(lit[:1])])
+    probes = [callbacks.LayerCushion(bins=5, largest=1.0), callbacks.ActivationContraction()]
+
+    def measured(x):
+        cushions = callbacks.interlayer_cushions(model, x, projections=4)
+        return callbacks.run(probes, model, x, batch_size=2) + cushions
+
+    alone, mixed, nothing = (measured(x) for x in (lit, dark, dark[3:]))
+    for probe in ("layer_cushion", "layer_cushion_std", "activation_contraction"):
+        value = alone.values(probe)["block"]
+        np.testing.assert_allclose(mixed.values(probe)["block"], value, rtol=1e-4)
+        assert np.isnan(nothing.values(probe)["block"])
+    shares = [table.array("layer_cushion_histogram") for table in (alone, mixed)]
+    np.testing.assert_allclose(*shares, atol=1e-6)
+    cushion = mixed.values("interlayer_cushion")["block"]
+    assert np.isfinite(cushion) and np.isnan(nothing.values("interlayer_cushion")["block"])
+    for probe in ("layer_cushion", "activation_contraction", "interlayer_cushion"):
+        dead = [t.values(f"{probe}_dead")["block"] for t in (alone, mixed, nothing)]
+        assert dead == [0, 0.25, 1]
+
+
 def jacobian(model, first, last, x):
     """d(output of block `last`)/d(input of block `first`) of an example, by central differences."""
     _, w, residual = states(model)
