@@ -102,11 +102,13 @@ def cross_entropy(run):
     """Mean loss over training images as at test, without the penalty."""
     import keras
 
-    count, total = plain_nets.examples(run, MEASURED), 0.0
+    count, seen, total = plain_nets.examples(run, MEASURED), 0, 0.0
+    say = plain_nets.teller(count, "images: training loss")
     for x, y in plain_nets.pieces(run, count):
         p = run.model.predict_on_batch(x)
         losses = keras.losses.sparse_categorical_crossentropy(y, p)
-        total += float(np.sum(keras.ops.convert_to_numpy(losses)))
+        total, seen = total + float(np.sum(keras.ops.convert_to_numpy(losses))), seen + len(y)
+        say(seen)
     return total / count
 
 
