@@ -63,7 +63,7 @@ def main(argv):
     config = {"networks": draws()}
     write(folder, "fig11", "trivial networks", "simulated", config, max(gaps), [FLAGS.seed], **told)
     logistic = max(abs(row["exact"] - row["logistic"]) for row in table)
-    write(folder, "fig13", "P(|X| > |Y|)", "closed form", {}, logistic, [], seconds=0.0)
+    write(folder, "fig13", "normal variables", "closed form", {}, logistic, [], seconds=0.0)
     print(
         f"approximation and simulation differ by {np.mean(gaps):.3f} in the mean, {max(gaps):.3f} "
         f"at most; plain networks of 64 channels: {min(plain):.3f} to {max(plain):.3f}; exact and "
