@@ -10,6 +10,8 @@ import plain_tables
 
 RISKS = {"plain": {32: 0.13, 44: 0.46}, "transferred": {32: 0.055, 44: 0.083}}  # Fig. 9, 10 runs
 RISK = "mean training cross entropy, nats"  # by epoch, without the penalty, as the paper's risk
+MARKS = {"plain": "x", "residual": "+", "transferred": "1", "dominant": "2"}  # the paper's values
+PAPER = f"the paper after {plain_nets.EPOCHS} epochs"
 STARTS = {"plain": "Kaiming's start", "transferred": "the residual's start"}
 
 
@@ -80,7 +82,7 @@ def draw_weights(path, rows, modes=()):
 def draw_risk(path, all_found):
     """Fig. 8: risk and test error by epoch, and one by the other."""
     figure, (left, middle, right) = figures.new(11, 3.5, ncols=3)
-    rows, known = [], False
+    rows = []
     for one, style in zip(all_found, figures.styles(), strict=False):
         (network, depth), risks = one.key, risk(one)
         errors = [1 - value for value in one.trained.history["val_accuracy"]]
@@ -89,16 +91,15 @@ def draw_risk(path, all_found):
             axis.plot(x, y, marker=".", **line)
         loss, _, error = one.paper(plain_tables.TRAINED, (None,) * 3)
         if loss is not None:
-            known = True
-            for axis, x, y in ((left, epochs[-1], loss), (middle, epochs[-1], error)):
-                axis.plot(x, y, "x", color=style["color"])
-            right.plot(loss, error, "x", color=style["color"])
+            mark = {"marker": MARKS[network], "color": "black", "linestyle": ""}
+            left.plot(epochs[-1], loss, label=f"{network} {depth}, {PAPER}", **mark)
+            middle.plot(epochs[-1], error, **mark)
+            right.plot(loss, error, **mark)
         rows += (
             {"network": network, "depth": depth, "epoch": e, "risk": a, "test_error": b}
             for e, a, b in zip(epochs, risks, errors, strict=True)
         )
-    marks = f"\nx: the paper's after {plain_nets.EPOCHS} epochs" if known else ""
-    left.set(xlabel="epoch" + marks, ylabel=RISK, yscale=scale(rows))
+    left.set(xlabel="epoch", ylabel=RISK, yscale=scale(rows))
     middle.set(xlabel="epoch", ylabel="test error, share of images")
     right.set(xlabel=RISK, ylabel="test error, share of images", xscale=scale(rows))
     left.legend(fontsize=7)
@@ -121,8 +122,8 @@ def draw_starts(path, pairs):
         left.plot(epochs, risks, marker=".", label=f"{depth}, {STARTS[network]}", **style)
         paper = one.paper(RISKS)
         if paper is not None:
-            label = f"the paper's after {plain_nets.EPOCHS} epochs: {paper:g}"
-            left.plot(epochs[-1], paper, "x", color=style["color"], label=label)
+            label = f"{PAPER}: {paper:g}"
+            left.plot(epochs[-1], paper, MARKS[network], color="black", label=label)
         rows += (
             {"network": network, "depth": depth, "epoch": epoch, "risk": value, "paper": paper}
             for epoch, value in zip(epochs, risks, strict=True)
