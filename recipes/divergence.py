@@ -15,6 +15,7 @@ those that are there. Convolutions in double precision are slow: a step of two n
 takes 25 s on two cores with torch or JAX and 5 s with TensorFlow, in single precision 1 s.
 """
 
+import dataclasses
 import os
 import sys
 import time
@@ -28,8 +29,9 @@ import numpy as np
 import plain_nets
 from absl import app, flags
 
-STEPS = {"smoke": 2, "minutes": 20, "paper": None}  # None: as long as the paper trains
+STEPS = {"smoke": 4, "minutes": 20, "paper": None}  # None: as long as the paper trains
 DEPTHS = {"smoke": ["5"], "minutes": ["20"], "paper": ["20"]}  # Fig. 6's is lost
+BATCH = {"smoke": 16, "minutes": plain_nets.BATCH, "paper": plain_nets.BATCH}
 STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network that begins so
 SECONDS = 20.0  # between two checkpoints
 READINGS = (plain_nets.TRAINING, "of weights, the largest: what the figure shows is lost")
@@ -53,7 +55,8 @@ def main(argv):
 
     keras.config.set_floatx(FLAGS.precision)
     keras.config.set_dtype_policy(FLAGS.precision)
-    found, failed, study = {}, [], plain_nets.study("residual")
+    found, failed = {}, []
+    study = dataclasses.replace(plain_nets.study("residual"), batch=BATCH[FLAGS.budget])
     try:
         images, _, batches, *_ = image_data.arrays(study, "cifar10")
         for depth, start in [(int(depth), start) for depth in depths for start in FLAGS.starts]:
@@ -254,6 +257,7 @@ def report(study, images, batches, found):
             notice = images.notice or "not the images of the paper"
             departures.insert(0, f"{images.name}: {notice}")
         departures += [] if steps == total else [f"{steps:,} of {total:,} steps"]
+        departures += [] if study.batch == plain_nets.BATCH else [f"batches of {study.batch}"]
         departures += ["float32; the paper: double precision"] if single else []
         departures += [] if start == "hardt_ma" else ["Kaiming's start; the paper: Hardt and Ma's"]
         facts = {"model": f"residual and plain {depth}", "std": None, "seeds": [FLAGS.seed]}
