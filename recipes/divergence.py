@@ -12,7 +12,7 @@ divergence over training time".
 weight, of the residual network's as its plain equal's, after each step; and a line of results for
 each pair. Pairs are kept in --runs: a killed run goes on where it was, and more --steps go on from
 those that are there. Convolutions in double precision are slow: a step of two networks of 20 layers
-takes 25 s on two cores with torch or JAX and 5 s with TensorFlow, in single precision 1 s.
+takes some 20 s on two cores with torch or JAX, 4 s with TensorFlow, and in single precision 1 s.
 """
 
 import dataclasses
