@@ -17,7 +17,33 @@ from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import Simplified
 
 
-class LayerCushion(Scalar):
+class Ratio(Scalar):
+    """A probe of ratios of norms: of the examples that have one; `dead`: the share of the others,
+    whose signal is zero, as in a network that learned nothing."""
+
+    def ratios(self, block):
+        """The ratios of a block, one or several an example, and where there is one:
+        `(batch, ratios)`."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it measures.")
+
+    def measure(self, block, stage):
+        ratios, alive = self.ratios(block)
+        alive = ops.cast(alive, ratios.dtype)
+        ratios = ops.where(alive > 0, ratios, 0.0)
+        found = {"mean": ratios, "square": ops.square(ratios), "alive": alive}
+        return {key: ops.mean(v, axis=1) for key, v in found.items()} | self.more(ratios, alive)
+
+    def more(self, ratios, alive):
+        """Further values by key; a ratio that there is not is 0."""
+        return {}
+
+    def summarize(self, mean):
+        with np.errstate(invalid="ignore"):  # all dead: NaN
+            mean = {k: v if k == "alive" else v / mean["alive"] for k, v in mean.items()}
+        return {**super().summarize(mean), "dead": 1 - mean["alive"]}
+
+
+class LayerCushion(Ratio):
     """|A x| / (|A|_F |x|) of a block's convolutions A: large: the layer keeps what it is given,
     and noise of the same size is damped beside it.
 
@@ -25,7 +51,8 @@ class LayerCushion(Scalar):
     computes the same, and |A|_F without it. A `ResidualBlock`, residual or plain, has two
     convolutions or three: `layer_cushion` is their mean, `layer_cushion_convolutions` each one's.
     Biases and normalisation left out. `histogram`: the share of examples in each of `bins` equal
-    parts of [0, `largest`], the last one with all beyond. Section 5, Fig. 3.
+    parts of [0, `largest`], the last one with all beyond. `dead`: the share of examples of which
+    x is zero; they bound no cushion and are left out. Section 5, Fig. 3.
 
     Args:
         bins: Of the histogram.
@@ -39,47 +66,55 @@ class LayerCushion(Scalar):
         super().__init__(name)
         self.bins, self.largest = bins, largest
 
-    def measure(self, block, stage):
+    def ratios(self, block):
         layer = block.info.layer
         if isinstance(layer, Simplified):
             passed = _rectified(block) - layer.transform.bias
-            values = [_gain(layer.transform.kernel, block["input"], passed)]
+            steps = [(layer.transform.kernel, block["input"], passed)]
         else:
-            steps = _steps(block, "The layer cushion is of convolutions")
-            values = [
-                _gain(conv.kernel, x, y if conv.bias is None else y - conv.bias)
-                for conv, x, y in steps
+            steps = [
+                (conv.kernel, x, y if conv.bias is None else y - conv.bias)
+                for conv, x, y in _steps(block, "The layer cushion is of convolutions")
                 if isinstance(conv, layers.Conv2D)
             ]
-        cushions = ops.stack(values, axis=1)
-        place = ops.floor(cushions * (self.bins / self.largest))
+        gains = [_gain(*step) for step in steps]
+        return ops.stack(gains, axis=1), ops.stack([norm(x) > 0 for _, x, _ in steps], axis=1)
+
+    def more(self, ratios, alive):
+        place = ops.floor(ratios * (self.bins / self.largest))
         place = ops.cast(ops.clip(place, 0, self.bins - 1), "int32")
-        found = {"histogram": ops.mean(ops.one_hot(place, self.bins), axis=1)}
-        if len(values) > 1:
-            found["convolutions"] = cushions
-        mean, square = ops.mean(cushions, axis=1), ops.mean(ops.square(cushions), axis=1)
-        return {"mean": mean, "square": square, **found}
+        shares = ops.one_hot(place, self.bins) * ops.expand_dims(alive, -1)
+        found = {"histogram": ops.mean(shares, axis=1)}
+        if ratios.shape[1] > 1:
+            found |= {"convolutions": ratios, "convolutions_alive": alive}
+        return found
 
     def summarize(self, mean):
-        rest = {key: mean[key] for key in ("histogram", "convolutions") if key in mean}
+        with np.errstate(invalid="ignore"):
+            rest = {"histogram": mean["histogram"] / mean["alive"]}
+            if "convolutions" in mean:
+                rest["convolutions"] = mean["convolutions"] / mean["convolutions_alive"]
         return {**super().summarize(mean), **rest}
 
 
-class ActivationContraction(Scalar):
+class ActivationContraction(Ratio):
     """|z| / |ReLU(z)| of what a block rectifies: 1: nothing is cut off; near sqrt(2) for signs
     that are even. Arora et al. (2018), definition 6, whose c is the largest over examples.
 
     A simplified block rectifies its sum; of a `ResidualBlock` it is the mean over H's ReLUs.
+    `dead`: the share of examples of which nothing passes; they are left out.
     """
 
     needs = ("h", "y")
 
-    def value(self, block, stage):
+    def ratios(self, block):
         if isinstance(block.info.layer, Simplified):
-            return norm(_rectified(block)) / norm(block["y"])
-        steps = _steps(block, "Activation contraction is of ReLUs")
-        ratios = [norm(z) / norm(y) for relu, z, y in steps if isinstance(relu, layers.Activation)]
-        return ops.mean(ops.stack(ratios), axis=0)
+            pairs = [(_rectified(block), block["y"])]
+        else:
+            steps = _steps(block, "Activation contraction is of ReLUs")
+            pairs = [(z, y) for relu, z, y in steps if isinstance(relu, layers.Activation)]
+        found = [(norm(z) / norm(y), norm(y) > 0) for z, y in pairs]
+        return tuple(ops.stack(values, axis=1) for values in zip(*found, strict=True))
 
 
 def _rectified(block):
@@ -121,7 +156,8 @@ def interlayer_cushions(model, data, pairs=None, projections=16, seed=0, batch_s
     Returns:
         A `Table`: `interlayer_cushion`; `_std` over examples, the estimates' own variance taken
         off; `_min`, the smallest estimate; `_error`, the half-width of the mean's interval,
-        relative. `block` is the pair, joined by ">".
+        relative; `_dead`, the share of examples whose x or J is zero, which are left out. `block`
+        is the pair, joined by ">".
 
     Raises:
         ValueError: if there is no such block, or the blocks do not follow each other.
@@ -165,22 +201,30 @@ def interlayer_cushions(model, data, pairs=None, projections=16, seed=0, batch_s
     rows = []
     for names, pair in zip(pairs, places, strict=True):
         ratio, *squares = np.concatenate(found[pair], axis=1).astype("float64")
-        squares = np.stack(squares)
         pixels = np.prod(_source_shape(chain, pair[0])[1:-1])
-        spread = squares.std(0, ddof=1) / np.sqrt(projections) / squares.mean(0)
-        value = np.sqrt(pixels) * ratio / np.sqrt(squares.mean(0))
-        value /= 1 + 3 / 8 * spread**2  # 1/sqrt of a noisy mean is too large, to second order
-        noise = (value * spread / 2) ** 2  # variance of each estimate: of a square root, half
-        error = 1.96 * np.sqrt(np.mean(noise) / len(value)) / value.mean()
-        deviation = np.sqrt(max(value.var() - np.mean(noise), 0.0))
-        stage = chain.blocks[pair[0]].stage
-        numbers = {"": value.mean(), "_std": deviation, "_min": value.min(), "_error": error}
-        block = ">".join(dict.fromkeys(names))
+        numbers = _summary(np.sqrt(pixels) * ratio, np.stack(squares))
+        stage, block = chain.blocks[pair[0]].stage, ">".join(dict.fromkeys(names))
         rows += (
             Row(f"interlayer_cushion{key}", block, stage, None, None, float(number))
             for key, number in numbers.items()
         )
     return Table(rows)
+
+
+def _summary(signal, squares):
+    """The cushion over examples, of each its signal and the squares that estimate |J|_F^2."""
+    projections, alive = len(squares), np.isfinite(signal) & (squares.mean(0) > 0)
+    if not alive.any():
+        return {**dict.fromkeys(("", "_std", "_min", "_error"), np.nan), "_dead": 1.0}
+    signal, squares = signal[alive], squares[:, alive]
+    spread = squares.std(0, ddof=1) / np.sqrt(projections) / squares.mean(0)
+    value = signal / np.sqrt(squares.mean(0))
+    value /= 1 + 3 / 8 * spread**2  # 1/sqrt of a noisy mean is too large, to second order
+    noise = (value * spread / 2) ** 2  # variance of each estimate: of a square root, half
+    error = 1.96 * np.sqrt(np.mean(noise) / len(value)) / value.mean()
+    deviation = np.sqrt(max(value.var() - np.mean(noise), 0.0))
+    numbers = {"": value.mean(), "_std": deviation, "_min": value.min(), "_error": error}
+    return {**numbers, "_dead": 1 - alive.mean()}
 
 
 def _source_shape(chain, index):

@@ -20,12 +20,12 @@ class Artifact(NamedTuple):
     same: str = ""
 
 
-HIGHWAY, REFINE, PLAIN = "highway_conv.py --model", "iterative_inference.py", "plain_vs_residual.py"
+HIGHWAY, REFINE = "highway_conv.py --model", "iterative_inference.py"
+PLAIN, STABLE = "plain_vs_residual.py --artifact", "noise_stability.py --artifact"
 MODELS = "", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet"
 FOUR = " && ".join(f"{REFINE} --model {model}" if model else REFINE for model in MODELS)
 FOUR100 = FOUR.replace(REFINE, f"{REFINE} --data cifar100")
 GATES = "mnist_gates.py && mnist_gates.py --data cifar100"
-STABLE = "noise_stability.py && noise_stability.py --networks full_plain,full_residual --depths 20"
 ILLUSTRATION = Artifact("an illustration", "")
 ARTIFACTS = {
     "srivastava2015/fig1": Artifact(
@@ -172,55 +172,55 @@ ARTIFACTS = {
     ),
     "yutomasi2019/table1": Artifact(
         "loss and error, plain and residual",
-        f"{PLAIN} --networks plain,residual",
+        f"{PLAIN} table1",
         "test error at depth 20, 32, 44: plain 12.63, 13.49, 22.13; residual 11.31, 11.43, 11.82 %",
     ),
     "yutomasi2019/table2": Artifact(
         "the plain network from the residual's start",
-        f"{PLAIN} --networks transferred,residual",
+        f"{PLAIN} table2",
         "test error at depth 20, 32, 44: 11.21, 10.85, 11.59 %",
     ),
     "yutomasi2019/table3": Artifact(
         "weight statistics at depth 32",
-        f"{PLAIN} --networks plain,residual --depths 32",
+        f"{PLAIN} table3",
         "the identity's entries of the residual network keep more than 76 % of the large mass",
     ),
     "yutomasi2019/table4": Artifact(
         "losses and penalties",
-        PLAIN,
+        f"{PLAIN} table4",
         "penalty before: plain 5.393e-4, 8.878e-4, 1.238e-3",
     ),
     "yutomasi2019/table5": Artifact(
         "dominant kernels",
-        f"{PLAIN} --networks dominant",
+        f"{PLAIN} table5",
         "test error at depth 20, 32, 44: 31.52, 31.19, 31.83 %",
     ),
     "yutomasi2019/fig3": Artifact(
-        "layer cushions", "noise_stability.py", "the residual network's are larger"
+        "layer cushions", f"{STABLE} fig3", "the residual network's are larger"
     ),
     "yutomasi2019/section5": Artifact(
         "cushions by block",
-        STABLE,
+        f"{STABLE} section5",
         "interlayer cushion of one fully-fledged residual block: 0.20",
     ),
     "yutomasi2019/fig4": ILLUSTRATION,
     "yutomasi2019/fig5": ILLUSTRATION,
     "yutomasi2019/fig6": Artifact(
-        "divergence of equivalent networks", f"{PLAIN} --depths 20", "grows very slowly"
+        "divergence of equivalent networks", "divergence.py", "grows very slowly"
     ),
     "yutomasi2019/fig7": Artifact(
-        "weight histograms", f"{PLAIN} --depths 32", "the identity's entries stay near 0.9"
+        "weight histograms", f"{PLAIN} fig7", "the identity's entries stay near 0.9"
     ),
     "yutomasi2019/fig8": Artifact(
-        "risk by epoch", PLAIN, "the residual network is faster, and better at equal risk"
+        "risk by epoch", f"{PLAIN} fig8", "the residual network is faster, and better at equal risk"
     ),
     "yutomasi2019/fig9": Artifact(
         "risk by epoch, two starts",
-        f"{PLAIN} --depths 32,44",
+        f"{PLAIN} fig9",
         "Kaiming's start 0.13 and 0.46 at depth 32 and 44, the residual's 0.055 and 0.083",
     ),
     "yutomasi2019/fig10": Artifact(
-        "final features and their gradients", "noise_stability.py", "nearly normal"
+        "final features and their gradients", f"{STABLE} fig10", "nearly normal"
     ),
     "yutomasi2019/fig11": Artifact(
         "dominance in the trivial case",
@@ -229,7 +229,7 @@ ARTIFACTS = {
     ),
     "yutomasi2019/fig12": Artifact(
         "dominance by layer",
-        STABLE,
+        f"{STABLE} fig12",
         "residual over plain 1.24 in shallow, 4.06 in deep layers; fully-fledged 0.99, 3.07",
     ),
     "yutomasi2019/fig13": Artifact("appendix E's probability", "trivial_dominance.py"),

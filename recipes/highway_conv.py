@@ -17,6 +17,7 @@ goes on), model.keras, saved_model/ and results.jsonl. KERAS_BACKEND chooses ten
 import dataclasses
 
 import image_recipe  # beside this script
+import schedules
 from absl import app, flags
 
 BATCH, SMOKE_BATCH = 100, 20  # the authors' train_test files; of --budget smoke
@@ -27,7 +28,7 @@ BY_WIDTH = {16: (99.43, (99.4, 0.03)), 32: (99.55, (99.54, 0.02))}  # Table 1
 def caffe(learning_rate, drops, iterations):
     """The authors' solver: the learning rate falls to a tenth at each drop; zoo/optimizers.py."""
     rates = [learning_rate * 0.1**i for i in range(len(drops) + 1)]
-    schedule = image_recipe.piecewise(rates, drops, iterations)
+    schedule = schedules.piecewise(rates, drops, iterations)
 
     def optimizer(total):
         from zoo.optimizers import CaffeSGD

@@ -30,6 +30,7 @@ import imagenet_data
 import imagenet_inspect
 import kept_runs
 import ptb_variants
+import schedules
 from absl import app, flags
 
 NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its deviation
@@ -43,7 +44,7 @@ NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its
 BATCH, EPOCHS, FALLS, DROPS = 256, 90, (1.0, 0.1, 0.01), (30, 60)  # fb.resnet.torch
 DECAY = 1e-4  # ibid.: of all weights
 AUGMENTATION = "no colour jitter, no lighting noise, bilinear: fb.resnet.torch has all three"
-LOOSE = {  # what the paper does not say, beside its augmentation
+LOOSE = {  # what the paper does not say
     "highway": "widths 48, 88, 192, 376 are ours: the paper gives none",
     "no_bn": "the last convolution of a branch starts at a quarter: ours, without normalisation",
 }
@@ -94,7 +95,7 @@ def study(network, fed):
     batch, few = imagenet_data.setting("batch"), fed.images.classes < 6
     rate = imagenet_data.setting("learning_rate")
     rates = [rate * fall * batch / BATCH for fall in FALLS]  # the batch: Goyal et al. (2017)
-    schedule = image_recipe.piecewise(rates, DROPS, EPOCHS)
+    schedule = schedules.piecewise(rates, DROPS, EPOCHS)
 
     def optimizer(iterations):
         from zoo.optimizers import CaffeSGD
@@ -173,7 +174,7 @@ def one(network, fed):
 
 def departures(fed):
     """From the paper, beside those of `image_recipe.usual_departures`."""
-    found = [*fed.missing]
+    found = [*fed.missing, AUGMENTATION]
     if fed.images.classes < 6:
         found.append(f"top-1 error: of {fed.images.classes} classes five are nearly all")
     for key, paper in imagenet_data.SIZES["paper"].items():
@@ -184,7 +185,7 @@ def departures(fed):
 
 def readings(network):
     """What is ours because the paper does not say."""
-    found = [AUGMENTATION, *([LOOSE["highway"]] if "highway" in network else [])]
+    found = [LOOSE["highway"]] if "highway" in network else []
     return found + ([] if network.endswith("_bn") else [LOOSE["no_bn"]])
 
 

@@ -4,37 +4,73 @@ A recipe imports it from beside itself: `plain_vs_residual.py` and `noise_stabil
 same trainings, and the second finds them done.
 """
 
-import image_recipe  # beside this script
+import dataclasses
+import time
+
+import hardware  # beside this script
+import image_recipe
+import kept_runs
+import numpy as np
+import schedules
 from absl import app, flags
 
 NETWORKS = ("plain", "residual", "transferred", "dominant")
 FULL = ("full_plain", "full_residual")  # two convolutions a block, with batch normalisation
+DEPTHS = ("20", "32", "44")
+SMALLEST = {False: "5", True: "8"}  # depth of --budget smoke; True: of the full ones
 TABLES = {"plain": "table1", "residual": "table1", "transferred": "table2", "dominant": "table5"}
 BATCH, EPOCHS = 128, 200  # the batch: read off the penalty's factor, card G.2
+MINUTES = 2  # epochs of that budget; ours
 # ours: the paper does not say. Hardt and Ma's start is a plateau; without the clip the loss jumps
 # back behind it, and with a rate of 0.02 residual44 does not leave it in an epoch.
 RATES, DROPS, CLIP_NORM = (0.1, 0.01, 0.001), (100, 150), 0.1
+RISK = "sparse_categorical_crossentropy"  # by epoch: Keras's loss is with the penalty
+TRAINING = "optimizer, rates, clip and augmentation are ours: the paper does not say"
 FLAGS = flags.FLAGS
 
 
-def define_flags(depths):
-    """Flags of the recipes for images, and which networks; `depths`: the default ones."""
+def define_flags(artifacts):
+    """Flags of the recipes for images, and which networks.
+
+    Args:
+        artifacts: The networks and depths that each table or figure needs, by its name.
+    """
     known = ", ".join(NETWORKS + FULL)
-    flags.DEFINE_list("networks", list(NETWORKS), f"Which, of {known}.")
-    flags.DEFINE_list("depths", depths, "3 n + 2; of the full ones 6 n + 2.")
-    flags.DEFINE_integer("minutes_epochs", 2, "Epochs of --budget minutes.", lower_bound=1)
+    told = "This table or figure only, and the networks that it needs; default: all."
+    flags.DEFINE_enum("artifact", None, list(artifacts), told)
+    told = f"Which, of {known}. Default: the artifact's, or the first {len(NETWORKS)}."
+    flags.DEFINE_list("networks", None, told)
+    told = f"3 n + 2; of the full ones 6 n + 2. Default: the artifact's, or {', '.join(DEPTHS)}; "
+    told += "of --budget smoke {} and {}.".format(*SMALLEST.values())
+    flags.DEFINE_list("depths", None, told)
+    told = "Training images that are looked at after training. Default: by budget, all of paper."
+    flags.DEFINE_integer("probe_examples", None, told, lower_bound=1)
     image_recipe.define_flags()
 
 
-def asked():
-    """The networks of the command line: pairs of a name and a depth."""
-    pairs = dict.fromkeys((n, depth) for depth in FLAGS.depths for n in FLAGS.networks)
+def wants(artifact):
+    """Whether the command line asks for this table or figure."""
+    return FLAGS.artifact in (None, artifact)
+
+
+def asked(artifacts):
+    """The networks of the command line, shallow ones first: pairs of a name and a depth."""
+    networks, depths = artifacts.get(FLAGS.artifact, (NETWORKS, DEPTHS))
+    pairs = [(n, depth) for n in FLAGS.networks or networks for depth in depths_of(n, depths)]
     if not pairs or not all(fits(*pair) for pair in pairs):
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS + FULL)}, and --depths of 3 n + 2 layers, "
             f"6 n + 2 of the full ones. Received: {FLAGS.networks}, {FLAGS.depths}"
         )
-    return [(network, int(depth)) for network, depth in pairs]
+    pairs = dict.fromkeys((network, int(depth)) for network, depth in pairs)
+    return sorted(pairs, key=lambda pair: pair[1])
+
+
+def depths_of(network, default):
+    """The depths of a network: those given, or by budget."""
+    if FLAGS.depths is None and FLAGS.budget == "smoke":
+        return [SMALLEST[network in FULL]]
+    return default if FLAGS.depths is None else FLAGS.depths
 
 
 def fits(network, depth):
@@ -45,10 +81,127 @@ def fits(network, depth):
     return int(depth) > 2 and (int(depth) - 2) % step == 0
 
 
-def short(asked):
-    """A name for the figures of these networks and no others."""
-    names = "-".join(f"{network}{depth}" for network, depth in asked)
-    return f"{names}-{FLAGS.budget}-{FLAGS.epochs or 'default'}-{FLAGS.seed}"
+def folder(name, asked):
+    """Where the figures of these networks, so trained, and of no others go."""
+    keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
+    identity = {"networks": asked, **{key: FLAGS[key].value for key in keys.split()}}
+    data = FLAGS.data or "cifar10"
+    return FLAGS.run_dir or kept_runs.folder_of(FLAGS.runs, name, data, FLAGS.seed, identity)
+
+
+def each(asked, do):
+    """Calls `do` with the `image_recipe.Run`, name and depth of one network after the other.
+
+    Returns:
+        What to say at the end of those whose loss became no number.
+    """
+    failed = []
+    for number, (network, depth) in enumerate(asked, 1):
+        print(f"network {number} of {len(asked)}: {network}{depth}", flush=True)
+        try:
+            do(prepare(network, depth), network, depth)
+        except image_recipe.Diverged as error:
+            failed.append(f"{network}{depth}: {error}")
+            print(failed[-1], flush=True)
+    return failed
+
+
+def examples(run, by_budget):
+    """How many training images to look at.
+
+    Args:
+        run: An `image_recipe.Run`.
+        by_budget: Numbers by budget; None: all.
+    """
+    count = FLAGS.probe_examples or by_budget[FLAGS.budget] or len(run.images.x_train)
+    return min(count, len(run.images.x_train))
+
+
+def fewer(run, count):
+    """That only `count` training images were looked at, as a list of departures."""
+    total = len(run.images.x_train)
+    return [] if count == total else [f"measured on the first {count:,} of {total:,} images"]
+
+
+def pieces(run, count):
+    """Batches of the first training images, as at test, and of their labels."""
+    x, y = run.images.x_train[:count], run.images.y_train[:count]
+    for start in range(0, count, BATCH):
+        cut = slice(start, start + BATCH)
+        yield run.prepared(x[cut]), y[cut]
+
+
+def teller(total, what, seconds=20.0):
+    """A function of how much is done that prints a line now and then, with the time left."""
+    from zoo.callbacks.progress import clock
+
+    began = said = time.perf_counter()
+
+    def say(done):
+        nonlocal said
+        now = time.perf_counter()
+        if now - said > seconds:
+            said = now
+            left = clock((now - began) / done * (total - done))
+            print(f"{done:,} of {total:,} {what}, {left} left", flush=True)
+
+    return say
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What is kept of a trained network while others train.
+
+    Attributes:
+        network, depth: Which it is.
+        history: Lists of one number an epoch, by key.
+        known: Whether its images are the paper's, so that its numbers may stand beside ours.
+        facts: What every line of results says of it.
+    """
+
+    network: str
+    depth: int
+    history: dict
+    known: bool
+    facts: dict
+
+    @classmethod
+    def of(cls, run, network, depth):
+        facts = {"model": f"{network}{depth}", "config": {}, "std": None, "seeds": [FLAGS.seed]}
+        facts |= {"data": run.images.name, "budget": FLAGS.budget, "epochs": run.epochs}
+        facts |= {"departures": image_recipe.usual_departures(run), "seconds": 0.0}
+        facts |= {**kept_runs.told(run.folder), **hardware.told()}
+        history = run.resume.read()["history"]["history"]
+        known = image_recipe.of_paper(run, True) is not None
+        return cls(network, depth, history, known, facts)
+
+    def at_start(self):
+        """The same before training, which knows nothing yet of images, length or precision."""
+        return dataclasses.replace(self, facts={**self.facts, "epochs": 0, "departures": []})
+
+    def write(self, folder, artifact, value, paper=None, departures=(), readings=(), **facts):
+        """A line of results.
+
+        Args:
+            folder: Gets it, and --results.
+            artifact: E.g. "fig9".
+            value: What was measured.
+            paper: The paper's value, on its images.
+            departures: Beside those of data, length and precision.
+            readings: See `image_recipe.finish`.
+            **facts: Of the line, e.g. metric; those of the network are the default.
+        """
+        from zoo import report
+
+        found = {**self.facts, **facts, "artifact": f"yutomasi2019/{artifact}", "value": value}
+        found["departures"] = [*found["departures"], *departures]
+        found["paper"] = paper if self.known else None
+        found["readings"] = [*readings]
+        comparable = value is not None and np.isfinite(value)
+        found["verdict"] = "not comparable"
+        if comparable:
+            found["verdict"] = report.verdict(value, found["paper"], None, found["departures"])
+        hardware.append(folder, report.row(**found))
 
 
 def prepare(network, depth):
@@ -64,6 +217,7 @@ def prepare(network, depth):
         network=network,
         depth=depth,
         penalty=FACTOR,
+        risk=RISK,
     )
 
 
@@ -71,7 +225,7 @@ def optimizer(iterations):
     """Of a training of so many iterations."""
     import keras
 
-    rate = image_recipe.piecewise(RATES, DROPS, EPOCHS)(iterations)
+    rate = schedules.piecewise(RATES, DROPS, EPOCHS)(iterations)
     return keras.optimizers.SGD(rate, 0.9, global_clipnorm=CLIP_NORM)
 
 
@@ -81,9 +235,10 @@ def study(network):
         optimizer,
         preprocessing="he_cifar",
         paper={"CIFAR-10": None},
-        minutes=FLAGS.minutes_epochs,
+        minutes=MINUTES,
         batch=BATCH,
         epochs=EPOCHS,
+        metrics=(RISK,),
     )
 
 

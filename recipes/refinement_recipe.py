@@ -12,6 +12,7 @@ import image_data
 import image_recipe
 import kept_runs
 import numpy as np
+import schedules
 from absl import flags
 
 BATCH = 128  # the first author's later code; the paper does not say
@@ -72,7 +73,7 @@ def study(schedule, errors, artifact):
     """
     later = schedule == "cifar_resnet" and FLAGS.schedule == "later"
     rates, drops, epochs = LATER if later else SCHEDULES[schedule]
-    schedule = image_recipe.piecewise(rates, drops, epochs)
+    schedule = schedules.piecewise(rates, drops, epochs)
 
     def optimizer(iterations):
         from zoo.optimizers import CaffeSGD

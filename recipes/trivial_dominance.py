@@ -9,10 +9,12 @@ Fig. 13: P(|X| > |Y|) of two normal variables and its logistic approximation (ap
 paper: falls with width, depth and deviation, rises with the share of open ReLUs, does not depend on
 the features' gradients; plain networks stay near the value of no dominance, 0.08 at 64 channels.
 
---run_dir gets fig11.png, fig13.png and their CSVs.
+--run_dir gets fig11.png, fig13.png, their CSVs and results.jsonl: by how much simulation and
+approximation, and exact and logistic probability, differ at most.
 """
 
 import pathlib
+import time
 
 import figures  # beside this script
 import numpy as np
@@ -37,26 +39,65 @@ DRAWS = {"smoke": 5, "minutes": 100, "paper": 1000}  # ours: networks that are s
 
 flags.DEFINE_enum("budget", "minutes", list(DRAWS), f"Simulated networks: {DRAWS}.")
 flags.DEFINE_integer("seed", 0, "Of the simulation.", lower_bound=0)
-flags.DEFINE_string("run_dir", "runs/trivial-dominance", "Where the figures go.")
+flags.DEFINE_string("run_dir", None, "Default: runs/trivial-dominance-BUDGET-SEED.")
+flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
 FLAGS = flags.FLAGS
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    folder = pathlib.Path(FLAGS.run_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        row for key, values in SWEEPS.items() for value in values for row in simulate(key, value)
-    ]
+    began = time.perf_counter()
+    folder = FLAGS.run_dir or f"runs/trivial-dominance-{FLAGS.budget}-{FLAGS.seed}"
+    folder, rows = pathlib.Path(folder), []
+    for key, values in SWEEPS.items():
+        rows += [row for value in values for row in simulate(key, value)]
+        print(f"{AXES[key]}: {len(values)} values, {draws()} networks each", flush=True)
     draw_trivial(folder / "fig11.png", rows)
-    draw_probability(folder / "fig13.png")
+    table = draw_probability(folder / "fig13.png")
     gaps = [abs(r["simulated"] - r["approximated"]) for r in rows if r["network"] == "residual"]
     plain = [r["simulated"] for r in rows if r["network"] == "plain" and r["parameter"] != "width"]
+    readings = [f"{draws()} networks a value, and the values: the paper's are lost"]
+    told = {"readings": readings, "seconds": round(time.perf_counter() - began, 1)}
+    told |= {"mean_difference": float(np.mean(gaps)), "plain": [min(plain), max(plain)]}
+    config = {"networks": draws()}
+    write(folder, "fig11", "trivial networks", "simulated", config, max(gaps), [FLAGS.seed], **told)
+    logistic = max(abs(row["exact"] - row["logistic"]) for row in table)
+    write(folder, "fig13", "normal variables", "closed form", {}, logistic, [], seconds=0.0)
     print(
         f"approximation and simulation differ by {np.mean(gaps):.3f} in the mean, {max(gaps):.3f} "
-        f"at most; plain networks of 64 channels: {min(plain):.3f} to {max(plain):.3f}; {folder}"
+        f"at most; plain networks of 64 channels: {min(plain):.3f} to {max(plain):.3f}; exact and "
+        f"logistic probability differ by {logistic:.3f} at most; {folder}"
     )
+
+
+def draws():
+    """How many networks are simulated for each value of a parameter."""
+    return DRAWS[FLAGS.budget]
+
+
+def write(folder, artifact, model, data, config, value, seeds, **more):
+    """A line of results, in `folder` and in --results."""
+    from zoo import report
+
+    line = report.row(
+        artifact=f"yutomasi2019/{artifact}",
+        model=model,
+        config=config,
+        metric="largest_difference_of_approximation",
+        value=value,
+        std=None,
+        seeds=seeds,
+        paper=None,
+        data=data,
+        budget=FLAGS.budget,
+        epochs=None,
+        departures=[],
+        verdict=report.verdict(value, None),
+        **more,
+    )
+    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
+        report.append(path, line)
 
 
 def simulate(key, value):
@@ -66,7 +107,7 @@ def simulate(key, value):
     case = {**USUAL, key: value}
     for network in ("residual", "plain"):
         kind = {"residual": network == "residual", "seed": FLAGS.seed}
-        found = trivial_dominance(**case, **kind, draws=DRAWS[FLAGS.budget])
+        found = trivial_dominance(**case, **kind, draws=draws())
         close = trivial_dominance(**case) if kind["residual"] else None
         names = {"parameter": key, "value": value, "network": network}
         yield {**names, "simulated": found, "approximated": close}
@@ -90,6 +131,7 @@ def draw_trivial(path, rows):
 
 
 def draw_probability(path):
+    """Fig. 13; the table that it shows."""
     from zoo.callbacks import probability_of_dominance
 
     ratio = np.logspace(-2, 2, 81)
@@ -101,7 +143,9 @@ def draw_probability(path):
     axis.legend()
     table = zip(ratio.tolist(), exact.tolist(), close.tolist(), strict=True)
     names = ("ratio", "exact", "logistic")
-    figures.save(path, figure, [dict(zip(names, row, strict=True)) for row in table])
+    rows = [dict(zip(names, row, strict=True)) for row in table]
+    figures.save(path, figure, rows)
+    return rows
 
 
 if __name__ == "__main__":
