@@ -48,7 +48,10 @@ FLAGS = flags.FLAGS
 
 def main(argv):
     depths = asked(argv)
-    os.environ["JAX_ENABLE_X64"] = str(int(FLAGS.precision == "float64"))  # before it is imported
+    double = FLAGS.precision == "float64"
+    os.environ["JAX_ENABLE_X64"] = str(int(double))  # read when it is imported
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_enable_x64", double)
     import keras
 
     from zoo.datasets.connection import DownloadError
