@@ -1,6 +1,5 @@
 """The recipe of the 50-layer networks as its user meets it: figures, errors, files of others."""
 
-import csv
 import json
 import re
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from harness import fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
+from made import lines_of, rows_of
 
 USUAL = (
     "results.jsonl config.json trained.json metrics.csv accuracy.png state.npz model.keras".split()
@@ -30,11 +30,6 @@ def write_images(path, classes=7, count=20):
     return f"--data_dir={path}", "--data=other"
 
 
-def rows_of(path):
-    with open(path, encoding="utf-8") as file:
-        return [*csv.DictReader(file)]
-
-
 def figures_of(network):
     return {f"fig{number}-{network}.{kind}" for number in (3, 4) for kind in ("png", "csv")}
 
@@ -46,10 +41,6 @@ def kept(tmp_path, network):
 
 def where(tmp_path):
     return f"--run_dir={tmp_path / 'run'}", f"--runs={tmp_path / 'runs'}"
-
-
-def lines_of(folder):
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
 @slow_elsewhere

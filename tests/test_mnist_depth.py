@@ -12,6 +12,7 @@ import pytest
 
 import zoo
 from harness import ROOT, fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
+from made import write_images
 from zoo import distribute
 from zoo.datasets import images as sources
 
@@ -50,15 +51,8 @@ def test_the_time_left_is_the_whole_search_s(search):
     assert pace.trained(highway) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
 
 
-def write_images(path, count=200):
-    """Two classes of noise, one brighter."""
-    random, arrays = np.random.default_rng(0), {}
-    for split in ("train", "test"):
-        y = np.arange(count) % 2
-        x = random.integers(0, 100, (count, 5, 5, 1)) + 100 * y[:, None, None, None]
-        arrays |= {f"x_{split}": x.astype("uint8"), f"y_{split}": y}
-    np.savez(path, **arrays)
-    return f"--data_dir={path}"
+def write_noise(folder, count=200):
+    return write_images(folder / "noise.npz", (5, 5, 1), count, count)
 
 
 def start(run_dir, *options):
@@ -72,7 +66,7 @@ def rows(path):
 
 @slow_elsewhere
 def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path):
-    data, run = write_images(tmp_path / "noise.npz"), tmp_path / "run"
+    data, run = write_noise(tmp_path), tmp_path / "run"
     options = data, "--budget=smoke", "--depths=2,3", "--configurations=3"
     output = output_of(start(run, *options))
     assert "12 of 800 configurations (3 of 100 a kind and depth), 1 of 400 epochs" in output
@@ -129,7 +123,7 @@ mnist_depth.app.run(mnist_depth.main, ["mnist_depth.py", *{flags!r}])
 
 @without_backend
 def test_a_search_in_which_all_networks_diverge_says_so(tmp_path):
-    data = write_images(tmp_path / "noise.npz"), "--data=noise", f"--run_dir={tmp_path / 'run'}"
+    data = write_noise(tmp_path), "--data=noise", f"--run_dir={tmp_path / 'run'}"
     flags = *data, "--budget=smoke", "--depths=2,3"
     output = fresh_python(DIVERGED.format(flags=flags)).stdout
     assert "depth 2: all networks of a kind diverged, there is no ratio" in output
@@ -144,7 +138,7 @@ def test_a_search_in_which_all_networks_diverge_says_so(tmp_path):
 
 @without_backend
 def test_a_search_is_of_one_backend(search, tmp_path):
-    write_images(tmp_path / "noise.npz")
+    write_noise(tmp_path)
     found = sources.load("noise", tmp_path / "noise.npz")
     assert search.identity_of(found, 0)["backend"] == keras.backend.backend()
 
@@ -155,7 +149,7 @@ class Interrupted(Exception):
 
 def test_an_interrupted_group_ends_as_an_uninterrupted_one(search, monkeypatch, tmp_path):
     side_by_side = importlib.import_module("side_by_side")
-    write_images(tmp_path / "noise.npz")
+    write_noise(tmp_path)
     found = sources.load("noise", tmp_path / "noise.npz")
     (group,) = search.groups_of("highway", 4, 1, 1, 0)
     path = tmp_path / "whole" / "state.npz", tmp_path / "interrupted" / "state.npz"
@@ -182,7 +176,7 @@ def test_an_interrupted_group_ends_as_an_uninterrupted_one(search, monkeypatch, 
 
 @pytest.mark.slow
 def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
-    data = write_images(tmp_path / "noise.npz", 400)
+    data = write_noise(tmp_path, 400)
     options = data, "--depths=30", "--configurations=2", "--epochs=6", "--at_once=1"
     output_of(start(tmp_path / "whole", *options))
     killed = start(tmp_path / "killed", *options)
@@ -217,7 +211,7 @@ def test_bad_depths_and_missing_data_end_the_search_before_it_starts(tmp_path):
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="devices that the shell can make")
 @pytest.mark.slow
 def test_a_search_on_two_devices_finds_the_losses_of_one(tmp_path):
-    losses, data = [], write_images(tmp_path / "noise.npz", 400)
+    losses, data = [], write_noise(tmp_path, 400)
     for count in (1, 2):
         flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
         folder = tmp_path / str(count)

@@ -1,12 +1,11 @@
 """The recipe that trains networks whose blocks share, as its users meet it."""
 
-import csv
 import json
 
-import numpy as np
 import pytest
 
 from harness import ROOT, fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
+from made import rows_of, write_images
 
 FILES = (
     "config.json trained.json metrics.csv accuracy.png state.npz model.keras results.jsonl "
@@ -40,21 +39,6 @@ shared_blocks.compare(
     pathlib.Path({path!r}), {{"naive": one(10.0), "gamma": one(20.0)}}, ratio=True
 )
 """
-
-
-def rows_of(path):
-    with open(path, encoding="utf-8") as file:
-        return [*csv.DictReader(file)]
-
-
-def write_images(path):
-    """Two classes of noise."""
-    random, arrays = np.random.default_rng(0), {}
-    for split, count in (("train", 260), ("test", 20)):
-        x = random.integers(0, 256, (count, 32, 32, 3)).astype("uint8")
-        arrays |= {f"x_{split}": x, f"y_{split}": np.arange(count) % 2}
-    np.savez(path, **arrays)
-    return f"--data_dir={path}"
 
 
 def options(tmp_path):
