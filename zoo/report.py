@@ -110,7 +110,10 @@ def command():
 
 
 def commit():
-    """The commit of the source checkout, "+changes" if it was edited, or "not a checkout"."""
+    """The commit of the source checkout, "+changes" if it was edited, or "not a checkout".
+
+    What is on record in recipes/results is no source.
+    """
 
     def git(*arguments):
         return subprocess.run(
@@ -118,7 +121,8 @@ def commit():
         ).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
+        but = ":(exclude)recipes/results"
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", but)
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "not a checkout"
