@@ -125,6 +125,8 @@ def draw_trivial(path, rows):
                 close = [r["approximated"] for r in mine]
                 axis.plot(values, close, "-", color="black", label="residual, approximated")
         axis.set(xlabel=AXES[key], xscale="linear" if key == "keep" else "log")
+        axis.minorticks_off()
+        axis.set_xticks(SWEEPS[key], [f"{value:g}" for value in SWEEPS[key]])
     axes[0].set_ylabel("P(r > 1)")
     axes[0].legend(fontsize=7)
     figures.save(path, figure, rows)
