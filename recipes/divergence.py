@@ -110,7 +110,7 @@ class Pair:
 
     Attributes:
         gaps: The largest difference of a weight after each step.
-        seconds: That the steps took.
+        times: Seconds that it took to come to each.
         folder: Where it is kept.
 
     Raises:
@@ -139,7 +139,7 @@ class Pair:
         }
         self.folder = kept_runs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
         open_run(self.folder, identity, 100)
-        self.path, self.gaps, self.seconds = self.folder / "pair.npz", [], 0.0
+        self.path, self.gaps, self.times = self.folder / "pair.npz", [], []
         if not FLAGS.resume:
             self.path.unlink(missing_ok=True)
 
@@ -153,16 +153,17 @@ class Pair:
         from zoo.callbacks.progress import clock
 
         self.load()
-        began, before, saved = time.perf_counter(), len(self.gaps), self.seconds
-        said = began
+        said = began = time.perf_counter()
+        before, saved = len(self.gaps), (0.0, *self.times)[-1]
         for step in range(before, steps):
             self.gaps.append(self.step(*divmod(step, len(self.batches))))
             if not np.isfinite(self.gaps[-1]):
                 message = f"Pair {self.depth}, {self.start}: no number after step {step + 1}."
                 raise image_recipe.Diverged(f"{message} Last good checkpoint: {self.path}.")
             now = time.perf_counter()
+            self.times.append(saved + now - began)
             if now - said > SECONDS or step + 1 in (before + 2, steps):  # the first one compiles
-                said, self.seconds = now, saved + now - began
+                said = now
                 self.save()
                 left = (now - began) / (step + 1 - before) * (steps - step - 1)
                 print(
@@ -171,7 +172,7 @@ class Pair:
                     flush=True,
                 )
         kept_runs.remember(self.folder, before < steps)
-        self.gaps = self.gaps[:steps]
+        self.gaps, self.times = self.gaps[:steps], self.times[:steps]
 
     def step(self, epoch, place):
         """Both networks on one batch; the largest difference behind it."""
@@ -194,7 +195,7 @@ class Pair:
 
         def write(temporary):
             with open(temporary, "wb") as file:
-                np.savez(file, gaps=np.array(self.gaps), seconds=self.seconds, **arrays)
+                np.savez(file, gaps=np.array(self.gaps), times=np.array(self.times), **arrays)
 
         replace(self.path, write)
 
@@ -206,7 +207,7 @@ class Pair:
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = [file[key] for key in sorted(file.files) if key.startswith("v")]
-                self.gaps, self.seconds = file["gaps"].tolist(), float(file["seconds"])
+                self.gaps, self.times = file["gaps"].tolist(), file["times"].tolist()
             for variable, array in zip(self.variables(), arrays, strict=True):
                 variable.assign(array)
         except DAMAGED as error:
@@ -266,7 +267,7 @@ def report(study, images, batches, found):
         facts = {"model": f"residual and plain {depth}", "std": None, "seeds": [FLAGS.seed]}
         facts |= {"config": {"start": start, "precision": FLAGS.precision, "steps": steps}}
         facts |= {"data": images.name, "budget": FLAGS.budget, "departures": departures}
-        facts |= {"epochs": round(steps / len(batches), 3), "seconds": round(pair.seconds, 1)}
+        facts |= {"epochs": round(steps / len(batches), 3), "seconds": round(pair.times[-1], 1)}
         facts |= kept_runs.told(pair.folder)
         trained = plain_nets.Trained("pair", depth, {}, False, facts)
         metric = "largest_difference_of_a_weight"

@@ -3,7 +3,7 @@
     python recipes/gallery.py
 
 Made by `make results`, from the lines of results and the pictures in recipes/results/PAPER: a
-picture belongs to the artifact that its name begins with, e.g. yutomasi2019/fig7-plain20.png.
+picture belongs to the artifact that its name begins with, e.g. yutomasi2019/fig7-depth20.png.
 """
 
 import csv

@@ -18,7 +18,8 @@ fig12-depthN.png and fig12-full-depthN.png, and results.jsonl; --artifact makes 
 import sys
 import time
 
-import hardware  # beside this script
+import figures  # beside this script
+import hardware
 import image_recipe
 import noise_figures
 import numpy as np
@@ -79,7 +80,8 @@ def inspect(run, network, depth, folder):
         if plain_nets.wants("section5"):
             table = measured(trained, run, folder, "section5", interlayer_cushions) + noise(run)
             table += found.get("fig3") or cushions(run)
-            table.to_csv(folder / f"section5-{name}.csv")
+            for path in figures.places(folder / f"section5-{name}.csv"):
+                table.to_csv(path)
             title = f"{name} after {run.epochs} epochs on {run.images.name}"
             table.to_html(folder / f"section5-{name}.html", title)
     if flow:

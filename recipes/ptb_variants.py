@@ -73,7 +73,7 @@ def record(folder, rows, tau, flags):
         value=round(tau, 3),
         std=None,
         seeds=rows[0]["seeds"],
-        paper=1.0,
+        paper=1.0 if rows[0]["data"] == "PTB" else None,
         data=rows[0]["data"],
         budget=flags.budget,
         epochs=rows[0]["epochs"],

@@ -3,6 +3,7 @@
 The recipes' tools import it from beside themselves.
 """
 
+import collections
 import json
 import math
 import pathlib
@@ -45,7 +46,7 @@ def lines(folder=FOLDER):
 def figures(name, folder=FOLDER):
     """What was drawn of an artifact: pictures, and tables that have none, as paths from `folder`.
 
-    A file belongs to the artifact that its name begins with, e.g. fig7-plain20.png.
+    A file belongs to the artifact that its name begins with, e.g. fig7-depth20.png.
     """
     paper, short = name.split("/")
     mine = re.compile(re.escape(short) + r"(?![0-9a-z])")
@@ -92,13 +93,18 @@ def several(group):
 
 def judged(rows, mean):
     """The verdict on the mean of several seeds."""
-    last, told = rows[-1], {row["verdict"] for row in rows}
-    if len(told) == 1 or mean is None:
-        return last["verdict"]
     from zoo import report
 
-    found = report.verdict(mean, last["paper"], last.get("spread"), last["departures"])
-    return f"{found}, mean of {len(rows)} seeds"
+    last, told = rows[-1], collections.Counter(row["verdict"] for row in rows)
+
+    def difference(value):
+        return report.verdict(value, last["paper"], last.get("spread"), last["departures"])
+
+    if len(told) == 1 or mean is None:
+        return last["verdict"]
+    if all(row["verdict"] == difference(row["value"]) for row in rows):
+        return f"{difference(mean)}, mean of {len(rows)} seeds"
+    return ", ".join(f"{verdict}: {count} of {len(rows)}" for verdict, count in told.items())
 
 
 def by_artifact(rows, paper):

@@ -27,8 +27,11 @@ import os
 import pathlib
 import re
 import shlex
+import signal
+import subprocess
 import sys
 import time
+from xml.etree import ElementTree
 
 import children  # beside this script
 import record  # beside this script
@@ -145,7 +148,7 @@ def known(script, flags):
     defined, kept, words = flags_of(FOLDER / script), [], [*flags]
     while words:
         given = [words.pop(0)]
-        if "=" not in given[0] and words and not words[0].startswith("-"):
+        if "=" not in given[0] and words and not re.match("-[^0-9.]", words[0]):
             given.append(words.pop(0))
         name = given[0].lstrip("-").partition("=")[0]
         if {name, name.removeprefix("no")} & defined:
@@ -157,13 +160,10 @@ def known(script, flags):
 
 @functools.cache
 def flags_of(path):
-    """Names of the flags that a script and the modules beside it define, as their text says."""
-    text = path.read_text(encoding="utf-8")
-    found = {*re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', text)}
-    for module in re.findall(r"^\s*import (\w+)", text, re.MULTILINE):
-        beside = path.with_name(f"{module}.py")
-        found |= flags_of(beside) if beside.exists() else set()
-    return found
+    """Names of the flags of a recipe, as it tells them."""
+    words = [sys.executable, str(path), "--helpxml"]
+    told = subprocess.run(words, capture_output=True, text=True).stdout
+    return {name.text for name in ElementTree.fromstring(told).iterfind("flag/name")}
 
 
 def in_part(flags, part):
@@ -195,7 +195,7 @@ def run_all(runs, own):
         state = "done" if code == 0 else f"FAILED with status {code}"
         minutes = (time.monotonic() - began) / 60
         told.append((code, f"{state} after {minutes:.1f} min: {shlex.join(words[1:])}"))
-        if code < 0:  # somebody ended it, and does not want the next
+        if code in (-signal.SIGINT, -signal.SIGTERM):  # somebody does not want the next either
             break
     if len(told) > 1:
         print("\n".join(line for _, line in told))

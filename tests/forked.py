@@ -6,15 +6,17 @@ Where an import itself is the claim, `harness.fresh_python` starts an interprete
 """
 
 import functools
-import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 
 PRELOAD = ("keras", "zoo", "matplotlib.figure", "matplotlib.backends.backend_agg", "absl.app")
+LOCK = threading.Lock()  # starting one process polls all others, which must not poll themselves
 
 
 @functools.cache
@@ -40,14 +42,16 @@ class Forked:
         given = {"GLIBC_TUNABLES": "", **os.environ}
         what = [script, *words], given, os.getcwd(), self.output
         self.process = server().Process(target=_main, args=what, daemon=True)
-        self.process.start()
+        with LOCK:
+            self.process.start()
 
     @property
     def returncode(self):
-        return self.process.exitcode
+        with LOCK:
+            return self.process.exitcode
 
     def poll(self):
-        return self.process.exitcode
+        return self.returncode
 
     def send_signal(self, number):
         os.kill(self.process.pid, number)
@@ -57,9 +61,9 @@ class Forked:
 
     def communicate(self, timeout=None):
         """All that it printed, when it has ended."""
-        self.process.join(timeout)
-        if self.process.exitcode is None:
-            self.process.kill()
+        multiprocessing.connection.wait([self.process.sentinel], timeout)
+        if self.returncode is None:
+            self.kill()
             raise subprocess.TimeoutExpired("a forked process", timeout)
         if os.path.exists(self.output):
             self.said = pathlib.Path(self.output).read_text()

@@ -1,5 +1,6 @@
 """The recipes that compare plain and residual networks, as their users meet them."""
 
+import collections
 import json
 
 import pytest
@@ -45,6 +46,7 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
         assert not [key for key in one if key.startswith("paper") and one[key] is not None]
     states = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
 
+    count = len(lines_of(run_dir))
     output = output_of(start_recipe("noise_stability.py", *options, f"--run_dir={run_dir}"))
     assert "residual5: layer_cushion" in output and "dominant5: dominant_flow" in output
     assert "5: dominance, residual over plain, deep" in output
@@ -54,13 +56,16 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     found = [line for line in lines_of(run_dir) if line["artifact"].endswith("fig3")]
     assert [line["config"] for line in found] == [{"images": 8}] * 4  # of three, and of a pair
     assert found[-1]["metric"] == "layers_without_larger_cushion" and found[-1]["layers"] == 3
+    stable = lines_of(run_dir)[count:]
+    kinds = collections.Counter(line["artifact"].split("/")[1] for line in stable)
+    assert kinds == {"fig3": 4, "section5": 3, "fig10": 4, "fig12": 4 + 2}, kinds
+    assert all(len(line["departures"]) > 1 and line["value"] is not None for line in stable)
     trained = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
     assert trained == states  # found, not trained again
     flows = rows_of(run_dir / "fig12-depth5.csv")
     assert {row["iteration"] for row in flows} == {"first", "last"}
 
 
-@pytest.mark.slow
 def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
     options = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
 
@@ -71,12 +76,13 @@ def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
         rows = rows_of(tmp_path / name / ("fig6-float32.csv" if single else "fig6.csv"))
         return [float(row["largest_difference"]) for row in rows]
 
-    exact = run("double")
-    assert len(exact) == 4 and max(exact) < 1e-14  # an ulp of 1, or some
-    single = "--precision=float32", "--starts=kaiming"
+    both = "--starts=hardt_ma,kaiming"
+    exact = run("double", both)
+    assert len(exact) == 2 * 4 and max(exact) < 1e-14  # an ulp of 1, or some
+    single = "--precision=float32", both
     run("part", *single, "--steps=2")
     gaps, whole = run("part", *single, "--steps=4"), run("whole", *single, "--steps=4", runs="anew")
-    assert len(gaps) == 4 and gaps == whole
+    assert len(gaps) == 2 * 4 and gaps == whole and 0 < gaps[0] and 0 < gaps[4]
     assert 1e6 * max(exact) < max(gaps) < 1e-3
     line = lines_of(tmp_path / "part")[-1]
     assert (

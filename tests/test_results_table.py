@@ -88,12 +88,23 @@ def test_the_mean_of_seeds_is_judged_by_the_paper_s_mean_not_by_its_best_run():
 
     base = {**ROW, "paper": 92.40, "spread": [92.31, 0.12], "departures": []}
     first = {**base, "value": 92.2, "verdict": "within the paper's spread"}
-    second = {**base, "value": 91.0, "seeds": [2], "verdict": "-1.31, beyond", "commit": "other"}
+    beyond = "-1.31, beyond the paper's spread of 0.12"
+    second = {**base, "value": 91.0, "seeds": [2], "verdict": beyond, "commit": "other"}
     (row,) = record.merged([first, second])
     assert row["verdict"] == "-0.71, beyond the paper's spread of 0.12, mean of 2 seeds"
     assert record.commands(row) == [(ROW["command"], ROW["commit"]), (ROW["command"], "other")]
     (row,) = record.merged([first, {**second, "verdict": first["verdict"]}])
     assert row["verdict"] == first["verdict"]
+
+
+def test_verdicts_that_are_no_differences_are_counted():
+    """Of Kendall's tau, for example: the order of a mean is nobody's."""
+    import record
+
+    tau = {**ROW, "paper": 1.0, "departures": [], "verdict": "same order", "value": 1.0}
+    rows = [tau, {**tau, "seeds": [2], "verdict": "another order", "value": 0.6}]
+    (row,) = record.merged(rows)
+    assert row["verdict"] == "same order: 1 of 2, another order: 1 of 2" and row["value"] == 0.8
 
 
 def test_seeds_that_diverged_are_counted_and_do_not_spoil_the_mean():
