@@ -140,6 +140,7 @@ def prepare(study, name, default_data, build, shared=False, **identity):
             **{"model": name, "data": images.name, "images": len(images.x_train)},
             "checksum": image_data.checksum(images),
             **{"epochs": epochs, "seed": FLAGS.seed, "precision": FLAGS.precision},
+            "validation": study.validation,  # else as many --train_examples would be the same
             "backend": keras.config.backend(),
             **{"batch": study.batch, "preprocessing": study.preprocessing},
             **{"optimizer": settings, **memory.identity(), **identity},

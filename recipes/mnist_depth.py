@@ -55,7 +55,6 @@ flags.DEFINE_integer("seed", 0, "Of the search and of the order of images.", low
 flags.DEFINE_string("run_dir", None, "Default: RUNS/mnist-depth-DATA-SEED-DIGEST.")
 flags.DEFINE_string("runs", "runs", "Where recipes keep and find the networks they trained.")
 flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoints.")
-flags.DEFINE_bool("export", False, "As other recipes have it: a search has no model to export.")
 # Not mixed_float16: a loss scale skips a step for all networks if one of them diverges.
 hardware.define_flags(["float32", "mixed_bfloat16"])
 flags.DEFINE_string("results", None, "Also append the lines of results to this file.")

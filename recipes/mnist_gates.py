@@ -15,12 +15,11 @@ The run directory holds what highway_conv.py's holds, and probes.html, probes.cs
 fig3.png and fig4.png with their CSVs; fig2-cifar100.png and so on with --data cifar100.
 """
 
-import time
-
 import figures  # beside this script
 import image_data
 import image_recipe
 import numpy as np
+import passes
 from absl import app, flags
 
 DEPTH, UNITS = 50, 50  # section 4
@@ -121,9 +120,9 @@ def inspect(run):
     probes = [callbacks.GateBias(), callbacks.GateActivity(), callbacks.L2Ratio()]
     probes += [callbacks.CosineLoss(), callbacks.BlockOutputs()]
     probes += [callbacks.ClassGates(of, classes) for of in shown if of < classes]
-    seen = {"batch_size": 500, "progress": told("probes", len(x))}
+    seen = {"batch_size": 500, "progress": passes.Left("probes", len(x))}
     table = callbacks.run(probes, run.model, (x, y), **seen)
-    seen["progress"] = told(f"lesions of {depth() - 1} layers", len(x))
+    seen["progress"] = passes.Left(f"lesions of {depth() - 1} layers", len(x))
     lesions = callbacks.lesions(run.model, (x, y), mode="closed", **seen)
     one = callbacks.run([callbacks.GateActivity(), callbacks.BlockOutputs()], run.model, x[:1])
     (table + lesions).to_csv(run.folder / "probes.csv")
@@ -147,22 +146,6 @@ def inspect(run):
         "lesioned_training_loss": [round(v, 5) for v in loss.values()],
         "gate_bias_mean": [round(float(v), 3) for v in bias],
     }
-
-
-def told(what, examples, seconds=20):
-    """For `progress=`: a line every so many seconds, with the time left."""
-    from zoo.callbacks.progress import clock
-
-    began = said = time.perf_counter()
-
-    def tell(seen):
-        nonlocal said
-        now = time.perf_counter()
-        if now - said > seconds:
-            said, left = now, (now - began) / seen * (examples - seen)
-            print(f"{what}: {seen} of {examples} examples, {clock(left)} left", flush=True)
-
-    return tell
 
 
 def draw(run, table, one, lesions):

@@ -23,6 +23,7 @@ import hardware
 import image_recipe
 import noise_figures
 import numpy as np
+import passes
 import plain_nets
 from absl import app, flags
 
@@ -116,7 +117,7 @@ def cushions(run):
         callbacks.ActivationContraction(),
     )
     count = plain_nets.examples(run, IMAGES)
-    say = plain_nets.teller(count, "images: layer cushions")
+    say = passes.Left("layer cushions", count)
     return callbacks.run(probes, run.model, plain_nets.pieces(run, count), progress=say)
 
 

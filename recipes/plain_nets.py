@@ -5,7 +5,6 @@ same trainings, and the second finds them done.
 """
 
 import dataclasses
-import time
 
 import hardware  # beside this script
 import image_recipe
@@ -140,23 +139,6 @@ def pieces(run, count):
     for start in range(0, count, BATCH):
         cut = slice(start, start + BATCH)
         yield run.prepared(x[cut]), y[cut]
-
-
-def teller(total, what, seconds=20.0):
-    """A function of how much is done that prints a line now and then, with the time left."""
-    from zoo.callbacks.progress import clock
-
-    began = said = time.perf_counter()
-
-    def say(done):
-        nonlocal said
-        now = time.perf_counter()
-        if now - said > seconds:
-            said = now
-            left = clock((now - began) / done * (total - done))
-            print(f"{done:,} of {total:,} {what}, {left} left", flush=True)
-
-    return say
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ import sys
 import hardware  # beside this script
 import image_recipe
 import numpy as np
+import passes
 import plain_figures
 import plain_nets
 import plain_tables
@@ -103,7 +104,7 @@ def cross_entropy(run):
     import keras
 
     count, seen, total = plain_nets.examples(run, MEASURED), 0, 0.0
-    say = plain_nets.teller(count, "images: training loss")
+    say = passes.Left("training loss", count)
     for x, y in plain_nets.pieces(run, count):
         p = run.model.predict_on_batch(x)
         losses = keras.losses.sparse_categorical_crossentropy(y, p)

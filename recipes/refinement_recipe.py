@@ -119,11 +119,8 @@ def examples(run):
 
 
 def probing():
-    """What of the probes and scores decides what a run directory holds, for its identity."""
-    return {
-        **{"probe_examples": probed(), "probe_every": FLAGS.probe_every},
-        "validation": FLAGS.validation,  # as many images less are not the same images to score
-    }
+    """What of the probes decides what a run directory holds, for its identity."""
+    return {"probe_examples": probed(), "probe_every": FLAGS.probe_every}
 
 
 def train(run, splits):

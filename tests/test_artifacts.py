@@ -64,7 +64,8 @@ def run(command, data, folder):
         return None
     where = f"--run_dir={folder / 'run'}", f"--results={folder / 'lines.jsonl'}"
     if script != "trivial_dominance.py":
-        where = *where, f"--data_dir={data}", "--export=false"
+        where = *where, f"--data_dir={data}"
+        where += ("--export=false",) if script != "mnist_depth.py" else ()
         where += (f"--runs={folder / 'runs'}",) if script != "ptb_char_lm.py" else ()
     output_of(start_recipe(script, *flags, "--budget=smoke", *where))
     return folder

@@ -67,7 +67,8 @@ def test_cifar_100_has_figures_of_other_numbers_and_images_can_be_held_out(tmp_p
     assert len(line["validation_accuracy_by_epoch"]) == 1 and line["config"]["validation"] == 6
     assert "the later code's learning rates, not those printed" in line["departures"]
     assert "the last 6 training images are held out" in " ".join(line["readings"])
-    assert json.loads((kept / "config.json").read_text())["images"] == 10
+    config = json.loads((kept / "config.json").read_text())
+    assert config["images"] == 10 and config["validation"] == 6
     artifacts = {line["artifact"].split("/")[1] for line in lines_of(run)}
     assert {"fig10", "fig12"} <= artifacts <= {"fig7", "fig10", "fig12"}
 

@@ -114,6 +114,21 @@ def test_a_recipe_that_fails_does_not_keep_the_others_from_running(reproduce, mo
     assert told.count("FAILED with status 3") == 1 and told.count("done after") == 1
 
 
+def test_who_ends_a_recipe_ends_all_and_a_crash_does_not(reproduce, monkeypatch, capsys):
+    for first, count in ((-signal.SIGKILL, 2), (-signal.SIGTERM, 1), (-signal.SIGINT, 1)):
+        codes = iter([first, 0])
+        monkeypatch.setattr(reproduce.children, "run", lambda *_, codes=codes: next(codes))
+        assert reproduce.main(["srivastava2015/table1"]) == first
+        assert len([*codes]) == 2 - count
+
+
+def test_flags_go_to_the_recipes_that_have_them(reproduce):
+    words = ["--gate_bias", "-3", "--probe_examples", "9", "--noexport"]
+    assert reproduce.known("mnist_gates.py", words) == words
+    assert reproduce.known("divergence.py", words) == ["--noexport"]
+    assert reproduce.known("imagenet_resnet50.py", words) == words[2:]
+
+
 def test_kept_figures_and_lines_go_on_record(reproduce, monkeypatch, tmp_path):
     """A recipe's figures of an artifact, and no others of its files, come to the paper's folder."""
     monkeypatch.setattr(reproduce.record, "FOLDER", tmp_path)
