@@ -31,7 +31,7 @@ test-%: $(VENV)/dev.stamp
 	@KERAS_BACKEND=$* $(BIN)/python -m pytest -m '$(MARK)'
 
 results: $(VENV)/base.stamp  ## make recipes/README.md's tables and the gallery from recipes/results
-	$(BIN)/python recipes/results_table.py
+	$(BIN)/python recipes/reproduce.py report
 	$(BIN)/python recipes/gallery.py
 
 lint: $(VENV)/dev.stamp  ## ruff: rules and format, changing nothing

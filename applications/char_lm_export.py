@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.applications import char_lm_state
+from zoo.applications import char_lm_inference
 from zoo.export import export as export_model
 from zoo.layers.carry_lstm import CarryLSTM
 
@@ -71,7 +71,7 @@ def export(model, path, vocabulary=None, format="saved_model"):
 
 def step(model):
     """The model behind the endpoint `step` of `export`, by its name."""
-    stateful = char_lm_state.with_state(model)
+    stateful = char_lm_inference.with_state(model)
     _, *states = stateful.inputs
     logits, *new_states = stateful.outputs
     outputs = {state.name: new for state, new in zip(states, new_states, strict=True)}

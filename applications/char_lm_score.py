@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
-from zoo.applications import char_lm_state
+from zoo.applications import char_lm_inference
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -55,7 +55,7 @@ class Scorer:
 
     def __init__(self, model):
         self.model = model
-        self.stateful = char_lm_state.with_state(model)
+        self.stateful = char_lm_inference.with_state(model)
         words, *states = self.stateful.inputs
         targets = keras.Input((None,), dtype="int32", name="targets")
         logits, *new_states = self.stateful.outputs
@@ -72,11 +72,11 @@ class Scorer:
         Returns:
             The perplexity.
         """
-        char_lm_state.refresh_table(self.model, self.stateful)
+        char_lm_inference.refresh_table(self.model, self.stateful)
         state, total, count = None, 0.0, 0
         for x, y in zip(inputs, targets, strict=True):
             if state is None:
-                state = char_lm_state.zero_state(self.stateful, len(x))
+                state = char_lm_inference.zero_state(self.stateful, len(x))
             x, y = (ops.convert_to_tensor(v, "int32") for v in (x, y))
             nll, *state = self.graph.predict_on_batch([x, y, *state])
             state = [ops.convert_to_tensor(s) for s in state]

@@ -2,7 +2,7 @@
 
 from keras import layers
 
-from zoo.applications import ends
+from zoo.applications import input_and_head
 from zoo.initializers import KaimingNormal
 from zoo.layers.residual_block import ResidualBlock
 
@@ -174,7 +174,9 @@ def preactivated(stem, stages, classes, input_shape, top, variant="residual", ag
         variant: A row of `zoo.FORMS`.
         again: Arguments of the block that each stage ends in and uses `again["uses"]` times.
     """
-    inputs = ends.image_input(input_shape, 8 * 2 ** sum(stage[2] != 1 for stage in stages))
+    inputs = input_and_head.image_input(
+        input_shape, 8 * 2 ** sum(stage[2] != 1 for stage in stages)
+    )
     conv = {"padding": "same", "data_format": "channels_last", "name": "stem_conv"}
     x = layers.Conv2D(stem, 3, kernel_initializer=KaimingNormal(), **conv)(inputs)
     for stage, (width, blocks, strides) in enumerate(stages, 1):
@@ -191,4 +193,4 @@ def preactivated(stem, stages, classes, input_shape, top, variant="residual", ag
     x = layers.BatchNormalization(name="last_norm")(x)
     x = layers.ReLU(name="last_relu")(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
-    return ends.classifier(inputs, x, head, classes, KaimingNormal(), **top)
+    return input_and_head.classifier(inputs, x, head, classes, KaimingNormal(), **top)

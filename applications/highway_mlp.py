@@ -2,7 +2,7 @@
 
 import keras
 
-from zoo.applications import ends
+from zoo.applications import input_and_head
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.highway_dense import HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack
@@ -70,7 +70,7 @@ def highway_mlp(
         for i in range(depth - 1):
             x = HighwayDense(units, activation, name=f"stage1_block{i:02d}", **block)(x)
     top = {"name": f"highway_mlp{depth}", **top}
-    return ends.classifier(inputs, x, (), classes, initializer.clone(), **top)
+    return input_and_head.classifier(inputs, x, (), classes, initializer.clone(), **top)
 
 
 def plain_mlp(depth=50, units=71, activation="relu", classes=10, input_shape=(784,), **top):

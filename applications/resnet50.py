@@ -2,7 +2,7 @@
 
 from keras import layers
 
-from zoo.applications import ends
+from zoo.applications import input_and_head
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
 
@@ -91,7 +91,7 @@ def highway_full_resnet50(
 
 def bottlenecks(widths, variant, closing_relu, classes, input_shape, batch_norm, top):
     """Stem, four stages of bottleneck blocks of the given widths, average, classifier."""
-    inputs = ends.image_input(input_shape, 32)
+    inputs = input_and_head.image_input(input_shape, 32)
     draw = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
     stem = {"kernel_initializer": draw.clone(), "use_bias": not batch_norm, "name": "stem_conv"}
@@ -117,4 +117,4 @@ def bottlenecks(widths, variant, closing_relu, classes, input_shape, batch_norm,
             )(x)
             x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
     head = [layers.GlobalAveragePooling2D(name="avg_pool")]
-    return ends.classifier(inputs, x, head, classes, Uniform(None), **top)
+    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), **top)

@@ -4,8 +4,8 @@ import pathlib
 
 import keras
 
-from zoo.callbacks.engine import Observer
-from zoo.callbacks.table import Table
+from zoo.callbacks.probes.engine import Observer
+from zoo.callbacks.probes.table import Table
 
 
 class RunProbes(keras.callbacks.Callback):

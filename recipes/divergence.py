@@ -20,14 +20,11 @@ import os
 import sys
 import time
 
-import figures  # beside this script
-import hardware
-import image_data
-import image_recipe
-import kept_runs
 import numpy as np
-import plain_nets
 from absl import app, flags
+
+from experiment import data, hardware, plots, run_dirs, training
+from yutomasi2019 import networks as plain_nets
 
 STEPS = {"smoke": 4, "minutes": 20, "paper": None}  # None: as long as the paper trains
 DEPTHS = {"smoke": ["5"], "minutes": ["20"], "paper": ["20"]}  # Fig. 6's is lost
@@ -36,7 +33,7 @@ STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network that begins
 SECONDS = 20.0  # between two checkpoints
 READINGS = (plain_nets.TRAINING, "of weights, the largest: what the figure shows is lost")
 
-image_recipe.define_flags()
+training.define_flags()
 flags.DEFINE_list("depths", None, f"Layers, 3 n + 2. Default by budget: {DEPTHS}.")
 flags.DEFINE_list("starts", ["hardt_ma"], f"Initial weights, of {', '.join(STARTS)}.")
 told = f"Default: --epochs, or by budget: {STEPS}; None is {plain_nets.EPOCHS} epochs."
@@ -54,20 +51,20 @@ def main(argv):
         sys.modules["jax"].config.update("jax_enable_x64", double)
     import keras
 
-    from zoo.datasets.connection import DownloadError
+    from zoo.datasets.download import DownloadError
 
     keras.config.set_floatx(FLAGS.precision)
     keras.config.set_dtype_policy(FLAGS.precision)
     found, failed = {}, []
     study = dataclasses.replace(plain_nets.study("residual"), batch=BATCH[FLAGS.budget])
     try:
-        images, _, batches, *_ = image_data.arrays(study, "cifar10")
+        images, _, batches, *_ = data.arrays(study, "cifar10")
         for depth, start in [(int(depth), start) for depth in depths for start in FLAGS.starts]:
             pair = Pair(study, depth, start, images, batches)
             try:
                 pair.train(steps_of(batches))
                 found[depth, start] = pair
-            except image_recipe.Diverged as error:
+            except training.Diverged as error:
                 failed.append(str(error))
     except (ValueError, DownloadError) as error:
         sys.exit(f"divergence.py: {error}")
@@ -78,7 +75,7 @@ def main(argv):
 
 def asked(argv):
     """The depths, if the flags are such that this recipe can follow them."""
-    image_recipe.check(argv)
+    training.check(argv)
     depths = FLAGS.depths or DEPTHS[FLAGS.budget]
     if not all(plain_nets.fits("residual", depth) for depth in depths) or not depths:
         raise app.UsageError(f"Expected --depths of 3 n + 2 layers. Received: {FLAGS.depths}")
@@ -121,7 +118,7 @@ class Pair:
         import keras
 
         import zoo
-        from zoo.checkpoint import open_run
+        from zoo.callbacks.checkpoint import open_run
 
         self.depth, self.start, self.batches = depth, start, batches
         zoo.seed_everything(FLAGS.seed)
@@ -130,14 +127,14 @@ class Pair:
             total = plain_nets.EPOCHS * len(batches)  # the paper's: the rate does not fall sooner
             model.compile(plain_nets.optimizer(total), "sparse_categorical_crossentropy")
             model.optimizer.build(model.trainable_variables)
-        name, settings = f"pair{depth}-{start}", kept_runs.settings(self.models[0].optimizer)
+        name, settings = f"pair{depth}-{start}", run_dirs.settings(self.models[0].optimizer)
         identity = {
             **{"model": name, "data": images.name, "images": len(images.x_train)},
-            **{"checksum": image_data.checksum(images), "seed": FLAGS.seed},
+            **{"checksum": data.checksum(images), "seed": FLAGS.seed},
             **{"precision": FLAGS.precision, "backend": keras.config.backend()},
             **{"batch": study.batch, "preprocessing": study.preprocessing, "optimizer": settings},
         }
-        self.folder = kept_runs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
+        self.folder = run_dirs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
         open_run(self.folder, identity, 100)
         self.path, self.gaps, self.times = self.folder / "pair.npz", [], []
         if not FLAGS.resume:
@@ -159,7 +156,7 @@ class Pair:
             self.gaps.append(self.step(*divmod(step, len(self.batches))))
             if not np.isfinite(self.gaps[-1]):
                 message = f"Pair {self.depth}, {self.start}: no number after step {step + 1}."
-                raise image_recipe.Diverged(f"{message} Last good checkpoint: {self.path}.")
+                raise training.Diverged(f"{message} Last good checkpoint: {self.path}.")
             now = time.perf_counter()
             self.times.append(saved + now - began)
             if now - said > SECONDS or step + 1 in (before + 2, steps):  # the first one compiles
@@ -171,7 +168,7 @@ class Pair:
                     f"difference {self.gaps[-1]:.3g}, {clock(left)} left",
                     flush=True,
                 )
-        kept_runs.remember(self.folder, before < steps)
+        run_dirs.remember(self.folder, before < steps)
         self.gaps, self.times = self.gaps[:steps], self.times[:steps]
 
     def step(self, epoch, place):
@@ -188,7 +185,7 @@ class Pair:
     def save(self):
         import keras
 
-        from zoo.files import replace
+        from zoo.io import replace
 
         arrays = map(keras.ops.convert_to_numpy, self.variables())
         arrays = {f"v{i:05d}": array for i, array in enumerate(arrays)}
@@ -200,7 +197,7 @@ class Pair:
         replace(self.path, write)
 
     def load(self):
-        from zoo.files import DAMAGED
+        from zoo.io import DAMAGED
 
         if not self.path.exists():
             return
@@ -217,8 +214,8 @@ class Pair:
 
 def networks(depth, start, images):
     """The residual network and its plain equal, which pay the same penalty."""
-    from zoo.mapping import to_plain, to_residual
-    from zoo.penalty import penalize
+    from zoo.graph.mapping import to_plain, to_residual
+    from zoo.regularizers import penalize
 
     shape = images.x_train.shape[1:], images.classes
     model = plain_nets.build(STARTS[start], depth, *shape)
@@ -231,8 +228,8 @@ def distance(residual, plain):
     """The largest difference of a weight, of the residual network's as its plain equal's."""
     import keras
 
+    from zoo.graph.mapping import plain_kernel
     from zoo.layers.simplified import SimplifiedResidual
-    from zoo.mapping import plain_kernel
 
     blocks = [layer for layer in residual.layers if isinstance(layer, SimplifiedResidual)]
     mapped, gaps = {id(block.transform.kernel): plain_kernel(block) for block in blocks}, []
@@ -245,7 +242,7 @@ def distance(residual, plain):
 
 def report(study, images, batches, found):
     """Figure and lines of results."""
-    given = FLAGS.run_dir or kept_runs.folder_of(
+    given = FLAGS.run_dir or run_dirs.folder_of(
         FLAGS.runs,
         "divergence",
         images.name,
@@ -256,7 +253,7 @@ def report(study, images, batches, found):
     single = FLAGS.precision == "float32"
     draw(folder / ("fig6-float32.png" if single else "fig6.png"), found)
     for (depth, start), pair in found.items():
-        steps, departures = len(pair.gaps), image_data.left_out(images)
+        steps, departures = len(pair.gaps), data.left_out(images)
         if images.name not in study.paper:
             notice = images.notice or "not the images of the paper"
             departures.insert(0, f"{images.name}: {notice}")
@@ -268,7 +265,7 @@ def report(study, images, batches, found):
         facts |= {"config": {"start": start, "precision": FLAGS.precision, "steps": steps}}
         facts |= {"data": images.name, "budget": FLAGS.budget, "departures": departures}
         facts |= {"epochs": round(steps / len(batches), 3), "seconds": round(pair.times[-1], 1)}
-        facts |= kept_runs.told(pair.folder)
+        facts |= run_dirs.told(pair.folder)
         trained = plain_nets.Trained("pair", depth, {}, False, facts)
         metric = "largest_difference_of_a_weight"
         after = {"metric": metric, "after_first_step": pair.gaps[0]}
@@ -278,8 +275,8 @@ def report(study, images, batches, found):
 
 def draw(path, found):
     """Of each depth and start."""
-    figure, axis = figures.new()
-    for ((depth, start), pair), style in zip(found.items(), figures.styles(), strict=False):
+    figure, axis = plots.new()
+    for ((depth, start), pair), style in zip(found.items(), plots.styles(), strict=False):
         steps = range(1, 1 + len(pair.gaps))
         axis.plot(steps, pair.gaps, label=f"{depth} layers, {start}", **style)
     axis.set(xlabel="step", ylabel="largest difference of a weight", yscale="log")
@@ -290,7 +287,7 @@ def draw(path, found):
         for (depth, start), pair in found.items()
         for step, value in enumerate(pair.gaps, 1)
     ]
-    figures.save(path, figure, rows)
+    plots.save(path, figure, rows)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ goes on), model.keras, saved_model/ and results.jsonl. KERAS_BACKEND chooses ten
 
 import dataclasses
 
-import image_recipe  # beside this script
-import schedules
 from absl import app, flags
+
+from experiment import schedules, training
 
 BATCH, SMOKE_BATCH = 100, 20  # the authors' train_test files; of --budget smoke
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
@@ -49,13 +49,13 @@ def cifar(table, minutes, paper, spread=()):
         "paper": dict(zip(data, paper, strict=False)),
         "spread": dict(zip(data, spread, strict=False)),
     }
-    return image_recipe.Study(
+    return training.Study(
         artifact, preprocessing="highway_cifar", minutes=minutes, **named, **CIFAR
     )
 
 
 STUDIES = {
-    "highway_mnist": image_recipe.Study(
+    "highway_mnist": training.Study(
         "srivastava2015/table1",
         preprocessing="highway_mnist",
         paper={"MNIST": None},  # see BY_WIDTH
@@ -71,12 +71,12 @@ STUDIES = {
 flags.DEFINE_enum("model", "highway_mnist", list(STUDIES), "Network.")
 flags.DEFINE_enum("variant", "coupled", VARIANTS, "Form of its layers.")
 flags.DEFINE_integer("width", 16, "Channels of highway_mnist: 16 or 32 in the paper.")
-image_recipe.define_flags()
+training.define_flags()
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
+    training.check(argv)
     study, departures = STUDIES[FLAGS.model], []
     if FLAGS.budget == "smoke":
         study = dataclasses.replace(study, batch=SMOKE_BATCH)
@@ -87,7 +87,7 @@ def main(argv):
         study = dataclasses.replace(study, paper={"MNIST": paper}, spread={"MNIST": spread})
     elif is_mnist:
         departures.append(f"width {FLAGS.width}")
-    run = image_recipe.prepare(
+    run = training.prepare(
         study,
         f"{FLAGS.model}-{FLAGS.variant}",
         "mnist" if is_mnist else "cifar10",
@@ -95,11 +95,11 @@ def main(argv):
         variant=FLAGS.variant,
         width=FLAGS.width,
     )
-    image_recipe.train(run)
-    paper = image_recipe.paper_of(run)
+    training.train(run)
+    paper = training.paper_of(run)
     if FLAGS.variant != "coupled":
         departures.append(f"variant {FLAGS.variant}")
-    image_recipe.finish(run, FLAGS.model, {"variant": FLAGS.variant}, paper, departures)
+    training.finish(run, FLAGS.model, {"variant": FLAGS.variant}, paper, departures)
 
 
 def build(images):

@@ -23,15 +23,10 @@ other commands of the same settings trained are found, not trained again.
 
 import sys
 
-import figures  # beside this script
-import hardware
-import image_recipe
-import imagenet_data
-import imagenet_inspect
-import kept_runs
-import ptb_variants
-import schedules
 from absl import app, flags
+
+from experiment import hardware, plots, run_dirs, schedules, training
+from greff2017 import imagenet, inspection, variants
 
 NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its deviation
     "highway": ("highway_resnet50", False, 10.03, 0.17),
@@ -51,25 +46,23 @@ LOOSE = {  # what the paper does not say
 
 flags.DEFINE_list("networks", list(NETWORKS), f"Which, of {', '.join(NETWORKS)}.")
 flags.DEFINE_string("trained", None, "Only Figs 3 and 4, of this file: .keras, or .h5.")
-imagenet_data.define_flags()
-imagenet_inspect.define_flags()
-image_recipe.define_flags()
+imagenet.define_flags()
+inspection.define_flags()
+training.define_flags()
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
+    training.check(argv)
     if {*FLAGS.networks} - {*NETWORKS} or not FLAGS.networks:
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS)}. Received: {','.join(FLAGS.networks)}"
         )
     try:
         if FLAGS.trained:
-            return imagenet_inspect.of_file(FLAGS.trained)
+            return inspection.of_file(FLAGS.trained)
         hardware.devices()  # before TensorFlow reads
-        fed = imagenet_data.feed(
-            imagenet_data.setting("image_size"), imagenet_data.setting("batch")
-        )
+        fed = imagenet.feed(imagenet.setting("image_size"), imagenet.setting("batch"))
     except (ValueError, ImportError, OSError) as error:  # OSError: DownloadError, too
         sys.exit(f"imagenet_resnet50.py: {error}")
     asked, found = [network for network in NETWORKS if network in FLAGS.networks], {}
@@ -77,7 +70,7 @@ def main(argv):
         print(f"network {len(found) + 1} of {len(asked)}: {network}", flush=True)
         found[network] = one(network, fed)
     folders = [kept["folder"] for kept in found.values()]
-    given = FLAGS.run_dir or kept_runs.figures_of(FLAGS.runs, "imagenet_resnet50", folders)
+    given = FLAGS.run_dir or run_dirs.figures_of(FLAGS.runs, "imagenet_resnet50", folders)
     folder = hardware.folder_for(given)
     folder.mkdir(parents=True, exist_ok=True)
     draw_curves(folder, found, fed.images)
@@ -92,8 +85,8 @@ def study(network, fed):
     """What the paper did; its error is top-1 where top-5 of so few classes would say nothing."""
     import keras
 
-    batch, few = imagenet_data.setting("batch"), fed.images.classes < 6
-    rate = imagenet_data.setting("learning_rate")
+    batch, few = imagenet.setting("batch"), fed.images.classes < 6
+    rate = imagenet.setting("learning_rate")
     rates = [rate * fall * batch / BATCH for fall in FALLS]  # the batch: Goyal et al. (2017)
     schedule = schedules.piecewise(rates, DROPS, EPOCHS)
 
@@ -105,7 +98,7 @@ def study(network, fed):
 
     top5 = keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")
     key = "accuracy" if few else "top5_accuracy"
-    return image_recipe.Study(
+    return training.Study(
         "greff2017/table1b",
         optimizer,
         preprocessing="fb.resnet.torch",
@@ -131,7 +124,7 @@ def build(network, images):
     from zoo.applications.resnet50 import HIGHWAY, RESNET
 
     builder, batch_norm, *_ = NETWORKS[network]
-    size, factor = imagenet_data.setting("image_size"), imagenet_data.setting("width")
+    size, factor = imagenet.setting("image_size"), imagenet.setting("width")
     full = HIGHWAY if "highway" in builder else RESNET
     widths = tuple(max(1, round(width * factor)) for width in full)
     options = {"classes": images.classes, "input_shape": (size, size, 3)}
@@ -141,22 +134,22 @@ def build(network, images):
 def one(network, fed):
     """Trains one network and looks into it; returns what is drawn and told of it."""
     keys = ("image_size", "batch", "width", "learning_rate", "test_examples")
-    settings = {key: imagenet_data.setting(key) for key in keys}
-    run = image_recipe.prepare(
+    settings = {key: imagenet.setting(key) for key in keys}
+    run = training.prepare(
         study(network, fed),
         network,
         None,
-        lambda images: imagenet_inspect.check(build(network, images)),
+        lambda images: inspection.check(build(network, images)),
         shared=True,
         **settings,
     )
     try:
-        image_recipe.train(run)
-    except image_recipe.Diverged as reason:  # the others may do better
+        training.train(run)
+    except training.Diverged as reason:  # the others may do better
         print(f"{network}: {reason}", flush=True)
-        history = kept_runs.history(run.resume)
+        history = run_dirs.history(run.resume)
         return {"folder": run.folder, "history": history, "failed": str(reason)}
-    history = kept_runs.history(run.resume)
+    history = run_dirs.history(run.resume)
     paper, deviation = NETWORKS[network][2:] if run.images.name == "ImageNet" else (None, None)
     more = {
         "paper_std": deviation,
@@ -165,10 +158,10 @@ def one(network, fed):
     }
     found, ours = departures(fed), readings(network)
     config = {key: settings[key] for key in keys[:4]}
-    line = image_recipe.finish(run, network, config, paper, found, ours, **more)
-    others = [*image_recipe.usual_departures(run), *found, "not He et al.'s trained network"]
+    line = training.finish(run, network, config, paper, found, ours, **more)
+    others = [*training.usual_departures(run), *found, "not He et al.'s trained network"]
     folder = hardware.folder_for(FLAGS.run_dir or run.folder)
-    imagenet_inspect.inspect(run.model, network, folder, fed, others, run.epochs)
+    inspection.inspect(run.model, network, folder, fed, others, run.epochs)
     return {"folder": run.folder, "history": history, "failed": None, "line": line}
 
 
@@ -177,9 +170,9 @@ def departures(fed):
     found = [*fed.missing, AUGMENTATION]
     if fed.images.classes < 6:
         found.append(f"top-1 error: of {fed.images.classes} classes five are nearly all")
-    for key, paper in imagenet_data.SIZES["paper"].items():
-        if "examples" not in key and imagenet_data.setting(key) != paper:
-            found.append(f"{key} {imagenet_data.setting(key):g}, not {paper:g}")
+    for key, paper in imagenet.SIZES["paper"].items():
+        if "examples" not in key and imagenet.setting(key) != paper:
+            found.append(f"{key} {imagenet.setting(key):g}, not {paper:g}")
     return found
 
 
@@ -191,13 +184,13 @@ def readings(network):
 
 def tell_order(folder, lines):
     """The line of the networks' order: Kendall's tau with that of Table 1b."""
-    from zoo import report
+    from experiment import results
 
     rows = [*lines.values()]
     found = dict.fromkeys(sentence for row in rows for sentence in row["departures"])
     values, theirs = [row["value"] for row in rows], [NETWORKS[network][2] for network in lines]
-    tau = ptb_variants.kendall(values, theirs)
-    same = {key: rows[0][key] for key in report.KEYS}
+    tau = variants.kendall(values, theirs)
+    same = {key: rows[0][key] for key in results.KEYS}
     own = {
         "model": "resnet50 and highways",
         "config": {"networks": ",".join(lines)},
@@ -216,9 +209,9 @@ def tell_order(folder, lines):
 def draw_curves(folder, found, images):
     """Fig. 5: error and training loss by epoch, up to where a training diverged."""
     kind, paper = "top1" if images.classes < 6 else "top5", images.name == "ImageNet"
-    figure, axes = figures.new(9, 6, nrows=2, ncols=2, sharex=True, sharey="row")
+    figure, axes = plots.new(9, 6, nrows=2, ncols=2, sharex=True, sharey="row")
     builders = dict.fromkeys(builder for builder, *_ in NETWORKS.values())
-    styles, rows = dict(zip(builders, figures.styles(), strict=False)), []
+    styles, rows = dict(zip(builders, plots.styles(), strict=False)), []
     for network, kept in found.items():
         builder, batch_norm, error, _ = NETWORKS[network]
         points, style = [*curve(kept["history"], network, kind, paper)], styles[builder]
@@ -243,7 +236,7 @@ def draw_curves(folder, found, images):
     axes[0, 0].set(ylabel=f"{kind.replace('p', 'p-')} validation error (%)")
     axes[1, 0].set(ylabel="training loss (nats)")
     end = "" if len(found) == len(NETWORKS) else "-" + "-".join(found)
-    figures.save(folder / f"fig5{end}.png", figure, rows)
+    plots.save(folder / f"fig5{end}.png", figure, rows)
 
 
 def curve(history, network, kind, paper):

@@ -27,14 +27,13 @@ repetition.
 
 import functools
 
-import hardware  # beside this script
-import image_data
-import image_recipe
-import passes
-import refinement_figures
-import refinement_recipe
 from absl import app, flags
-from refinement_recipe import BATCH
+
+from experiment import data as image_data
+from experiment import hardware, progress, training
+from jastrzebski2018 import plots
+from jastrzebski2018 import study as refinement_recipe
+from jastrzebski2018.study import BATCH
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
 DEPTHS = {"smoke": 14, "minutes": 20, "paper": 110}  # 14: two blocks a stage: one is repeated
@@ -64,12 +63,12 @@ FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
+    training.check(argv)
     name, depth = network()
     errors = refinement_recipe.ERRORS["cifar_resnet"].get(depth, ())
     study = refinement_recipe.study(FLAGS.model, errors, f"fig{number(5)}")
     probing = refinement_recipe.probing()
-    run = image_recipe.prepare(study, name, "cifar10", build(depth), shared=True, **probing)
+    run = training.prepare(study, name, "cifar10", build(depth), shared=True, **probing)
     splits = refinement_recipe.examples(run)
     refinement_recipe.train(run, splits)
     others = ["not a network of the paper"] if depth and not errors or slim() else []
@@ -136,7 +135,7 @@ def inspect(run, splits, name, folder, told):
         probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
         probes += [callbacks.BorderlineExamples(FOLLOWED), callbacks.EstimationError()]
         probes += [callbacks.GradientNorm(), callbacks.ActivationNorm()]
-        shown = {w: passes.Left(f"{w}, {split}", len(data[0])) for w in ("probes", "lesions")}
+        shown = {w: progress.Left(f"{w}, {split}", len(data[0])) for w in ("probes", "lesions")}
         table = callbacks.run(probes, run.model, data, batch_size=BATCH, progress=shown["probes"])
         more = {"batch_size": BATCH, "progress": shown["lesions"]}
         table += callbacks.lesions(run.model, data, **more)
@@ -152,7 +151,7 @@ def inspect(run, splits, name, folder, told):
 
 def draw(run, tables, name, folder, mark):
     """Figs 2 to 6, 13 and 14."""
-    figures = refinement_figures
+    figures = plots
     figures.by_block(path_of(folder, 2, name), tables, "l2_ratio", "|f| / |x|")
     label = "accuracy without the block"
     figures.by_block(path_of(folder, 3, name), tables, "lesion_accuracy", label)
@@ -176,7 +175,7 @@ def tell(table, mark, told):
     found = f"fig{number(3)}", "blocks_that_can_be_left_out", spared
     told(*found, readings=reading, **more)
     cosines = [value for block, value in table.values("cosine_loss").items() if block]
-    stage = refinement_figures.at_end(table, "cosine_loss")
+    stage = plots.at_end(table, "cosine_loss")
     more = {
         "cosine_loss_of_last_stage": round(sum(stage) / len(stage), 4),
         "negative_blocks": sum(value < 0 for value in cosines),
@@ -187,7 +186,7 @@ def tell(table, mark, told):
 
 def trained(table):
     """How many blocks the last stage has."""
-    return len(refinement_figures.last_stage(table, "l2_ratio"))
+    return len(plots.last_stage(table, "l2_ratio"))
 
 
 def unroll(run, splits, name, folder, told):
@@ -196,7 +195,7 @@ def unroll(run, splits, name, folder, told):
     from zoo import callbacks
 
     times = FLAGS.unroll or UNROLLED[FLAGS.budget]
-    left = passes.Left("unrolling", len(splits["train"][0]), len(SCALES))
+    left = progress.Left("unrolling", len(splits["train"][0]), len(SCALES))
     options = {"scales": SCALES, "batch_size": BATCH, "progress": left}
     scale, table = callbacks.unrollings(run.model, splits["train"], times, **options)
     table.to_csv(folder / f"unrolling-{name}.csv")
@@ -207,10 +206,10 @@ def unroll(run, splits, name, folder, told):
         for split, data in splits.items():
             probes = [callbacks.CosineLoss(), callbacks.CosineLoss("block", "cosine_loss_block")]
             probes += [callbacks.L2Ratio(), callbacks.BorderlineExamples(times + 1)]
-            left = passes.Left(f"scale {factor}, {split}", len(data[0]))
+            left = progress.Left(f"scale {factor}, {split}", len(data[0]))
             options = {"batch_size": BATCH, "progress": left}
             tables[factor][split] = callbacks.run(probes, model, data, **options)
-    figures, best = refinement_figures, tables[scale]
+    figures, best = plots, tables[scale]
     marks = MARKS if papers(run, name) and times == UNROLLED["paper"] else {}
     words = "repetitions of the last block"
     figures.groups(path_of(folder, 7, name), best, words, marks=marks)
@@ -231,8 +230,8 @@ def tell_borderline(table, marks, told, examples, **found):
     key = "borderline_examples_borderline"
     if f"{key}_accuracy" not in table.probes():
         return print("no borderline example: no line of Fig. 7")
-    accuracy = [round(100 * v, 3) for v in refinement_figures.at_end(table, f"{key}_accuracy")]
-    count = round(examples * refinement_figures.at_end(table, f"{key}_share")[0])
+    accuracy = [round(100 * v, 3) for v in plots.at_end(table, f"{key}_accuracy")]
+    count = round(examples * plots.at_end(table, f"{key}_share")[0])
     paper = round(100 * marks["test", "accuracy"][1][1]) if marks else None
     reading = [f"f scaled by the one of {', '.join(map(str, SCALES))} of the lowest training loss"]
     reading += ["borderline: within 0.1 of the highest other probability"]
@@ -244,7 +243,7 @@ def negative(tables, times):
     """In how many of the repetitions the cosine loss is negative, by scale, on test images."""
     found = []
     for scale, by_split in tables.items():
-        values = refinement_figures.at_end(by_split["test"], "cosine_loss_block")[-times:]
+        values = plots.at_end(by_split["test"], "cosine_loss_block")[-times:]
         found.append(f"{sum(value < 0 for value in values)} of {times} scaled by {scale}")
     return "cosine loss on test images negative in " + ", ".join(found)
 

@@ -15,12 +15,10 @@ The run directory holds what highway_conv.py's holds, and probes.html, probes.cs
 fig3.png and fig4.png with their CSVs; fig2-cifar100.png and so on with --data cifar100.
 """
 
-import figures  # beside this script
-import image_data
-import image_recipe
 import numpy as np
-import passes
 from absl import app, flags
+
+from experiment import data, plots, progress, training
 
 DEPTH, UNITS = 50, 50  # section 4
 GATE_BIAS = {"MNIST": -2.0, "CIFAR-100": -4.0}  # ibid.: of the best 50-layer networks
@@ -36,23 +34,23 @@ flags.DEFINE_integer("depth", None, f"Layers: {DEPTH}; smoke: {SMOKE_DEPTH}.", l
 bias = "Of T at the start; default: the paper's, -2 on MNIST and -4 on CIFAR-100, else -2."
 flags.DEFINE_float("gate_bias", None, bias)
 flags.DEFINE_integer("probe_examples", None, "Training images to probe: all.", lower_bound=1)
-image_recipe.define_flags()
+training.define_flags()
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
+    training.check(argv)
     name = f"highway_mlp{depth()}"
     settings = {"depth": depth(), "gate_bias": FLAGS.gate_bias}
-    run = image_recipe.prepare(study(), name, "mnist", build, **settings)
-    image_recipe.train(run)
+    run = training.prepare(study(), name, "mnist", build, **settings)
+    training.train(run)
     found = inspect(run)
     config = {"units": UNITS, "activation": "tanh"}
-    image_recipe.finish(
+    training.finish(
         run,
         name,
         config,
-        image_recipe.paper_of(run),
+        training.paper_of(run),
         departures(run),
         READINGS,
         measured=("idle_layers_percent", found.pop("idle_layers_percent")),
@@ -82,7 +80,7 @@ def study():
         rate = keras.optimizers.schedules.ExponentialDecay(RATE, 600, DECAY)  # 600: MNIST's epoch
         return keras.optimizers.SGD(rate, MOMENTUM)
 
-    return image_recipe.Study(
+    return training.Study(
         "srivastava2015/fig4",
         optimizer,
         preprocessing="highway_mlp",
@@ -105,7 +103,7 @@ def build(images):
 
 def start_of(images):
     """T's bias at the start."""
-    default = GATE_BIAS.get(image_data.original(images), GATE_BIAS["MNIST"])
+    default = GATE_BIAS.get(data.original(images), GATE_BIAS["MNIST"])
     return default if FLAGS.gate_bias is None else FLAGS.gate_bias
 
 
@@ -116,13 +114,13 @@ def inspect(run):
     x = run.prepared(run.images.x_train[: FLAGS.probe_examples])
     y = run.images.y_train[: FLAGS.probe_examples]
     classes = run.images.classes
-    shown = SHOWN.get(image_data.original(run.images), SHOWN["MNIST"])
+    shown = SHOWN.get(data.original(run.images), SHOWN["MNIST"])
     probes = [callbacks.GateBias(), callbacks.GateActivity(), callbacks.L2Ratio()]
     probes += [callbacks.CosineLoss(), callbacks.BlockOutputs()]
     probes += [callbacks.ClassGates(of, classes) for of in shown if of < classes]
-    seen = {"batch_size": 500, "progress": passes.Left("probes", len(x))}
+    seen = {"batch_size": 500, "progress": progress.Left("probes", len(x))}
     table = callbacks.run(probes, run.model, (x, y), **seen)
-    seen["progress"] = passes.Left(f"lesions of {depth() - 1} layers", len(x))
+    seen["progress"] = progress.Left(f"lesions of {depth() - 1} layers", len(x))
     lesions = callbacks.lesions(run.model, (x, y), mode="closed", **seen)
     one = callbacks.run([callbacks.GateActivity(), callbacks.BlockOutputs()], run.model, x[:1])
     (table + lesions).to_csv(run.folder / "probes.csv")
@@ -165,7 +163,7 @@ def draw(run, table, one, lesions):
         if name.startswith("class_gates") and name.endswith("units")
     }
     panels(run.folder / f"fig3{suffix}.png", images, 7)
-    comparable = image_data.original(run.images) == "MNIST" and depth() == DEPTH
+    comparable = data.original(run.images) == "MNIST" and depth() == DEPTH
     draw_lesions(run.folder / f"fig4{suffix}.png", lesions, IDLE_LAYERS if comparable else ())
 
 
@@ -173,7 +171,7 @@ def draw_lesions(path, lesions, idle):
     """Fig. 4; `idle` are the first and the last layer that the paper found to be so, or ()."""
     losses = lesions.values("lesion_loss")
     intact = losses.pop(None)
-    figure, axis = figures.new()
+    figure, axis = plots.new()
     layers = range(1, 1 + len(losses))
     if idle:
         axis.axvspan(*idle, color="0.9", label="idle in the paper")
@@ -185,12 +183,12 @@ def draw_lesions(path, lesions, idle):
         {"layer": layer, "loss_without": loss, "loss": intact}
         for layer, loss in zip(layers, losses.values(), strict=True)
     ]
-    figures.save(path, figure, rows)
+    plots.save(path, figure, rows)
 
 
 def panels(path, images, width):
     """Images of layers (down) and units (across), side by side, each with its labelled scale."""
-    figure, axes = figures.new(width, 4, ncols=len(images), squeeze=False)
+    figure, axes = plots.new(width, 4, ncols=len(images), squeeze=False)
     for axis, (title, (array, label)) in zip(axes[0], images.items(), strict=True):
         shown = axis.imshow(array, aspect="auto", cmap="gray", interpolation="nearest")
         axis.set(title=title, xlabel="unit", ylabel="layer")
@@ -200,7 +198,7 @@ def panels(path, images, width):
         for title, (array, _) in images.items()
         for layer, unit in np.ndindex(*array.shape)
     ]
-    figures.save(path, figure, rows)
+    plots.save(path, figure, rows)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,12 @@ fig12-depthN.png and fig12-full-depthN.png, and results.jsonl; --artifact makes 
 import sys
 import time
 
-import figures  # beside this script
-import hardware
-import image_recipe
-import noise_figures
 import numpy as np
-import passes
-import plain_nets
 from absl import app, flags
+
+from experiment import hardware, plots, progress, training
+from yutomasi2019 import networks as plain_nets
+from yutomasi2019 import noise_plots
 
 ARTIFACTS = {  # the networks and depths that each needs
     "fig3": (("plain", "residual"), ("20", "32")),
@@ -46,7 +44,7 @@ FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
+    training.check(argv)
     asked, found = plain_nets.asked(ARTIFACTS), {}
     given = plain_nets.folder("noise-stability", asked)
 
@@ -71,7 +69,7 @@ def inspect(run, network, depth, folder):
 
     flow, simple = plain_nets.wants("fig12"), network not in plain_nets.FULL
     first = dominance(run) if flow else None
-    image_recipe.train(run)
+    training.train(run)
     zoo.seed_everything(FLAGS.seed)
     trained = plain_nets.Trained.of(run, network, depth)
     found, name = {"trained": trained, "images": images(run)}, f"{network}{depth}"
@@ -81,7 +79,7 @@ def inspect(run, network, depth, folder):
         if plain_nets.wants("section5"):
             table = measured(trained, run, folder, "section5", interlayer_cushions) + noise(run)
             table += found.get("fig3") or cushions(run)
-            for path in figures.places(folder / f"section5-{name}.csv"):
+            for path in plots.places(folder / f"section5-{name}.csv"):
                 table.to_csv(path)
             title = f"{name} after {run.epochs} epochs on {run.images.name}"
             table.to_html(folder / f"section5-{name}.html", title)
@@ -113,11 +111,11 @@ def cushions(run):
     from zoo import callbacks
 
     probes = (
-        callbacks.LayerCushion(largest=noise_figures.LARGEST),
+        callbacks.LayerCushion(largest=noise_plots.LARGEST),
         callbacks.ActivationContraction(),
     )
     count = plain_nets.examples(run, IMAGES)
-    say = passes.Left("layer cushions", count)
+    say = progress.Left("layer cushions", count)
     return callbacks.run(probes, run.model, plain_nets.pieces(run, count), progress=say)
 
 
@@ -184,7 +182,7 @@ def record_features(trained, run, folder, pair):
     """The line of Fig. 10: how far the gradients' mean is from zero, in their deviations."""
     found = {}
     for what, values in zip(("feature", "gradient"), pair, strict=True):
-        scaled = noise_figures.in_deviations(values)
+        scaled = noise_plots.in_deviations(values)
         found[f"{what}_mean"] = float(scaled.mean()) if scaled.size else None
         found[f"{what}_deviation"] = float(values.std())
     found = {key: value and round(value, 6) for key, value in found.items()}
@@ -202,12 +200,12 @@ def draw(folder, depth, found):
 
     simple = [network for network in found if network not in plain_nets.FULL]
     if tables := of("fig3", ("plain", "residual")):  # the paper's
-        noise_figures.draw_cushions(folder / f"fig3-depth{depth}.png", tables)
+        noise_plots.draw_cushions(folder / f"fig3-depth{depth}.png", tables)
     if features := of("fig10", simple):
-        noise_figures.draw_features(folder / f"fig10-depth{depth}.png", features)
+        noise_plots.draw_features(folder / f"fig10-depth{depth}.png", features)
     for kind, networks in (("", simple), ("full-", plain_nets.FULL)):
         if flows := of("fig12", networks):
-            noise_figures.draw_dominance(folder / f"fig12-{kind}depth{depth}.png", flows)
+            noise_plots.draw_dominance(folder / f"fig12-{kind}depth{depth}.png", flows)
 
 
 def compare_cushions(folder, depth, found):

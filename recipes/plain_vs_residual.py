@@ -21,40 +21,37 @@ highway_conv.py leaves. Fig. 6 is divergence.py's.
 
 import sys
 
-import hardware  # beside this script
-import image_recipe
 import numpy as np
-import passes
-import plain_figures
-import plain_nets
-import plain_tables
 from absl import app, flags
 
+from experiment import hardware, progress, training
+from yutomasi2019 import networks, plots, tables
+
 ARTIFACTS = {  # the networks and depths that each needs
-    "table1": (("plain", "residual"), plain_nets.DEPTHS),
-    "table2": (("transferred", "residual"), plain_nets.DEPTHS),
+    "table1": (("plain", "residual"), networks.DEPTHS),
+    "table2": (("transferred", "residual"), networks.DEPTHS),
     "table3": (("plain", "residual"), ("32",)),
-    "table4": (("plain", "residual", "transferred"), plain_nets.DEPTHS),
-    "table5": (("dominant",), plain_nets.DEPTHS),
+    "table4": (("plain", "residual", "transferred"), networks.DEPTHS),
+    "table5": (("dominant",), networks.DEPTHS),
     "fig7": (("plain", "residual"), ("32",)),
     "fig8": (("plain", "residual"), ("20",)),  # the paper's depth is lost
     "fig9": (("plain", "transferred"), ("32", "44")),
 }
 MEASURED = {"smoke": 256, "minutes": 2000, "paper": None}  # images of the training loss; all
 
-plain_nets.define_flags(ARTIFACTS)
+networks.define_flags(ARTIFACTS)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
-    asked, found = plain_nets.asked(ARTIFACTS), []
-    given = plain_nets.folder("plain-vs-residual", asked)
-    failed = plain_nets.each(asked, lambda *network: found.append(one(*network)))
+    training.check(argv)
+    asked, found = networks.asked(ARTIFACTS), []
+    given = networks.folder("plain-vs-residual", asked)
+    failed = networks.each(asked, lambda *network: found.append(one(*network)))
     folder = hardware.folder_for(given)
     if found:
-        plain_tables.write(folder, found)
-        plain_figures.write(folder, found)
+        tables.write(folder, found)
+        plots.write(folder, found)
         print(f"tables and figures: {folder}")
     sys.exit("\n".join(failed) or None)
 
@@ -62,34 +59,34 @@ def main(argv):
 def one(run, network, depth):
     """Trains one network: what the tables and figures need of it, and its line of results."""
     losses, weights = {"before": losses_of(run)}, {"before": kernels(run.model)}
-    image_recipe.train(run)
+    training.train(run)
     losses["after"], weights["after"] = losses_of(run), kernels(run.model)
-    trained = plain_nets.Trained.of(run, network, depth)
+    trained = networks.Trained.of(run, network, depth)
     error = 1 - trained.history["val_accuracy"][-1]
     kept = weights if weights["before"] else None
-    found = plain_tables.Found(trained, losses, kept, error)
-    *_, paper = found.paper(plain_tables.TRAINED, (None,) * 3)
-    departures = plain_nets.fewer(run, plain_nets.examples(run, MEASURED))
-    if plain_nets.TABLES.get(network) == "table2" and FLAGS.precision == "float32":
+    found = tables.Found(trained, losses, kept, error)
+    *_, paper = found.paper(tables.TRAINED, (None,) * 3)
+    departures = networks.fewer(run, networks.examples(run, MEASURED))
+    if networks.TABLES.get(network) == "table2" and FLAGS.precision == "float32":
         departures.append("float32; the paper: double precision")
-    image_recipe.finish(
+    training.finish(
         run,
         f"{network}{depth}",
         {},
         None if paper is None else round(100 * (1 - paper), 2),
         departures,
-        [plain_nets.TRAINING, "training loss as at test, of images as they are"],
-        **plain_tables.told(found),
+        [networks.TRAINING, "training loss as at test, of images as they are"],
+        **tables.told(found),
     )
     return found
 
 
 def losses_of(run):
     """The `plain_tables.Losses` of the network as it is now."""
-    from zoo.penalty import FACTOR, penalty
+    from zoo.regularizers import FACTOR, penalty
 
     squares = sum(float(np.sum(np.square(w))) for w in all_kernels(run.model))
-    return plain_tables.Losses(cross_entropy(run), penalty(run.model), FACTOR * squares)
+    return tables.Losses(cross_entropy(run), penalty(run.model), FACTOR * squares)
 
 
 def all_kernels(model):
@@ -103,9 +100,9 @@ def cross_entropy(run):
     """Mean loss over training images as at test, without the penalty."""
     import keras
 
-    count, seen, total = plain_nets.examples(run, MEASURED), 0, 0.0
-    say = passes.Left("training loss", count)
-    for x, y in plain_nets.pieces(run, count):
+    count, seen, total = networks.examples(run, MEASURED), 0, 0.0
+    say = progress.Left("training loss", count)
+    for x, y in networks.pieces(run, count):
         p = run.model.predict_on_batch(x)
         losses = keras.losses.sparse_categorical_crossentropy(y, p)
         total, seen = total + float(np.sum(keras.ops.convert_to_numpy(losses))), seen + len(y)
@@ -115,8 +112,8 @@ def cross_entropy(run):
 
 def kernels(model):
     """Entries of the blocks' plain kernels, by group: all, large ones, those of the identity."""
+    from zoo.graph.mapping import id_entries, plain_kernel
     from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual
-    from zoo.mapping import id_entries, plain_kernel
 
     entries, identity = [], []
     for layer in model.layers:

@@ -20,11 +20,10 @@ import pathlib
 import sys
 import time
 
-import hardware  # beside this script
-import kept_runs
-import ptb_generate
-import ptb_variants
 from absl import app, flags, logging
+
+from experiment import hardware, run_dirs
+from greff2017 import generate, variants
 
 SIZES = ("small", "large")
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
@@ -90,7 +89,7 @@ def main(argv):
     lines = {v: run(v, corpus, size, folders[v], resume) for v, resume in resumes.items()}
     if FLAGS.variant == "all" and devices.is_chief:
         paper = {variant: PAPER["large", variant] for variant in VARIANTS}
-        ptb_variants.compare(lines, paper, pathlib.Path(given), FLAGS)
+        variants.compare(lines, paper, pathlib.Path(given), FLAGS)
 
 
 def run(variant, corpus, size, run_dir, resume):
@@ -116,9 +115,7 @@ def run(variant, corpus, size, run_dir, resume):
         return None
     line = finish(model, corpus, size, variant, run_dir, resume, seconds)
     if FLAGS.generate is not None:
-        print(
-            ptb_generate.generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed)
-        )
+        print(generate.generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
     return line
 
 
@@ -155,7 +152,7 @@ def prepare(run_dir, corpus, size, variant):
     """Makes the run directory and its `Resume`, or raises before any work is lost."""
     import keras
 
-    from zoo.checkpoint import open_run
+    from zoo.callbacks.checkpoint import open_run
     from zoo.datasets import text
 
     for part in (corpus.train, corpus.valid):
@@ -213,7 +210,7 @@ def train(model, corpus, epochs, run_dir, resume):
     options = {"epochs": epochs, "verbose": 0, "callbacks": callbacks, "shuffle": False}
     before = (resume.read() or {}).get("epoch")
     hardware.devices().fit(model, x, y, BATCH, **options)
-    kept_runs.remember(run_dir, before != resume.read()["epoch"])
+    run_dirs.remember(run_dir, before != resume.read()["epoch"])
     return progress.elapsed
 
 
@@ -223,15 +220,15 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
     Returns:
         The line of results.
     """
-    from zoo import report
+    from experiment import results
     from zoo.applications import char_lm_export, char_lm_score
-    from zoo.files import save_model
+    from zoo.io import save_model
 
     start = time.perf_counter()
     paper = PAPER.get((size, variant)) if corpus.name == "PTB" else None
     history = resume.read()["history"]["history"]
     epochs = len(history["loss"])
-    report.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
+    results.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
     scorer = char_lm_score.Scorer(model)
     last = scorer.contiguous(corpus.test)
     save_model(model, run_dir / "model.keras")
@@ -239,7 +236,7 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
     model.load_weights(run_dir / "best.weights.h5")
     best = scorer.contiguous(corpus.test)
     model.set_weights(kept)
-    line = report.row(
+    line = results.row(
         artifact="greff2017/table1a",
         model="char_lm",
         config={"size": size, "variant": variant},
@@ -252,12 +249,12 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
         budget=FLAGS.budget,
         epochs=epochs,
         departures=departures(corpus, epochs),
-        verdict=report.verdict(last, paper, departures=departures(corpus, epochs)),
+        verdict=results.verdict(last, paper, departures=departures(corpus, epochs)),
         seconds=round(seconds + time.perf_counter() - start, 1),
         test_perplexity_of_best_epoch=round(best, 3),
         best_epoch=1 + min(range(epochs), key=history["val_perplexity"].__getitem__),
         val_perplexity=[round(value, 3) for value in history["val_perplexity"]],
-        **kept_runs.told(run_dir),
+        **run_dirs.told(run_dir),
         **hardware.told(),
     )
     if paper is not None and size in PAPER_OF:
@@ -288,7 +285,7 @@ def departures(corpus, epochs):
 
 
 if __name__ == "__main__":
-    from huge_pages import use_huge_pages
+    from experiment.process import use_huge_pages
 
     use_huge_pages()
     app.run(main)

@@ -33,9 +33,9 @@ import sys
 import time
 from xml.etree import ElementTree
 
-import children  # beside this script
-import record  # beside this script
-from artifacts import ARTIFACTS  # beside this script
+from experiment import children
+from report import records
+from report.artifacts import ARTIFACTS
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 OWN = {"seeds": None, "keep": False, "dry_run": False}
@@ -206,14 +206,14 @@ def kept(words, own):
     """Where the lines of results go."""
     if not own["keep"] or "pytest" in words:
         return []
-    return [f"--results={record.FOLDER / (pathlib.Path(words[1]).stem + '.jsonl')}"]
+    return [f"--results={records.FOLDER / (pathlib.Path(words[1]).stem + '.jsonl')}"]
 
 
 def figures_to(words, names, own):
     """The environment in which a recipe's figures go on record, too; see figures.py."""
     if not own["keep"] or "pytest" in words or (own["seeds"] and words[-1] != "--seed=0"):
         return None
-    return {**os.environ, "ZOO_FIGURES": str(record.FOLDER / names[0].split("/")[0])}
+    return {**os.environ, "ZOO_FIGURES": str(records.FOLDER / names[0].split("/")[0])}
 
 
 def show(pattern="all"):
@@ -237,7 +237,7 @@ def state_of(name):
         return state_of(artifact.same)
     if artifact.recipe.startswith("tests/"):
         return "a test"
-    count = sum(row["artifact"] == name for row in record.lines()) or len(record.figures(name))
+    count = sum(row["artifact"] == name for row in records.lines()) or len(records.figures(name))
     return f"{count} on record" if count else "not run" if artifact.recipe else ""
 
 

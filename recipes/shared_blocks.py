@@ -23,16 +23,13 @@ network whose loss explodes is drawn until then, and told of at the end.
 
 import sys
 
-import figures  # beside this script
-import hardware
-import image_data
-import image_recipe
-import kept_runs
-import passes
-import refinement_figures
-import refinement_recipe
 from absl import app, flags
-from refinement_recipe import BATCH
+
+from experiment import data as image_data
+from experiment import hardware, progress, run_dirs, training
+from experiment import plots as figures
+from jastrzebski2018 import plots, study
+from jastrzebski2018.study import BATCH
 
 NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "unshared": None,
@@ -55,12 +52,12 @@ flags.DEFINE_list("networks", None, told)
 flags.DEFINE_bool("ablation", False, f"{', '.join(ABLATION)}, and Fig. 9.")
 told = "Layers of those that share, 6 n + 2; default: 110 for --budget paper, else 44."
 flags.DEFINE_integer("depth", None, told, lower_bound=44)
-refinement_recipe.define_flags()
+study.define_flags()
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    image_recipe.check(argv)
+    training.check(argv)
     depth, networks = FLAGS.depth or DEPTHS[FLAGS.budget], FLAGS.networks
     if networks is None:
         networks = () if FLAGS.ablation else ("unshared", "naive", "ubn")
@@ -75,7 +72,7 @@ def main(argv):
         print(f"network {len(found) + 1} of {len(wanted)}: {network}", flush=True)
         found[network] = one(network, depth if NETWORKS[network] else UNSHARED_DEPTH)
     folders = [one["folder"] for one in found.values()]
-    kept = FLAGS.run_dir or kept_runs.figures_of(FLAGS.runs, "shared_blocks", folders)
+    kept = FLAGS.run_dir or run_dirs.figures_of(FLAGS.runs, "shared_blocks", folders)
     folder = hardware.folder_for(kept)
     folder.mkdir(parents=True, exist_ok=True)
     draw(folder, found, depth)
@@ -89,35 +86,35 @@ def one(network, depth):
     import zoo
 
     arguments, table = NETWORKS[network], "ubn" if network == "ubn" else "cifar_resnet"
-    errors = refinement_recipe.ERRORS[table] if network in ("unshared", "ubn") else {}
+    errors = study.ERRORS[table] if network in ("unshared", "ubn") else {}
     errors = errors.get(depth, ())
     name = f"{network}{depth}" if arguments else f"cifar_resnet{depth}"
     builder = zoo.shared_resnet if arguments else zoo.cifar_resnet
-    run = image_recipe.prepare(
-        refinement_recipe.study("cifar_resnet", errors, ARTIFACTS.get(network)),
+    run = training.prepare(
+        study.study("cifar_resnet", errors, ARTIFACTS.get(network)),
         name,
         "cifar10",
         lambda images: builder(
             depth, classes=images.classes, input_shape=images.x_train.shape[1:], **arguments or {}
         ),
         shared=True,
-        **refinement_recipe.probing(),
+        **study.probing(),
     )
-    splits, failed = refinement_recipe.examples(run), None
+    splits, failed = study.examples(run), None
     start = measure_start(run, splits)
     try:
-        refinement_recipe.train(run, splits)
+        study.train(run, splits)
         others = [] if errors or depth == DEPTHS["paper"] else ["not a network of the paper"]
         ours = [GAMMA] if network in ("gamma", "ubn") else []
-        refinement_recipe.record(run, name, arguments or {}, errors, others, ours)
-    except image_recipe.Diverged as reason:  # the claim of Fig. 8
+        study.record(run, name, arguments or {}, errors, others, ours)
+    except training.Diverged as reason:  # the claim of Fig. 8
         failed = str(reason)
     return {
         **{"depth": depth, "folder": run.folder, "start": start, "failed": failed},
-        "history": kept_runs.history(run.resume),
-        "paper": refinement_recipe.accuracies(errors, image_data.original(run.images)),
-        "training": refinement_recipe.measured_in_training(run, "training"),
-        "gradients": refinement_recipe.measured_in_training(run, "gradients"),
+        "history": run_dirs.history(run.resume),
+        "paper": study.accuracies(errors, image_data.original(run.images)),
+        "training": study.measured_in_training(run, "training"),
+        "gradients": study.measured_in_training(run, "gradients"),
     }
 
 
@@ -131,7 +128,7 @@ def measure_start(run, splits):
         with settled(run.model, splits["train"][0][:BATCH]):
             for split, data in splits.items():
                 probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
-                left = passes.Left(f"before training, {split}", len(data[0]))
+                left = progress.Left(f"before training, {split}", len(data[0]))
                 options = {"batch_size": BATCH, "progress": left, "epoch": 0}
                 table = callbacks.run(probes, run.model, data, **options)
                 table.to_csv(paths[split])
@@ -148,9 +145,9 @@ def draw(folder, found, depth):
         compare(folder / f"fig9-{end}", {network: found[network] for network in ABLATION})
     for number, network in ((18, "ubn"), (19, "naive")):
         if network in found:
-            path, probes = folder / f"fig{number}-{end}", [*refinement_figures.DURING]
+            path, probes = folder / f"fig{number}-{end}", [*plots.DURING]
             table = found[network]["training"]
-            refinement_figures.by_epoch(path, table, probes, f"{network} {depth}")
+            plots.by_epoch(path, table, probes, f"{network} {depth}")
 
 
 def compare(path, found, ratio=False):

@@ -16,9 +16,10 @@ approximation, and exact and logistic probability, differ at most.
 import pathlib
 import time
 
-import figures  # beside this script
 import numpy as np
 from absl import app, flags
+
+from experiment import plots
 
 USUAL = {"width": 64, "depth": 5, "sigma": 0.03, "keep": 0.9, "feature_sigma": 1.0}
 SWEEPS = {  # ours: what the figure's axes show is lost
@@ -78,9 +79,9 @@ def draws():
 
 def write(folder, artifact, model, data, config, value, seeds, **more):
     """A line of results, in `folder` and in --results."""
-    from zoo import report
+    from experiment import results
 
-    line = report.row(
+    line = results.row(
         artifact=f"yutomasi2019/{artifact}",
         model=model,
         config=config,
@@ -93,11 +94,11 @@ def write(folder, artifact, model, data, config, value, seeds, **more):
         budget=FLAGS.budget,
         epochs=None,
         departures=[],
-        verdict=report.verdict(value, None),
+        verdict=results.verdict(value, None),
         **more,
     )
     for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
-        report.append(path, line)
+        results.append(path, line)
 
 
 def simulate(key, value):
@@ -114,7 +115,7 @@ def simulate(key, value):
 
 
 def draw_trivial(path, rows):
-    figure, axes = figures.new(12, 3, ncols=len(SWEEPS), sharey=True)
+    figure, axes = plots.new(12, 3, ncols=len(SWEEPS), sharey=True)
     for axis, key in zip(axes, SWEEPS, strict=True):
         for network, style in (("residual", "o"), ("plain", "s")):
             mine = [r for r in rows if r["parameter"] == key and r["network"] == network]
@@ -129,7 +130,7 @@ def draw_trivial(path, rows):
         axis.set_xticks(SWEEPS[key], [f"{value:g}" for value in SWEEPS[key]])
     axes[0].set_ylabel("P(r > 1)")
     axes[0].legend(fontsize=7)
-    figures.save(path, figure, rows)
+    plots.save(path, figure, rows)
 
 
 def draw_probability(path):
@@ -138,7 +139,7 @@ def draw_probability(path):
 
     ratio = np.logspace(-2, 2, 81)
     exact, close = (probability_of_dominance(ratio, logistic) for logistic in (False, True))
-    figure, axis = figures.new()
+    figure, axis = plots.new()
     axis.plot(ratio, exact, color="black", label="exact")
     axis.plot(ratio, close, "--", color="0.5", label="logistic")
     axis.set(xlabel="ratio of the deviations", ylabel="P(|X| > |Y|)", xscale="log")
@@ -146,7 +147,7 @@ def draw_probability(path):
     table = zip(ratio.tolist(), exact.tolist(), close.tolist(), strict=True)
     names = ("ratio", "exact", "logistic")
     rows = [dict(zip(names, row, strict=True)) for row in table]
-    figures.save(path, figure, rows)
+    plots.save(path, figure, rows)
     return rows
 
 

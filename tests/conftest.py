@@ -14,7 +14,7 @@ import pytest
 from absl import flags
 
 import zoo
-from harness import ROOT
+from helpers.harness import ROOT
 
 
 @pytest.fixture(autouse=True)

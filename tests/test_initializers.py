@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import zoo
-from gradients import assert_close
+from helpers.gradients import assert_close
 from zoo.initializers import Gaussian, GlorotUniform, HardtMa, KaimingNormal, Uniform, fans
 
 SHAPE = (3, 3, 16, 32)  # fan_in 144, fan_out 288

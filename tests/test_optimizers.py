@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from gradients import assert_close
+from helpers.gradients import assert_close
 from zoo.optimizers import CaffeSGD
 
 SETTINGS = {"learning_rate": 0.1, "momentum": 0.9, "decay": 0.5, "last_decay": 5.0}

@@ -20,11 +20,12 @@ import pytest
 from keras.src.saving.serialization_lib import SafeModeScope  # restores what the test switches
 
 import zoo
-from harness import ROOT, output_of, start_module, start_recipe, without_backend
-from zoo.checkpoint import FACTS, Resume
-from zoo.datasets import connection, images, ptb
+from helpers.harness import ROOT, output_of, start_module, start_recipe, without_backend
+from zoo.callbacks.checkpoint import FACTS, Resume
+from zoo.datasets import download as connection
+from zoo.datasets import images, ptb
 from zoo.datasets.vocabulary import Vocabulary
-from zoo.files import load_model
+from zoo.io import load_model
 
 FOLDERS = "zoo", "applications", "callbacks", "recipes"
 DANGEROUS = {"eval", "exec", "compile", "__import__", "system", "popen", "unpack_archive"}
@@ -215,11 +216,11 @@ def test_a_vocabulary_of_other_types_is_refused(content, tmp_path):
 @pytest.mark.parametrize("content", ["[]", "{", "7", '{"backend": "jax", "value": 0}'])
 def test_what_a_run_remembers_of_other_keys_is_refused(content, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "recipes")
-    import kept_runs
+    from experiment import run_dirs
 
     (tmp_path / "trained.json").write_text(content)
     with pytest.raises(ValueError, match="Expect"):
-        kept_runs.told(tmp_path)
+        run_dirs.told(tmp_path)
 
 
 @pytest.fixture

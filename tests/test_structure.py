@@ -1,7 +1,8 @@
-"""The rules of the house: where a file may be, what it may import, how long it may get."""
+"""The structure of the repository: which files may import which, and what the wheel holds."""
 
 import ast
 import doctest
+import graphlib
 import importlib
 import inspect
 import json
@@ -14,7 +15,7 @@ import zipfile
 
 import pytest
 
-from harness import ROOT, fresh_python
+from helpers.harness import ROOT, fresh_python
 
 PACKAGES = {"zoo": "zoo", "applications": "zoo.applications", "callbacks": "zoo.callbacks"}
 MAY_IMPORT = {  # folder -> zoo.* packages it may use
@@ -25,14 +26,19 @@ MAY_IMPORT = {  # folder -> zoo.* packages it may use
 }
 BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
-PEERS = {"recipes/peer_char_lm_torch.py"}  # what a benchmark compares with, outside the zoo
+PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
+    "recipes/benchmarks/char_lm_torch.py",
+    "recipes/benchmarks/xla.py",
+}
+    "recipes/benchmarks/char_lm_torch.py",
+    "recipes/benchmarks/xla.py",
+}  # what a benchmark compares with, outside the zoo
 IN_FUNCTIONS = {
     *(f"zoo/export/{name}.py" for name in ("check", "saved_model", "onnx", "litert")),  # it writes
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
-    "recipes/benchmark_imagenet.py",  # and the pipeline it is compared with
+    "recipes/benchmarks/imagenet.py",  # and the pipeline it is compared with
 }
-LOOK_UP = {"zoo/__init__.py", "zoo/probe.py"}  # the facade, and the command of that name
-MAX_LINES = 300
+LOOK_UP = {"zoo/__init__.py", "zoo/probe.py"}  # the facade, and a command's short name
 IMPORT_SECONDS = 0.2
 
 
@@ -98,10 +104,34 @@ def test_one_door_to_each_backend(folder):
                 assert allowed, f"{name}:{node.lineno} imports {found}: see zoo/backend"
 
 
-@pytest.mark.parametrize("folder", [*MAY_IMPORT, "tests"])
-def test_no_file_is_longer_than_a_reader_s_patience(folder):
-    lengths = {name_on_disk(p): len(p.read_text().splitlines()) for p in sources(folder)}
-    assert not {name: n for name, n in lengths.items() if n > MAX_LINES}
+def module_files():
+    """Return every module's import name and file; recipes' names start at their own folder."""
+    modules = {module_name(path): path for path in sources(*PACKAGES)}
+    for path in sources("recipes"):
+        parts = path.relative_to(ROOT / "recipes").with_suffix("").parts
+        modules[".".join(parts)] = path
+    return modules
+
+
+def imported_modules(path, modules):
+    """Return the modules of the project that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        for name in imported(node):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            found |= {name} - {""}
+    return found
+
+
+def test_no_import_circle():
+    modules = module_files()
+    graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    graph["zoo"] = set()  # the facade imports everything below it
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_every_package_folder_is_in_pyproject():

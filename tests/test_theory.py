@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-import spelled
 import zoo
-from gradients import gradients
+from helpers import reference
+from helpers.gradients import gradients
 
 
 def combination(sigma_a, sigma_b, covariance):
@@ -33,7 +33,7 @@ def test_a_coupled_gate_can_be_the_optimal_linear_estimator(sigma_x, sigma_h, co
         layer.build((None, 2))
         layer.transform.kernel.assign([[0.0, 0.0], [1.0, 1.0]])
         layer.transform_gate.kernel.assign(np.zeros((2, 2)))
-        return spelled.as_float64(layer(pair))[0][:, 0]
+        return reference.as_float64(layer(pair))[0][:, 0]
 
     best = np.log(alpha[0] / alpha[1])
     found = outcome(best)
@@ -53,17 +53,17 @@ def test_a_step_on_the_first_layer_moves_the_representation_against_its_gradient
     for i in range(2):
         h = zoo.HighwayDense(4, variant="residual", name=f"block{i}")(h)
     outputs = layers.Dense(3, activation="softmax", name="top")(h)
-    model = spelled.random_weights(keras.Model(inputs, outputs), scale=0.5)
-    x, y = spelled.images(1, 5), np.array([1])
+    model = reference.random_weights(keras.Model(inputs, outputs), scale=0.5)
+    x, y = reference.images(1, 5), np.array([1])
     after = keras.Model(model.get_layer("first").output, outputs)
 
     def loss(h):
         return ops.sum(keras.losses.sparse_categorical_crossentropy(y, after(h)))
 
-    before = spelled.as_float64(first(x))[0]
+    before = reference.as_float64(first(x))[0]
     (gradient,) = gradients(loss, [before.astype("float32")])
     model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
     model.train_on_batch(x, y)
-    moved = (spelled.as_float64(first(x))[0] - before) / rate
+    moved = (reference.as_float64(first(x))[0] - before) / rate
     expected = -((x**2).sum() + 1) * gradient
     np.testing.assert_allclose(moved, expected, atol=2e-3 * np.abs(expected).max())

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from zoo.backend import seeding
+from zoo.backend import runtime
 
 
 class Drawn(keras.initializers.Initializer):
@@ -24,7 +24,7 @@ class Drawn(keras.initializers.Initializer):
         raise NotImplementedError(f"{type(self).__name__} must say how its values are drawn.")
 
     def __call__(self, shape, dtype=None):
-        generator = seeding.stream() if self.seed is None else np.random.default_rng(self.seed)
+        generator = runtime.stream() if self.seed is None else np.random.default_rng(self.seed)
         values = self.draw(generator, tuple(shape))
         return keras.ops.convert_to_tensor(values, dtype=dtype or keras.config.floatx())
 

@@ -11,7 +11,7 @@ def keep_memory():
 
     A training step on a CPU frees and asks for the same large buffers (28 MB of logits in the
     language model) again and again; by default each is mapped afresh and every page of it
-    faults. Measured on two cores: recipes/benchmark_char_lm.py. Elsewhere it does nothing.
+    faults. Measured on two cores: recipes/benchmark.py char_lm. Elsewhere it does nothing.
 
     Returns:
         Whether the setting took effect.

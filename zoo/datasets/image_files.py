@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from zoo.files import DAMAGED
+from zoo.io import DAMAGED
 
 SPLITS = ("train", "test")
 PIXELS = ("x_{}", "y_{}")

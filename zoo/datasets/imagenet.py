@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.files import replace
+from zoo.io import replace
 
 NUM_TRAIN, NUM_VALIDATION = 1_281_167, 50_000
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1

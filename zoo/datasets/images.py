@@ -15,9 +15,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from zoo.datasets import connection, image_files, known_images
-from zoo.datasets.connection import DownloadError
-from zoo.datasets.known_images import KNOWN
+from zoo.datasets import download as connection
+from zoo.datasets import fingerprints as known_images
+from zoo.datasets import image_files
+from zoo.datasets.download import DownloadError
+from zoo.datasets.fingerprints import KNOWN
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,11 @@ import http.client
 import os
 from pathlib import Path
 
-from zoo.datasets import connection, text
-from zoo.datasets.connection import DownloadError
+from zoo.datasets import download as connection
+from zoo.datasets import text
+from zoo.datasets.download import DownloadError
 from zoo.datasets.vocabulary import MAX_WORD_LENGTH
-from zoo.files import replace
+from zoo.io import replace
 
 # The files of Mikolov's simple-examples.tgz, byte by byte (as `text.PTB_SHA256` ensures); his own
 # page is http alone. torchtext loads them from here, too.

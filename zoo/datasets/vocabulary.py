@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.files import replace
+from zoo.io import replace
 
 UNKNOWN, END_OF_SENTENCE = "|", "+"  # Kim et al., main.lua: opt.tokens
 _, START, END = SPECIAL_CHARACTERS = " ", "{", "}"  # ibid.; pad, start, end: ids 0, 1, 2

@@ -10,7 +10,7 @@ import keras
 
 from zoo.export import check, process
 from zoo.export.formats import FORMATS, make
-from zoo.export.graphs import behind, functional, in_float32, serve, texts
+from zoo.export.signatures import behind, functional, in_float32, serve, texts
 
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 

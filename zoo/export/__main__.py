@@ -34,7 +34,7 @@ def main(argv):
         raise app.UsageError(f"Expected MODEL.keras and OUT. Received: {argv[1:]}. See --help.")
     from zoo.export import export
     from zoo.export.formats import SUFFIXES
-    from zoo.files import load_model
+    from zoo.io import load_model
 
     start, path = time.perf_counter(), pathlib.Path(argv[2])
     format = FLAGS.format or SUFFIXES.get(path.suffix, "saved_model")

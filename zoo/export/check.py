@@ -5,7 +5,7 @@ import contextlib
 import keras
 import numpy as np
 
-from zoo.export.graphs import input_names
+from zoo.export.signatures import input_names
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import warnings
 
 import keras
 
-from zoo.export.graphs import input_names
+from zoo.export.signatures import input_names
 
 PACKAGES = "tf2onnx", "onnx", "onnxruntime"
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from zoo.export import check
-from zoo.files import load_model
+from zoo.io import load_model
 
 
 def make(format, model, name, cases, files, path):

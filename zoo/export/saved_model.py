@@ -5,7 +5,7 @@ import os
 import keras
 import numpy as np
 
-from zoo.export.graphs import input_names
+from zoo.export.signatures import input_names
 
 PACKAGES = ()  # beside TensorFlow
 FILES = {".onnx": "onnx", ".tflite": "litert"}  # endings that say another format

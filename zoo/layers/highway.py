@@ -2,7 +2,7 @@
 
 import keras
 
-from zoo.gating import gate
+from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
 
 
@@ -15,7 +15,7 @@ class Highway(Skip):
     Args:
         width: Of the last axis, or `None` for the input's.
         activation: Of H; the gates are sigmoids.
-        variant: A row of `zoo.gating.FORMS`.
+        variant: A row of `zoo.layers.gating.FORMS`.
         gate_bias: See `Skip`.
         kernel_initializer: Of H, T and C.
         bias_initializer: Of H's bias; the gates' biases start at it plus their logit.

@@ -8,7 +8,7 @@ from zoo.layers.highway import Highway
 
 # H, T and C as one convolution of their joined kernels: in `highway_cifar` 1.05 times as fast in
 # training and 1.10 in inference on torch (1.29 and 1.39 on another day), 0.92 and 0.56 on JAX, 0.95
-# and 0.93 on TensorFlow, each on two cores (recipes/benchmark_vision.py --merge).
+# and 0.93 on TensorFlow, each on two cores (recipes/benchmark.py vision --merge).
 JOINED = keras.backend.backend() == "torch"
 
 
@@ -25,8 +25,8 @@ class HighwayConv2D(Highway):
             the input's.
         kernel_size: Side of the receptive field of H, T and C, in pixels.
         activation: Of H; the gates are sigmoids.
-        variant: A row of `zoo.gating.FORMS`.
-        gate_bias: Initial bias of T, a logit: `zoo.gating.gate_bias(depth)` is the papers'
+        variant: A row of `zoo.layers.gating.FORMS`.
+        gate_bias: Initial bias of T, a logit: `zoo.layers.gating.gate_bias(depth)` is the papers'
             guideline for a network of that depth; C starts at `-gate_bias`.
         kernel_initializer: Of H, T and C.
         bias_initializer: Of H's bias; the gates' biases start at it plus their logit.

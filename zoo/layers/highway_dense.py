@@ -18,7 +18,7 @@ class HighwayDense(Highway):
         units: Width, in features; equal to the input's last axis, because the carry path is
             the identity. `None` takes the input's.
         activation: Of H; the gates are sigmoids.
-        variant: A row of `zoo.gating.FORMS`.
+        variant: A row of `zoo.layers.gating.FORMS`.
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12; C starts at `-gate_bias`.
         kernel_initializer: Of H, T and C.
         bias_initializer: Of H's bias; the gates' biases start at it plus their logit.

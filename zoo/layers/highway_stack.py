@@ -23,7 +23,7 @@ class HighwayDenseStack(Highway):
         depth: Number of layers.
         units: See `HighwayDense`, as the following.
         activation: Of H; the gates are sigmoids.
-        variant: A row of `zoo.gating.FORMS`.
+        variant: A row of `zoo.layers.gating.FORMS`.
         gate_bias: Initial bias of T, a logit, in every layer; C starts at `-gate_bias`.
         **kwargs: `kernel_initializer` and `bias_initializer`, which draw the weights of one layer
             after the other (with an integer seed, the same for each), `stage`, `name`, `dtype`.

@@ -2,9 +2,9 @@
 
 import keras
 
-from zoo.gating import gate
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization
+from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
 
 
@@ -54,7 +54,7 @@ class ResidualBlock(Skip):
         strides: Of the branch's first convolution and of P, in pixels.
         bottleneck: Three convolutions (1, 3, 1) instead of two (3, 3).
         preactivation: Whether normalisation and ReLU come before each convolution.
-        variant: A row of `zoo.gating.FORMS`; "plain" leaves the skip out.
+        variant: A row of `zoo.layers.gating.FORMS`; "plain" leaves the skip out.
         gate_bias: Initial logit of T: the last normalisation's beta, or the last bias where
             nothing is normalised after it. C starts at `-gate_bias`.
         batch_norm: Whether there is any.

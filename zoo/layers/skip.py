@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from zoo import backend, gating
+from zoo import backend
+from zoo.layers import gating
 
 
 class GateBias(keras.initializers.Initializer):
@@ -34,7 +35,7 @@ class Skip(keras.layers.Layer):
     code, so a gate always sees what H sees (Greff et al. 2017, section 5.1).
 
     Args:
-        variant: A row of `zoo.gating.FORMS`.
+        variant: A row of `zoo.layers.gating.FORMS`.
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. The carry gate C starts at
             `-gate_bias`, so that it carries what `coupled` would.
         stage: Index of the stage the block belongs to; probes group blocks by it.

@@ -1,0 +1,270 @@
+"""Every builder: gradients, saved files, other backends, mixed precision, bad input."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.gradients import assert_close, gradients
+from helpers.harness import fresh_python
+from helpers.reference import images
+from zoo.graph.calls import Graph
+
+SMALL = {  # every builder, as small as it gets without becoming another network
+    "highway_mlp": {"depth": 4, "units": 6, "input_shape": (2, 5, 1)},
+    "highway_mlp, stacked": {"depth": 4, "units": 6, "input_shape": (9,), "stacked": True},
+    "plain_mlp": {"depth": 3, "units": 6, "activation": "tanh", "input_shape": (9,)},
+    "highway_mnist": {"width": 3, "input_shape": (14, 15, 1)},
+    "highway_a": {"input_shape": (8, 8, 3), "classes": 3},
+    "highway_b": {"input_shape": (4, 4, 3), "variant": "full"},
+    "highway_c": {"input_shape": (5, 6, 3)},
+    "highway_cifar": {"input_shape": (4, 4, 3), "first": 0.05},
+    "cifar_resnet": {"depth": 8},
+    "cifar_resnet, plain": {"depth": 14, "variant": "plain"},
+    "cifar_resnet, gated": {"depth": 8, "variant": "full"},
+    "shared_resnet": {"depth": 44},
+    "shared_resnet, naive": {"depth": 44, "batch_norm": "shared"},
+    "single_representation_resnet": {"input_shape": (8, 16, 3)},
+    "simplified_plain_net": {"depth": 8},
+    "simplified_residual_net": {"depth": 8, "identity": "duplicate"},
+    "simplified_dominant_net": {"depth": 5},
+}
+WHOLE = {
+    "resnet50": {"input_shape": (32, 32, 3), "batch_norm": False},
+    "highway_resnet50": {"input_shape": (32, 64, 3)},
+    "highway_full_resnet50": {"input_shape": (32, 32, 3)},
+    "resnet110": {},
+    "avg_pooling_resnet": {},
+    "wide_resnet": {},
+}
+FEW = [  # every layer and every way of joining them, where a network takes seconds
+    *("highway_mlp, stacked", "highway_mnist", "highway_a", "cifar_resnet, gated"),
+    *("shared_resnet", "simplified_residual_net"),
+]
+
+
+def but_slow(names):
+    """All networks, those that are not among `names` marked as slow."""
+    marks = {True: [], False: [pytest.mark.slow]}
+    return [pytest.param(name, marks=marks[name in names]) for name in [*SMALL, *WHOLE]]
+
+
+def made(name, **more):
+    return zoo.create_model(name.partition(",")[0], **{**SMALL, **WHOLE}[name], **more)
+
+
+def batch_for(model, seed=1):
+    return images(2, *model.input_shape[1:], seed=seed)
+
+
+def test_every_builder_is_made_small_or_whole():
+    names = {name.partition(",")[0] for name in [*SMALL, *WHOLE]}
+    assert names == set(zoo.list_models()) - {"char_lm"}
+
+
+@pytest.mark.parametrize("name", but_slow(FEW))
+def test_every_trainable_weight_gets_a_gradient(name):
+    zoo.seed_everything(1)
+    model = made(name, classifier_activation=None)  # naive sharing saturates a softmax
+    for weight in model.trainable_weights:  # gamma 0 or a gate of -3 would hide what lies behind
+        if weight.path.rpartition("/")[2] in ("bias", "beta"):
+            weight.assign(np.random.default_rng(0).normal(scale=0.1, size=weight.shape))
+    x = batch_for(model)
+    projection = images(*model.output_shape[1:], seed=3)
+
+    def loss():
+        return ops.sum(ops.multiply(model(x, training=False), projection))
+
+    found = gradients(loss, [], model.trainable_weights)
+    pairs = zip(model.trainable_weights, found, strict=True)
+    assert not [weight.path for weight, gradient in pairs if not gradient.any()]
+    assert all(np.isfinite(gradient).all() for gradient in found)
+
+
+@pytest.mark.parametrize("name", ["highway_mnist", "highway_mlp, stacked"])
+def test_a_network_learns_a_batch_by_heart(name):
+    zoo.seed_everything(0)
+    model = made(name)
+    x, y = images(8, *model.input_shape[1:]), np.arange(8) % 3
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "sparse_categorical_crossentropy")
+    losses = model.fit(x, y, batch_size=8, epochs=25, verbose=0, shuffle=False).history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+LOAD = """
+import pathlib, warnings
+import keras, numpy as np
+import zoo
+
+folder = pathlib.Path({folder!r})
+inputs = dict(np.load(folder / "inputs.npz"))
+found = {{}}
+for name in inputs:
+    model = keras.models.load_model(folder / (name + ".keras"))
+    found[name] = keras.ops.convert_to_numpy(model(inputs[name], training=False))
+np.savez(folder / (keras.backend.backend() + ".npz"), **found)
+"""
+
+
+@pytest.mark.parametrize("names", [FEW, pytest.param([*SMALL, *WHOLE], marks=pytest.mark.slow)])
+def test_a_saved_model_computes_the_same_in_new_processes_of_every_backend(
+    names, tmp_path, backend
+):
+    if backend != "torch":
+        pytest.skip("it runs all three backends, once, where the tests run on torch")
+    zoo.seed_everything(0)
+    inputs, expected = {}, {}
+    for name in names:
+        model = made(name)
+        inputs[name] = batch_for(model)
+        expected[name] = ops.convert_to_numpy(model(inputs[name], training=False))
+        model.save(tmp_path / f"{name}.keras")
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    for other in ("tensorflow", "jax", "torch"):
+        fresh_python(LOAD.format(folder=str(tmp_path)), backend=other)
+        with np.load(tmp_path / f"{other}.npz") as found:
+            for name in names:
+                told = f"{name} gives one number for everything"
+                assert np.ptp(expected[name]) > 0.01 * np.max(np.abs(expected[name])), told
+                assert_close(found[name], expected[name], 1e-5)  # keras_facts.md, section 11
+
+
+EXPORTED = ["simplified_residual_net"]  # through a process of TensorFlow, but for its own
+if keras.backend.backend() == "tensorflow":
+    EXPORTED.append("shared_resnet")
+
+
+@pytest.mark.parametrize("name", but_slow(EXPORTED))
+def test_a_savedmodel_computes_what_the_model_computes(name, tmp_path):
+    model = made(name)
+    examples = {"serve": batch_for(model)}
+    assert zoo.export(model, tmp_path / "artifact", examples=examples) <= 1e-5
+
+
+@pytest.mark.parametrize("name", but_slow(FEW))
+def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backend):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = made(name)
+        y = model(batch_for(model), training=False)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    blocks = [layer for layer in model.layers if isinstance(layer, zoo.Skip)]
+    assert {block.compute_dtype for block in blocks} <= {"bfloat16"}
+    assert {weight.dtype for weight in model.weights} == {"float32"}
+    assert keras.backend.standardize_dtype(y.dtype) == "float32"
+    assert_close(ops.sum(y, axis=-1), np.ones(2), 1e-5)  # a softmax of finite logits
+
+
+@pytest.mark.parametrize("name", but_slow(SMALL))
+def test_logits_are_float32_in_float16_too(name):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = made(name, classifier_activation=None)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.output.dtype == "float32"
+    assert model.layers[1].compute_dtype == "float16"
+
+
+@pytest.mark.parametrize("name", but_slow(SMALL))
+def test_a_network_is_one_flat_graph_whose_blocks_say_their_stage(name):
+    model = made(name)
+    assert not [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    blocks = [layer for layer in model.layers if isinstance(layer, zoo.Skip)]
+    assert blocks
+    for block in blocks:
+        assert re.fullmatch(rf"stage{block.stage}_(block\d\d|shared|stack)", block.name)
+    opening = [block.name for block in blocks if block.opens_stage]
+    assert all(name.endswith("_block00") for name in opening)
+
+
+def test_without_the_top_a_network_ends_in_features_of_any_image():
+    arguments = {"input_shape": (None, None, 3), "include_top": False}
+    features = zoo.cifar_resnet(8, **arguments)
+    assert tuple(features(images(1, 32, 40, 3)).shape) == (1, 8, 10, 64)
+    for pooling, pool in (("avg", np.mean), ("max", np.max)):
+        pooled = zoo.cifar_resnet(8, pooling=pooling, **arguments)
+        pooled.set_weights(features.get_weights())
+        x = images(1, 32, 40, 3)
+        assert_close(pooled(x), pool(ops.convert_to_numpy(features(x)), axis=(1, 2)), 5e-6)
+
+
+def test_the_classifier_gives_logits_on_request_and_loads_weights(tmp_path):
+    model = zoo.highway_mnist(3)
+    model.save_weights(tmp_path / "kept.weights.h5")
+    arguments = {"weights": tmp_path / "kept.weights.h5", "classifier_activation": None}
+    logits = zoo.highway_mnist(3, name="mine", **arguments)
+    x = batch_for(model)
+    assert logits.name == "mine"
+    assert_close(ops.softmax(logits(x)), model(x), 1e-6)
+
+
+def test_the_first_convolution_of_highway_cifar_starts_as_in_the_authors_file():
+    for start in (1.0, 0.05):  # Caffe ignored `value: 0.05`
+        model = zoo.highway_cifar(input_shape=(4, 4, 3), first=start)
+        kernel = ops.convert_to_numpy(model.get_layer("stage1_plain").kernel)
+        assert abs(kernel.std() / start - 1) < 0.1  # 864 draws: 2.4 %
+
+
+def test_shared_blocks_start_at_the_papers_gamma():
+    for batch_norm, gamma in (("unshared", 0.1), ("shared", 1.0)):
+        block = zoo.shared_resnet(44, batch_norm).get_layer("stage2_shared")
+        gammas = [w for w in block.weights if "gamma" in w.path]
+        assert {float(value) for w in gammas for value in ops.convert_to_numpy(w)} == {
+            float(np.float32(gamma))
+        }
+    assert len(gammas) == 2  # naive sharing: one normalisation before each convolution
+
+
+def test_models_are_listed_and_made_by_name():
+    names = [f"simplified_{kind}_net" for kind in ("dominant", "plain", "residual")]
+    assert zoo.list_models("simpl*") == names
+    assert len(zoo.list_models()) == 20 and zoo.list_models("vgg*") == []
+    assert zoo.create_model("cifar_resnet", depth=8).name == "cifar_resnet8"
+    with pytest.raises(ValueError, match="no model 'resnet51'. Did you mean .*resnet50"):
+        zoo.create_model("resnet51")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: zoo.cifar_resnet(30), "`depth` must be 6 n . 2.*depth=30"),
+        (lambda: zoo.cifar_resnet(2), "`depth` must be 6 n . 2"),
+        (lambda: zoo.shared_resnet(38), "at least 44.*Take cifar_resnet.38."),
+        (lambda: zoo.shared_resnet(44, "layer"), "`batch_norm` must be one of 'unshared'"),
+        (lambda: zoo.simplified_plain_net(21), "`depth` must be 3 n . 2"),
+        (lambda: zoo.simplified_plain_net(identity="none"), "`identity` must be one of"),
+        (lambda: zoo.highway_mlp(1), "`depth` counts the plain first layer"),
+        (lambda: zoo.highway_a("gated"), "`variant` must be one of"),
+        (lambda: zoo.resnet50(input_shape=(31, 64, 3)), r"32 x 32.*Received.*Resizing\(32, 32\)"),
+        (lambda: zoo.wide_resnet(input_shape=(16, 16, 3)), r"Resizing\(32, 32\)"),
+        (lambda: zoo.highway_mnist(input_shape=(28, 28)), r"must be \(height, width, channels\)"),
+        (lambda: zoo.highway_a(input_shape=(32, 32, None)), "channels last and known"),
+        (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "classifier counts pixels"),
+        (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
+        (lambda: zoo.highway_a(pooling="mean"), "`pooling` must be None, 'avg' or 'max'"),
+        (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),
+    ],
+)
+def test_bad_arguments_say_what_to_do(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", but_slow(FEW))
+def test_looking_inside_changes_no_bit_of_the_outputs(name):
+    model = made(name)
+    x = batch_for(model)
+    expected = ops.convert_to_numpy(model(x, training=False))
+    graph = Graph(model)
+    values = graph.run(graph.start(x))
+    assert np.array_equal(ops.convert_to_numpy(values[graph.outputs[0]]), expected)
+    same = zoo.rewire(model, lambda call, *args, **kwargs: call.layer(*args, **kwargs))
+    assert np.array_equal(ops.convert_to_numpy(same(x, training=False)), expected)
+    if "stacked" not in name:  # whose layers are one
+        traced = zoo.trace(model)(x, training=False)["outputs"]
+        assert np.array_equal(ops.convert_to_numpy(traced), expected)

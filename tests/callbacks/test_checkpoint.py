@@ -1,0 +1,170 @@
+"""Resuming: what comes back, what is refused, and that no file is ever half written."""
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from helpers.harness import fresh_python
+from zoo import io
+from zoo.callbacks.checkpoint import Best, Resume
+
+
+def dropout_model(seed=0):
+    """Weights, statistics, dropout seeds and momentum: everything that a resume must bring back."""
+    zoo.seed_everything(seed)
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(8, "tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5, seed=1),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse")
+    return model
+
+
+def fit(model, epochs, *callbacks):
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    fitted = model.fit(x, x[:, :1], 8, epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
+    return fitted.history
+
+
+def state(model):
+    values = [*model.variables, *model.optimizer.variables]
+    return [keras.ops.convert_to_numpy(value) for value in values]
+
+
+class Counter(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.epochs, self.losses = 0, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs += 1
+        self.losses.append(logs["loss"])
+
+
+def test_two_epochs_and_two_resumed_equal_four(tmp_path):
+    whole = dropout_model()
+    history = fit(whole, 4)
+    fit(dropout_model(), 2, Resume(tmp_path / "state.npz"))
+    resumed = dropout_model(seed=1)  # what it starts from does not matter
+    seen = fit(resumed, 4, Resume(tmp_path / "state.npz"))
+    np.testing.assert_equal(state(resumed), state(whole))  # the same program on the same numbers
+    assert seen == history
+
+
+class StopAfterTwo(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+
+
+def test_a_run_that_was_stopped_stays_stopped(tmp_path):
+    stopped = dropout_model()
+    history = fit(stopped, 5, StopAfterTwo(), Resume(tmp_path / "state.npz"))
+    resumed = dropout_model(seed=1)
+    assert fit(resumed, 5, StopAfterTwo(), Resume(tmp_path / "state.npz")) == history
+    np.testing.assert_equal(state(resumed), state(stopped))
+    assert len(history["loss"]) == 2
+
+
+def test_tracked_callbacks_go_on_where_they_were(tmp_path):
+    first, second = Counter(), Counter()
+    fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
+    fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
+    assert second.epochs == 3 and second.losses[:2] == first.losses
+
+
+def test_what_a_callback_names_as_its_state_is_restored_and_its_settings_are_not(tmp_path):
+    first, second = (zoo.callbacks.Progress(epochs, 4, 8, say=str) for epochs in (2, 3))
+    fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
+    fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
+    assert second.epochs == 3 and second.elapsed > first.elapsed > 0
+
+
+def test_a_run_directory_is_one_process_s(tmp_path):
+    zoo.checkpoint.open_run(tmp_path, {}, 1)
+    zoo.checkpoint.open_run(tmp_path, {}, 1)  # its own
+    code = f"from zoo.checkpoint import open_run\nopen_run({str(tmp_path)!r}, {{}}, 1)"
+    with pytest.raises(AssertionError, match="no other process writes to"):
+        fresh_python(code)
+
+
+def test_a_rate_changed_on_the_way_is_kept(tmp_path):
+    def halve(epoch, rate):
+        return rate / 2
+
+    schedule = keras.callbacks.LearningRateScheduler(halve)
+    fit(dropout_model(), 2, schedule, Resume(tmp_path / "state.npz"))
+    model = dropout_model()
+    fit(model, 2, Resume(tmp_path / "state.npz"))
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.005)
+
+
+def test_a_run_that_is_finished_trains_no_more(tmp_path):
+    fit(dropout_model(), 2, Resume(tmp_path / "state.npz"))
+    counter = Counter()
+    fit(dropout_model(), 2, counter, Resume(tmp_path / "state.npz"))
+    assert counter.epochs == 0
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path):
+    fit(dropout_model(), 1, Resume(tmp_path / "state.npz", identity={"variant": "full"}))
+    with pytest.raises(ValueError, match="variant: 'full' there, 'plain' here"):
+        fit(dropout_model(), 1, Resume(tmp_path / "state.npz", identity={"variant": "plain"}))
+
+
+def test_the_checkpoint_of_another_model_is_refused(tmp_path):
+    fit(dropout_model(), 1, Resume(tmp_path / "state.npz"))
+    wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    wider.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="variables of this model"):
+        fit(wider, 1, Resume(tmp_path / "state.npz"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
+def test_a_damaged_checkpoint_is_refused_and_named(tmp_path, content):
+    (tmp_path / "state.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="state.npz, which cannot be read"):
+        Resume(tmp_path / "state.npz").check()
+
+
+def test_a_failing_write_leaves_the_earlier_file(tmp_path):
+    path = tmp_path / "file"
+    io.replace(path, lambda temporary: temporary.write_text("good"))
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        io.replace(path, fail)
+    assert path.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_weights_of_the_best_epoch_are_kept(tmp_path):
+    class Score(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["score"] = [3.0, 1.0, 2.0][epoch]
+            self.weights = [*getattr(self, "weights", []), self.model.get_weights()]
+
+    score, model = Score(), dropout_model()
+    best = Best(tmp_path / "best.weights.h5", "score")
+    fit(model, 3, score, best)
+    model.load_weights(tmp_path / "best.weights.h5")
+    np.testing.assert_equal(model.get_weights()[0], score.weights[1][0])
+    assert (best.epoch, best.value) == (1, 1.0)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="can be written"):
+        io.check_writable(tmp_path / "file" / "run", megabytes=1)
+
+
+def test_a_full_disk_is_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match="MB free"):
+        io.check_writable(tmp_path, megabytes=10**9)

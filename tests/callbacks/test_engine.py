@@ -1,0 +1,185 @@
+"""The pass that serves all probes: batches, labels, gradients at special places, bad input."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+from helpers.reference_highway import CLASSES, UNITS, X, Y, check, highway_model, spell, values
+from zoo import callbacks
+from zoo.callbacks import Probe
+from zoo.callbacks.probes.probe import norm
+
+
+@pytest.fixture
+def model():
+    return highway_model()
+
+
+def test_values_do_not_depend_on_the_batch_size(model):
+    probes = [callbacks.CosineLoss(), callbacks.CosineLoss("block"), callbacks.EstimationError()]
+    probes += [callbacks.IntermediateAccuracy(), callbacks.GateActivity()]
+    found = [callbacks.run(probes, model, (X, Y), batch_size=n) for n in (1, 2, 3, 7, 100)]
+    for other in found[1:]:
+        pairs = [(a.value, b.value) for a, b in zip(found[0], other, strict=True)]
+        np.testing.assert_allclose(*zip(*pairs, strict=True), rtol=1e-4, atol=1e-6)
+
+
+def test_data_may_be_batches_and_labels_one_hot(model):
+    probe = callbacks.IntermediateAccuracy()
+    whole = callbacks.run([probe], model, (X, Y)).values(probe.name)
+    pieces = [(X[:4], Y[:4]), (X[4:], Y[4:])]
+    assert callbacks.run([probe], model, pieces).values(probe.name) == whole
+    hot = np.eye(CLASSES, dtype="float32")[Y]
+    found = callbacks.run([probe], model, (X, hot), loss="categorical_crossentropy")
+    assert found.values(probe.name) == whole
+
+
+def test_each_use_of_a_shared_block_is_its_own_row():
+    inputs = keras.Input((UNITS,))
+    shared = zoo.HighwayDense(name="shared")
+    model = keras.Model(inputs, shared(shared(inputs)))
+    table = callbacks.run([callbacks.L2Ratio()], model, X[:, :UNITS])
+    assert [*table.values("l2_ratio")] == ["shared", "shared#1"]
+
+
+def test_the_gradient_at_an_input_that_a_block_reads_itself():
+    inputs = keras.Input((2,))
+    x = layers.Add(name="sum")([inputs, layers.Dense(2, use_bias=False, name="f")(inputs)])
+    model = keras.Model(inputs, x)
+    w = np.array([[1.0, 2.0], [0.0, -1.0]], "float32")
+    model.get_layer("f").set_weights([w])
+    x = np.array([[1.0, 2.0]], "float32")
+    table = callbacks.run([callbacks.GradientNorm()], model, (x, x), loss="mean_squared_error")
+    gradient = (x @ w) @ (np.eye(2) + w).T  # y - x = x W; half the squared error's gradient is it
+    np.testing.assert_allclose(table.values("gradient_norm")["sum"], np.linalg.norm(gradient))
+
+
+def test_a_projected_block_s_gradient_is_at_what_it_carries():
+    images = keras.Input((4, 4, 2))
+    x = zoo.ResidualBlock(3, strides=2, name="block")(images)
+    x = layers.GlobalAveragePooling2D(name="pool")(x)
+    model = reference.random_weights(keras.Model(images, x))
+    data = reference.images(2, 4, 4, 2), reference.images(2, 3)
+    table = callbacks.run(
+        [callbacks.TaylorTerm("network"), callbacks.GradientNorm()], model, data, loss="mse"
+    )
+    block = model.get_layer("block")
+    parts = {k: reference.as_float64(v)[0] for k, v in block.parts(data[0], training=False).items()}
+    gradient = 2 / 3 * (parts["y"].mean((1, 2)) - data[1]) / 4  # of the mean over three channels
+    term = (parts["h"] * gradient[:, None, None]).sum((1, 2, 3)).mean()
+    np.testing.assert_allclose(table.values("taylor_term")["block"], term, rtol=1e-4)
+
+
+def test_not_a_number_is_reported_and_not_averaged_away(model, caplog):
+    x = X.copy()
+    x[3] = np.nan
+    table = callbacks.run([callbacks.L2Ratio()], model, (x, Y), batch_size=2)
+    assert all(np.isnan(value) for value in table.values("l2_ratio").values())
+    assert "Not finite" in caplog.text and "block0" in caplog.text
+
+
+def test_bad_input_is_refused_before_any_work(model):
+    with pytest.raises(ValueError, match="cosine_loss.*compare with labels"):
+        callbacks.run([callbacks.CosineLoss()], model, X)
+    with pytest.raises(ValueError, match="at least one probe"):
+        callbacks.run([], model, X)
+    with pytest.raises(ValueError, match="at least one example"):
+        callbacks.run([callbacks.L2Ratio()], model, (X[:0], Y[:0]))
+    with pytest.raises(ValueError, match="Received: 'loss'"):
+        callbacks.CosineLoss(classifier="loss")
+    with pytest.raises(ValueError, match="of=3"):
+        callbacks.ClassGates(3, CLASSES)
+    plain = keras.Sequential([keras.Input((5,)), layers.Dense(2)])
+    with pytest.raises(ValueError, match="Found no block"):
+        callbacks.run([callbacks.L2Ratio()], plain, X)
+
+
+def test_a_probe_of_what_no_block_has_is_an_error():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, inputs + layers.Dense(3)(inputs))
+    for probe in (callbacks.GateActivity(), callbacks.GateBias()):
+        with pytest.raises(ValueError, match="gate_"):
+            callbacks.run([probe], model, X[:, :3])
+
+
+def test_a_probe_of_one_s_own_needs_a_few_lines(model):
+    class Positive(Probe):
+        def measure(self, block, stage):
+            return {"positive": ops.mean(ops.cast(block["y"] > 0, "float32"), axis=1)}
+
+    _, states, _ = spell(model)
+    check(values(Positive(), model), [(y > 0).mean() for y in states[1:]])
+
+
+def test_a_probe_follows_the_protocol_of_a_metric():
+    probe = callbacks.L2Ratio(name="ratio")
+    probe.update_state({"block": {"mean": 3.0, "square": 5.0}}, 2)
+    probe.update_state({"block": {"mean": 1.0, "square": 1.0}}, 2)
+    assert probe.result() == {"block": {"ratio": 1.0, "std": np.sqrt(1.5 - 1.0)}}
+    probe.reset_state()
+    assert probe.result() == {}
+
+
+@pytest.mark.parametrize("kind", ["projected", "pooled"])
+def test_a_sum_whose_shortcut_is_no_identity(kind):
+    inputs = keras.Input((4, 4, 2))
+    x = layers.Conv2D(2, 1, name="stem")(inputs)
+    short = layers.MaxPooling2D(2) if kind == "pooled" else layers.Conv2D(2, 1, 2)
+    f, g = layers.Conv2D(2, 3, 2, padding="same"), layers.Conv2D(2, 1)
+    x = layers.Add(name="sum")([short(x), g(f(x))])
+    x = layers.Dense(2, name="top")(layers.GlobalAveragePooling2D(name="pool")(x))
+    model = reference.random_weights(keras.Model(inputs, x))
+    data = reference.images(3, 4, 4, 2), reference.images(3, 2, seed=4)
+    probes = [callbacks.L2Ratio(), callbacks.TaylorTerm("network"), callbacks.GradientNorm()]
+    table = callbacks.run(probes, model, data, loss="mse", batch_size=2)
+    stem = model.get_layer("stem")(data[0])
+    x, f = reference.as_float64(short(stem), g(f(stem)))
+    w, b = reference.as_float64(*model.get_layer("top").get_weights())
+    of_y = ((x + f).mean((1, 2)) @ w + b - data[1]) @ w.T / 4  # 2/2 of the mean, 4 pixels
+    lengths = [np.linalg.norm(v.reshape(3, -1), axis=1) for v in (f, x)]
+    ratio = (lengths[0] / lengths[1]).mean()
+    term = (f * of_y[:, None, None]).sum((1, 2, 3)).mean()
+    np.testing.assert_allclose(table.values("l2_ratio")["sum"], ratio, rtol=1e-4)
+    np.testing.assert_allclose(table.values("taylor_term")["sum"], term, rtol=1e-4, atol=1e-6)
+    assert table.values("gradient_norm")["sum"] > 0
+
+
+def test_logits_and_probabilities_give_the_same_values(model):
+    top = model.get_layer("top")
+    x = keras.Input((5,))
+    y = x
+    for layer in model.layers[1:-1]:
+        y = layer(y)
+    logits = layers.Dense(CLASSES, name="logits")
+    other = keras.Model(x, logits(y))
+    logits.set_weights(top.get_weights())
+    probes = [callbacks.CosineLoss(), callbacks.IntermediateAccuracy()]
+    probes += [callbacks.BorderlineExamples(2, margin=0.5)]
+    for one, two in zip(*(callbacks.run(probes, m, (X, Y)) for m in (model, other)), strict=True):
+        assert one.value == pytest.approx(two.value, rel=1e-4, abs=1e-6), one.probe
+
+
+def test_examples_that_the_network_is_sure_of_have_a_gradient(model):
+    top = model.get_layer("top")
+    top.set_weights([8 * w for w in top.get_weights()])  # losses of 1e-8
+    table = callbacks.run([callbacks.GradientNorm()], model, (X, Y))
+    for example in range(len(X)):
+        one = callbacks.run([callbacks.GradientNorm()], model, (X[[example]], Y[[example]]))
+        assert all(value > 0 for value in one.values("gradient_norm").values() if value)
+    assert all(np.isfinite(row.value) for row in table)
+
+
+def test_plain_networks_have_probes_too():
+    model = zoo.cifar_resnet(14, variant="plain")
+    data = reference.images(2, 32, 32, 3), np.array([0, 1])
+    table = callbacks.run([callbacks.TaylorTerm(), callbacks.ActivationNorm()], model, data)
+    assert [*table.values("taylor_term")] == ["stage3_block01"]  # the one that has an x
+    assert len(table.values("activation_norm")) == 6
+
+
+def test_norms_of_half_precision_are_of_single_precision():
+    v = ops.full((1, 16, 16, 64), 10.0, dtype="float16")  # a sum of squares of 1.6 million
+    assert float(norm(v)[0]) == pytest.approx(10 * 128, rel=1e-3)

@@ -1,0 +1,201 @@
+"""Sweeps of lesions, shuffles, exits and repetitions: equal to each changed network by itself."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+from zoo import callbacks
+from zoo.callbacks.probes.sweep import Trials
+from zoo.graph.chain import unroll_plan
+
+X = reference.images(10, 4)
+Y = np.arange(10) % 3
+
+
+@pytest.fixture
+def model():
+    """A stem, four highway layers of two stages with a plain layer between, a softmax."""
+    inputs = keras.Input((4,))
+    x = layers.Dense(4, name="stem")(inputs)
+    for i in range(4):
+        x = zoo.HighwayDense(variant="full", name=f"block{i}", stage=i // 2)(x)
+        x = layers.Dense(4, name="between")(x) if i == 1 else x
+    outputs = layers.Dense(3, activation="softmax", name="top")(x)
+    return reference.random_weights(keras.Model(inputs, outputs))
+
+
+def scores(model):
+    """Accuracy and mean loss by Keras itself."""
+    p = ops.convert_to_numpy(model(X))
+    return np.mean(p.argmax(1) == Y), -np.log(p[np.arange(10), Y]).mean()
+
+
+def pairs(table, name):
+    """Accuracy and loss of each row, the intact network's first."""
+    columns = [[r.value for r in table.of_probe(f"{name}_{m}")] for m in ("accuracy", "loss")]
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("mode", ["removed", "closed"])
+def test_a_sweep_of_lesions_gives_what_each_lesioned_network_gives(model, mode):
+    table = callbacks.lesions(model, (X, Y), mode=mode, batch_size=4)
+    names = [f"block{i}" for i in range(4)]
+    expected = [scores(model)] + [scores(zoo.lesion(model, name, mode=mode)) for name in names]
+    np.testing.assert_allclose(pairs(table, "lesion"), expected, rtol=1e-4)
+    assert [row.block for row in table.of_probe("lesion_loss")] == [None, *names]
+    assert [row.stage for row in table.of_probe("lesion_loss")] == [None, 0, 0, 1, 1]
+
+
+def test_early_exits_and_repetitions_too(model):
+    exits = [scores(zoo.early_exit(model, f"block{i}")) for i in range(4)]
+    found = callbacks.early_exits(model, (X, Y), batch_size=4)
+    np.testing.assert_allclose(pairs(found, "exit")[1:], exits, rtol=1e-4)
+    best, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0, 0.25), batch_size=4)
+    last = {}
+    for scale in (1.0, 0.25):
+        expected = [scores(zoo.unroll(model, n, scale)) for n in range(3)]
+        np.testing.assert_allclose(pairs(table, f"unroll_{scale}"), expected, rtol=1e-4)
+        last[scale] = expected[-1][1]
+    assert best == min(last, key=last.get)
+    assert [row.unit for row in table.of_probe("unroll_0.25_loss")] == [0, 1, 2]
+
+
+def test_random_lesions_and_shuffles_repeat_with_their_seed(model):
+    table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
+    rows = [*table.of_probe("lesions_accuracy")][1:]
+    assert [row.unit for row in rows] == [1, 1, 3, 3]
+    expected = [scores(zoo.lesion(model, *row.block.split())) for row in rows]
+    np.testing.assert_allclose(pairs(table, "lesions")[1:], expected, rtol=1e-4)
+    again = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
+    assert [*again] == [*table]
+
+
+def test_a_stage_of_two_blocks_has_one_other_order(model):
+    table = callbacks.shuffles(model, (X, Y), swaps=(1, 2), repeats=1)
+    order = {"block0": "block1", "block1": "block0", "block2": "block3", "block3": "block2"}
+    expected = [scores(model), scores(zoo.shuffle(model, order)), scores(model)]  # swapped back
+    np.testing.assert_allclose(pairs(table, "shuffle"), expected, rtol=1e-4)
+    assert [row.value for row in table.of_probe("shuffle_tau")] == [-1.0, 1.0]
+
+
+def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
+    trials = Trials(model)
+    runs = []
+    trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
+    plans = [[(step[0]._replace(what="carry"),) if i == j else step
+              for i, step in enumerate(trials.chain.plan)] for j in range(4)]  # fmt: skip
+    trials.run(plans, (X, Y))
+    blocks = [key for key in runs if not isinstance(key, str) and key[0] != "link"]
+    assert len(blocks) == 4 + sum(3 - j for j in range(4))  # intact; and what follows each lesion
+
+
+def test_repetitions_are_computed_once_however_many_there_are(model):
+    trials, runs = Trials(model), []
+    trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
+    plans = [unroll_plan(trials.chain, n, 0.5) for n in range(1, 5)]
+    trials.run(plans, (X, Y))
+    assert sum(getattr(key, "what", None) == "scale" for key in runs) == 4
+
+
+def test_probes_see_each_repetition_and_how_it_is_scaled(model):
+    probes = [callbacks.L2Ratio(), callbacks.CosineLoss("block"), callbacks.ActivationNorm()]
+    table = callbacks.run(probes, zoo.unroll(model, 2, scale=0.5), (X, Y), batch_size=4)
+    assert [row.stage for row in table.of_probe("l2_ratio")] == [0, 0, 1, 1, 1, 1]
+    x, block = ops.convert_to_numpy(model.get_layer("stem")(X)), model.get_layer
+    for name in ("block0", "block1", "between", "block2", "block3"):
+        x = ops.convert_to_numpy(block(name)(x))
+    for i in (4, 5):
+        f = 0.5 * (ops.convert_to_numpy(block("block3")(x)) - x)
+        ratio = np.linalg.norm(f, axis=1) / np.linalg.norm(x, axis=1)
+        assert [*table.values("l2_ratio").values()][i] == pytest.approx(ratio.mean(), rel=1e-4)
+        x = x + f
+        norm = np.linalg.norm(x, axis=1).mean()
+        assert [*table.values("activation_norm").values()][i] == pytest.approx(norm, rel=1e-4)
+
+
+def test_a_network_of_one_block_is_unrolled_without_its_stem():
+    inputs = keras.Input((4,))
+    x = zoo.HighwayDense(name="block")(layers.Dense(4, name="stem")(inputs))
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    _, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0,))
+    expected = [scores(zoo.unroll(model, n)) for n in range(3)]
+    np.testing.assert_allclose(pairs(table, "unroll_1.0"), expected, rtol=1e-4)
+    y = model.layers[1](X)
+    for _ in range(3):
+        y = model.get_layer("block")(y)
+    y = ops.convert_to_numpy(model.layers[-1](y))
+    assert expected[2][0] == np.mean(y.argmax(1) == Y)
+
+
+def test_spans_of_unchanged_blocks_give_what_single_blocks_give(model, monkeypatch):
+    single = callbacks.lesions(model, (X, Y))
+    monkeypatch.setattr("zoo.callbacks.probes.sweep.SPAN", 2)
+    in_spans = callbacks.lesions(model, (X, Y))
+    for a, b in zip(single, in_spans, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-5)
+
+
+def test_a_report_of_what_pruning_saves(model):
+    report = callbacks.prune_report(model, (X, Y), ["block1"])
+    assert report["accuracy"][1] == pytest.approx(scores(zoo.lesion(model, "block1"))[0])
+    layer = 3 * (4 * 4 + 4)
+    assert report["parameters"] == (model.count_params(), model.count_params() - layer)
+    assert np.diff(report["operations"]) == [-3 * 4 * 4]
+
+
+def test_sweeps_take_one_hot_labels_and_batches(model):
+    table = callbacks.lesions(model, (X, Y))
+    hot = np.eye(3, dtype="float32")[Y]
+    data = [(X[:6], hot[:6]), (X[6:], hot[6:])]
+    other = callbacks.lesions(model, data, loss="categorical_crossentropy")
+    for a, b in itertools.zip_longest(table, other):
+        assert a.value == pytest.approx(b.value, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "sweep, message",
+    [
+        (lambda m: callbacks.lesions(m, X), "need labels"),
+        (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
+        (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
+        (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block of that name"),
+    ],
+)
+def test_bad_input_of_sweeps(model, sweep, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(model)
+
+
+@pytest.mark.parametrize("build", [zoo.simplified_residual_net, zoo.highway_mlp])
+def test_sweeps_of_the_zoo_s_networks_equal_single_lesions(build):
+    zoo.seed_everything(3)
+    model = build(5)
+    x, y = reference.images(4, *model.input_shape[1:]), np.arange(4)
+    table = callbacks.lesions(model, (x, y))
+    for name, loss in table.values("lesion_loss").items():
+        changed = zoo.lesion(model, name) if name else model
+        p = ops.convert_to_numpy(changed(x))[np.arange(4), y]
+        assert loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
+
+
+def test_what_a_network_that_is_not_finite_does_is_not_called_accuracy(model, caplog):
+    model.get_layer("block1").set_weights(
+        [w * np.nan for w in model.get_layer("block1").get_weights()]
+    )
+    table = callbacks.lesions(model, (X, Y))
+    accuracy = table.values("lesion_accuracy")
+    assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
+    assert "Not finite: what 4 of 5 networks make" in caplog.text
+
+
+def test_a_network_of_one_output_has_no_accuracy():
+    inputs = keras.Input((4,))
+    x = zoo.HighwayDense(name="block")(inputs)
+    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
+    with pytest.raises(ValueError, match="two classes or more"):
+        callbacks.lesions(model, (X, Y % 2), loss="binary_crossentropy")

@@ -1,0 +1,197 @@
+"""Probes while a network trains, on replicas, from a shell, and beside a plain torch spelling."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import zoo
+from helpers import reference
+from helpers.harness import fresh_python, output_of, start_module, without_backend
+from zoo import callbacks
+
+X = reference.images(9, 5)
+Y = np.arange(9) % 3
+
+
+def small_model():
+    inputs = keras.Input((5,))
+    x = layers.Dense(4, name="stem")(inputs)
+    for i in range(2):
+        x = zoo.HighwayDense(name=f"block{i}")(x)
+    outputs = layers.Dense(3, activation="softmax", name="top")(x)
+    return reference.random_weights(keras.Model(inputs, outputs))
+
+
+def test_what_is_measured_in_training_is_what_a_probe_finds_afterwards(tmp_path):
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    probes = [callbacks.L2Ratio(), callbacks.CosineLoss()]
+    watch = callbacks.RunProbes(probes, (X, Y), every=2, path=tmp_path / "probes.csv")
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = model.fit(X, Y, batch_size=4, epochs=4, verbose=0, callbacks=[watch, log])
+    assert {row.epoch for row in watch.table} == {2, 4}
+    after = callbacks.run(probes, model, (X, Y))
+    np.testing.assert_allclose(
+        [*watch.table.values("cosine_loss", epoch=4).values()],
+        [*after.values("cosine_loss").values()],
+        rtol=1e-4,
+    )
+    assert len(history.history["l2_ratio/block0"]) == 2
+    assert len(callbacks.Table.from_csv(tmp_path / "probes.csv")) == len(watch.table)
+    rows = [*csv.DictReader((tmp_path / "log.csv").read_text().splitlines())]
+    assert len(rows) == 4 and rows[0]["loss"]
+
+
+def test_probing_changes_nothing_in_a_training():
+    losses = []
+    for watch in ([], [callbacks.RunProbes([callbacks.CosineLoss()], (X, Y))]):
+        zoo.seed_everything(1)
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        options = {"batch_size": 3, "epochs": 2, "verbose": 0, "shuffle": False}
+        losses.append(model.fit(X, Y, callbacks=watch, **options).history["loss"])
+    assert losses[0] == losses[1]
+
+
+def test_a_resumed_training_keeps_what_was_measured_before(tmp_path):
+    epochs = []
+    for _ in range(2):  # two processes
+        zoo.seed_everything(1)
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        watch = callbacks.RunProbes([callbacks.L2Ratio()], (X, Y), path=tmp_path / "probes.csv")
+        resume = zoo.checkpoint.Resume(tmp_path / "state.npz")
+        epochs.append(2 * len(epochs) + 2)
+        options = {"epochs": epochs[-1], "verbose": 0, "shuffle": False}
+        model.fit(X, Y, callbacks=[watch, resume], **options)
+    table = callbacks.Table.from_csv(tmp_path / "probes.csv")
+    assert [row.epoch for row in table if row.block == "block0"] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="compare with labels"):
+        model.fit(X, Y, verbose=0, callbacks=[callbacks.RunProbes([callbacks.CosineLoss()], X)])
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_every_must_be_positive():
+    with pytest.raises(ValueError, match="every=0"):
+        callbacks.RunProbes([callbacks.L2Ratio()], X, every=0)
+
+
+REPLICAS = """
+import json
+import numpy as np
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras
+from keras import layers
+import zoo
+from zoo import callbacks
+
+def model():
+    inputs = keras.Input((5,))
+    x = zoo.HighwayDense(name="block")(layers.Dense(4)(inputs))
+    return keras.Model(inputs, layers.Dense(3, "softmax")(x))
+
+x = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
+data = x, np.arange(9) % 3
+probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
+single = model()
+one = callbacks.run(probes, single, data, batch_size=4)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    mirrored = model()
+mirrored.set_weights(single.get_weights())
+assert mirrored.distribute_strategy.num_replicas_in_sync == 2
+two = callbacks.run(probes, mirrored, data, batch_size=4)
+print(json.dumps([[row.value for row in table] for table in (one, two)]))
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute")
+def test_two_replicas_give_what_one_gives():
+    one, two = json.loads(fresh_python(REPLICAS).stdout.splitlines()[-1])
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the other spelling is in torch")
+def test_cosine_and_l2_agree_with_plain_torch_on_a_resnet():
+    import torch
+
+    model = reference.random_weights(zoo.cifar_resnet(8), scale=0.2)
+    x, y = reference.images(4, 32, 32, 3), np.array([1, 0, 3, 2])
+    table = callbacks.run([callbacks.CosineLoss(), callbacks.L2Ratio()], model, (x, y))
+    from torch.nn import functional
+
+    weights = {v.path: torch.tensor(v.numpy()) for v in model.variables}
+
+    def conv(v, name, stride=1):  # Keras pads an even side at stride 2 below and right
+        kernel = weights[f"{name}/kernel"].permute(3, 2, 0, 1)
+        if kernel.shape[-1] == 3:
+            v = functional.pad(v, (0, 1, 0, 1) if stride == 2 else (1, 1, 1, 1))
+        return functional.conv2d(v, kernel, weights[f"{name}/bias"], stride)
+
+    def rectified(v, name):
+        names = ("moving_mean", "moving_variance", "gamma", "beta")
+        mean, variance, gamma, beta = (weights[f"{name}/{one}"] for one in names)
+        return functional.relu(functional.batch_norm(v, mean, variance, gamma, beta, eps=1e-3))
+
+    state = conv(torch.tensor(x).permute(0, 3, 1, 2), "stem_conv")
+    cosines, ratios, kept = {}, {}, {}
+    for stage, name in enumerate(("stage1_block00", "stage2_block00", "stage3_block00")):
+        stride = 2 if stage else 1
+        carried = conv(state, f"{name}/shortcut/conv", stride) if stage else state
+        carried.requires_grad_() if not carried.requires_grad else carried.retain_grad()
+        inside = carried if not stage else state
+        f = conv(rectified(inside, f"{name}/transform/norm1"), f"{name}/transform/conv1", stride)
+        f = conv(rectified(f, f"{name}/transform/norm2"), f"{name}/transform/conv2")
+        kept[name] = carried, f
+        state = carried + f
+    features = functional.avg_pool2d(rectified(state, "last_norm"), 8).flatten(1)
+    logits = features @ weights["predictions/kernel"] + weights["predictions/bias"]
+    functional.cross_entropy(logits, torch.tensor(y), reduction="sum").backward()
+    for name, (carried, f) in kept.items():
+        a, b, g = (v.detach().flatten(1) for v in (carried, f, carried.grad))
+        cosines[name] = float(functional.cosine_similarity(b, g).mean())
+        ratios[name] = float((b.norm(dim=1) / a.norm(dim=1)).mean())
+    for key, expected in (("cosine_loss", cosines), ("l2_ratio", ratios)):
+        found = table.values(key)
+        assert [*found] == [*expected]
+        np.testing.assert_allclose([*found.values()], [*expected.values()], atol=1e-5)
+
+
+def saved_digits_model(path):
+    inputs = keras.Input((8, 8, 1))
+    x = zoo.HighwayConv2D(3, name="block0")(layers.Conv2D(3, 3, padding="same")(inputs))
+    x = layers.GlobalAveragePooling2D()(x)
+    keras.Model(inputs, layers.Dense(10, "softmax")(x)).save(path)
+
+
+def test_the_shell_writes_a_table_and_a_page(tmp_path):
+    saved_digits_model(tmp_path / "model.keras")
+    out = tmp_path / "out"
+    options = "--data=digits", "--examples=50", "--probes=l2_ratio,gate_activity", "--lesions"
+    process = start_module("zoo.probe", str(tmp_path / "model.keras"), f"--out={out}", *options)
+    output = output_of(process)
+    table = callbacks.Table.from_csv(out / "probes.csv")
+    assert {"l2_ratio", "gate_activity_t", "lesion_accuracy"} <= {*table.probes()}
+    assert "block0" in output and (out / "probes.html").stat().st_size > 10_000
+
+
+@without_backend
+def test_the_shell_says_what_it_expects(tmp_path):
+    assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
+    saved_digits_model(tmp_path / "model.keras")
+    path = str(tmp_path / "model.keras")
+    assert "Say which data" in output_of(start_module("zoo.probe", path), 1)
+    output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 1)
+    assert "`--probes` must be of" in output and "Traceback" not in output

@@ -1,0 +1,99 @@
+"""The table of values: rows, files, figures, the page."""
+
+import html.parser
+
+import numpy as np
+import pytest
+
+from helpers.harness import without_backend
+from zoo.callbacks.probes.table import Row, Table
+
+pytestmark = without_backend
+
+
+@pytest.fixture
+def table():
+    return Table(
+        [
+            Row("l2_ratio", "block0", 1, None, 1, 0.5),
+            Row("l2_ratio", "block1", 2, None, 1, 0.25),
+            Row("l2_ratio", "block0", 1, None, 2, 0.125),
+            Row("l2_ratio", "block1", 2, None, 2, np.nan),
+            Row("gradient_norm_first_to_last_stage", None, None, None, 1, 2.0),
+            Row("gate_bias_units", "block0", 1, 0, 1, -2.0),
+            Row("gate_bias_units", "block0", 1, 1, 1, -3.0),
+            Row("gate_bias_units", "block1", 2, 0, 1, -4.0),
+        ],
+        ["sum9 is no block: it adds 3 tensors."],
+    )
+
+
+def test_a_table_prints_aligned_with_its_notes(table):
+    head, *lines, note = str(table).splitlines()
+    assert head.split() == ["probe", "block", "stage", "unit", "epoch", "value"]
+    assert len(lines) == len(table) == 8 and len({len(line) for line in lines}) == 1
+    assert lines[0].split() == ["l2_ratio", "block0", "1", "1", "0.5"] and "sum9" in note
+
+
+def test_values_by_block_and_by_unit(table):
+    assert table.values("l2_ratio", epoch=1) == {"block0": 0.5, "block1": 0.25}
+    np.testing.assert_array_equal(table.array("gate_bias_units"), [[-2, -3], [-4, np.nan]])
+    with pytest.raises(ValueError, match="Expected one of"):
+        table.values("cosine")
+    with pytest.raises(ValueError, match="use `values`"):
+        table.array("l2_ratio")
+
+
+def test_a_table_survives_a_csv_file(table, tmp_path):
+    table.to_csv(tmp_path / "table.csv")
+    assert repr([*Table.from_csv(tmp_path / "table.csv")]) == repr([*table])
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="other.csv"):
+        Table.from_csv(tmp_path / "other.csv")
+
+
+def test_tables_add(table):
+    assert len(table + table) == 16 and (table + table).notes == table.notes
+
+
+def test_a_figure_has_a_panel_a_probe(table, tmp_path):
+    figure = table.plot(path=tmp_path / "figure.png")
+    titled = [axis for axis in figure.axes if axis.get_xlabel()]
+    assert [axis.get_xlabel() for axis in titled] == ["block", "block", "unit"]
+    lines = titled[0].get_lines()  # two stages of two epochs
+    assert [[*line.get_ydata()] for line in lines][:2] == [[0.5], [0.25]] and len(lines) == 4
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_holds_everything_and_asks_no_server(table, tmp_path):
+    table.to_html(tmp_path / "page.html", "Probes of <a network>")
+
+    class Seen(html.parser.HTMLParser):
+        tags, sources, text = [], [], ""
+
+        def handle_starttag(self, tag, attributes):
+            self.tags.append(tag)
+            self.sources += [v for k, v in attributes if k in ("src", "href")]
+
+        def handle_data(self, data):
+            self.text += data
+
+    seen = Seen()
+    seen.feed((tmp_path / "page.html").read_text())
+    assert seen.tags.count("img") == 3 and "script" not in seen.tags
+    assert all(source.startswith("data:image/png;base64,") for source in seen.sources)
+    assert "Probes of <a network>" in seen.text and "sum9 is no block" in seen.text
+    assert "how far a block moves what it carries" in seen.text  # what the probe means
+    assert "0.125" in seen.text and "network" in seen.text
+
+
+def test_counts_are_drawn_as_curves_and_functions_explained(tmp_path):
+    rows = [Row("unroll_0.5_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
+    rows += [Row("lesion_loss", name, 1, None, None, 2.0) for name in (None, "block0")]
+    table = Table(rows)
+    figure = table.plot(["unroll_0.5_loss"])
+    (line,) = figure.axes[0].get_lines()
+    assert [*line.get_xdata()] == [0, 1, 2, 3] and line.get_ydata()[-1] == 0.625
+    table.to_html(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Each block left out, one at a time" in text and "applied up to" in text

@@ -1,0 +1,265 @@
+"""Cushions, contraction and dominance against Jacobians written out in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+from zoo import callbacks
+from zoo.backend import jacobian_product
+from zoo.graph.mapping import to_plain
+
+X = reference.images(3, 4, 4, 3)
+Y = np.array([0, 1, 1])
+
+
+@pytest.fixture(params=["residual", "plain"])
+def model(request):
+    """Two simplified blocks between a stem and a classifier."""
+    block = zoo.SimplifiedResidual if request.param == "residual" else zoo.SimplifiedPlain
+    inputs = keras.Input((4, 4, 3))
+    x = layers.Conv2D(4, 1, activation="relu", name="stem")(inputs)
+    for i in range(2):
+        x = block(4, name=f"block{i}")(x)
+    x = layers.GlobalAveragePooling2D(name="pool")(x)
+    top = layers.Dense(2, activation="softmax", name="top")(x)
+    return reference.random_weights(keras.Model(inputs, top), scale=0.5)
+
+
+def states(model):
+    """What each block reads, float64, and the last one's output, by NumPy."""
+    w = {v.path: reference.as_float64(v)[0] for v in model.variables}
+    x = reference.relu(reference.conv(X, w["stem/kernel"], w["stem/bias"]))
+    found = [x]
+    for i in range(2):
+        h = reference.conv(x, w[f"block{i}/transform/kernel"], w[f"block{i}/transform/bias"])
+        residual = isinstance(model.get_layer("block0"), zoo.SimplifiedResidual)
+        x = reference.relu(h + x * residual)
+        found.append(x)
+    return found, w, residual
+
+
+def norms(v):
+    return np.linalg.norm(v.reshape(len(v), -1), axis=1)
+
+
+def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
+    found, w, residual = states(model)
+    table = callbacks.run([callbacks.LayerCushion(bins=20, largest=1.0)], model, X, batch_size=2)
+    for i in range(2):
+        kernel = w[f"block{i}/transform/kernel"]
+        passed = reference.conv(found[i], kernel) + found[i] * residual
+        cushion = norms(passed) / np.linalg.norm(kernel) / norms(found[i])
+        value = table.values("layer_cushion")[f"block{i}"]
+        np.testing.assert_allclose(value, cushion.mean(), rtol=1e-4)
+        share = np.histogram(np.minimum(cushion, 0.999), 20, (0, 1))[0] / 3
+        np.testing.assert_allclose(table.array("layer_cushion_histogram")[i], share, atol=1e-6)
+
+
+def test_the_activation_contraction_is_what_a_relu_cuts_off(model):
+    found, w, residual = states(model)
+    table = callbacks.run([callbacks.ActivationContraction()], model, X)
+    for i in range(2):
+        bias = w[f"block{i}/transform/bias"]
+        z = reference.conv(found[i], w[f"block{i}/transform/kernel"], bias) + found[i] * residual
+        value = (norms(z) / norms(reference.relu(z))).mean()
+        np.testing.assert_allclose(
+            table.values("activation_contraction")[f"block{i}"], value, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("variant", ["residual", "plain"])
+def test_a_fully_fledged_block_has_a_cushion_for_each_convolution(variant):
+    inputs = keras.Input((4, 4, 8))
+    x = zoo.ResidualBlock(8, variant=variant, use_bias=True, name="block")(inputs)
+    top = layers.Dense(2, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    model = reference.random_weights(keras.Model(inputs, top), scale=0.5)
+    w = {v.path.removeprefix("block/"): reference.as_float64(v)[0] for v in model.variables}
+    images = reference.images(3, 4, 4, 8)
+    x, cushions, contractions = images, [], []
+    for i in (1, 2):
+        scale, shift, mean, variance = (
+            w[f"transform/norm{i}/{key}"]
+            for key in ("gamma", "beta", "moving_mean", "moving_variance")
+        )
+        z = (x - mean) / np.sqrt(variance + 1e-3) * scale + shift
+        contractions.append(norms(z) / norms(reference.relu(z)))
+        kernel, z = w[f"transform/conv{i}/kernel"], reference.relu(z)
+        x = reference.conv(z, kernel)
+        cushions.append(norms(x) / np.linalg.norm(kernel) / norms(z))
+        x = x + w[f"transform/conv{i}/bias"]
+    probes = [callbacks.LayerCushion(bins=5, largest=1.0), callbacks.ActivationContraction()]
+    table = callbacks.run(probes, model, images, batch_size=2)
+    cushions = np.array(cushions)
+    found = table.array("layer_cushion_convolutions")[0]
+    np.testing.assert_allclose(found, cushions.mean(1), rtol=1e-4)
+    np.testing.assert_allclose(table.values("layer_cushion")["block"], cushions.mean(), rtol=1e-4)
+    np.testing.assert_allclose(
+        table.values("layer_cushion_std")["block"], cushions.std(), rtol=1e-3
+    )
+    share = np.histogram(np.minimum(cushions, 0.999), 5, (0, 1))[0] / cushions.size
+    np.testing.assert_allclose(table.array("layer_cushion_histogram")[0], share, atol=1e-6)
+    value = table.values("activation_contraction")["block"]
+    np.testing.assert_allclose(value, np.mean(contractions), rtol=1e-4)
+
+
+def jacobian(model, first, last, x):
+    """d(output of block `last`)/d(input of block `first`) of an example, by central differences."""
+    _, w, residual = states(model)
+
+    def along(v):
+        for i in range(first, last + 1):
+            h = reference.conv(v, w[f"block{i}/transform/kernel"], w[f"block{i}/transform/bias"])
+            v = reference.relu(h + v * residual)
+        return v.ravel()
+
+    columns = []
+    for j in range(x.size):
+        e = np.zeros(x.size)
+        e[j] = 1e-6
+        e = e.reshape(x.shape)
+        columns.append((along(x + e) - along(x - e)) / 2e-6)
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("pair", [("block0", "block0"), ("block0", "block1")])
+def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model, pair):
+    found, _, _ = states(model)
+    first, last = (int(name[-1]) for name in pair)
+    values = []
+    for x in found[first]:
+        j = jacobian(model, first, last, x[None])
+        values.append(4 * np.linalg.norm(j @ x.ravel()) / np.linalg.norm(j) / np.linalg.norm(x))
+    table = callbacks.interlayer_cushions(model, X, [pair], projections=400, batch_size=2)
+    name = ">".join(dict.fromkeys(pair))
+    mean = table.values("interlayer_cushion")[name]
+    error = table.values("interlayer_cushion_error")[name]
+    assert 0 < error < 0.1 and abs(mean / np.mean(values) - 1) < 2 * error
+    np.testing.assert_allclose(
+        table.values("interlayer_cushion_min")[name], min(values), rtol=4 * error
+    )
+
+
+def test_the_minimal_cushion_is_the_smallest_to_any_later_block(model):
+    options = {"projections": 8, "seed": 1}
+    pairs = [("block0", "block0"), ("block0", "block1"), ("block1", "block1")]
+    one = callbacks.interlayer_cushions(model, X, pairs, **options).values("interlayer_cushion_min")
+    found = callbacks.minimal_interlayer_cushions(model, X, **options)
+    expected = [min(0.5, one["block0"], one["block0>block1"]), min(0.5, one["block1"])]
+    np.testing.assert_allclose(
+        [*found.values("minimal_interlayer_cushion").values()], expected, rtol=1e-6
+    )
+
+
+def test_a_jacobian_product_is_the_change_along_a_direction():
+    w = reference.images(3, 2)
+    x, v = reference.images(4, 3, seed=2), reference.images(4, 3, seed=3)
+    y, change = jacobian_product(lambda x: ops.tanh(ops.matmul(x, w)), *map(ops.array, (x, v)))
+    z = np.tanh(x @ w)
+    np.testing.assert_allclose(ops.convert_to_numpy(y), z, atol=1e-6)
+    np.testing.assert_allclose(ops.convert_to_numpy(change), (1 - z**2) * (v @ w), atol=1e-5)
+
+
+def test_noise_moves_the_output_by_its_size_and_leaves_the_weights():
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, layers.Dense(5, use_bias=False)(inputs))
+    reference.random_weights(model)
+    before = model.get_weights()[0].copy()
+    x = reference.images(500, 6)
+    table = callbacks.noise_sensitivity(
+        model, (x, np.zeros((500, 5))), sizes=(0.01, 0.1), loss="mse", repeats=20
+    )
+    clean, small, large = [row.value for row in table.of_probe("noise_change")]
+    assert clean == 0 and np.array_equal(model.get_weights()[0], before)
+    np.testing.assert_allclose([small, large], [0.01, 0.1], rtol=0.3)  # of like directions
+    np.testing.assert_allclose(large / small, 10, rtol=0.1)
+
+
+def test_equal_networks_get_equal_noise():
+    inputs = keras.Input((4, 4, 3))
+    x = zoo.SimplifiedResidual(3, name="block")(inputs)
+    model = keras.Model(inputs, layers.GlobalAveragePooling2D()(x))
+    reference.random_weights(model, scale=0.1)
+    data = reference.images(6, 4, 4, 3), np.zeros((6, 3))
+    options = {"sizes": (0.1,), "repeats": 4, "loss": "mse"}
+    tables = [callbacks.noise_sensitivity(m, data, **options) for m in (model, to_plain(model))]
+    pair = [[*table.of_probe("noise_change")][-1].value for table in tables]
+    np.testing.assert_allclose(*pair, rtol=1e-3)
+
+
+def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
+    found, w, residual = states(model)
+    table = callbacks.dominant_flow(model, (X, Y), batch_size=2)
+    absolute = callbacks.dominant_flow(model, (X, Y), denominator="absolute", batch_size=2)
+    channels = callbacks.dominant_flow(model, (X, Y), denominator="channels", batch_size=2)
+    features = found[2].mean((1, 2))
+    z = features @ w["top/kernel"] + w["top/bias"]
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    c = (p - np.eye(2)[Y]) @ w["top/kernel"].T  # dL/df, (examples, features)
+    shares, others, prose = [], [], []
+    for n, x in enumerate(found[1]):
+        j = jacobian(model, 1, 1, x[None]).reshape(16, 4, 16, 4).mean(0)  # feature, place, channel
+        g = c[n][:, None, None] * j
+        own = np.abs(g[np.arange(4), :, np.arange(4)])  # (channel, place)
+        rest = np.abs(g.sum(0).T - g[np.arange(4), :, np.arange(4)])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            r = np.where(own < 1e-9, 0.0, own / np.maximum(rest, 1e-30)).mean(1)
+            bound = np.abs(g).sum(0).T - own
+            q = np.where(own < 1e-9, 0.0, own / np.maximum(bound, 1e-30)).mean(1)
+        shares.append((r > 1).mean())
+        others.append((q > 1).mean())
+        rest = np.abs(g.sum(2) - g[np.arange(4), :, np.arange(4)])  # other channels, same feature
+        with np.errstate(divide="ignore", invalid="ignore"):
+            s = np.where(own < 1e-9, 0.0, own / np.maximum(rest, 1e-30)).mean(1)
+        prose.append((s > 1).mean())
+    np.testing.assert_allclose(table.values("dominant_flow")["block0"], np.mean(shares), atol=1e-6)
+    np.testing.assert_allclose(
+        absolute.values("dominant_flow")["block0"], np.mean(others), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        channels.values("dominant_flow")["block0"], np.mean(prose), atol=1e-6
+    )
+    assert [*table.values("dominant_flow")] == ["block0"]  # behind the last, channels are features
+
+
+@pytest.mark.parametrize(
+    ("setting", "simulated"),
+    [((64, 5, 0.01, 1.0), 0.888), ((64, 5, 0.01, 0.9), 0.534), ((64, 10, 0.01, 0.9), 0.309)],
+)
+def test_the_trivial_case_agrees_with_its_simulation(setting, simulated):
+    close = callbacks.trivial_dominance(*setting)
+    found = callbacks.trivial_dominance(*setting, draws=100)
+    assert abs(found - close) < 0.02
+    assert abs(found - simulated) < 0.02  # the card's
+
+
+def test_a_plain_trivial_network_has_no_dominance():
+    found = callbacks.trivial_dominance(64, 5, 0.01, residual=False, draws=30)
+    assert abs(found - 0.06) < 0.03
+    with pytest.raises(ValueError, match="Give `draws`"):
+        callbacks.trivial_dominance(64, 5, 0.01, residual=False)
+
+
+def test_the_logistic_approximation_has_value_and_slope_at_one():
+    ratio = np.array([1 - 1e-4, 1, 1 + 1e-4])
+    exact, close = (callbacks.probability_of_dominance(ratio, kind) for kind in (False, True))
+    np.testing.assert_allclose(exact[1], close[1])
+    np.testing.assert_allclose(np.diff(exact), np.diff(close), rtol=1e-3)
+    with pytest.raises(ValueError, match="must be positive"):
+        callbacks.probability_of_dominance(0.0)
+
+
+def test_bad_input_of_noise_probes(model):
+    with pytest.raises(ValueError, match="earlier block first"):
+        callbacks.interlayer_cushions(model, X, [("block1", "block0")])
+    with pytest.raises(ValueError, match="2 or more"):
+        callbacks.interlayer_cushions(model, X, projections=1)
+    with pytest.raises(ValueError, match="without labels"):
+        callbacks.dominant_flow(model, X)
+    with pytest.raises(ValueError, match="denominator"):
+        callbacks.dominant_flow(model, (X, Y), denominator="mean")
+    with pytest.raises(ValueError, match="is of convolutions"):
+        deep = zoo.highway_mlp(3, 4, input_shape=(5,))
+        callbacks.run([callbacks.LayerCushion()], deep, reference.images(2, 5))

@@ -1,0 +1,64 @@
+"""ImageNet's preprocessing in NumPy, beside Keras's resizing and TensorFlow's boxes."""
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.harness import without_backend
+from zoo.datasets import crops, imagenet
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3)).astype("uint8")
+
+
+@pytest.mark.parametrize("size", [5, 16, 40])
+def test_a_box_is_resized_as_keras_resizes_what_it_holds(images, size):
+    boxes = np.array([[0, 0, 20, 30], [3, 7, 9, 16], [19, 29, 1, 1]])
+    found = crops.resize_boxes(images, boxes, size)
+    for image, (top, left, height, width), one in zip(images, boxes, found, strict=True):
+        part = image[top : top + height, left : left + width].astype("float32")
+        expected = keras.ops.image.resize(part, (size, size), data_format="channels_last")
+        np.testing.assert_allclose(one, keras.ops.convert_to_numpy(expected), atol=1e-3)
+
+
+@without_backend
+def test_a_box_of_the_asked_size_is_the_image_itself(images):
+    found = crops.resize_boxes(images[:1], [[2, 3, 8, 8]], 8)
+    np.testing.assert_array_equal(found[0], images[0, 2:10, 3:11])
+
+
+@without_backend
+def test_boxes_are_those_that_imagenet_s_pipeline_draws():
+    pytest.importorskip("tensorflow", reason="the boxes to compare with are TensorFlow's")
+    draws = np.random.default_rng(1).random((50, 5, 10)).astype("float32")
+    draws[0, 0] = 1.0  # the whole image, which fits in no aspect but its own
+    for shape in ((32, 32), (60, 25)):
+        expected = [imagenet.random_box(np.array(shape, "int32"), one).numpy() for one in draws]
+        np.testing.assert_array_equal(crops.random_boxes(shape, draws), expected)
+
+
+@without_backend
+def test_evaluation_sees_the_normalised_centre(images):
+    seen = crops.Crops(18)(images)  # 224 / 256 of 20 is 17.5, rounded to even
+    expected = (images[:, 1:19, 6:24] / 255 - imagenet.MEAN) / imagenet.STD
+    np.testing.assert_allclose(seen, expected, atol=1e-5)
+    assert seen.dtype == np.float32
+
+
+@without_backend
+def test_training_sees_the_same_crops_for_the_same_draws_and_mirrors_half():
+    ramp = np.broadcast_to(np.arange(40.0)[None, None, :, None], (400, 40, 40, 1))
+    cut = crops.Crops(16)
+    x, again, other = (cut.augment(ramp, np.random.default_rng(s)) for s in (0, 0, 1))
+    assert np.array_equal(x, again) and not np.array_equal(x, other)
+    assert (x[..., 0] * imagenet.STD[0] + imagenet.MEAN[0])[0].std() > 0
+    falling = (x[:, 0, 0, 0] > x[:, 0, -1, 0]).mean()
+    assert 0.4 < falling < 0.6  # 5 standard deviations are 0.125
+
+
+@without_backend
+def test_what_are_no_images_is_an_error():
+    with pytest.raises(ValueError, match=r"1 or 3\). Received: shape \(2, 8, 8, 4\)"):
+        crops.Crops(8)(np.zeros((2, 8, 8, 4)))

@@ -1,0 +1,72 @@
+"""One folder of several data sets: each is found by its name."""
+
+import numpy as np
+import pytest
+
+from helpers.harness import CORPORA, shared_data, without_backend
+from zoo.datasets import images, ptb
+
+pytestmark = without_backend
+
+
+def save(path, brightness):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x, y = np.full((4, 2, 2, 1), brightness, "uint8"), np.arange(4) % 2
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Sets of brightness 1 to 3: a folder with a file and a script, a file, a folder of images."""
+    from PIL import Image
+
+    save(tmp_path / "one" / "one_jpeg.npz", 1)
+    (tmp_path / "one" / "decode.py").touch()
+    save(tmp_path / "two.npz", 2)
+    for split in ("train", "test"):
+        place = tmp_path / "three" / split / "cat"
+        place.mkdir(parents=True)
+        Image.fromarray(np.full((2, 2), 3, "uint8")).save(place / "1.png")
+    (tmp_path / "ptb").mkdir()
+    for split in ("train", "valid", "test"):
+        (tmp_path / "ptb" / f"{split}.txt").write_text(f"a {split}\n")
+    return tmp_path
+
+
+def test_images_are_found_by_name(folder):
+    for brightness, name in enumerate(("one", "two", "three"), 1):
+        assert (images.load(name, folder).x_train == brightness).all()
+    assert (images.load("one", folder / "one").x_train == 1).all()  # the folder of that name
+    assert (images.load("any", folder / "three").x_train == 3).all()
+    assert (images.load("two", f"{folder}/../{folder.name}").x_test == 2).all()
+
+
+@pytest.mark.parametrize("name", ["four", "one", "two"])
+def test_what_is_missing_or_twice_there_is_said(folder, name):
+    save(folder / "one" / "more.npz", 4)
+    (folder / "two").mkdir()
+    there = {"one": "one has decode.py, more.npz, one_jpeg.npz"}
+    there = there.get(name, "has one/, ptb/, three/, two.npz, two/")
+    with pytest.raises(ValueError, match=f"or `{name}.npz`. Received: .*{there}"):
+        images.load(name, folder)
+
+
+def test_a_folder_of_another_name_is_not_taken_for_the_set(folder):
+    with pytest.raises(ValueError, match="one has decode.py, one_jpeg.npz"):
+        images.load("cifar10", folder / "one")
+
+
+def test_the_treebank_is_found_by_name(folder):
+    assert ptb.load(folder).name == ptb.load(folder / "ptb").name == "ptb"
+    (folder / "ptb" / "valid.txt").unlink()
+    with pytest.raises(ValueError, match=r"ptb', which has \['test.txt', 'train.txt'\]"):
+        ptb.load(folder)
+    with pytest.raises(ValueError, match="cat"):
+        ptb.load(folder / "three" / "train")
+
+
+def test_the_data_folder_beside_the_repository_serves_every_recipe():
+    shared_data("mnist/mnist_train10k_test10k.npz")
+    assert images.load("mnist", CORPORA).name == "MNIST-10k"
+    shared_data("ptb/ptb.train.txt")
+    assert ptb.load(CORPORA).name == "PTB"

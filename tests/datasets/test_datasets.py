@@ -1,0 +1,301 @@
+import hashlib
+import json
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from helpers.harness import CORPORA, without_backend
+from zoo.datasets import download as connection
+from zoo.datasets import ptb, text
+
+pytestmark = without_backend
+PTB = CORPORA / "ptb"
+OFFLINE = "https://127.0.0.1:9/"  # refuses connections
+LINES = {"train": "the cat <unk>\nsat {on} the mat\n", "valid": "a cat\n", "test": "the mat sat"}
+# By hand: `the cat | + sat on the mat +`, `a cat +`, `the mat sat +`.
+
+
+def write_folder(folder, prefix="", **changes):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, content in (LINES | changes).items():
+        content = content if isinstance(content, bytes) else content.encode()
+        (folder / f"{prefix}{split}.txt").write_bytes(content)
+    return folder
+
+
+def spelled(vocabulary):
+    return ["".join(vocabulary.characters[i] for i in row) for row in vocabulary.table()]
+
+
+@pytest.fixture
+def small():
+    return text.Vocabulary.from_texts(*LINES.values())
+
+
+def test_words_and_characters_are_numbered_by_first_appearance_after_the_special(small):
+    assert small.words == ("|", "the", "cat", "+", "sat", "on", "mat", "a")
+    assert (small.unknown, small.end_of_sentence, len(small)) == (0, 3, 8)
+    assert text.Vocabulary.from_texts("no rare word").unknown is None
+    assert small.characters == (" ", "{", "}", *"theca|+sonm")
+
+
+def test_a_word_is_spelled_start_characters_end_pads_and_cut_where_there_is_no_room(small):
+    assert (small.word_length, small.num_cut) == (5, 0)  # `the`, the longest, plus two
+    assert spelled(small)[:4] == ["{|}  ", "{the}", "{cat}", "{+}  "]
+    cut = text.Vocabulary.from_texts("antidisestablishmentarianism is long\n", max_word_length=6)
+    assert (cut.word_length, cut.num_cut) == (6, 1)  # `long` and its marks just fit
+    assert spelled(cut) == ["{antid", "{is}  ", "{long}", "{+}   "]
+
+
+def kims_loader(texts, max_word_length):
+    """`text_to_tensor` of BatchLoaderUnk.lua, word by word: its second spelling."""
+    word2idx, char2idx = {"|": 1}, {" ": 1, "{": 2, "}": 3}
+    ids, spellings, longest = [], [], 0
+    for line in "".join(texts).removesuffix("\n").split("\n"):  # every text ends its last line
+        line = line.replace("<unk>", "|").replace("{", "").replace("}", "")
+        longest = max([longest, *(len(word) + 2 for word in line.split())])
+        for word in [*line.split(), "+"]:
+            ids.append(word2idx.setdefault(word, len(word2idx) + 1))
+            spelling = [char2idx.setdefault(char, len(char2idx) + 1) for char in word]
+            spellings.append([2, *spelling, 3])
+    length = min(longest, max_word_length)
+    spellings = [(s + [1] * length)[:length] for s in spellings]  # torch.ones: the pad is 1
+    return tuple(word2idx), tuple(char2idx), np.array(ids), np.array(spellings)
+
+
+@pytest.mark.parametrize("max_word_length", [4, 65])
+def test_a_corpus_is_what_kims_loader_makes_of_it(max_word_length):
+    rng = np.random.default_rng(0)
+    pool = ["a", "bé", "{c}", "dddd", "+", "e+", "<unk>", "f|", "10", "}", "\n", "\n"]
+    texts = [" ".join(rng.choice(pool, size)) + "\n" for size in (300, 40, 40)]
+    words, characters, ids, spellings = kims_loader(texts, max_word_length)
+    ours = text.Vocabulary.from_texts(*texts, max_word_length=max_word_length)
+    encoded = np.concatenate([ours.encode(part) for part in texts])
+    assert (ours.words, ours.characters) == (words, characters)
+    np.testing.assert_array_equal(encoded, ids - 1)  # Lua counts from 1
+    np.testing.assert_array_equal(ours.table()[encoded], spellings - 1)
+
+
+def test_every_line_ends_a_sentence_even_the_last_and_the_empty(small):
+    assert small.encode("a\n\ncat").tolist() == [7, 3, 3, 2, 3]
+    assert small.encode("a\r\ncat\r\n").tolist() == [7, 3, 2, 3]
+    assert small.encode("").shape == (0,) and small.encode("").dtype == np.int32
+
+
+def test_a_strange_word_is_unknown_or_an_error(small):
+    assert small.encode("the dog").tolist() == [1, 0, 3]
+    assert small.encode("| + {the} { <unk>-like").tolist() == [0, 3, 1, 0, 3]  # not strange
+    closed = text.Vocabulary.from_texts("the cat\n")
+    with pytest.raises(ValueError, match="Received: the word 'dog'"):
+        closed.encode("the dog")
+
+
+def test_a_vocabulary_needs_text_and_room():
+    with pytest.raises(ValueError, match="at least one line"):
+        text.Vocabulary.from_texts("", "")
+    with pytest.raises(ValueError, match="at least 3"):
+        text.Vocabulary.from_texts("a\n", max_word_length=2)
+
+
+def test_decoding_gives_the_text_back(small):
+    assert small.decode(small.encode(LINES["train"])) == "the cat <unk>\nsat on the mat\n"
+    ids = [*np.random.default_rng(0).integers(0, len(small), 200), small.end_of_sentence]
+    np.testing.assert_array_equal(small.encode(small.decode(ids)), ids)
+
+
+def test_a_saved_vocabulary_loads_as_it_was_even_after_a_failed_save(small, tmp_path, monkeypatch):
+    path = tmp_path / "made" / "vocabulary.json"
+    small.save(path)
+    small.save(path)  # over itself
+    monkeypatch.setattr("os.replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        text.Vocabulary.from_texts("other\n").save(path)
+    assert text.Vocabulary.load(path) == small
+    assert list(path.parent.iterdir()) == [path]  # nothing temporary is left
+
+
+NO_WORDS = (["the", "the", "+"], ["the"], None, ["+", "the cat"], ["+", 3], ["+", ""])
+CHANGES = [
+    *({"words": words} for words in NO_WORDS),
+    {"characters": ["t", "h", "e"]},
+    {"word_length": 2},
+    {"word_length": "5"},
+    {"fingerprint": "0" * 16},
+    # these are vocabularies, but not the one that was saved: the fingerprint tells
+    {"words": ["+", "the"]},
+    {"characters": [*" {}thecamnos+|"]},
+    {"word_length": 4},
+]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, b"", b"{", b"[]", b"{}", b"3", b"\xff"], ids=str)
+def test_a_file_that_is_not_the_vocabulary_that_was_saved_is_an_error(small, tmp_path, change):
+    path = tmp_path / "vocabulary.json"
+    small.save(path)
+    if isinstance(change, dict):
+        change = json.dumps(json.loads(path.read_bytes()) | change).encode()
+    path.write_bytes(change)
+    with pytest.raises(ValueError, match=r"vocabulary\.json must be a vocabulary"):
+        text.Vocabulary.load(path)
+
+
+@pytest.mark.parametrize("prefix", ["", "ptb."])
+def test_a_folder_is_read_as_three_parts(tmp_path, small, prefix):
+    folder = write_folder(tmp_path / "mine", prefix, train="\ufeff" + LINES["train"])
+    corpus = text.read_folder(folder)
+    assert (corpus.name, corpus.vocabulary) == ("mine", small)
+    assert corpus.train.tolist() == [1, 2, 0, 3, 4, 5, 1, 6, 3]
+    assert corpus.valid.tolist() == [7, 2, 3]
+    assert corpus.test.tolist() == [1, 6, 4, 3]
+    assert ("differ" in corpus.notice) == (prefix == "ptb.")  # it may not pass for Penn Treebank
+    cut = text.read_folder(folder, max_word_length=4)
+    assert "4 of 8 words" in cut.notice  # the, cat, sat, mat
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_that_says_what_is_there(tmp_path):
+    def fails(message):
+        with pytest.raises(ValueError, match=message):
+            text.read_folder(tmp_path / "mine")
+
+    fails("mine', which is not a folder")
+    write_folder(tmp_path / "mine", valid=" \n\n")
+    fails("valid.txt must have words")
+    write_folder(tmp_path / "mine", test="un café\n".encode("latin1"))
+    fails("test.txt must be UTF-8.* 0xe9 at byte offset 6")
+    (tmp_path / "mine" / "test.txt").unlink()
+    fails(r"which has \['train.txt', 'valid.txt'\]")
+
+
+def test_the_embedded_corpus_is_always_there_and_can_be_learned_from():
+    corpus, again = text.embedded(), text.embedded()
+    assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice
+    assert corpus.vocabulary == again.vocabulary and all(corpus.train == again.train)
+    parts = (corpus.train, corpus.valid, corpus.test)
+    lines = np.array([np.sum(ids == corpus.vocabulary.end_of_sentence) for ids in parts])
+    np.testing.assert_allclose(lines / lines.sum(), [0.9, 0.05, 0.05], atol=1e-3)
+    assert set(corpus.valid) | set(corpus.test) <= set(corpus.train)  # no untrained word
+    assert all(np.mean(ids == corpus.vocabulary.unknown) < 0.05 for ids in parts)
+    assert len(corpus.train) > 20 * 35 * 50  # batches enough for Kim's regime
+
+
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(3, 4), (1, 4), (3, 1)])
+def test_row_b_of_the_next_batch_continues_row_b(batch_size, num_steps):
+    ids = np.arange(67, dtype="int32")
+    x, y = text.streams(ids, batch_size, num_steps)
+    num_tokens = 67 // (batch_size * num_steps) * batch_size * num_steps
+    assert x.shape == y.shape == (num_tokens // batch_size // num_steps, batch_size, num_steps)
+    np.testing.assert_array_equal(x.swapaxes(0, 1).reshape(-1), np.arange(num_tokens))
+    np.testing.assert_array_equal(y.swapaxes(0, 1).reshape(-1), [*range(1, num_tokens), 0])
+    x[:] = -1
+    np.testing.assert_array_equal(ids, np.arange(67))  # the batches are copies
+
+
+def test_what_does_not_fill_one_batch_is_an_error():
+    with pytest.raises(ValueError, match="700 tokens are needed. Received: 699 tokens"):
+        text.streams(np.zeros(699), 20, 35)
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        text.streams(np.zeros(699), 20, 0)
+    with pytest.raises(ValueError, match=r"shape \(3, 20, 35\)"):
+        text.streams(np.zeros((3, 20, 35)), 20, 35)
+
+
+@pytest.mark.skipif(not PTB.is_dir(), reason=f"needs ptb.{{train,valid,test}}.txt in {PTB}")
+def test_penn_treebank_is_what_kim_et_al_report():
+    start = time.perf_counter()
+    corpus = ptb.load(PTB)
+    assert time.perf_counter() - start < 30  # 0.7 s on an idle core
+    v = corpus.vocabulary
+    assert (corpus.name, corpus.notice) == ("PTB", "")
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (929_589, 73_760, 82_430)
+    assert (len(v), len(v.characters), v.word_length, v.num_cut) == (10_000, 51, 21, 0)
+    assert len(set(corpus.train.tolist())) == 10_000  # valid and test add no word
+    counts = [np.sum(corpus.train == i) for i in (v.end_of_sentence, v.unknown)]
+    assert counts == [42_068, 45_020]  # lines; `grep -o '<unk>' ptb.train.txt | wc -l`
+    for ids, batches, dropped in ((corpus.train, 1327, 689), (corpus.valid, 105, 260)):
+        x, _ = text.streams(ids, 20, 35)
+        assert (x.shape, x.dtype, len(ids) - x.size) == ((batches, 20, 35), np.int32, dropped)
+    assert text.streams(corpus.test, 1, 10)[0].size == len(corpus.test)  # as Kim et al. test
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A stand-in for the network, with `LINES` for Penn Treebank, and an empty cache."""
+    folder = write_folder(tmp_path / "mirror", "ptb.")
+    sha256 = {split: hashlib.sha256(line.encode()).hexdigest() for split, line in LINES.items()}
+    monkeypatch.setattr(connection, "SCHEMES", ("https", "file"))
+    monkeypatch.setattr(ptb, "URL", folder.as_uri() + "/")
+    monkeypatch.setattr(text, "PTB_SHA256", sha256)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def test_what_is_downloaded_once_is_in_the_cache(mirror, monkeypatch):
+    with pytest.raises(ptb.DownloadError, match="download=False"):
+        ptb.load(download=False)
+    assert ptb.load().name == "PTB"
+    monkeypatch.setattr(ptb, "URL", OFFLINE)
+    assert ptb.load().name == ptb.load(download=False).name == "PTB"
+
+
+def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
+    write_folder(mirror, "ptb.", test="<html>not found</html>")
+    with pytest.raises(ptb.DownloadError, match="SHA-256"):
+        ptb.load()
+    assert not (tmp_path / "cache" / "ptb" / "ptb.test.txt").exists()
+    write_folder(mirror, "ptb.")
+    assert ptb.load().name == "PTB"  # the next attempt finishes it
+
+
+@pytest.mark.parametrize("network", ["refuses", "is silent", "works"])
+def test_without_a_network_there_are_ways_out_at_once(mirror, tmp_path, monkeypatch, network):
+    monkeypatch.setattr(connection, "SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # lets one in, and says nothing
+        silent = f"https://127.0.0.1:{server.getsockname()[1]}/"
+        if network == "works":
+            (tmp_path / "cache").write_text("a file, so no folder can be made")
+        else:
+            monkeypatch.setattr(ptb, "URL", OFFLINE if network == "refuses" else silent)
+        start = time.perf_counter()
+        with pytest.raises(ptb.DownloadError) as error:
+            ptb.load()
+        assert time.perf_counter() - start < 5
+    for way in ("--data_dir", str(tmp_path / "cache" / "ptb"), "embedded"):
+        assert way in str(error.value)
+
+
+@pytest.fixture
+def builder(tmp_path):
+    pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
+    from zoo.datasets.ptb_tfds import PennTreebank
+
+    return PennTreebank(data_dir=tmp_path / "tfds", file_format="array_record")
+
+
+def lines_of(builder, split):
+    return [row["text"].decode() for row in builder.as_data_source(split=split)]
+
+
+def test_tfds_has_the_lines_of_the_manual_folder_in_order(builder, tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(ptb, "URL", OFFLINE)
+    train = "".join(f"line {i} <unk>\n" for i in range(50))
+    folder = write_folder(tmp_path / "manual", "ptb.", train=train)
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=folder))
+    lines = [lines_of(builder, split) for split in ("train", "validation", "test")]
+    assert lines[0] == train.splitlines()
+    assert text.Vocabulary.from_texts(*map("\n".join, lines)) == text.read_folder(folder).vocabulary
+
+
+def test_tfds_shares_the_cache_and_fails_as_fast(builder, mirror, monkeypatch):
+    with monkeypatch.context() as offline:
+        offline.setattr(ptb, "URL", OFFLINE)
+        start = time.perf_counter()
+        with pytest.raises(ptb.DownloadError, match="--data_dir"):
+            builder.download_and_prepare()
+        assert time.perf_counter() - start < 20  # TFDS' own retries take more than a minute
+    builder.download_and_prepare()
+    assert lines_of(builder, "train") == ["the cat <unk>", "sat {on} the mat"]
+    assert ptb.load(download=False).name == "PTB"

@@ -1,0 +1,186 @@
+import contextlib
+import gzip
+import io
+import sys
+import tarfile
+import time
+import types
+
+import numpy as np
+import pytest
+
+from helpers.harness import ROOT, fresh_python
+from zoo.datasets import download as connection
+from zoo.datasets import fingerprints as known_images
+from zoo.datasets import images
+
+pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
+
+LABELS = {"train": np.arange(20) % 10, "test": np.arange(10) % 10}
+
+
+def invented(shape):
+    rng = np.random.default_rng(0)
+    pixels = {k: rng.integers(0, 256, (len(y), *shape)).astype("uint8") for k, y in LABELS.items()}
+    for split in pixels:
+        pixels[split][:, 0, 0, 0] = np.arange(len(pixels[split]))  # to find them again
+    return pixels
+
+
+def files_of_mnist(pixels):
+    """LeCun's: 16 and 8 bytes of header, then pixels and labels."""
+    files = {}
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        files[f"{prefix}-images-idx3-ubyte.gz"] = bytes(16) + pixels[split].tobytes()
+        files[f"{prefix}-labels-idx1-ubyte.gz"] = bytes(8) + LABELS[split].astype("uint8").tobytes()
+    return {name: gzip.compress(content) for name, content in files.items()}
+
+
+def files_of_cifar100(pixels):
+    """Krizhevsky's: coarse label, fine label, then the red, green and blue pixels."""
+    files = {
+        "coarse_label_names.txt": "\n".join(f"coarse{i}" for i in range(20)).encode(),
+        "fine_label_names.txt": "\n".join(f"fine{i}" for i in range(100)).encode(),
+    }
+    for split in LABELS:
+        planes = pixels[split].transpose(0, 3, 1, 2).reshape(len(pixels[split]), -1)
+        both = np.stack([LABELS[split] + 9, LABELS[split]], axis=1).astype("uint8")
+        files[f"{split}.bin"] = np.concatenate([both, planes], axis=1).tobytes()
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return {"cifar-100-binary.tar.gz": archive.getvalue()}
+
+
+def prepare(name, folder, patch):
+    """`from_tfds(name)` with invented images on the server, else as it is."""
+    from tensorflow_datasets.core.download import download_manager, downloader
+    from tensorflow_datasets.image_classification import mnist
+
+    pixels = invented(known_images.KNOWN[name].shape)
+    files = {"mnist": files_of_mnist, "cifar100": files_of_cifar100}[name](pixels)
+
+    @contextlib.contextmanager
+    def serve(url, **kwargs):
+        content = files[url.rpartition("/")[2]]
+        yield types.SimpleNamespace(headers={}, url=url), [content]
+
+    manager = download_manager.DownloadManager
+    patch(downloader, "_open_url", serve)
+    patch(manager, "_register_or_validate_checksums", lambda *a, **k: None)
+    patch(images, "reach", lambda url: None)
+    patch(mnist, "_TRAIN_EXAMPLES", 20)
+    patch(mnist, "_TEST_EXAMPLES", 10)
+    loaded = images.from_tfds(name, folder)
+    for split, x, y in (
+        ("train", loaded.x_train, loaded.y_train),
+        ("test", loaded.x_test, loaded.y_test),
+    ):
+        order = np.argsort(x[:, 0, 0, 0])  # TFDS shuffles
+        np.testing.assert_array_equal(x[order], pixels[split])
+        np.testing.assert_array_equal(y[order], LABELS[split])
+    assert loaded.classes == len(loaded.class_names) == known_images.KNOWN[name].classes
+    assert loaded.class_names[3] == {"mnist": "3", "cifar100": "fine3"}[name]
+    assert "NOT" in loaded.notice  # these are not the originals
+    return loaded
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar100"])
+def test_what_tfds_has_prepared_is_read_without_the_network(name, tmp_path, monkeypatch):
+    with monkeypatch.context() as patches:
+        first = prepare(name, tmp_path, patches.setattr)
+    monkeypatch.setattr(images, "reach", lambda url: 1 / 0)
+    again = images.from_tfds(name, tmp_path)
+    assert (again.x_train == first.x_train).all() and (again.y_test == first.y_test).all()
+
+
+def test_tfds_prepares_and_reads_without_tensorflow(backend, tmp_path):
+    if backend == "tensorflow":
+        pytest.skip("the TensorFlow backend cannot do without TensorFlow")
+    code = f"""
+import pathlib, sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import test_images_tfds
+for name in ("mnist", "cifar100"):
+    test_images_tfds.prepare(name, pathlib.Path({str(tmp_path)!r}), setattr)
+"""
+    fresh_python(code, block=["tensorflow"])
+
+
+def test_tfrecords_that_were_prepared_before_are_read_by_tensorflow(tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow", reason="TFRecords need TensorFlow, which is not installed")
+    import tensorflow_datasets as tfds
+
+    builder = type(tfds.builder("mnist", data_dir=tmp_path))
+    write = builder.download_and_prepare
+    with monkeypatch.context() as patches:
+        patches.setattr(
+            builder,
+            "download_and_prepare",
+            lambda self, file_format, **k: write(self, file_format="tfrecord", **k),
+        )
+        prepare("mnist", tmp_path, patches.setattr)
+    assert list(tmp_path.glob("mnist/*/*.tfrecord*"))
+
+
+@pytest.mark.parametrize("network", ["refuses", "is silent"])
+def test_without_a_network_there_are_ways_out_at_once(tmp_path, monkeypatch, network):
+    def open_url(url, timeout):
+        if network == "refuses":
+            raise OSError("no route")
+        time.sleep(5)
+
+    monkeypatch.setattr(connection.OPENER, "open", open_url)
+    monkeypatch.setattr(connection, "SECONDS", 1)
+    start = time.perf_counter()
+    with pytest.raises(images.DownloadError) as error:
+        images.from_tfds("cifar10", tmp_path)
+    assert time.perf_counter() - start < 4
+    for way in ("--data_dir", str(tmp_path), "digits"):
+        assert way in str(error.value)
+
+
+def test_without_tfds_the_message_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match="pip install tensorflow-datasets; or give a file"):
+        images.load("mnist")
+
+
+def test_any_set_of_tfds_becomes_squares(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(),
+            "label": tfds.features.ClassLabel(names=["dark", "bright"]),
+        }
+    )
+
+    class Mixed(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(), "validation": self._generate_examples()}
+
+        def _generate_examples(self):
+            for i in range(4):
+                yield i, {"image": np.full((9, 6 + i, 3), 200 * (i % 2), "uint8"), "label": i % 2}
+
+    builder = Mixed(data_dir=tmp_path)
+    builder.download_and_prepare(file_format="array_record")
+    monkeypatch.setattr(tfds, "builder", lambda name, data_dir: builder)
+    loaded = images.load("mixed", side=5)
+    assert loaded.x_train.shape == loaded.x_test.shape == (4, 5, 5, 3)
+    assert (loaded.x_train[:, 2, 2, 0] == 200 * loaded.y_train).all()
+    assert loaded.name == "mixed" and loaded.class_names == ("dark", "bright")
+
+
+def test_a_name_that_tfds_does_not_know_is_an_error():
+    with pytest.raises(ValueError, match="(?s)tensorflow-datasets knows.*no_such_images"):
+        images.load("no_such_images", side=8)

@@ -1,0 +1,184 @@
+"""A SavedModel computes what the model computes, where neither zoo nor Keras is, or is not written.
+
+Tolerance 1e-5: float32 logits of order one, products summed in another order; measured 1e-7.
+"""
+
+import json
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from helpers.harness import fresh_python, slow_unless_tensorflow
+from zoo.applications import char_lm_export, char_lm_inference
+from zoo.datasets.text import Vocabulary
+from zoo.export import export, in_float32, serve
+
+SHAPES = {"its_own": (2, 3), "another": (5, 7)}  # batch, steps
+
+CONSUMER = """
+import json, os
+import numpy as np, tensorflow as tf
+
+folder = os.environ["FOLDER"]
+artifact = tf.saved_model.load(folder + "/artifact")
+words = dict(np.load(folder + "/words.npz"))
+found = {name: artifact.serve(words[name])["logits"] for name in words}
+
+parts, state = [], {name: tf.zeros((5, 300)) for name in ("h1", "c1", "h2", "c2")}
+for part in np.split(words["another"], [4], axis=1):
+    state = artifact.step({"words": part, **state})
+    parts.append(state.pop("logits"))
+found["in_two_steps"] = np.concatenate(parts, 1)
+
+step = artifact.signatures["step"]
+default = artifact.signatures["serving_default"](words=tf.constant(words["its_own"]))
+found["by_default"] = default["logits"]
+np.savez(folder + "/found.npz", **found)
+names = {"inputs": sorted(step.structured_input_signature[1])}
+print(json.dumps({**names, "outputs": sorted(step.structured_outputs)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """One export over an earlier artifact, and what a process without zoo and Keras gets of it."""
+    folder = tmp_path_factory.mktemp("export")
+    earlier = folder / "artifact" / "assets"
+    earlier.mkdir(parents=True)
+    (earlier / "stale.txt").write_text("of an earlier artifact")
+    (folder / "artifact" / "saved_model.pb").write_bytes(b"")
+
+    zoo.seed_everything(0)
+    vocabulary = Vocabulary.from_texts("the cat sat on the mat\nthe <unk> sät\n")
+    model = zoo.char_lm("small", vocabulary=vocabulary, batch_size=2, num_steps=3)
+    for weight in model.trainable_weights:
+        weight.assign(8 * weight)  # for logits of order one: those of a new model are 0.1
+    words = {
+        name: np.random.default_rng(0).integers(0, len(vocabulary), shape).astype("int32")
+        for name, shape in SHAPES.items()
+    }
+    np.savez(folder / "words.npz", **words)
+    deviation = char_lm_export.export(model, folder / "artifact", vocabulary)
+    told = fresh_python(CONSUMER, env={"FOLDER": str(folder)}, block=["zoo", "keras"]).stdout
+
+    by_characters = char_lm_inference.with_state(model, tabulate=False)
+    states = char_lm_inference.zero_state(by_characters, 5)
+    another = keras.ops.convert_to_tensor(words["another"])
+    expected = {
+        "its_own": model.predict_on_batch(words["its_own"]),
+        "another": by_characters.predict_on_batch([another, *states])[0],
+    }
+    return {
+        "folder": folder / "artifact",
+        "deviation": deviation,
+        "vocabulary": vocabulary,
+        "model": model,
+        "names": json.loads(told.splitlines()[-1]),
+        "found": dict(np.load(folder / "found.npz")),
+        "expected": expected,
+    }
+
+
+@pytest.fixture
+def tiny():
+    """A model of one weight, for what does not depend on the model."""
+    x = keras.Input((1,))
+    return keras.Model(x, keras.layers.Dense(1, use_bias=False)(x))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_served_logits_are_the_model_s_for_any_batch_and_length(exported, name):
+    expected = exported["expected"][name]
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(exported["found"][name], expected, rtol=0, atol=1e-5)
+
+
+def test_steps_that_hand_on_the_state_equal_the_text_served_at_once(exported):
+    found = exported["found"]
+    np.testing.assert_allclose(found["in_two_steps"], found["another"], rtol=0, atol=1e-5)
+
+
+def test_tensorflow_serving_finds_the_inputs_and_outputs_by_name(exported):
+    assert exported["names"]["inputs"] == ["c1", "c2", "h1", "h2", "words"]
+    assert exported["names"]["outputs"] == ["c1", "c2", "h1", "h2", "logits"]
+    np.testing.assert_array_equal(exported["found"]["by_default"], exported["found"]["its_own"])
+
+
+def test_an_export_returns_the_deviation_it_measured(exported):
+    assert 0 <= exported["deviation"] <= 1e-5
+
+
+def test_the_words_stand_beside_the_artifact_in_the_order_of_their_ids(exported):
+    text = (exported["folder"] / "assets.extra" / "labels.txt").read_text(encoding="utf-8")
+    assert tuple(text.split("\n")) == (*exported["vocabulary"].words, "")
+
+
+def test_both_endpoints_share_one_copy_of_the_weights_they_need(exported):
+    layers = [exported["model"].get_layer(name) for name in ("lstm1", "lstm2", "logits")]
+    weights = [weight for layer in layers for weight in layer.trainable_weights]
+    needed = sum(int(np.prod(weight.shape)) for weight in weights)
+    needed += 525 * len(exported["vocabulary"])  # a vector a word instead of the CNN
+    (data,) = exported["folder"].glob("variables/*.data-*")
+    assert data.stat().st_size == pytest.approx(4 * needed, rel=1e-3)
+
+
+def test_an_export_replaces_an_earlier_artifact_as_a_whole(exported):
+    assert not (exported["folder"] / "assets" / "stale.txt").exists()
+    left = {path.name for path in exported["folder"].parent.iterdir()}
+    assert left == {"artifact", "words.npz", "found.npz"}
+
+
+@slow_unless_tensorflow
+def test_a_failing_export_leaves_the_earlier_artifact(tiny, tmp_path):
+    earlier = tmp_path / "artifact" / "saved_model.pb"
+    earlier.parent.mkdir()
+    earlier.write_bytes(b"earlier")
+    tiny.set_weights([np.array([[np.nan]])])
+    with pytest.raises(RuntimeError, match="deviation of nan"):
+        export(tiny, tmp_path / "artifact")
+    assert list(tmp_path.rglob("*.*")) == [earlier]
+    assert earlier.read_bytes() == b"earlier"
+
+
+def test_a_folder_of_something_else_is_refused_and_kept(tiny, tmp_path):
+    precious = tmp_path / "thesis.tex"
+    precious.write_text("Once")
+    for path in (tmp_path, precious):
+        with pytest.raises(ValueError, match="`path` must be"):
+            export(tiny, path)
+    assert list(tmp_path.iterdir()) == [precious]
+
+
+def test_without_tensorflow_the_error_says_what_to_do(tiny, tmp_path, backend, monkeypatch):
+    if backend == "tensorflow":
+        pytest.skip("Keras itself runs on TensorFlow here")
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # Python's way to say: no such module
+    with pytest.raises(RuntimeError, match="pip install tensorflow"):
+        export(tiny, tmp_path / "artifact")
+    assert not list(tmp_path.iterdir())
+
+
+def test_endpoints_that_no_other_process_could_import_are_refused(tiny, tmp_path):
+    with pytest.raises(ValueError, match="top level of a module"):
+        export(tiny, tmp_path / "artifact", endpoints=lambda model: serve(model))
+
+
+def test_the_vocabulary_must_be_the_model_s(exported, tmp_path):
+    another = Vocabulary.from_texts("a rose\n")
+    with pytest.raises(ValueError, match="must be the one of the model"):
+        char_lm_export.export(exported["model"], tmp_path / "artifact", another)
+
+
+def test_a_model_trained_in_mixed_precision_is_served_in_float32():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        layer = keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)
+        model = keras.Sequential([keras.Input((1,)), layer])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    x = np.array([[1 + 2**-10]], "float32")  # bfloat16 has 7 bits after the binary point
+    assert float(model.predict_on_batch(x)[0, 0]) == 1
+    assert float(in_float32(model).predict_on_batch(x)[0, 0]) == 1 + 2**-10

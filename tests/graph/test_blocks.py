@@ -1,0 +1,161 @@
+"""Where blocks are, in the zoo's networks and in others."""
+
+import itertools
+
+import keras
+import pytest
+from keras import layers
+
+import zoo
+from zoo.graph.blocks import find_blocks
+from zoo.graph.calls import Graph
+
+
+def conv(x, name=None, channels=4, kernel=1, strides=1):
+    return layers.Conv2D(channels, kernel, strides, padding="same", name=name)(x)
+
+
+def small(make, shape=(8, 8, 4)):
+    """A model whose one sum `make` builds from the input."""
+    inputs = keras.Input(shape)
+    return keras.Model(inputs, make(inputs))
+
+
+@pytest.mark.parametrize(
+    "name, count, stages",
+    [
+        ("ResNet50", 16, [3, 4, 6, 3]),
+        ("ResNet50V2", 16, [2, 1, 3, 1, 5, 1, 3]),  # V2 halves in a stage's last block
+    ],
+)
+def test_keras_applications_have_the_papers_blocks(name, count, stages):
+    build = getattr(keras.applications, name)
+    blocks, missing = find_blocks(build(weights=None, input_shape=(64, 64, 3), classes=10))
+    assert len(blocks) == count and not missing
+    sizes = [len([*group]) for _, group in itertools.groupby(blocks, lambda block: block.stage)]
+    assert sizes == stages
+
+
+@pytest.mark.slow
+def test_resnet152v2_has_fifty():
+    model = keras.applications.ResNet152V2(weights=None, input_shape=(64, 64, 3), classes=10)
+    assert len(find_blocks(model)[0]) == 50
+
+
+def test_an_identity_shortcut_s_end_is_the_fork_itself():
+    model = small(lambda x: layers.Add(name="sum")([conv(conv(x)), x]))
+    (block,), missing = find_blocks(model)
+    assert block.x == block.source == Graph(model).inputs[0] and not missing
+    assert block.f != block.x and not block.changes_shape
+
+
+def test_a_projection_has_fewer_layers_with_weights_than_the_residual():
+    model = small(lambda x: layers.Add(name="sum")([conv(x, "project"), conv(conv(x), "branch")]))
+    (block,), _ = find_blocks(model)
+    made = {slot: call.name for call in Graph(model).calls for slot in call.outputs}
+    assert (made[block.x], made[block.f]) == ("project", "branch") and block.changes_shape
+
+
+def test_a_pooled_shortcut_is_one():
+    def make(x):
+        pooled = layers.MaxPooling2D(2, name="pool")(x)
+        return layers.Add(name="sum")([pooled, conv(x, "branch", strides=2)])
+
+    (block,), _ = find_blocks(small(make))
+    assert block.changes_shape and block.shape == (None, 4, 4, 4)
+
+
+def test_a_sum_written_with_a_plus_is_a_block():
+    (block,), _ = find_blocks(small(lambda x: x + conv(x)))
+    assert block.layer is None
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda x: layers.Add(name="sum")([conv(x), conv(x)]), "which is the shortcut"),
+        (lambda x: layers.Add(name="sum")([x, conv(x), conv(x)]), "it adds 3 tensors"),
+        (lambda x: layers.Add(name="sum")([x, x]), "it adds a tensor to itself"),
+    ],
+)
+def test_what_is_no_block_is_listed_with_the_reason(make, reason):
+    with pytest.raises(ValueError, match=reason):
+        find_blocks(small(make))
+
+
+def test_branches_of_two_inputs_are_no_block():
+    a, b = keras.Input((4,)), keras.Input((4,))
+    model = keras.Model([a, b], layers.Add(name="sum")([a, layers.Dense(4)(b)]))
+    with pytest.raises(ValueError, match="no common fork"):
+        find_blocks(model)
+
+
+def test_a_block_around_blocks_must_be_named():
+    def make(x):
+        inner = layers.Add(name="inner")([x, conv(x)])
+        return layers.Add(name="outer")([x, conv(inner)])
+
+    blocks, missing = find_blocks(small(make))
+    assert [block.name for block in blocks] == ["inner"]
+    assert missing[0][0] == "outer" and "name those that you mean" in missing[0][1]
+    assert [block.name for block in find_blocks(small(make), ["outer"])[0]] == ["outer"]
+    with pytest.raises(ValueError, match="no block of that name"):
+        find_blocks(small(make), ["another"])
+
+
+def test_each_use_of_a_shared_block_is_a_block():
+    names = [block.name for block in find_blocks(zoo.shared_resnet(44))[0]]
+    assert len(names) == 21 and names[5:7] == ["stage1_shared", "stage1_shared#1"]
+
+
+def test_zoo_blocks_know_their_stage():
+    blocks, _ = find_blocks(zoo.cifar_resnet(14))
+    assert [block.stage for block in blocks] == [1, 1, 2, 2, 3, 3]
+    assert [block.changes_shape for block in blocks] == [False, False, True, False, True, False]
+
+
+def test_a_scanned_stack_says_how_to_look_inside():
+    model = zoo.highway_mlp(10, 8, stacked=True)
+    with pytest.raises(ValueError, match="zoo.stacking"):
+        find_blocks(model)
+
+
+def test_a_network_without_blocks_is_an_error_that_explains():
+    with pytest.raises(ValueError, match="It has no sum at all"):
+        find_blocks(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
+
+
+def test_kerashub_s_resnets_have_blocks_inside_their_backbone():
+    keras_hub = pytest.importorskip("keras_hub")
+    backbone = keras_hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[3],
+        stackwise_num_filters=[64, 128],
+        stackwise_num_blocks=[2, 2],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(16, 16, 3),
+    )
+    blocks, missing = find_blocks(backbone)
+    assert not missing and len(blocks) == 4 and not blocks[1].changes_shape
+    classifier = keras.Sequential([backbone, layers.GlobalAveragePooling2D(), layers.Dense(3)])
+    inside, _ = find_blocks(classifier)
+    assert [block.shape for block in inside] == [block.shape for block in blocks]
+    assert all(block.name.startswith(f"{backbone.name}/") for block in inside)
+
+
+def test_a_sum_that_scales_a_block_stands_for_it():
+    def make(x):
+        inner = layers.Add(name="inner")([x, conv(x)])
+        return layers.Add(name="outer")([x, 0.5 * (inner - x)])
+
+    blocks, missing = find_blocks(small(make))
+    assert [block.name for block in blocks] == ["outer"] and not missing
+
+
+def test_each_repetition_of_an_unrolled_block_is_a_block():
+    blocks, missing = find_blocks(zoo.unroll(zoo.cifar_resnet(14), 3, scale=0.5))
+    assert len(blocks) == 6 + 3 and not missing
+    assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
+    assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]
+    assert [block.stage for block in blocks] == [1, 1, 2, 2] + 5 * [3]

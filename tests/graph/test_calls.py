@@ -1,0 +1,118 @@
+"""A model as a list of calls, and the same layers in a new graph."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers import reference
+from zoo.graph.calls import Graph
+from zoo.graph.tracing import rewire, trace
+
+
+def nested_model():
+    """A nested model, called twice, around a shared layer."""
+    inner_input = keras.Input((4,), name="inner_input")
+    shared = keras.layers.Dense(4, activation="tanh", name="shared")
+    inner = keras.Model(inner_input, shared(shared(inner_input)), name="inner")
+    inputs = keras.Input((4,), name="outer_input")
+    x = inner(inner(inputs))
+    x = keras.layers.BatchNormalization(name="norm")(x + inputs)
+    return keras.Model(inputs, keras.layers.Dropout(0.5, name="dropout")(x), name="outer")
+
+
+def outputs_of(model, x):
+    graph = Graph(model)
+    values = graph.run(graph.start(x))
+    return [ops.convert_to_numpy(values[slot]) for slot in graph.outputs]
+
+
+def test_a_graph_runs_to_the_bits_that_the_model_gives():
+    model = reference.random_weights(nested_model())
+    x = reference.images(5, 4)
+    assert np.array_equal(outputs_of(model, x)[0], ops.convert_to_numpy(model(x, training=False)))
+
+
+def test_nested_models_are_flat_and_each_call_of_a_shared_layer_has_a_name():
+    names = [call.name for call in Graph(nested_model()).calls]
+    inner = ["inner/shared", "inner/shared#1", "inner/shared#2", "inner/shared#3"]
+    assert names[:4] == inner and names[5:] == ["norm", "dropout"]
+
+
+def test_running_a_graph_forgets_what_no_later_call_reads():
+    graph = Graph(nested_model())
+    assert {*graph.run(graph.start(reference.images(1, 4)))} == {*graph.outputs}
+
+
+def test_a_sequential_model_is_a_graph_once_it_is_built():
+    model = keras.Sequential([keras.layers.Dense(2, name="only")])
+    with pytest.raises(ValueError, match="Sequential one that is built"):
+        Graph(model)
+    model.build((None, 3))
+    assert [call.name for call in Graph(model).calls] == ["only"]
+
+
+def test_several_inputs_come_by_name_or_in_order():
+    a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+    model = keras.Model({"a": a, "b": b}, {"difference": a - b})
+    one, two = np.ones((1, 2), "float32"), np.full((1, 2), 3.0, "float32")
+    assert outputs_of(model, {"b": two, "a": one})[0].tolist() == [[-2.0, -2.0]]
+    copy = rewire(model, lambda call, *args: call.layer(*args))
+    found = copy({"b": two, "a": one})
+    assert ops.convert_to_numpy(found["difference"]).tolist() == [[-2.0, -2.0]]
+
+
+def test_a_subclassed_model_has_no_graph():
+    class Opaque(keras.Model):
+        def call(self, x):
+            return x
+
+    with pytest.raises(ValueError, match="Rewrite a subclassed model"):
+        Graph(Opaque())
+
+
+def test_a_rewired_model_shares_weights_and_leaves_the_old_one_as_it_was():
+    model = reference.random_weights(nested_model())
+    x = reference.images(3, 4)
+    before = ops.convert_to_numpy(model(x))
+    same = rewire(model, lambda call, *args, **kwargs: call.layer(*args, **kwargs))
+    assert np.array_equal(ops.convert_to_numpy(same(x)), before)
+
+    def skip_norm(call, *args, **kwargs):
+        return args[0] if "norm" in call.name else call.layer(*args, **kwargs)
+
+    without = rewire(model, skip_norm)
+    assert {id(v) for v in without.variables} < {id(v) for v in model.variables}
+    assert np.array_equal(ops.convert_to_numpy(model(x)), before)
+
+
+@pytest.mark.parametrize("variant", zoo.FORMS)
+def test_a_trace_has_the_model_s_bits_and_the_papers_letters(variant):
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(4, name="stem")(inputs)
+    for i in range(2):
+        x = zoo.HighwayDense(variant=variant, name=f"block{i}")(x)
+    model = reference.random_weights(keras.Model(inputs, x))
+    x = reference.images(3, 4)
+    found = trace(model)(x)
+    assert np.array_equal(*map(ops.convert_to_numpy, (found["outputs"], model(x))))
+    for name, part in found["blocks"].items():
+        one = {k: np.asarray(ops.convert_to_numpy(v), "float64") for k, v in part.items()}
+        t, c = one.get("t", 0), one.get("c", 0)
+        gates = {"T": t, "C": c, "1": 1, "0": 0, "t": 1 - t}
+        form = reference.TC[variant]
+        y = one["h"] * gates[form[0]] + one["x"] * gates[form[1]]
+        np.testing.assert_allclose(one["y"], y, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(one["f"], y - one["x"], atol=1e-6, err_msg=name)
+
+
+def test_a_trace_of_sums_has_both_branches():
+    inputs = keras.Input((3,))
+    branch = keras.layers.Dense(3, name="branch")
+    model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, branch(inputs)]))
+    x = reference.images(2, 3)
+    part = {k: ops.convert_to_numpy(v) for k, v in trace(model)(x)["blocks"]["sum"].items()}
+    assert np.array_equal(part["x"], x)
+    assert np.array_equal(part["f"], ops.convert_to_numpy(branch(x)))
+    assert np.array_equal(part["y"], part["x"] + part["f"])

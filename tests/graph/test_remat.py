@@ -1,0 +1,229 @@
+"""Recomputed activations and accumulated gradients give the numbers of a plain step."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers.gradients import assert_close, gradients
+from helpers.harness import output_of, slow_elsewhere, start_recipe
+from zoo.callbacks.checkpoint import Resume
+from zoo.datasets.batches import Batches, Epochs, MicroBatches
+from zoo.layers.residual_block import Branch
+from zoo.optimizers import CaffeSGD, accumulating
+
+
+class Dropping(zoo.HighwayDense):
+    """A highway layer that drops half of H."""
+
+    def branch(self, name, bias):
+        drop = [layers.Dropout(0.5, seed=3)] if name == "transform" else []
+        return Branch([super().branch(name, bias), *drop], name=name)
+
+
+def dense(x):
+    for i in range(3):
+        x = Dropping(name=f"block{i}")(x)
+    return x
+
+
+def convolutions(x):
+    x = layers.Reshape((4, 4, 2))(x)
+    x = zoo.HighwayConv2D(variant="full", name="conv")(x)
+    x = zoo.ResidualBlock(4, 2, variant="coupled", name="opens")(x)
+    block = zoo.ResidualBlock(4, uses=2, name="twice")
+    return layers.Flatten()(block(block(x, use=0), use=1))
+
+
+def stack(x):
+    return zoo.HighwayDenseStack(5, variant="full")(x)
+
+
+NETWORKS = {"dense": dense, "convolutions": convolutions, "stack": stack}
+
+
+def made(name, remat):
+    zoo.seed_everything(0)
+    inputs = keras.Input((32,))
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(NETWORKS[name](inputs)))
+    return zoo.remat(model) if remat else model
+
+
+def data(count=24):
+    x = np.random.default_rng(0).normal(size=(count, 32)).astype("float32")
+    return x, np.arange(count) % 3
+
+
+def state(model):
+    return [ops.convert_to_numpy(v) for v in (*model.variables, *model.optimizer.variables)]
+
+
+SLOW = pytest.param("convolutions", marks=slow_elsewhere)
+
+
+@pytest.mark.parametrize("name", ["dense", SLOW, "stack"])
+def test_recomputed_blocks_train_as_kept_ones_do(name):
+    # All variables: weights, averages of normalisations (moved once a step), seeds of dropout.
+    found = []
+    for remat in (False, True):
+        model = made(name, remat)
+        model.compile(CaffeSGD(0.05), "sparse_categorical_crossentropy")
+        history = model.fit(*data(), 8, 2, verbose=0, shuffle=False).history
+        found.append([np.array(history["loss"]), *state(model)])
+    assert_close(found[1], found[0], 1e-6)  # measured: the same bits, but under XLA on TensorFlow
+    assert not any(np.isnan(v).any() for v in found[0])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_through_recomputed_blocks_are_those_through_kept_ones(name):
+    found, x = [], data(4)[0]
+    for remat in (False, True):
+        model = made(name, remat)
+
+        def loss(x, model=model):
+            return ops.sum(ops.square(model(x, training=False)))
+
+        found.append(gradients(loss, [x], model.trainable_variables))
+    assert_close(found[1], found[0], 1e-6)
+    assert all(gradient.any() for gradient in found[1])
+
+
+@slow_elsewhere
+def test_a_recomputed_block_is_traced_saved_and_rewired_as_before(tmp_path):
+    model, x = made("convolutions", True), data(4)[0]
+    y = ops.convert_to_numpy(model(x))
+    assert {*zoo.trace(model).output["blocks"]} == {"conv", "opens", "twice", "twice#1"}
+    assert zoo.lesion(model, "conv")(x).shape == (4, 3)
+    model.save(tmp_path / "model.keras")
+    assert_close(keras.models.load_model(tmp_path / "model.keras")(x), y, 1e-6)
+
+
+def test_a_block_to_recompute_has_to_be_there():
+    with pytest.raises(ValueError, match="called \\['block9'\\]; there are \\['block0'"):
+        zoo.remat(made("dense", False), ["block9"])
+    with pytest.raises(ValueError, match="which has none; there are"):
+        zoo.remat(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
+
+
+PARTS, BATCH = 3, 12
+
+
+def test_accumulated_updates_are_those_of_the_whole_batch_worked_out():
+    # y = x w, loss |x w - y|^2 / n: the gradient is 2 x' (x w - y) / n. Clipped to a norm of 1,
+    # with momentum 0.9 and a rate that drops after two updates, which are six pieces.
+    random = np.random.default_rng(0)
+    x, y = (random.normal(size=(4 * BATCH, n)).astype("float32") for n in (5, 1))
+    w, step = np.full((5, 1), 0.1), 0.0
+    for i, rate in enumerate((0.5, 0.5, 0.5, 0.125)):
+        xs, ys = (v[i * BATCH : (i + 1) * BATCH].astype("float64") for v in (x, y))
+        gradient = 2 * xs.T @ (xs @ w - ys) / BATCH
+        gradient /= max(1.0, np.linalg.norm(gradient))
+        step = 0.9 * step - rate * gradient
+        w = w + step
+    start = keras.initializers.Constant(0.1)
+    single = layers.Dense(1, use_bias=False, kernel_initializer=start)
+    model = keras.Sequential([keras.Input((5,)), single])
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.5, 0.125])
+    optimizer = keras.optimizers.SGD(schedule, 0.9, global_clipnorm=1.0)
+    model.compile(accumulating(optimizer, PARTS), "mse")
+    pieces = MicroBatches(Batches(x, y, BATCH, shuffle=False), PARTS)
+    model.fit(pieces, verbose=0, shuffle=False)
+    assert_close(model.get_weights()[0], w, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["stack", "dense"])
+def test_a_highway_network_learns_the_same_in_pieces(name, monkeypatch):
+    monkeypatch.setattr(layers.Dropout, "call", lambda self, x, training=False: x)
+    found, (x, y) = [], data(2 * BATCH)
+    for parts in (1, PARTS):
+        model = made(name, remat=parts > 1)
+        optimizer = accumulating(CaffeSGD(0.05, last_decay=0.1), parts)
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+        batches = MicroBatches(Batches(x, y, BATCH, augment=jitter), parts)
+        model.fit(
+            batches, epochs=2, verbose=0, shuffle=False, callbacks=[Epochs(batches)]
+        )  # both see the same jitter
+        found.append(model.get_weights())
+    assert_close(found[1], found[0], 1e-6)
+
+
+def jitter(x, generator):
+    return x + generator.normal(size=x.shape).astype("float32") / 10
+
+
+def test_pieces_are_the_whole_batch_s_own_and_must_be_equal():
+    x = np.arange(20.0)
+    whole = Batches(x, x, 8, augment=lambda x, generator: x + generator.random(), seed=2)
+    for parts in (1, 2, 8):
+        pieces = MicroBatches(whole, parts)
+        pieces.set_epoch(3)
+        joined = [np.concatenate([pieces[i * parts + j][0] for j in range(parts)]) for i in (0, 1)]
+        np.testing.assert_equal(joined, [whole[0][0], whole[1][0]])
+        assert len(pieces) == 3 * parts
+    with pytest.raises(ValueError, match="parts=8, a batch of 4"):
+        pieces[16]
+    with pytest.raises(ValueError, match="positive integer"):
+        MicroBatches(whole, 0)
+    with pytest.raises(ValueError, match="does not accumulate"):
+        accumulating(accumulating(CaffeSGD(), 2), 2)
+
+
+@slow_elsewhere
+def test_a_training_resumed_in_the_middle_of_an_update_ends_with_the_same_bits(tmp_path):
+    def fit(epochs, path):  # three batches an epoch, two an update
+        model = made("dense", remat=True)
+        optimizer = accumulating(CaffeSGD(0.05), 2)
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+        resume = Resume(tmp_path / path)
+        model.fit(*data(), 8, epochs, verbose=0, shuffle=False, callbacks=[resume])
+        return model
+
+    whole = fit(4, "whole.npz")
+    half = fit(1, "parts.npz")
+    assert any(v.path.endswith("accumulator") for v in half.optimizer.variables)
+    assert np.concatenate([np.ravel(a) for a in accumulators(half)]).any()
+    np.testing.assert_equal(state(fit(4, "parts.npz")), state(whole))
+
+
+def accumulators(model):
+    found = [v for v in model.optimizer.variables if "accumulator" in v.path]
+    return [ops.convert_to_numpy(v) for v in found]
+
+
+def images(path):
+    random, arrays = np.random.default_rng(0), {}
+    for split, count in (("train", 200), ("test", 20)):
+        arrays[f"x_{split}"] = random.integers(0, 255, (count, 14, 14, 1)).astype("uint8")
+        arrays[f"y_{split}"] = np.arange(count) % 2
+    np.savez(path, **arrays)
+    return f"--data_dir={path}"
+
+
+@slow_elsewhere
+def test_a_recipe_with_pieces_and_recomputation_ends_where_the_plain_one_does(tmp_path):
+    options = images(tmp_path / "images.npz"), "--data=other", "--budget=smoke", "--export=false"
+    options = *options, "--depth=6", "--epochs=2", f"--runs={tmp_path / 'runs'}"
+    plain, saving = (
+        start_recipe("mnist_1000_layers.py", *options, f"--results={tmp_path / name}", *more)
+        for name, more in (("plain", ()), ("saving", ("--accumulate=4", "--remat")))
+    )
+    output_of(plain)
+    output_of(saving)
+    assert len([*(tmp_path / "runs").iterdir()]) == 2
+    rows = [json.loads((tmp_path / name).read_text()) for name in ("plain", "saving")]
+    losses = [row["training_loss_by_epoch"] for row in rows]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=2e-5)  # printed to 1e-5
+    assert rows[0]["departures"] == rows[1]["departures"]  # nothing is normalised
+    refused = start_recipe("mnist_1000_layers.py", *options, "--accumulate=3")
+    assert "must divide the batch of 100" in output_of(refused, returncode=1)
+
+
+@pytest.mark.slow
+def test_recomputation_is_measured_to_take_less_memory(tmp_path):
+    options = "--networks=stack1000", "--batch=256", "--steps=1", "--ways=remat"
+    output_of(start_recipe("benchmark.py", "memory", *options, f"--results={tmp_path / 'lines'}"))
+    ratios = json.loads((tmp_path / "lines").read_text())["ratios"]
+    assert ratios["plain"] == 1 and ratios["remat"] < 0.6

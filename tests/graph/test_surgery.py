@@ -1,0 +1,248 @@
+"""Lesions, shuffles, exits, unrolling and pruning: the same layers in another order."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+from zoo.graph.surgery import cost, orders
+
+
+def residual_model(variant="residual"):
+    """A stem, three highway layers, a classifier."""
+    inputs = keras.Input((4,))
+    x = layers.Dense(4, name="stem")(inputs)
+    for i in range(3):
+        x = zoo.HighwayDense(variant=variant, name=f"block{i}")(x)
+    return reference.random_weights(keras.Model(inputs, layers.Dense(2, name="top")(x)))
+
+
+def image_model():
+    """Sums: a projection that halves the image, then two identity blocks with a ReLU behind."""
+    inputs = keras.Input((4, 4, 2))
+    branch = layers.Conv2D(3, 3, 2, padding="same", name="f0")(inputs)
+    x = layers.Add(name="sum0")(
+        [layers.Conv2D(3, 1, 2, name="project")(inputs), layers.Conv2D(3, 1, name="f0b")(branch)]
+    )
+    for i in (1, 2):
+        x = layers.ReLU(name=f"relu{i - 1}")(x)
+        x = layers.Add(name=f"sum{i}")([x, layers.Conv2D(3, 3, padding="same", name=f"f{i}")(x)])
+    x = layers.GlobalAveragePooling2D()(layers.ReLU(name="relu2")(x))
+    return reference.random_weights(keras.Model(inputs, layers.Dense(2, name="top")(x)))
+
+
+def layer(model, name, x):
+    return ops.convert_to_numpy(model.get_layer(name)(x))
+
+
+def outputs(model, x):
+    return ops.convert_to_numpy(model(x))
+
+
+X = reference.images(3, 4)
+
+
+def test_a_lesioned_block_returns_what_it_carries():
+    model = residual_model()
+    x = layer(model, "block2", layer(model, "block0", layer(model, "stem", X)))
+    found = outputs(zoo.lesion(model, "block1"), X)
+    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("variant", zoo.FORMS)
+def test_a_closed_gate_carries_what_the_form_says(variant):
+    model = residual_model(variant)
+    x = layer(model, "stem", X)
+    block = model.get_layer("block0")
+    if "c" in block.form.gates:
+        x = x * ops.convert_to_numpy(block.carry_gate(x))
+    x = layer(model, "block2", layer(model, "block1", x))
+    found = outputs(zoo.lesion(model, "block0", mode="closed"), X)
+    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_lesioned_transition_keeps_its_projection():
+    model, x = image_model(), reference.images(2, 4, 4, 2)
+    y = layer(model, "relu0", layer(model, "project", x))
+    for i in (1, 2):
+        y = layer(model, f"relu{i}", y + layer(model, f"f{i}", y))
+    y = layer(model, "top", y.mean((1, 2)))
+    np.testing.assert_allclose(outputs(zoo.lesion(model, "sum0"), x), y, rtol=1e-5, atol=1e-6)
+    block = zoo.ResidualBlock(3, strides=2, name="block")
+    images = keras.Input((4, 4, 2))
+    gated = reference.random_weights(keras.Model(images, block(images)))
+    found = outputs(zoo.lesion(gated, "block"), x)
+    assert np.array_equal(found, ops.convert_to_numpy(block.shortcut(x)))
+
+
+def test_a_lesioned_simplified_block_still_rectifies():
+    images = keras.Input((4, 4, 2))
+    model = keras.Model(images, zoo.SimplifiedResidual(2, name="block")(images))
+    x = reference.images(2, 4, 4, 2)
+    assert np.array_equal(outputs(zoo.lesion(model, "block"), x), np.maximum(x, 0))
+
+
+def test_shuffled_blocks_work_at_each_other_s_places():
+    model = residual_model()
+    x = layer(model, "stem", X)
+    for name in ("block2", "block1", "block0"):
+        x = layer(model, name, x)
+    found = outputs(zoo.shuffle(model, {"block0": "block2", "block2": "block0"}), X)
+    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-6)
+
+
+def test_sums_can_be_shuffled_too():
+    model, x = image_model(), reference.images(2, 4, 4, 2)
+    y = layer(
+        model, "relu0", layer(model, "project", x) + layer(model, "f0b", layer(model, "f0", x))
+    )
+    for branch, relu in (("f2", "relu1"), ("f1", "relu2")):
+        y = layer(model, relu, y + layer(model, branch, y))
+    found = outputs(zoo.shuffle(model, {"sum1": "sum2", "sum2": "sum1"}), x)
+    np.testing.assert_allclose(found, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="neither moved nor repeated"):
+        zoo.shuffle(model, {"sum0": "sum1", "sum1": "sum0"})
+
+
+def test_an_early_exit_is_a_lesion_of_all_later_blocks():
+    model = residual_model()
+    exits, lesioned = zoo.early_exit(model, "block0"), zoo.lesion(model, "block1", "block2")
+    assert np.array_equal(outputs(exits, X), outputs(lesioned, X))
+
+
+def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
+    model = residual_model()
+    x = X
+    for name in ("stem", "block0", "block1", "block2"):
+        x = layer(model, name, x)
+    for _ in range(2):
+        x = x + 0.25 * (layer(model, "block2", x) - x)
+    found = outputs(zoo.unroll(model, 2, scale=0.25), X)
+    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-5, atol=1e-6)
+    assert np.array_equal(outputs(zoo.unroll(model, 0), X), outputs(model, X))
+
+
+@pytest.mark.parametrize("make, blocks", [(residual_model, ["block1"]), (image_model, ["sum1"])])
+def test_a_pruned_model_is_smaller_and_equals_the_lesioned_one(make, blocks, tmp_path):
+    model = make()
+    x = reference.images(3, *model.input_shape[1:])
+    pruned = zoo.prune_blocks(model, blocks)
+    expected = outputs(zoo.lesion(model, *blocks), x)
+    assert np.array_equal(outputs(pruned, x), expected)
+    assert cost(pruned)["parameters"] < cost(model)["parameters"]
+    assert cost(pruned)["operations"] < cost(model)["operations"]
+    assert not {id(v) for v in pruned.variables} & {id(v) for v in model.variables}
+    pruned.save(tmp_path / "pruned.keras")
+    assert np.array_equal(outputs(keras.models.load_model(tmp_path / "pruned.keras"), x), expected)
+    pruned.compile("sgd", "mse")
+    pruned.fit(x, expected, verbose=0)  # its weights are its own
+    assert np.array_equal(outputs(zoo.lesion(model, *blocks), x), expected)
+
+
+def test_transitions_can_be_left_out_together_pruned_saved_and_loaded(tmp_path):
+    inputs = keras.Input((8, 8, 2))
+    x = zoo.ResidualBlock(3, strides=2, variant="full", name="block0")(inputs)
+    x = zoo.ResidualBlock(4, strides=2, variant="full", name="block1")(x)
+    model = reference.random_weights(keras.Model(inputs, x))
+    images = reference.images(2, 8, 8, 2)
+    carried = images
+    for name in ("block0", "block1"):
+        carried = model.get_layer(name).shortcut(carried)
+    pruned = zoo.prune_blocks(model, ["block0", "block1"])
+    assert np.array_equal(outputs(pruned, images), ops.convert_to_numpy(carried))
+    pruned.save(tmp_path / "pruned.keras")
+    loaded = keras.models.load_model(tmp_path / "pruned.keras")
+    assert np.array_equal(outputs(loaded, images), outputs(pruned, images))
+    closed = zoo.lesion(model, "block0", "block1", mode="closed")
+    assert closed.output_shape == model.output_shape
+
+
+def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
+    inputs = keras.Input((4, 4, 2))
+    shared = zoo.ResidualBlock(2, uses=2, variant="full", name="shared")
+    model = keras.Model(inputs, shared(shared(inputs, use=0), use=1))
+    reference.random_weights(model)
+    x = reference.images(2, 4, 4, 2)
+    first = shared(x, use=0)
+    expected = first * shared.carry_gate(first, use=1)
+    found = outputs(zoo.lesion(model, "shared#1", mode="closed"), x)
+    np.testing.assert_allclose(found, ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_what_follows_a_sum_follows_each_repetition_too():
+    model, x = image_model(), reference.images(2, 4, 4, 2)
+    f = layer(model, "f0b", layer(model, "f0", x))
+    y = layer(model, "relu0", layer(model, "project", x) + f)
+    y = layer(model, "relu1", y + layer(model, "f1", y))
+    y = y + layer(model, "f2", y)
+    y = layer(model, "relu1", y)  # what lies before the block
+    y = layer(model, "relu2", y + 0.5 * layer(model, "f2", y))
+    found = outputs(zoo.unroll(model, 1, scale=0.5), x)
+    np.testing.assert_allclose(found, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
+
+
+def test_a_block_around_blocks_is_operated_on_by_name():
+    inputs = keras.Input((4,))
+    inner = layers.Add(name="inner")([inputs, layers.Dense(4, name="f")(inputs)])
+    outer = layers.Add(name="outer")([inputs, layers.Dense(4, name="g")(inner)])
+    model = keras.Model(inputs, outer)
+    assert np.array_equal(outputs(zoo.lesion(model, "outer", blocks=["outer"]), X), X)
+    with pytest.raises(ValueError, match="Name blocks of one chain"):
+        zoo.lesion(model, "outer")
+
+
+def test_a_plain_block_that_changes_the_shape_cannot_be_left_out():
+    with pytest.raises(ValueError, match="nothing to carry: stage2_block00"):
+        zoo.lesion(zoo.cifar_resnet(8, variant="plain"), "stage2_block00")
+
+
+def test_operating_leaves_the_model_as_it_was():
+    model = residual_model()
+    before, names = outputs(model, X), [one.name for one in model.layers]
+    for changed in (
+        zoo.lesion(model, "block1"),
+        zoo.unroll(model, 3),
+        zoo.early_exit(model, "block0"),
+    ):
+        outputs(changed, X)
+    assert np.array_equal(outputs(model, X), before)
+    assert [one.name for one in model.layers] == names
+
+
+def test_operations_are_counted_by_hand():
+    found = cost(image_model())
+    f = 4 * (3 * 3 * 2 * 3) + 4 * (2 * 3) + 4 * (3 * 3)  # positions x kernel of f0, project, f0b
+    assert found["operations"] == f + 2 * 4 * (9 * 3 * 3) + 3 * 2
+
+
+@pytest.mark.parametrize(
+    "operate, message",
+    [
+        (lambda m: zoo.lesion(m, "block9"), "block9"),
+        (lambda m: zoo.lesion(m, "block0", mode="open"), "mode='open'"),
+        (lambda m: zoo.shuffle(m, {"block0": "block1"}), "permutation"),
+        (lambda m: zoo.unroll(m, -1), "times=-1"),
+        (lambda m: zoo.prune_blocks(m, []), "at least one block"),
+    ],
+)
+def test_bad_operations_say_what_to_do(operate, message):
+    with pytest.raises(ValueError, match=message):
+        operate(residual_model())
+
+
+def test_what_passes_by_a_block_is_refused():
+    inputs = keras.Input((4,))
+    x = zoo.HighwayDense(name="block0")(inputs)
+    y = zoo.HighwayDense(name="block1")(x)
+    model = keras.Model(inputs, layers.Concatenate(name="by")([x, y]))
+    with pytest.raises(ValueError, match="by .behind the last block. reads what passes by"):
+        zoo.lesion(model, "block0")
+
+
+def test_kendall_s_tau_of_an_order():
+    order, tau = orders(["a", "b", "c"], 0, np.random.default_rng(0))
+    assert tau == 1.0 and order == {"a": "a", "b": "b", "c": "c"}
+    order, tau = orders(["a", "b"], 1, np.random.default_rng(0))
+    assert tau == -1.0 and order == {"a": "b", "b": "a"}

@@ -1,0 +1,138 @@
+"""What several test files need: Keras's own layer checks, new processes, local data."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import warnings
+
+import keras
+import pytest
+from keras.src import testing  # not public: the one place that would follow a change of Keras
+
+from helpers.forked import Forked
+
+ROOT = pathlib.Path(__file__).parents[2]
+CORPORA = ROOT.parent / "shared" / "data"
+
+# Of tests that take long and hardly depend on the backend: unmarked on the fastest, torch.
+slow_elsewhere = pytest.mark.skipif(False, reason="")
+if keras.backend.backend() != "torch":
+    slow_elsewhere = pytest.mark.slow
+
+# Of tests of what only TensorFlow does, in a process of its own for the other backends.
+slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
+if keras.backend.backend() != "tensorflow":
+    slow_unless_tensorflow = pytest.mark.slow
+
+# Of tests in which no backend has a part: they run once.
+without_backend = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="no backend has a part in it: runs with torch"
+)
+
+# Hides modules as if they were not installed: the import fails and `find_spec` gives None.
+HIDE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if not any(name == b or name.startswith(b + ".") for b in {block}):
+            return PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Hiding if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+class _KerasCase(testing.TestCase):
+    def runTest(self):
+        """`unittest` asks for a method to make an instance."""
+
+
+def run_layer_test(layer_class, init_kwargs, **expectations):
+    """Keras's own checks of a layer, as a plain function.
+
+    Config round trip, exact counts after `build`, a symbolic and an eager call, one `fit` step
+    and, except on the torch CPU, `mixed_float16`.
+
+    Args:
+        layer_class: The class to test.
+        init_kwargs: Its constructor arguments, as a dictionary.
+        **expectations: Of Keras's `TestCase.run_layer_test`: `input_shape` or `input_data`,
+            `expected_output_shape`, `expected_num_trainable_weights` and so on.
+    """
+    case = _KerasCase()
+    case.setUp()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`shuffle=True` was passed")  # Keras's own fit step
+            case.run_layer_test(layer_class, init_kwargs, **expectations)
+    finally:
+        case.doCleanups()
+
+
+def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
+    """Runs `code` in a new process of this interpreter, from the repository root.
+
+    Args:
+        code: Python source.
+        backend: Keras backend of the new process; this process's when `None`.
+        env: Environment variables to add.
+        block: Modules that the new process shall not find, such as `["tensorflow"]`.
+        timeout: In seconds.
+
+    Returns:
+        The `subprocess.CompletedProcess`, its output as text.
+
+    Raises:
+        AssertionError: if the process fails; the message holds what it printed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE.format(block=list(block)) + code],
+        env={**os.environ, "KERAS_BACKEND": backend or keras.backend.backend(), **(env or {})},
+        cwd=ROOT,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"rc {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def start_recipe(script, *arguments, **environment):
+    """A recipe in a process of its own, on this process's backend: like a `subprocess.Popen`."""
+    return _start(str(ROOT / "recipes" / script), *arguments, **environment)
+
+
+def start_module(name, *arguments, **environment):
+    """`python -m name` in a process of its own, on this process's backend."""
+    return _start("-m", name, *arguments, **environment)
+
+
+def _start(*words, **environment):
+    if not environment:
+        return Forked(*words)
+    environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}  # read at import
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def output_of(process, returncode=0):
+    """What the process has printed when it has ended, as it must, with `returncode`."""
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == returncode, output
+    return output
+
+
+def shared_data(name):
+    """The path of `name` in the local data folder; skips the test where there is none."""
+    path = CORPORA / name
+    if not path.exists():
+        pytest.skip(f"needs {path}, which is not part of the repository")
+    return path

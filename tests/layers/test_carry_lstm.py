@@ -1,0 +1,228 @@
+"""CarryLSTM reads consecutive chunks as one text: in `fit`, `evaluate` and `predict`."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.gradients import assert_close, gradients, numpy_of
+from helpers.harness import run_layer_test
+from zoo.layers.carry_lstm import ExplicitState
+
+BATCH, STEPS, FEATURES, UNITS, CHUNKS = 2, 4, 3, 5, 3
+
+
+def texts(seed=0, chunks=CHUNKS, batch=BATCH):
+    """The same streams whole, `(batch, chunks * steps, features)`, and cut, chunk after chunk."""
+    rng = np.random.default_rng(seed)
+    whole = rng.normal(size=(batch, chunks * STEPS, FEATURES)).astype("float32")
+    return whole, np.concatenate(np.split(whole, chunks, axis=1))
+
+
+def model(rate=0.0, batch=BATCH, steps=STEPS):
+    x = keras.Input(batch_shape=(batch, steps, FEATURES))
+    model = keras.Model(x, zoo.CarryLSTM(UNITS, bias_initializer="normal", name="lstm")(x))
+    model.compile(keras.optimizers.SGD(rate), loss="mse")
+    return model
+
+
+def states(model):
+    lstm = model.get_layer("lstm")
+    return numpy_of((lstm.h, lstm.c))
+
+
+def unchunked(model, whole):
+    """Outputs and last states of keras.layers.LSTM over the whole text, from zero."""
+    reference = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
+    reference.build((None, None, FEATURES))
+    lstm = model.get_layer("lstm")
+    reference.set_weights([lstm.kernel, lstm.recurrent_kernel, lstm.bias])
+    return [ops.convert_to_numpy(v) for v in reference(whole)]
+
+
+# float32, 12 steps, values below 1, in every comparison with the unchunked pass
+ATOL = 1e-6
+
+
+def test_a_carry_lstm_is_a_keras_layer():
+    run_layer_test(
+        zoo.CarryLSTM,
+        {"units": UNITS, "bias_initializer": "ones"},
+        input_shape=(BATCH, STEPS, FEATURES),
+        expected_output_shape=(BATCH, STEPS, UNITS),
+        expected_num_trainable_weights=3,
+        expected_num_non_trainable_weights=2,  # h and c
+        expected_num_seed_generators=0,
+        expected_num_losses=0,
+    )
+
+
+def test_predict_reads_consecutive_chunks_as_one_text():
+    whole, chunks = texts()
+    m = model()
+    y, h, c = unchunked(m, whole)
+    found = m.predict(chunks, batch_size=BATCH, verbose=0)
+    assert_close(found, np.concatenate(np.split(y, CHUNKS, axis=1)), ATOL)
+    assert_close(states(m), [h, c], ATOL)
+
+
+def test_fit_and_evaluate_read_consecutive_chunks_as_one_text():
+    whole, chunks = texts()
+    targets, cut_targets = (t[..., :1] for t in texts(seed=1))
+    for run in ("fit", "evaluate"):
+        m = model()  # learning rate 0: `fit` does all but move the weights
+        y, h, c = unchunked(m, whole)
+        options = {"batch_size": BATCH, "verbose": 0}
+        if run == "fit":
+            history = m.fit(chunks, cut_targets, shuffle=False, **options)
+            loss = history.history["loss"][0]
+        else:
+            loss = m.evaluate(chunks, cut_targets, **options)
+        np.testing.assert_allclose(loss, np.mean((y - targets) ** 2), rtol=1e-5)  # a float32 mean
+        assert_close(states(m), [h, c], ATOL)
+
+
+def test_the_state_is_carried_from_epoch_to_epoch():
+    whole, chunks = texts()
+    m = model()
+    m.fit(chunks, chunks[..., :1], batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    assert_close(states(m), unchunked(m, np.concatenate([whole, whole], axis=1))[1:], ATOL)
+
+
+def test_gradients_stop_at_the_carried_state():
+    first, second = np.split(texts(chunks=2)[0], 2, axis=1)
+    layer = zoo.CarryLSTM(UNITS)
+    layer.build(first.shape)
+
+    def loss_of_the_second(first, second):
+        layer(first)
+        return ops.sum(layer(second))
+
+    into_first, into_second = gradients(loss_of_the_second, (first, second))
+    assert not into_first.any() and into_second.all()
+
+
+def test_the_gradient_of_a_chunk_is_truncated_to_it():
+    # The second spelling: a gradient through keras.layers.LSTM from the state as a constant.
+    first, second = np.split(texts(chunks=2)[0], 2, axis=1)
+    m = model()
+    lstm = m.get_layer("lstm")
+    _, h, c = unchunked(m, first)
+    lstm.h.assign(h)
+    lstm.c.assign(c)
+    ours = gradients(lambda: ops.sum(m(second)), (), lstm.trainable_weights)
+    reference = keras.layers.LSTM(UNITS, return_sequences=True)
+    reference.build((None, None, FEATURES))
+    reference.set_weights(numpy_of(lstm.trainable_weights))
+    state = [ops.convert_to_tensor(v) for v in (h, c)]
+    theirs = gradients(
+        lambda: ops.sum(reference(second, initial_state=state)), (), reference.trainable_weights
+    )
+    assert_close(ours, theirs, 1e-5)  # float32 sums over 8 rows, values of 10
+
+
+def test_saved_weights_load_into_another_batch_size_and_hold_no_state(tmp_path):
+    whole, chunks = texts(chunks=1)
+    m = model()
+    m.predict(chunks, batch_size=BATCH, verbose=0)
+    m.save_weights(tmp_path / "m.weights.h5")
+    m.save(tmp_path / "m.keras")
+    seven = model(batch=7)
+    seven.load_weights(tmp_path / "m.weights.h5")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert not any(s.any() for s in (*states(seven), *states(again)))
+    expected = unchunked(m, whole)[0]
+    assert_close(again(whole), expected, ATOL)
+    assert_close(seven(np.repeat(whole, [3, 4], axis=0))[::3], expected[[0, 1, 1]], ATOL)
+
+
+def test_carry_state_validates_from_zero_and_gives_training_its_own_state_back():
+    whole, chunks = texts()
+    valid, valid_chunks = texts(seed=5)
+    m = model()
+    y, h, c = unchunked(m, np.concatenate([whole, whole], axis=1))
+    y_valid = unchunked(m, valid)[0]
+    history = m.fit(
+        chunks,
+        chunks[..., :1],
+        batch_size=BATCH,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        validation_data=(valid_chunks, valid_chunks[..., :1]),
+        callbacks=[zoo.callbacks.CarryState()],
+    )
+    expected = np.mean((y_valid - valid[..., :1]) ** 2)  # in both epochs, as the weights stay
+    np.testing.assert_allclose(history.history["val_loss"], [expected] * 2, rtol=1e-5)
+    losses = np.mean(np.split((y - np.concatenate([whole] * 2, 1)[..., :1]) ** 2, 2, 1), (1, 2, 3))
+    np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-5)  # float32 means
+    assert_close(states(m), [h, c], ATOL)
+
+
+def test_resetting_forgets_the_text_so_far():
+    whole, chunks = texts()
+    m = model()
+    m.predict(chunks, batch_size=BATCH, verbose=0)
+    assert all(s.any() for s in states(m))
+    m.get_layer("lstm").reset_state()
+    assert not any(s.any() for s in states(m))
+
+
+def test_an_unknown_batch_size_is_an_error_when_it_is_built():
+    with pytest.raises(ValueError, match=r"needs the batch size.*input shape=\(None, 4, 3\)"):
+        zoo.CarryLSTM(UNITS)(keras.Input((STEPS, FEATURES)))
+
+
+def test_a_batch_of_another_size_is_an_error_that_says_what_to_use():
+    layer = zoo.CarryLSTM(UNITS)
+    layer(texts(chunks=1)[0])
+    with pytest.raises(ValueError, match=r"of 2 rows.*Received: 3 rows.*`ExplicitState`"):
+        layer(texts(chunks=1, batch=3)[0])
+
+
+@pytest.mark.parametrize("run", ["fit", "evaluate", "predict"])
+def test_a_smaller_last_batch_is_an_error_and_not_a_broadcast_state(backend, run):
+    _, chunks = texts(chunks=1, batch=3)
+    arguments = [chunks] if run == "predict" else [chunks, chunks[..., :1]]
+    errors = [ValueError]
+    if backend == "tensorflow":  # its graphs may learn the size when they run
+        import tensorflow as tf
+
+        errors.append(tf.errors.InvalidArgumentError)
+    with pytest.raises(tuple(errors)):
+        getattr(model(), run)(*arguments, batch_size=BATCH, verbose=0)
+
+
+def test_explicit_state_computes_the_same_for_any_batch_and_leaves_the_carried_state_alone():
+    m = model()
+    lstm = m.get_layer("lstm")
+    whole, _ = texts(batch=7)
+    start = [np.full((7, UNITS), v, "float32") for v in (0.25, -0.5)]
+    y, h, c = ExplicitState(lstm)(whole, *map(ops.convert_to_tensor, start))
+    reference = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
+    reference.build((None, None, FEATURES))
+    reference.set_weights(numpy_of(lstm.trainable_weights))
+    state = [ops.convert_to_tensor(v) for v in start]
+    assert_close([y, h, c], list(reference(whole, initial_state=state)), ATOL)
+    assert not any(s.any() for s in states(m))
+
+
+def test_explicit_state_saves_with_its_weights(tmp_path):
+    m = model()
+    x = keras.Input((None, FEATURES))
+    start = [keras.Input((UNITS,)) for _ in "hc"]
+    explicit = keras.Model([x, *start], ExplicitState(m.get_layer("lstm"))(x, *start))
+    explicit.save(tmp_path / "explicit.keras")
+    again = keras.saving.load_model(tmp_path / "explicit.keras")
+    whole, _ = texts(batch=1)
+    arguments = [ops.convert_to_tensor(v) for v in (whole, *np.ones((2, 1, UNITS), "float32"))]
+    assert_close(list(again(arguments)), [ops.convert_to_numpy(v) for v in explicit(arguments)], 0)
+
+
+def test_mixed_precision_carries_the_state_in_float32_variables():
+    layer = zoo.CarryLSTM(UNITS, dtype="mixed_bfloat16")
+    y = layer(texts(chunks=1)[0])
+    assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
+    assert {w.dtype for w in layer.weights} == {"float32"}
+    assert_close(ops.cast(y[:, -1], "float32"), layer.h, 0)

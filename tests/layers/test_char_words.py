@@ -1,0 +1,224 @@
+"""Word vectors from characters: what they are, and that computing each once changes nothing."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.gradients import assert_close, gradients
+from helpers.harness import run_layer_test
+
+CHARACTERS, DIM, WIDTHS, FILTERS = 9, 4, (1, 2, 4), (3, 2, 5)
+WORDS, SLOTS = 12, 6
+
+
+def char_cnn(**kwargs):
+    initializer = zoo.initializers.Uniform(1.0)
+    return zoo.CharCNN(CHARACTERS, DIM, WIDTHS, FILTERS, initializer, **kwargs)
+
+
+def built_cnn():
+    cnn = char_cnn()
+    cnn.build((None, SLOTS))
+    return cnn
+
+
+def words(count=WORDS, slots=SLOTS, seed=0):
+    """Start, characters, end and pads, as `Vocabulary.table` spells words."""
+    rng = np.random.default_rng(seed)
+    table = np.zeros((count, slots), "int32")
+    for row in table:
+        length = rng.integers(1, slots - 1)
+        row[: length + 2] = [1, *rng.integers(3, CHARACTERS, length), 2]
+    return table
+
+
+def test_a_word_vector_is_the_strongest_answer_of_each_filter():
+    # A naive loop over Kim et al.'s equations 1 and 2: tanh(<K, window> + b), then max over time.
+    cnn, table = built_cnn(), words()
+    embeddings, *_ = weights = [ops.convert_to_numpy(w).astype("float64") for w in cnn.weights]
+    expected = []
+    for word in table:
+        features = []
+        for kernel, bias in zip(weights[1::2], weights[2::2], strict=True):
+            width, _, filters = kernel.shape
+            for k in range(filters):
+                answers = []
+                for start in range(SLOTS - width + 1):
+                    window = embeddings[word[start : start + width]]
+                    answers.append(np.tanh(np.sum(window * kernel[:, :, k]) + bias[k]))
+                features.append(max(answers))
+        expected.append(features)
+    assert_close(cnn(table), np.array(expected), 1e-6)  # float32 sums of 16, values below 1
+
+
+def test_it_equals_the_convolution_with_tanh_and_max_over_time_of_keras():
+    cnn, table = built_cnn(), words()
+    embedded = ops.take(cnn.embeddings, table, axis=0)
+    features = []
+    for kernel, bias in zip(cnn.kernels, cnn.biases, strict=True):
+        conv = keras.layers.Conv1D(kernel.shape[-1], kernel.shape[0], activation="tanh")
+        conv.build(embedded.shape)
+        conv.set_weights([ops.convert_to_numpy(w) for w in (kernel, bias)])
+        features.append(keras.layers.GlobalMaxPooling1D()(conv(embedded)))
+    assert_close(cnn(table), ops.concatenate(features, axis=-1), 1e-6)  # as above
+
+
+def test_a_char_cnn_is_a_keras_layer():
+    run_layer_test(
+        zoo.CharCNN,
+        {"num_characters": CHARACTERS, "dim": DIM, "widths": WIDTHS, "filters": FILTERS},
+        input_shape=(5, SLOTS),
+        input_dtype="int32",
+        expected_output_shape=(5, sum(FILTERS)),
+        expected_num_trainable_weights=1 + 2 * len(WIDTHS),
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+        expected_num_losses=0,
+    )
+
+
+def test_a_word_of_pads_has_the_answers_of_the_biases_alone():
+    cnn = built_cnn()
+    expected = np.concatenate([np.tanh(ops.convert_to_numpy(b)) for b in cnn.biases])
+    assert_close(cnn(np.zeros((1, SLOTS), "int32"))[0], expected, 1e-6)  # tanh's last place
+
+
+def test_more_pads_than_the_widest_filter_change_nothing():
+    cnn, table = built_cnn(), words()
+    padded, wider = (np.pad(table, ((0, 0), (0, n))) for n in (max(WIDTHS), 3 * max(WIDTHS)))
+    assert_close(cnn(wider), cnn(padded), 1e-6)  # the same windows, summed in another order
+
+
+def test_the_pads_vector_is_zero_before_and_after_an_update_that_moves_all_others():
+    table = np.pad(np.arange(CHARACTERS, dtype="int32")[:, None], ((0, 0), (3, 3)))
+    inputs = keras.Input(table.shape[1:], dtype="int32")
+    cnn = char_cnn()
+    model = keras.Model(inputs, cnn(inputs))
+    model.compile(keras.optimizers.SGD(1.0), loss=lambda _, y: ops.sum(y, axis=-1))
+    before = ops.convert_to_numpy(cnn.embeddings).copy()
+    assert not before[0].any() and before[1:].all()
+    (gradient,) = gradients(lambda: ops.sum(cnn(table)), (), [cnn.embeddings])
+    assert gradient[0].any()  # it would move
+    model.fit(table, np.zeros(len(table)), batch_size=len(table), verbose=0)
+    after = ops.convert_to_numpy(cnn.embeddings)
+    assert not after[0].any() and (after[1:] != before[1:]).any(axis=1).all()
+
+
+def test_a_word_shorter_than_the_widest_filter_is_an_error():
+    with pytest.raises(ValueError, match=r"at least 4 slots.*input shape=\(2, 3\).*Pad the words"):
+        char_cnn()(np.zeros((2, 3), "int32"))
+
+
+def test_widths_without_filters_are_an_error():
+    with pytest.raises(ValueError, match="one entry per kind of filter"):
+        zoo.CharCNN(CHARACTERS, DIM, (1, 2), (3,))
+
+
+def encoder():
+    characters = keras.Input((SLOTS,), dtype="int32")
+    y = char_cnn()(characters)
+    return keras.Model(characters, zoo.HighwayDense(kernel_initializer="glorot_normal")(y))
+
+
+def embedding(max_distinct, like=None):
+    layer = zoo.CharWordEmbedding(encoder(), WORDS, SLOTS, max_distinct)
+    layer.build((None, None))
+    layer.set_table(words())
+    if like is not None:
+        layer.encoder.set_weights(like.encoder.get_weights())
+    return layer
+
+
+# 2 x 5 words: five distinct, so there is room in 5 slots, but not in 1 or 4.
+IDS = np.array([[3, 3, 0, 11, 3], [7, 0, 3, 11, 5]], "int32")
+
+
+@pytest.mark.parametrize("max_distinct", [1, 4, 5])
+def test_encoding_each_distinct_word_once_changes_neither_value_nor_gradient(max_distinct):
+    plain = embedding(None)
+    saving = embedding(max_distinct, like=plain)
+    assert_close(saving(IDS), plain(IDS), 1e-6)  # other batch shapes, so other sums, in float32
+    (dy,) = [np.random.default_rng(1).normal(size=(*IDS.shape, sum(FILTERS))).astype("float32")]
+
+    def gradient(layer):
+        weights = layer.encoder.trainable_weights
+        return gradients(lambda: ops.sum(ops.multiply(layer(IDS), dy)), (), weights)
+
+    ours, theirs = gradient(saving), gradient(plain)
+    assert len(ours) == 1 + 2 * len(WIDTHS) + 4 and all(g.any() for g in theirs)
+    assert_close(ours, theirs, 1e-6, rtol=1e-6)  # float32, values up to 10
+
+
+def trained(max_distinct, backend):
+    """The encoder's weights before and after three steps, among them one with more words than
+    `max_distinct`."""
+    zoo.seed_everything(1)
+    ids = keras.Input(batch_shape=(2, 5), dtype="int32")
+    layer = embedding(max_distinct)
+    model = keras.Model(ids, layer(ids))
+    jit_compile = True if backend == "tensorflow" else "auto"
+    model.compile(keras.optimizers.SGD(0.1), loss="mse", jit_compile=jit_compile)
+    x = np.concatenate([IDS, np.arange(10, dtype="int32").reshape(2, 5), IDS[::-1]])
+    y = np.random.default_rng(2).normal(size=(6, 5, sum(FILTERS)))
+    before = layer.encoder.get_weights()
+    model.fit(x, y, batch_size=2, shuffle=False, verbose=0)
+    return before, layer.encoder.get_weights()
+
+
+def test_encoding_each_distinct_word_once_trains_the_same_weights_in_fit(backend):
+    before, plain = trained(None, backend)
+    again, saving = trained(6, backend)  # 5, then 10, then 5 distinct words
+    assert_close(again, before, 0)
+    moved = [np.abs(a - b).max() for a, b in zip(before, plain, strict=True)]
+    assert min(moved) > 1e-4
+    assert_close(saving, plain, 1e-6)  # float32, weights of 1
+
+
+def test_the_same_word_has_the_same_vector_wherever_it_stands():
+    layer = embedding(8)
+    vectors = ops.convert_to_numpy(layer(IDS))
+    expected = ops.convert_to_numpy(layer.encoder(words()))[IDS]
+    assert_close(vectors, expected, 1e-6)  # other batch shapes, so other sums, in float32
+    np.testing.assert_array_equal(vectors[0, 0], vectors[1, 2])
+
+
+def test_a_table_of_another_shape_is_an_error():
+    layer = embedding(None)
+    for shape in ((WORDS, SLOTS + 1), (WORDS - 1, SLOTS), (SLOTS, WORDS)):
+        with pytest.raises(ValueError, match=r"must have shape \(12, 6\)"):
+            layer.set_table(np.zeros(shape, "int32"))
+
+
+def test_planning_for_no_word_is_an_error():
+    with pytest.raises(ValueError, match="`max_distinct` must be positive, or None"):
+        zoo.CharWordEmbedding(encoder(), WORDS, SLOTS, 0)
+
+
+@pytest.mark.parametrize("max_distinct", [None, 3])
+def test_a_char_word_embedding_is_a_keras_layer(max_distinct):
+    run_layer_test(
+        zoo.CharWordEmbedding,
+        {
+            "encoder": encoder(),
+            "num_words": WORDS,
+            "word_length": SLOTS,
+            "max_distinct": max_distinct,
+        },
+        input_shape=(2, 5),
+        input_dtype="int32",
+        expected_output_shape=(2, 5, sum(FILTERS)),
+        expected_num_trainable_weights=1 + 2 * len(WIDTHS) + 4,
+        expected_num_non_trainable_weights=1,  # the table
+        expected_num_seed_generators=0,
+        run_mixed_precision_check=False,  # the encoder is an argument and has its own policy
+    )
+
+
+def test_a_saved_embedding_brings_its_table_and_its_encoder(tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, embedding(8)(ids))
+    model.save(tmp_path / "embedding.keras")
+    again = keras.saving.load_model(tmp_path / "embedding.keras")
+    assert_close(again(IDS), model(IDS), 0)

@@ -1,0 +1,84 @@
+"""The table of six forms is Table 1a of Greff et al. (2017); its derivatives are TVDN's."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.gradients import gradients
+from zoo.layers import gating
+
+H, X, T, C = 4.0, 2.0, 0.25, 0.5
+
+# By hand, from the formulas of Greff et al. (2017), equations 3 to 5 and Table 1a.
+BY_HAND = {
+    "plain": 4.0,  # H
+    "residual": 6.0,  # H + x
+    "t_only": 3.0,  # H T + x = 1 + 2
+    "c_only": 5.0,  # H + x C = 4 + 1
+    "coupled": 2.5,  # H T + x (1 - T) = 1 + 1.5
+    "full": 2.0,  # H T + x C = 1 + 1
+}
+GATES = {"plain": "", "residual": "", "t_only": "t", "c_only": "c", "coupled": "t", "full": "tc"}
+
+
+@pytest.mark.parametrize("variant", BY_HAND)
+def test_each_form_is_the_papers_formula(variant):
+    assert gating.form(variant).combine(H, X, T, C) == BY_HAND[variant]
+
+
+@pytest.mark.parametrize("variant", BY_HAND)
+def test_a_form_uses_exactly_the_gates_it_names(variant):
+    letters = gating.form(variant).gates
+    assert letters == GATES[variant]
+    given = {"t": T, "c": C}
+    only = {name: given[name] if name in letters else None for name in given}
+    assert gating.form(variant).combine(H, X, **only) == BY_HAND[variant]
+    for name in letters:  # and each gate it names matters
+        changed = {**given, name: given[name] / 2}
+        assert gating.form(variant).combine(H, X, **changed) != BY_HAND[variant]
+
+
+def test_there_are_six_forms_and_the_facade_shows_them():
+    assert list(zoo.FORMS) == list(BY_HAND)
+
+
+def test_an_unknown_form_is_an_error_that_lists_the_six():
+    with pytest.raises(ValueError, match=r"`variant`.*'plain'.*'full'.*variant='highway'"):
+        gating.form("highway")
+
+
+def draw(*names, shape=(3, 5)):
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=shape).astype("float32") for _ in names]
+
+
+def test_coupled_derivatives_are_those_of_the_appendix():
+    # TVDN (Srivastava et al. 2015), appendix A: dH = T dy, dT = (H - x) dy, dx = (1 - T) dy.
+    h, x, t, dy = draw("h", "x", "t", "dy")
+    coupled = gating.form("coupled").combine
+
+    def projected(h, x, t):
+        return ops.sum(ops.multiply(coupled(h, x, t, None), dy))
+
+    dh, dx, dt = gradients(projected, (h, x, t))
+    for found, expected in ((dh, t * dy), (dt, (h - x) * dy), (dx, (1 - t) * dy)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)  # float32, values of 10
+
+
+def test_a_residual_layer_with_f_equal_to_t_times_h_minus_x_is_the_coupled_one():
+    # Greff et al. (2017), section 3.1.
+    h, x, t = draw("h", "x", "t")
+    residual, coupled = gating.form("residual").combine, gating.form("coupled").combine
+    both = residual(t * (h - x), x, None, None), coupled(h, x, t, None)
+    np.testing.assert_allclose(*both, rtol=0, atol=1e-6)  # one float32 rounding of values of 10
+
+
+def test_the_carry_gate_one_minus_t_makes_full_coupled_and_gates_of_one_make_it_residual():
+    h, x, t = draw("h", "x", "t")
+    full = gating.form("full").combine
+    np.testing.assert_array_equal(full(h, x, t, 1 - t), gating.form("coupled").combine(h, x, t, 0))
+    one = np.ones_like(t)
+    np.testing.assert_array_equal(full(h, x, one, one), h + x)
+    for variant in ("t_only", "c_only"):
+        np.testing.assert_array_equal(gating.form(variant).combine(h, x, one, one), h + x)

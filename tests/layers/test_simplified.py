@@ -1,0 +1,127 @@
+"""The simplified blocks equal their NumPy spelling, and each other after adding one to a kernel."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.gradients import assert_close
+from helpers.harness import run_layer_test
+from helpers.reference import conv, images, random_weights, relu
+
+BLOCKS = (zoo.SimplifiedPlain, zoo.SimplifiedResidual)
+SHAPES = [(4, 1, "pad"), (8, 2, "pad"), (8, 2, "duplicate"), (6, 1, "pad"), (4, 2, "duplicate")]
+
+
+def identity(x, filters, strides, kind):
+    x = x[:, ::strides, ::strides]
+    if kind == "duplicate":
+        return np.tile(x, filters // x.shape[-1])
+    return np.concatenate([x, np.zeros((*x.shape[:3], filters - x.shape[-1]))], axis=-1)
+
+
+@pytest.mark.parametrize("size", [5, 6])
+@pytest.mark.parametrize(("filters", "strides", "kind"), SHAPES)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_equals_its_numpy_spelling(block, filters, strides, kind, size):
+    x = images(2, size, size, 4)
+    layer = block(filters, strides=strides, identity=kind)
+    layer.build(x.shape)
+    y = random_weights(layer)(x)
+    expected = conv(x, *layer.transform.weights, strides, first=-1)  # symmetric at any size
+    if block is zoo.SimplifiedResidual:
+        expected += identity(x, filters, strides, kind)
+    assert tuple(y.shape) == layer.compute_output_shape(x.shape) == expected.shape
+    assert_close(y, relu(expected), 2e-5)  # float32 sums of 36 products, values of 20
+
+
+@pytest.mark.parametrize(("filters", "strides", "kind"), SHAPES)
+def test_one_at_the_kernel_s_centre_is_the_identity(filters, strides, kind):
+    # Yu & Tomasi, equation 1: what makes the mapping exact; card G's pitfall at stride 2.
+    x = images(2, 6, 6, 4)
+    plain, residual = (block(filters, strides=strides, identity=kind) for block in BLOCKS)
+    plain.build(x.shape), residual.build(x.shape)
+    kernel, bias = random_weights(residual, scale=0.1).get_weights()
+    for i in range(filters if kind == "duplicate" else 4):
+        kernel[1, 1, i % 4, i] += 1
+    plain.set_weights([kernel, bias])
+    assert_close(plain(x), residual(x), 2e-6)  # one more addition in float32, values of 5
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_is_a_keras_layer(block):
+    run_layer_test(
+        block,
+        {"filters": 8, "strides": 2, "identity": "duplicate", "stage": 2},
+        input_shape=(2, 6, 6, 4),
+        expected_output_shape=(2, 3, 3, 8),
+        expected_num_trainable_weights=2,
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+        expected_num_losses=0,
+    )
+
+
+def test_parts_are_what_the_block_carries_adds_and_returns():
+    layer, x = zoo.SimplifiedResidual(8, strides=2), images(2, 6, 6, 4)
+    layer.build(x.shape)
+    parts = {k: ops.convert_to_numpy(v) for k, v in layer.parts(ops.convert_to_tensor(x)).items()}
+    assert "".join(parts) == "xhy" and layer.opens_stage
+    assert_close(parts["x"], identity(x, 8, 2, "pad"), 0)
+    assert_close(parts["y"], relu(parts["x"] + parts["h"]), 0)
+
+
+def test_blocks_start_as_the_paper_draws_them():
+    # KWI: sqrt(2 / (9 · 16)) = 0.1179; HMWI: 1 / (9 · 64) = 0.001736; within 3 % of 9,216 draws.
+    for block, stddev in zip(BLOCKS, (np.sqrt(2 / 144), 1 / 576), strict=True):
+        layer = block(64)
+        layer.build((None, 8, 8, 16))
+        kernel, bias = layer.get_weights()
+        assert abs(kernel.std() / stddev - 1) < 0.03 and not bias.any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"filters": 8, "kernel_size": 2}, "`kernel_size` must be odd"),
+        ({"filters": 8, "identity": "project"}, "`identity` must be one of .'pad', 'duplicate'"),
+        ({"filters": 2}, "identity from 4 channels to 2 does not exist with identity='pad'"),
+        ({"filters": 6, "identity": "duplicate"}, "'duplicate' a multiple.*filters=6"),
+        ({"filters": 0}, "`filters` must be a positive integer"),
+        ({"filters": 4, "strides": 1.5}, "`strides` must be a positive integer"),
+    ],
+)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_bad_arguments_say_what_to_do(block, settings, message):
+    with pytest.raises(ValueError, match=message):
+        block(**settings)(images(1, 4, 4, 4))
+
+
+@pytest.mark.parametrize(("filters", "strides"), [(4, 1), (8, 2), (12, 1)])
+def test_a_dominant_block_is_a_plain_one_with_diagonal_kernels(filters, strides):
+    x = images(2, 6, 6, 4)
+    layer = zoo.SimplifiedDominant(filters, strides=strides)
+    layer.build(x.shape)
+    start = ops.convert_to_numpy(layer.transform.kernel)
+    assert (start[1, 1] > 0.5).all() and np.abs(np.delete(start.reshape(9, -1), 4, 0)).max() < 0.5
+    random_weights(layer)
+    kernel, bias = (ops.convert_to_numpy(w) for w in layer.transform.weights)
+    full = np.zeros((3, 3, 4, filters))
+    for i in range(filters):
+        full[:, :, i % 4, i] = kernel[:, :, i % 4, i // 4]
+    expected = relu(conv(x, full, bias, strides, first=-1))
+    assert_close(layer(x), expected, 2e-5)
+
+
+def test_a_dominant_block_passes_keras_s_own_checks():
+    run_layer_test(
+        zoo.SimplifiedDominant,
+        {"filters": 4, "strides": 2},
+        input_shape=(2, 6, 6, 2),
+        expected_output_shape=(2, 3, 3, 4),
+        expected_num_trainable_weights=2,
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+    )
+    with pytest.raises(ValueError, match="identity='pad'"):
+        zoo.SimplifiedDominant(4, identity="pad")

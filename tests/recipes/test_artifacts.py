@@ -1,0 +1,84 @@
+"""Every table and figure of the papers has a command that runs, to its end, in seconds."""
+
+import concurrent.futures
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+
+from helpers.harness import ROOT, output_of, slow_elsewhere, start_module, start_recipe
+
+SPEC = importlib.util.spec_from_file_location("artifacts", ROOT / "recipes" / "artifacts.py")
+artifacts = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(artifacts)
+MADE = {}  # the artifacts that a command makes
+for name, artifact in artifacts.ARTIFACTS.items():
+    for one in filter(None, artifact.recipe.split(" && ")):
+        MADE.setdefault(one, []).append(name)
+SETS = {  # shape and classes of images
+    "mnist": ((28, 28, 1), 10),
+    "cifar10": ((32, 32, 3), 10),
+    "cifar100": ((32, 32, 3), 100),
+    "imagenette": ((40, 40, 3), 10),
+}
+WORDS = "one two three four five six seven\n"
+pytestmark = slow_elsewhere
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder of all sets: brighter noise for higher labels, and a text that counts."""
+    folder, random = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for name, (shape, classes) in SETS.items():
+        arrays = {}
+        for split, count in (("train", 260), ("test", 20)):
+            y = np.arange(count) % classes
+            x = random.integers(0, 100, (count, *shape)) + (150 * y // classes)[:, None, None, None]
+            arrays |= {f"x_{split}": x.astype("uint8"), f"y_{split}": y}
+        np.savez(folder / f"{name}.npz", **arrays)
+    (folder / "ptb").mkdir()
+    for part, count in (("train", 400), ("valid", 110), ("test", 110)):
+        (folder / "ptb" / f"ptb.{part}.txt").write_text(WORDS * count)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def started(request, data, tmp_path_factory):
+    """Of each command that is asked for: its folder, in the future when it has run."""
+    folder, pool = tmp_path_factory.mktemp("runs"), concurrent.futures.ThreadPoolExecutor(2)
+    asked = (item.callspec.params["command"] for item in request.session.items if has(item))
+    yield {one: pool.submit(run, one, data, folder / str(i)) for i, one in enumerate(asked)}
+    pool.shutdown(cancel_futures=True)
+
+
+def has(item):
+    return item.path == ROOT / "tests" / "test_artifacts.py" and hasattr(item, "callspec")
+
+
+def run(command, data, folder):
+    """Runs a command at `--budget smoke`; returns its run directory."""
+    script, *flags = command.split()
+    if script.startswith("tests/"):
+        assert " passed" in output_of(start_module("pytest", "-q", str(ROOT / script), *flags))
+        return None
+    where = f"--run_dir={folder / 'run'}", f"--results={folder / 'lines.jsonl'}"
+    if script != "trivial_dominance.py":
+        where = *where, f"--data_dir={data}"
+        where += ("--export=false",) if script != "mnist_depth_search.py" else ()
+        where += (f"--runs={folder / 'runs'}",) if script != "ptb_char_lm.py" else ()
+    output_of(start_recipe(script, *flags, "--budget=smoke", *where))
+    return folder
+
+
+@pytest.mark.parametrize("command", MADE)
+def test_its_command_makes_every_table_and_figure_at_smoke(command, started):
+    folder = started[command].result()
+    if folder is None:
+        return
+    lines = (folder / "lines.jsonl").read_text() if (folder / "lines.jsonl").exists() else ""
+    files = {path.name for path in (folder / "run").iterdir()} if lines else set()
+    for name in MADE[command]:
+        short = name.split("/")[1]
+        drawn = any(re.match(re.escape(short) + "(?![0-9a-z])", file) for file in files)
+        assert f'"{name}"' in lines or drawn, (name, sorted(files))

@@ -1,0 +1,184 @@
+"""The speed comparison is fair: the peer is the same model, the bound counts what it says."""
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from helpers.harness import ROOT
+from zoo.applications import char_lm_score
+from zoo.applications.char_lm import SIZES
+from zoo.datasets import text
+
+BATCH, STEPS = 3, 5  # of the models compared here
+
+
+def some_text(lines, words=30):
+    """Lines of nine words drawn from `words` numbers in letters."""
+    random = np.random.default_rng(lines)
+    spelled = [f"{chr(97 + i % 26)}{'o' * (i % 5)}{i}" for i in range(words)]
+    rows = (" ".join(spelled[i] for i in random.integers(0, words, 9)) for _ in range(lines))
+    return "\n".join(rows) + "\n"
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return text.Corpus.from_texts("tiny", [some_text(n) for n in (20, 12, 4)])
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The script as a module."""
+    monkeypatch.syspath_prepend(ROOT / "recipes")
+    return importlib.import_module("benchmark_char_lm")
+
+
+@pytest.fixture
+def models(corpus, monkeypatch):
+    """`zoo.char_lm`, and the peer with the same weights."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(ROOT / "recipes")
+    peer_char_lm_torch = importlib.import_module("peer_char_lm_torch")
+    vocabulary = corpus.vocabulary
+    ours = zoo.char_lm("small", "coupled", vocabulary, BATCH, STEPS)
+    for weight in ours.trainable_variables:  # from U(-0.05, 0.05) a step would move some by 1e-6
+        weight.assign(weight * (4 if len(weight.shape) > 1 else 1))
+    table = ours.get_layer("word_embedding").table.numpy()
+    peer = peer_char_lm_torch.Peer(SIZES["small"], table, len(vocabulary.characters))
+    for name, value in in_peers_shapes(ours).items():
+        weight = peer.model.get_parameter(name)
+        assert weight.shape == value.shape, name
+        weight.data[:] = weight.data.new_tensor(value)
+    for name in ("lstm.bias_hh_l0", "lstm.bias_hh_l1"):  # Keras has one bias vector, not two
+        peer.model.get_parameter(name).data.zero_()
+        peer.model.get_parameter(name).requires_grad_(False)
+    return ours, peer
+
+
+def in_peers_shapes(model):
+    """The weights of `zoo.char_lm` under the names and in the shapes that torch has for them."""
+    encoder = model.get_layer("word_embedding").encoder
+    cnn, dense = encoder.get_layer("cnn"), model.get_layer("logits")
+    weights = {"embedding.weight": cnn.embeddings.numpy()}
+    for i, (kernel, bias) in enumerate(zip(cnn.kernels, cnn.biases, strict=True)):
+        weights |= {f"convs.{i}.weight": kernel.numpy().T, f"convs.{i}.bias": bias.numpy()}
+    highway = encoder.get_layer("highway1")
+    parts = {"highways.0.transform": highway.transform, "highways.0.gate": highway.transform_gate}
+    for name, layer in {**parts, "logits": dense}.items():
+        weights |= {f"{name}.weight": layer.kernel.numpy().T, f"{name}.bias": layer.bias.numpy()}
+    for i in (0, 1):
+        lstm = model.get_layer(f"lstm{i + 1}")
+        weights[f"lstm.weight_ih_l{i}"] = lstm.kernel.numpy().T
+        weights[f"lstm.weight_hh_l{i}"] = lstm.recurrent_kernel.numpy().T
+        weights[f"lstm.bias_ih_l{i}"] = lstm.bias.numpy()
+    return weights
+
+
+def test_the_peer_computes_the_same_logits_and_carries_the_same_state(models, corpus):
+    ours, peer = models
+    x, _ = text.streams(corpus.train, BATCH, STEPS)
+    state, peer_model = None, peer.model.eval()
+    for words in x[:3]:  # the second batch starts from the first one's state
+        expected = keras.ops.convert_to_numpy(ours(words, training=False))
+        logits, state = peer_model(peer.table[words], state)
+        np.testing.assert_allclose(logits.detach().cpu().numpy(), expected, rtol=0, atol=1e-5)
+
+
+def test_the_peer_has_the_same_perplexity(models, corpus):
+    ours, peer = models
+    x, y = text.streams(corpus.valid, BATCH, STEPS)
+    expected = char_lm_score.Scorer(ours).perplexity(x, y)
+    assert peer.evaluate(x, y) == pytest.approx(expected, rel=1e-5)  # both sum in float64
+
+
+def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
+    ours, peer = models
+    for name in ("dropout1", "dropout2"):
+        ours.get_layer(name).rate = 0.0
+    peer.model.lstm.dropout = peer.model.dropout.p = 0.0
+    optimizer = keras.optimizers.SGD(1.0, global_clipnorm=5.0)
+    ours.compile(optimizer, loss=char_lm_score.sequence_nll)
+    x, y = text.streams(corpus.train, BATCH, STEPS)
+    before = in_peers_shapes(ours)
+    for i in range(2):  # the second from the first one's state
+        loss = ours.train_on_batch(x[i], y[i])
+        assert peer.train(x[i : i + 1], y[i : i + 1]) == pytest.approx(float(loss), rel=1e-5)
+        for name, value in in_peers_shapes(ours).items():
+            weight = peer.model.get_parameter(name).detach().cpu().numpy()
+            np.testing.assert_allclose(weight, value, rtol=0, atol=1e-5, err_msg=name)
+    moved = {name: np.abs(v - before[name]).max() for name, v in in_peers_shapes(ours).items()}
+    assert min(moved.values()) > 1e-3, moved  # a hundred times what they may differ by
+    gradients = [weight.grad for weight in peer.model.parameters() if weight.grad is not None]
+    norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
+    assert norm == pytest.approx(5.0, rel=1e-5)  # it was clipped
+
+
+def test_multiply_adds_are_weights_times_how_often_each_is_used(benchmark):
+    """A second spelling of the count: from the built model's kernels."""
+    model, tokens, distinct = zoo.char_lm("small"), 1400, 711  # two batches of 20 x 35
+    embedding = model.get_layer("word_embedding")
+    forward = gradients = 0
+    for weight in model.trainable_weights:
+        shape, name = weight.shape, weight.path.rsplit("/", 1)[-1]
+        if len(shape) < 2 or name == "embeddings":
+            continue  # added or looked up
+        inside = any(weight is w for w in embedding.trainable_weights)
+        uses = distinct if inside else tokens
+        windows = 21 - shape[0] + 1 if len(shape) == 3 else 1
+        forward += math.prod(shape) * uses * windows
+        gradients += math.prod(shape) * uses * 2  # of the weight and of the input; one window each
+        if name == "recurrent_kernel":
+            gradients -= math.prod(shape) * 2 * 20  # not of the state before either batch
+    expected = {"evaluate": forward, "train": forward + gradients}
+    counted = benchmark.multiply_adds(SIZES["small"], 21, 10_000, tokens, distinct)
+    assert counted == expected
+
+
+def test_multiply_adds_of_the_large_model_are_those_worked_out_by_hand(benchmark):
+    cnn = 15 * (50 * 21 + 2 * 100 * 20 + 3 * 150 * 19 + 200 * (4 * 18 + 5 * 17 + 6 * 16 + 7 * 15))
+    highway, softmax = 2 * 2 * 1100 * 1100, 650 * 10_000
+    lstms = 4 * 650 * (1100 + 650) + 4 * 650 * (650 + 650)
+    counted = benchmark.multiply_adds(SIZES["large"], 21, 10_000, tokens=700, distinct=354)
+    assert counted["evaluate"] == 354 * (cnn + highway) + 700 * (lstms + softmax)
+
+
+def test_ours_runs_with_the_allocator_that_the_recipe_starts_itself_with(benchmark, monkeypatch):
+    started = []
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append(environment))
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    benchmark.huge_pages.use_huge_pages()
+    assert benchmark.ALLOCATOR.items() <= started[0].items()
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_ours_and_its_peers_in_one_run(tmp_path, backend):
+    for part, lines in (("train", 300), ("valid", 160), ("test", 4)):
+        (tmp_path / f"{part}.txt").write_text(some_text(lines))
+    options = "--sizes=small --rounds=2 --steps_per_round=2 --eval_steps=2".split()
+    folders = [f"--data_dir={tmp_path}", f"--results={tmp_path / 'results.jsonl'}"]
+    script = ROOT / "recipes" / "benchmark_char_lm.py"
+    done = subprocess.run(
+        [sys.executable, script, *options, *folders, "--peers=torch,keras+allocator"],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert (row["artifact"], row["metric"]) == ("benchmark/char_lm", "train_tokens_per_second")
+    torch = ["torch"] if importlib.util.find_spec("torch") else []
+    for task in ("train", "evaluate"):
+        assert list(row[f"{task}_rounds"]) == ["ours", *torch, "keras+allocator", "bound"]
+        for name, speeds in row[f"{task}_rounds"].items():
+            assert len(speeds) == 2 and min(speeds) > 0, name
+            assert f"\n{name} " in done.stdout

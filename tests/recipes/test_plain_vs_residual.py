@@ -1,0 +1,164 @@
+"""The recipes that compare plain and residual networks, as their users meet them."""
+
+import collections
+import json
+
+import pytest
+
+from helpers.harness import fresh_python, output_of, slow_elsewhere, start_recipe
+from helpers.test_data import lines_of, rows_of, write_images
+from zoo.callbacks import Table
+
+pytestmark = slow_elsewhere
+
+
+def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected(tmp_path):
+    options = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
+    options = *options, f"--runs={tmp_path / 'runs'}", "--export=false"
+    run_dir = tmp_path / "run"
+    output = output_of(start_recipe("plain_vs_residual.py", *options, f"--run_dir={run_dir}"))
+    assert "network 4 of 4: dominant5" in output
+    rows = rows_of(run_dir / "table4.csv")
+    losses = {row["network"]: row for row in rows if row["when"] == "before"}
+    assert [*losses] == ["plain", "residual", "transferred"]
+    for key in ("training_loss", "penalty"):  # equivalent: equal, but for rounding
+        residual, transferred = (float(losses[n][key]) for n in ("residual", "transferred"))
+        assert transferred == pytest.approx(residual, rel=1e-5)
+    own = {name: float(row["own_penalty"]) for name, row in losses.items()}
+    assert own["plain"] == pytest.approx(float(losses["plain"]["penalty"]), rel=1e-5)
+    assert own["residual"] < 0.1 * own["transferred"]  # what Table 4 prints is its own weights'
+    figures = {"fig7-depth5", "fig8-depth5", "fig9"}
+    tables = {"table1", "table2", "table4", "table5"}
+    tables |= {f"table3-{network}5" for network in losses}
+    written = {path.name for path in run_dir.iterdir()}
+    pictures = {f"{name}.png" for name in figures}
+    assert written == {f"{name}.csv" for name in tables | figures} | pictures | {"results.jsonl"}
+    rows = {(r["when"], r["entries"]): r for r in rows_of(run_dir / "table3-residual5.csv")}
+    mean = float(rows["before", "identity"]["mean"])
+    assert mean == pytest.approx(1, abs=0.01)  # phi adds one to entries of 1/(9 c)
+    assert rows["before", "identity"]["count"] == str(16 + 16 + 32)
+    (ratio,) = [line for line in lines_of(run_dir) if line["model"] == "nets 5"]
+    assert ratio["value"] == pytest.approx(own["plain"] / own["residual"], abs=0.01)
+    folders = {path.name: path for path in (tmp_path / "runs").iterdir()}
+    assert len(folders) == 4
+    (line,) = lines_of(next(path for name, path in folders.items() if name.startswith("plain5")))
+    for one in (*lines_of(run_dir), line):  # not the paper's images: none of its numbers
+        assert not [key for key in one if key.startswith("paper") and one[key] is not None]
+    states = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
+
+    count = len(lines_of(run_dir))
+    output = output_of(start_recipe("noise_stability.py", *options, f"--run_dir={run_dir}"))
+    assert "residual5: layer_cushion" in output and "dominant5: dominant_flow" in output
+    assert "5: dominance, residual over plain, deep" in output
+    assert {f"fig{n}-depth5.png" for n in (3, 10, 12)} <= {path.name for path in run_dir.iterdir()}
+    table = Table.from_csv(run_dir / "section5-plain5.csv")
+    assert {"interlayer_cushion", "layer_cushion", "noise_change"} <= {*table.probes()}
+    found = [line for line in lines_of(run_dir) if line["artifact"].endswith("fig3")]
+    assert [line["config"] for line in found] == [{"images": 8}] * 4  # of three, and of a pair
+    assert found[-1]["metric"] == "layers_without_larger_cushion" and found[-1]["layers"] == 3
+    stable = lines_of(run_dir)[count:]
+    kinds = collections.Counter(line["artifact"].split("/")[1] for line in stable)
+    assert kinds == {"fig3": 4, "section5": 3, "fig10": 4, "fig12": 4 + 2}, kinds
+    assert all(len(line["departures"]) > 1 and line["value"] is not None for line in stable)
+    trained = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
+    assert trained == states  # found, not trained again
+    flows = rows_of(run_dir / "fig12-depth5.csv")
+    assert {row["iteration"] for row in flows} == {"first", "last"}
+
+
+def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
+    options = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
+
+    def run(name, *more, runs="runs"):
+        where = f"--runs={tmp_path / runs}", f"--run_dir={tmp_path / name}"
+        output_of(start_recipe("divergence.py", *options, *where, *more))
+        single = "--precision=float32" in more
+        rows = rows_of(tmp_path / name / ("fig6-float32.csv" if single else "fig6.csv"))
+        return [float(row["largest_difference"]) for row in rows]
+
+    both = "--starts=hardt_ma,kaiming"
+    exact = run("double", both)
+    assert len(exact) == 2 * 4 and max(exact) < 1e-14  # an ulp of 1, or some
+    single = "--precision=float32", both
+    run("part", *single, "--steps=2")
+    gaps, whole = run("part", *single, "--steps=4"), run("whole", *single, "--steps=4", runs="anew")
+    assert len(gaps) == 2 * 4 and gaps == whole and 0 < gaps[0] and 0 < gaps[4]
+    assert 1e6 * max(exact) < max(gaps) < 1e-3
+    line = lines_of(tmp_path / "part")[-1]
+    assert (
+        line["value"] == gaps[-1] and "float32; the paper: double precision" in line["departures"]
+    )
+
+
+@pytest.mark.slow
+def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
+    data = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
+    networks = "--networks=full_plain,full_residual", "--export=false"
+    where = f"--runs={tmp_path / 'runs'}", f"--run_dir={tmp_path / 'run'}"
+    output = output_of(start_recipe("noise_stability.py", *data, *networks, *where))
+    assert "full_residual8: interlayer_cushion" in output
+    assert "full_8: dominance, residual over plain, shallow" in output
+    table = Table.from_csv(tmp_path / "run" / "section5-full_plain8.csv")
+    assert table.array("layer_cushion_convolutions").shape == (3, 2)
+    assert (tmp_path / "run" / "fig12-full-depth8.png").exists()
+
+
+def test_a_network_that_diverges_does_not_end_the_others(tmp_path):
+    """A rate of 1e30, without the clip, instead of the recipe's, for plain networks."""
+    code = f"""
+import sys
+sys.path.insert(0, "recipes")
+sys.argv = ["plain_vs_residual.py", {write_images(tmp_path / "images.npz")!r},
+            "--data=other", "--budget=smoke", "--export=false", "--artifact=table1",
+            "--runs={tmp_path / "runs"}", "--run_dir={tmp_path / "run"}"]
+import plain_vs_residual as recipe
+ours, study = recipe.plain_nets.optimizer, recipe.plain_nets.study
+def studied(network):
+    def optimizer(iterations):
+        import keras
+        return keras.optimizers.SGD(1e30) if network == "plain" else ours(iterations)
+    import dataclasses
+    return dataclasses.replace(study(network), optimizer=optimizer)
+recipe.plain_nets.study = studied
+recipe.app.run(recipe.main)
+"""
+    with pytest.raises(AssertionError, match="plain5: .* Last good checkpoint: none") as failure:
+        fresh_python(code)
+    assert "rc 1" in str(failure.value)
+    rows = rows_of(tmp_path / "run" / "table1.csv")
+    assert [row["network"] for row in rows] == ["residual"]
+
+
+def test_the_paper_s_numbers_stand_beside_its_images_only():
+    code = """
+import sys
+sys.path.insert(0, "recipes")
+import json, plain_nets, plain_tables as tables
+losses = dict.fromkeys(("before", "after"), tables.Losses(2.0, 1e-3, 1e-3))
+for known in (True, False):
+    trained = plain_nets.Trained("plain", 32, {}, known, {})
+    found = tables.Found(trained, losses, None, 0.5)
+    both = tables.told(found) | tables.outcome(found)
+    print(json.dumps(both | tables.paper_weights(found)))
+"""
+    known, other = map(json.loads, fresh_python(code).stdout.splitlines()[-2:])
+    assert known["paper_training_loss"] == 0.1225 and known["paper_cost"] == 0.1234  # Table 1
+    assert known["paper_test_error"] == 0.1349 and known["entries_over_0_7"] == [1, 26]
+    assert known["cost"] == 2.001
+    assert not [value for key, value in other.items() if key.startswith("paper") and value]
+    assert "entries_over_0_7" not in other
+
+
+def test_dominance_that_can_be_worked_out_is_drawn_beside_its_simulation(tmp_path):
+    options = "--budget=smoke", f"--run_dir={tmp_path}", f"--results={tmp_path / 'all.jsonl'}"
+    output = output_of(start_recipe("trivial_dominance.py", *options))
+    gap = float(output.split("differ by ")[1].split()[0])
+    assert 0 < gap < 0.1
+    rows = rows_of(tmp_path / "fig11.csv")
+    flat = [float(r["simulated"]) for r in rows if r["parameter"] == "feature_sigma"]
+    assert len({*flat[::2]}) == len({*flat[1::2]}) == 1  # does not depend on it
+    assert (tmp_path / "fig13.png").exists()
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [line["artifact"].split("/")[1] for line in lines] == ["fig11", "fig13"]
+    assert gap <= lines[0]["value"] < 0.1 and 0 < lines[1]["value"] < 0.02
+    assert lines == lines_of(tmp_path)

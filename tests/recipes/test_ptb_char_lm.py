@@ -1,0 +1,198 @@
+"""The language-model recipe as its user meets it: runs, resumes, refuses."""
+
+import json
+import signal
+import time
+
+import keras
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from helpers.harness import fresh_python, output_of, slow_elsewhere, start_recipe
+
+
+def write_corpus(folder, words=5_600):
+    """A text whose next word is easy to learn: numbers counted up, from random starts."""
+    random = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for part, count in (("train", words), ("valid", 1_400), ("test", 730)):
+        starts = random.integers(0, 20, count // 7)
+        lines = (" ".join(f"w{(s + i) % 20}" for i in range(6)) for s in starts)
+        (folder / f"{part}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def start(run_dir, data_dir, *arguments):
+    folders = f"--run_dir={run_dir}", f"--data_dir={data_dir}"
+    return start_recipe("ptb_char_lm.py", *folders, "--export=false", *arguments)
+
+
+def arrays(run_dir):
+    with np.load(run_dir / "state.npz", allow_pickle=False) as file:
+        return {key: file[key] for key in file.files if key != "facts"}
+
+
+@slow_elsewhere
+def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
+    data = write_corpus(tmp_path / "text", words=14_000)  # 20 batches: an epoch takes a second
+    options = "--epochs=3", "--budget=paper", "--size=small"
+    whole = start(tmp_path / "whole", data, *options)
+    output = output_of(whole)
+
+    killed, state = start(tmp_path / "killed", data, *options), tmp_path / "killed" / "state.npz"
+    while not state.exists():
+        assert killed.poll() is None, killed.communicate()[0]
+        time.sleep(0.02)
+    time.sleep(0.2)  # into the second epoch
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    with np.load(state, allow_pickle=False) as file:
+        assert json.loads(str(file["facts"]))["epoch"] == 1, "killed too late to prove anything"
+
+    resumed = output_of(start(tmp_path / "killed", data, *options))
+    assert "Going on after epoch 1" in resumed
+    np.testing.assert_equal(arrays(tmp_path / "killed"), arrays(tmp_path / "whole"))
+    metrics = [(tmp_path / run / "metrics.csv").read_text() for run in ("whole", "killed")]
+    assert metrics[0] == metrics[1]
+
+    # What a run leaves, and that it learned.
+    assert "an epoch takes" in output and "left" in output
+    names = {path.name for path in (tmp_path / "whole").iterdir()}
+    assert names == {
+        *("config.json", "vocabulary.json", "metrics.csv", "perplexity.png", "state.npz"),
+        *("best.weights.h5", "model.keras", "results.jsonl", "trained.json"),
+    }
+    row = json.loads((tmp_path / "whole" / "results.jsonl").read_text())
+    table = [line.split(",") for line in metrics[0].splitlines()]
+    perplexity = [float(line[table[0].index("perplexity")]) for line in table[1:]]
+    assert perplexity[2] < perplexity[0] and row["test_perplexity_of_best_epoch"] < perplexity[0]
+    assert row["epochs"] == 3 and len(row["val_perplexity"]) == 3 and row["seconds"] > 0
+    assert row["departures"] == ["text instead of Penn Treebank", "3 of 25 epochs"]
+    assert row["verdict"] == "not comparable" and row["commit"] and row["hardware"]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="is TensorFlow")
+def test_without_tensorflow_it_trains_evaluates_and_says_what_export_needs(tmp_path):
+    data = write_corpus(tmp_path / "text")
+    code = f"""
+import sys
+sys.argv = ["ptb_char_lm.py", "--budget=smoke", "--epochs=1", "--data_dir={data}",
+            "--run_dir={tmp_path / "run"}"]
+sys.path.insert(0, "recipes")
+import ptb_char_lm
+from absl import app
+try:
+    app.run(ptb_char_lm.main)
+except RuntimeError as error:
+    assert "pip install tensorflow" in str(error), error
+    print("said so")
+assert "tensorflow" not in sys.modules
+"""
+    done = fresh_python(code, block=["tensorflow", "tensorflow_datasets", "keras_nlp"])
+    assert "test perplexity on text" in done.stdout and "said so" in done.stdout
+
+
+def refuse(recipe, capsys=None, **given):
+    """The message with which the recipe ends."""
+    with flagsaver.flagsaver(**given), pytest.raises(SystemExit) as ended:
+        recipe.main(["ptb_char_lm.py"])
+    assert ended.value.code not in (0, None)
+    return str(ended.value.code)
+
+
+def test_an_unknown_variant_is_refused_with_the_known_ones(recipe):
+    with pytest.raises(flags.IllegalFlagValueError, match="plain|residual|t_only"):
+        flags.FLAGS["variant"].parse("gated")
+
+
+def test_a_missing_folder_or_file_is_refused(recipe, tmp_path):
+    assert "nowhere" in refuse(recipe, data_dir=str(tmp_path / "nowhere"))
+    write_corpus(tmp_path / "text")
+    (tmp_path / "text" / "valid.txt").unlink()
+    assert "valid.txt" in refuse(recipe, data_dir=str(tmp_path / "text"))
+
+
+def test_an_empty_file_is_refused(recipe, tmp_path):
+    (write_corpus(tmp_path / "text") / "test.txt").write_text("")
+    assert "empty" in refuse(recipe, data_dir=str(tmp_path / "text"))
+
+
+def test_a_file_that_is_not_utf8_is_refused(recipe, tmp_path):
+    (write_corpus(tmp_path / "text") / "test.txt").write_bytes(b"caf\xe9\n")
+    assert "UTF-8" in refuse(recipe, data_dir=str(tmp_path / "text"))
+
+
+def test_a_text_too_short_for_one_batch_is_refused(recipe, tmp_path):
+    write_corpus(tmp_path / "text", words=600)
+    message = refuse(recipe, data_dir=str(tmp_path / "text"), run_dir=str(tmp_path / "run"))
+    assert "700" in message
+
+
+def test_a_word_beyond_the_limit_is_cut_and_reported(recipe, tmp_path, caplog):
+    folder = write_corpus(tmp_path / "text")
+    with open(folder / "train.txt", "a") as file:
+        file.write("x" * 80 + "\n")
+    from zoo.datasets import ptb, text
+
+    with flagsaver.flagsaver(data_dir=str(folder)):
+        corpus = recipe.find_corpus(ptb, text)
+    assert corpus.vocabulary.num_cut == 1 and corpus.vocabulary.word_length == 65
+    assert "Cut to 65 slots" in corpus.notice and "1 of 22 words" in corpus.notice
+
+
+def test_a_run_directory_that_cannot_be_written_is_refused(recipe, tmp_path):
+    folder = write_corpus(tmp_path / "text")
+    message = refuse(recipe, data_dir=str(folder), run_dir=str(folder / "train.txt" / "run"))
+    assert "can be written" in message
+
+
+def test_the_checkpoint_of_another_variant_or_vocabulary_is_refused(recipe, tmp_path):
+    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
+    facts = {"format": 1, "epoch": 1, "identity": {"variant": "full", "vocabulary": "other"}}
+    facts |= {"callbacks": [], "history": {}, "stop": False, "variables": [], "torch_rng": ""}
+    run_dir.mkdir()
+    with open(run_dir / "state.npz", "wb") as file:
+        np.savez(file, facts=np.array(json.dumps(facts)))
+    message = refuse(recipe, data_dir=str(folder), run_dir=str(run_dir))
+    assert "variant: 'full' there, 'coupled' here" in message and "vocabulary" in message
+
+
+def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(
+    recipe, tmp_path, monkeypatch
+):
+    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
+    monkeypatch.setattr(recipe, "LEARNING_RATE", float("nan"))
+    given = {"data_dir": str(folder), "run_dir": str(run_dir), "budget": "smoke"}
+    message = refuse(recipe, **given, epochs=1)
+    assert "loss is nan" in message and "none" in message
+    assert not (run_dir / "state.npz").exists()
+
+
+def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
+    recipe, tmp_path, monkeypatch
+):
+    from zoo.datasets import ptb, text
+
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    monkeypatch.setattr(ptb, "URL", "https://127.0.0.1:9/")  # the discard port: refused
+    began = time.perf_counter()
+    corpus = recipe.find_corpus(ptb, text)
+    assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice
+    assert time.perf_counter() - began < 20
+    assert "pydoc" in recipe.default_run_dir(corpus, "small")
+
+
+def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
+    pytest.importorskip("keras_nlp", reason="sampling uses keras_nlp.samplers")
+    import zoo
+    from zoo.datasets.text import Vocabulary
+
+    vocabulary = Vocabulary.from_texts("the company said <unk> the company is not")
+    model = zoo.char_lm("small", vocabulary=vocabulary)
+    answer = recipe.ptb_generate.generate(model, vocabulary, "the company", num_words=12, seed=1)
+    assert answer.startswith("the company")
+    ids = vocabulary.encode(answer)[:-1]
+    assert vocabulary.unknown not in ids and len(ids) >= 12
+    assert recipe.ptb_generate.generate(model, vocabulary, "the company", 12, seed=1) == answer
