@@ -30,9 +30,6 @@ PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
     "recipes/benchmarks/char_lm_torch.py",
     "recipes/benchmarks/xla.py",
 }
-    "recipes/benchmarks/char_lm_torch.py",
-    "recipes/benchmarks/xla.py",
-}  # what a benchmark compares with, outside the zoo
 IN_FUNCTIONS = {
     *(f"zoo/export/{name}.py" for name in ("check", "saved_model", "onnx", "litert")),  # it writes
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend

@@ -1,17 +1,14 @@
 """Every table and figure of the papers has a command that runs, to its end, in seconds."""
 
 import concurrent.futures
-import importlib.util
 import re
 
 import numpy as np
 import pytest
 
 from helpers.harness import ROOT, output_of, slow_elsewhere, start_module, start_recipe
+from report import artifacts
 
-SPEC = importlib.util.spec_from_file_location("artifacts", ROOT / "recipes" / "artifacts.py")
-artifacts = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(artifacts)
 MADE = {}  # the artifacts that a command makes
 for name, artifact in artifacts.ARTIFACTS.items():
     for one in filter(None, artifact.recipe.split(" && ")):
