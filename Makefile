@@ -13,7 +13,7 @@ MARK := not slow
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test results lint format clean
+.PHONY: help demo test results lint types format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -37,6 +37,13 @@ results: $(VENV)/base.stamp  ## make recipes/README.md's tables and the gallery 
 lint: $(VENV)/dev.stamp  ## ruff: rules and format, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: $(VENV)/dev.stamp  ## mypy on the package as it is installed
+	rm -rf build/types
+	mkdir -p build/types
+	cp -r zoo build/types/zoo
+	cp -r applications callbacks build/types/zoo/
+	cd build/types && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p zoo
 
 format: $(VENV)/dev.stamp  ## ruff: repair what can be repaired
 	$(BIN)/ruff check --fix

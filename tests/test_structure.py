@@ -196,6 +196,28 @@ def test_every_public_symbol_has_a_docstring(name):
             assert (value.__doc__ or "").strip(), f"{name}.{key} has no docstring"
 
 
+def public_functions(tree):
+    """Return the public functions and public methods that a module defines."""
+    bodies = [tree.body]
+    bodies += [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+    functions = [n for body in bodies for n in body if isinstance(n, ast.FunctionDef)]
+    return [n for n in functions if n.name == "__init__" or not n.name.startswith("_")]
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_every_public_argument_is_annotated(folder):
+    missing = []
+    for path in sources(folder):
+        for function in public_functions(ast.parse(path.read_text())):
+            arguments = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+            missing += [
+                f"{name_on_disk(path)}:{argument.lineno} {function.name}({argument.arg})"
+                for argument in arguments
+                if argument.annotation is None and argument.arg not in ("self", "cls")
+            ]
+    assert not missing
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_on_disk)
 def test_docstring_examples_run(path):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

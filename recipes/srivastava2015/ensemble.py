@@ -1,6 +1,6 @@
 """Many MLPs of one shape side by side: stacked weights, each network trained as if it were alone.
 
-Used by mnist_depth_search.py: on a CPU, layers of 50 units are too small to be computed one at a time.
+Used by mnist_depth_search.py: on a CPU, layers of 50 units are too small to compute one by one.
 recipe imports it from beside itself.
 """
 

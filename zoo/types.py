@@ -1,0 +1,6 @@
+"""Types of the public signatures."""
+
+from typing import Any, TypeAlias
+
+Tensor: TypeAlias = Any  # a tensor of the active Keras backend, symbolic or not, or an array
+Shape: TypeAlias = tuple[int | None, ...]
