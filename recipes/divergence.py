@@ -147,7 +147,7 @@ class Pair:
             image_recipe.Diverged: if a difference is no number.
             ValueError: if the checkpoint cannot be read.
         """
-        from zoo.callbacks.progress import clock
+        from zoo.callbacks.training import clock
 
         self.load()
         said = began = time.perf_counter()
