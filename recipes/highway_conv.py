@@ -82,6 +82,7 @@ FLAGS = flags.FLAGS
 
 
 def main(argv):
+    """Run the recipe."""
     common.check(argv)
     study, deviations = choose()
     run = training.prepare(

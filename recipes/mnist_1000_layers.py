@@ -48,6 +48,7 @@ STUDY = training.Study(
 
 
 def main(argv):
+    """Run the recipe."""
     common.check(argv)
     name = f"highway_mlp{depth()}"
     run = training.prepare(STUDY, name, "mnist", build, depth=depth())

@@ -70,11 +70,10 @@ FLAGS = flags.FLAGS
 
 
 def main(argv):
+    """Run the recipe."""
     common.check(argv)
     name = f"highway_mlp{depth()}"
-    run = training.prepare(
-        STUDY, name, "mnist", build, depth=depth(), gate_bias=FLAGS.gate_bias
-    )
+    run = training.prepare(STUDY, name, "mnist", build, depth=depth(), gate_bias=FLAGS.gate_bias)
     training.train(run)
     measured = inspect(run)
     training.finish(
@@ -138,12 +137,8 @@ def inspect(run):
     progress = PassProgress("probes", len(x))
     table = callbacks.run(probes, run.model, (x, y), batch_size=500, progress=progress)
     progress = PassProgress(f"lesions of {depth() - 1} layers", len(x))
-    lesions = callbacks.lesions(
-        run.model, (x, y), mode="closed", batch_size=500, progress=progress
-    )
-    example = callbacks.run(
-        [callbacks.GateActivity(), callbacks.BlockOutputs()], run.model, x[:1]
-    )
+    lesions = callbacks.lesions(run.model, (x, y), mode="closed", batch_size=500, progress=progress)
+    example = callbacks.run([callbacks.GateActivity(), callbacks.BlockOutputs()], run.model, x[:1])
     (table + lesions).to_csv(run.folder / "probes.csv")
     title = f"highway_mlp{depth()}, {len(x)} training images of {images.name}"
     (table + lesions).to_html(run.folder / "probes.html", title)

@@ -80,9 +80,7 @@ def define_memory_flags() -> None:
     flags.DEFINE_bool("remat", False, help_text)
 
 
-def define_image_flags(
-    precisions: Sequence[str] = PRECISIONS, precision: str = "float32"
-) -> None:
+def define_image_flags(precisions: Sequence[str] = PRECISIONS, precision: str = "float32") -> None:
     """Define all flags of a recipe that trains an image classifier."""
     define_data_flags()
     define_output_flags("RUNS/MODEL-DATA-SEED-DIGEST")

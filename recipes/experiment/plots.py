@@ -24,7 +24,7 @@ PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorde
 DPI = 200
 
 
-def lines(
+def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     path: str | pathlib.Path,
     rows: Sequence[Row],
     *,
@@ -63,24 +63,28 @@ def lines(
     grid = {"nrows": len(panels), "ncols": len(ys), "squeeze": False}
     figure, axes = new(4.6 * len(ys), 3.3 * len(panels), **grid)
     styles = _styles(rows, by)
-    for name, line in zip(panels, axes, strict=True):
-        shown = [row for row in rows if panel is None or row[panel] == name]
+    for panel_value, line in zip(panels, axes, strict=True):
+        shown = [row for row in rows if panel is None or row.get(panel) == panel_value]
         for axis, x_key, y_key in zip(line, xs, ys, strict=True):
             for key, style in styles.items():
                 points = [row for row in shown if _key(row, by) == key]
                 points = [row for row in points if _known(row, x_key) and _known(row, y_key)]
                 if points:
-                    label = ", ".join(labels.get(str(value), str(value)) for value in key)
+                    names = [str(value) for value in key if value is not None]
+                    label = ", ".join(labels.get(name, name) for name in names)
                     values = [[row[column] for row in points] for column in (x_key, y_key)]
                     axis.plot(*values, label=label or None, markersize=4, **style)
             for mark in marks:
-                if panel is None or mark.get(panel, name) == name:
+                if panel is None or mark.get(panel, panel_value) == panel_value:
                     _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
             axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
-            axis.set(xscale="log" if x_key in log else "linear")
             axis.set(yscale="log" if y_key in log else "linear")
-            if name is not None:
-                axis.set_title(labels.get(str(name), str(name)), fontsize=9)
+            if x_key in log:
+                axis.set(xscale="log")
+            elif all(isinstance(row.get(x_key), int | None) for row in rows):
+                axis.xaxis.get_major_locator().set_params(integer=True)
+            if panel_value is not None:
+                axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(fontsize=6, handlelength=4)
     figure.suptitle(title, fontsize=9)
@@ -101,7 +105,7 @@ def _draw_mark(axis, mark, x, y, style):
 
 
 def _values(rows, column):
-    return [*dict.fromkeys(row[column] for row in rows)]
+    return [*dict.fromkeys(row[column] for row in rows if row.get(column) is not None)]
 
 
 def _key(row, by):
@@ -118,7 +122,8 @@ def _styles(rows, by):
     colors = colors_for(len(places[0])) if places else COLORS
     styles = {}
     for key in dict.fromkeys(_key(row, by) for row in rows):
-        first, second = [*(p[value] for p, value in zip(places, key, strict=True)), 0, 0][:2]
+        indices = [place.get(value, 0) for place, value in zip(places, key, strict=True)]
+        first, second = [*indices, 0, 0][:2]
         line = LINES[second % len(LINES)]
         marker = MARKERS[first % len(MARKERS)]
         styles[key] = {"color": colors[first], "linestyle": line, "marker": marker}

@@ -113,7 +113,6 @@ def compare(
         difference.
 
     Example:
-
     >>> compare(92.2, 92.40, (92.31, 0.12)), compare(92.2, 92.40)
     ("within the paper's spread", '-0.2; the paper gives no spread')
     """
