@@ -189,7 +189,7 @@ def ours(size, vocabulary, jit):
     recipe.compile_model(model, jit)
 
     def train(x, y):
-        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, say=lambda line: None)
+        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, write=lambda line: None)
         callbacks = [zoo.callbacks.StopOnNaN(), progress]
         x = x.reshape(-1, STEPS)
         y = y.reshape(-1, STEPS)
