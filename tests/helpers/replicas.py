@@ -89,7 +89,8 @@ def deviations(name):
     """How far a training on the devices of `name` ends from that on one, by what is measured."""
     from zoo import callbacks, distribute
     from zoo.applications import char_lm_inference
-    from zoo.datasets.batches import Batches, Epochs
+    from zoo.callbacks.training import Epochs
+    from zoo.datasets.batches import Batches
 
     several = distribute.strategy(name)
     assert several.num_replicas == (1 if name == "model_parallel" else 2)
