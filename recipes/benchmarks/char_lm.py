@@ -183,7 +183,7 @@ def contender(options, case):
 def ours(size, vocabulary, jit):
     """Return functions that train and evaluate `zoo.char_lm` as the recipe does."""
     import zoo
-    from zoo.applications.char_lm_score import Scorer
+    from zoo.applications.char_lm_inference import Scorer
 
     model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS)
     recipe.compile_model(model, jit)
