@@ -35,6 +35,7 @@ from jastrzebski2018 import plots, study
 from jastrzebski2018.study import BATCH, Inspection
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
+from zoo.applications.input_and_head import Top
 from zoo.callbacks.training import PassProgress
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
@@ -114,7 +115,7 @@ def build(images, depth):
     """Return the network for these images; `depth` is that of cifar_resnet."""
     shape = images.x_train.shape[1:]
     if smoke_stages():
-        return preactivated(*smoke_stages(), images.classes, shape, {"name": FLAGS.model})
+        return preactivated(*smoke_stages(), images.classes, shape, Top(name=FLAGS.model))
     arguments = {"depth": depth} if depth else {}
     return zoo.create_model(FLAGS.model, input_shape=shape, classes=images.classes, **arguments)
 

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from zoo.datasets.download import DownloadError
-
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a command to its end and return its exit status; signals that end us end it, too.
@@ -35,6 +33,8 @@ def script() -> str:
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
     """End the process with a message instead of a traceback if flags or data are unusable."""
+    from zoo.datasets.download import DownloadError  # reproduce.py does not wait for Keras
+
     try:
         yield
     except (ValueError, DownloadError) as error:

@@ -19,7 +19,7 @@ from experiment.flags import FLAGS
 from experiment.results import Result
 from zoo import export
 from zoo.callbacks.checkpoint import Resume
-from zoo.datasets.batches import Epochs
+from zoo.callbacks.training import Epochs
 from zoo.datasets.prefetch import Ahead
 from zoo.io import save_model
 

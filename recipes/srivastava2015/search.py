@@ -13,9 +13,9 @@ from experiment import hardware, run_dirs, training
 from experiment.flags import FLAGS
 from srivastava2015 import ensemble
 from zoo.callbacks.checkpoint import Resume
-from zoo.callbacks.training import clock
+from zoo.callbacks.training import Epochs, clock
 from zoo.datasets import preprocessing
-from zoo.datasets.batches import Batches, Epochs
+from zoo.datasets.batches import Batches
 from zoo.datasets.images import Images
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
