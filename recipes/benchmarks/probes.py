@@ -65,7 +65,7 @@ def functions(model, data):
     from zoo.backend import compiled
     from zoo.callbacks.probes.engine import Observer
     from zoo.callbacks.probes.sweep import Trials
-    from zoo.graph.chain import lesion_plan
+    from zoo.graph.surgery import lesion_plan
 
     probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.EstimationError()]
     probes += [callbacks.IntermediateAccuracy(), callbacks.BorderlineExamples()]
