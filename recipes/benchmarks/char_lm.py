@@ -175,7 +175,7 @@ def ours(size, vocabulary):
     scorer = char_lm_score.Scorer(model)
 
     def train(x, y):
-        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, say=lambda line: None)
+        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, write=lambda line: None)
         callbacks = [zoo.callbacks.StopOnNaN(), progress]
         x, y = (v.reshape(-1, STEPS) for v in (x, y))
         model.fit(x, y, BATCH, verbose=0, callbacks=callbacks, shuffle=False)

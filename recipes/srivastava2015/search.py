@@ -130,7 +130,7 @@ class Pace:
         return f"group {1 + self.groups.index(group)} of {len(self.groups)}, {self}"
 
     def __str__(self):
-        from zoo.callbacks.progress import clock
+        from zoo.callbacks.training import clock
 
         seconds = time.perf_counter() - self.began
         left = f", about {clock(seconds * self.left / self.done)} left" if self.done else ""
