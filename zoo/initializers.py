@@ -23,7 +23,7 @@ class NumpyInitializer(keras.initializers.Initializer):
 
     distribution = "normal"  # or "uniform"
 
-    def __init__(self, seed: int | None = None):
+    def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
 
     def spread(self, shape: Shape) -> float:
@@ -55,7 +55,6 @@ class Uniform(NumpyInitializer):
         seed: See `NumpyInitializer`.
 
     Example:
-
     >>> weights = Uniform(0.05, seed=0)((2, 3))
     >>> float(abs(np.asarray(weights)).max()) < 0.05
     True
@@ -65,7 +64,7 @@ class Uniform(NumpyInitializer):
 
     distribution = "uniform"
 
-    def __init__(self, limit: float | None = 0.05, seed: int | None = None):
+    def __init__(self, limit: float | None = 0.05, seed: int | None = None) -> None:
         super().__init__(seed)
         self.limit = limit
 
@@ -101,7 +100,7 @@ class Gaussian(NumpyInitializer):
         seed: See `NumpyInitializer`.
     """
 
-    def __init__(self, stddev: float = 1.0, seed: int | None = None):
+    def __init__(self, stddev: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         self.stddev = stddev
 
@@ -129,7 +128,6 @@ class KaimingNormal(NumpyInitializer):
         ValueError: if `fan` is neither.
 
     Example:
-
     >>> weights = KaimingNormal(seed=0)((3, 3, 50, 100))
     >>> round(225 * float(keras.ops.var(weights)), 2)  # 2 / (9 · 50)
     1.0
@@ -137,7 +135,7 @@ class KaimingNormal(NumpyInitializer):
     Reference: He et al. (2015), arXiv:1502.01852, equation 10.
     """
 
-    def __init__(self, fan: str = "in", scale: float = 1.0, seed: int | None = None):
+    def __init__(self, fan: str = "in", scale: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         if fan not in ("in", "out"):
             raise ValueError(f"`fan` must be 'in' or 'out'. Received: fan={fan!r}")
@@ -161,7 +159,6 @@ class HardtMa(NumpyInitializer):
     Yu & Tomasi's HMWI: small weights, as they are added to an identity.
 
     Example:
-
     >>> weights = HardtMa(seed=0)((3, 3, 200, 100))
     >>> round(900 * float(keras.ops.std(weights)), 2)  # 1/(9 · 100)
     1.0

@@ -28,7 +28,6 @@ class CaffeSGD(keras.optimizers.SGD):
         **kwargs: Arguments of `keras.optimizers.SGD`.
 
     Example:
-
     >>> optimizer = CaffeSGD(0.1, momentum=0.0, nesterov=False, decay=0.5)
     >>> kernel = keras.Variable([2.0], name="kernel")
     >>> optimizer.apply([keras.ops.array([1.0])], [kernel])  # 2 - 0.1 (1 + 0.5 · 2)
@@ -49,7 +48,7 @@ class CaffeSGD(keras.optimizers.SGD):
         bias_rate: float = 2.0,
         decay_all: bool = False,
         **kwargs: Any,
-    ):
+    ) -> None:
         super().__init__(learning_rate, momentum, nesterov, **kwargs)
         self.decay = decay
         self.last_decay = last_decay
@@ -98,7 +97,6 @@ def accumulating(optimizer: keras.optimizers.Optimizer, steps: int) -> keras.opt
         ValueError: if `steps` is not positive, or the optimizer is built or accumulates already.
 
     Example:
-
     >>> optimizer = accumulating(keras.optimizers.SGD(1.0), 2)
     >>> weight = keras.Variable([0.0])
     >>> for gradient in (1.0, 3.0):
@@ -133,13 +131,12 @@ class EveryNth(LearningRateSchedule):
         steps: A positive integer.
 
     Example:
-
     >>> halved = keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.5])
     >>> [float(EveryNth(halved, 2)(step)) for step in range(6)]
     [1.0, 1.0, 1.0, 1.0, 0.5, 0.5]
     """
 
-    def __init__(self, schedule: LearningRateSchedule, steps: int):
+    def __init__(self, schedule: LearningRateSchedule, steps: int) -> None:
         self.schedule = schedule
         self.steps = steps
 

@@ -24,7 +24,6 @@ def gradients_at_marks(function: Callable, *arguments: Any) -> tuple[Any, dict]:
         marked tensor.
 
     Example:
-
     >>> def cube(mark, x):
     ...     y = mark("y", x * x)
     ...     return keras.ops.sum(y * x), None
@@ -102,7 +101,6 @@ def jacobian_product(
         `function(x)` and J v, of its shape.
 
     Example:
-
     >>> x, v = keras.ops.array([3.0]), keras.ops.array([1.0])
     >>> y, change = jacobian_product(lambda x: x * x, x, v)
     >>> float(y[0]), float(change[0])
@@ -151,7 +149,6 @@ def guided_relu(x: Tensor) -> Tensor:
         A tensor of x's shape.
 
     Example:
-
     >>> def negative_relu(mark, x):
     ...     return -keras.ops.sum(guided_relu(mark("x", x))), None
     >>> _, gradients = gradients_at_marks(negative_relu, keras.ops.array([2.0]))

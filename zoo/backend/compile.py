@@ -21,7 +21,6 @@ def compiled(function: Callable, model: keras.Model, strategy: Any = None) -> Ca
         A function of the same arguments. On torch it runs eagerly, without gradients.
 
     Example:
-
     >>> import numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     >>> double = compiled(lambda x: 2 * model(x), model)

@@ -25,7 +25,6 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
         count: Scalar, the number of distinct ids; if it exceeds `size`, `values` is truncated.
 
     Example:
-
     >>> values, inverse, count = unique(ops.array([7, 3, 7]), size=2)
     >>> ops.convert_to_numpy(values).tolist(), ops.convert_to_numpy(inverse).tolist(), int(count)
     ([3, 7], [1, 0, 1], 2)
@@ -58,7 +57,6 @@ def nll(logits: Tensor, targets: Tensor) -> Tensor:
         `(n,)`.
 
     Example:
-
     >>> float(nll(ops.array([[0.0, 0.0]]), ops.array([1]))[0])  # log 2
     0.6931471824645996
     """

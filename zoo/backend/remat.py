@@ -31,7 +31,6 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
         A function of the same arguments.
 
     Example:
-
     >>> dense = keras.layers.Dense(2)
     >>> dense.build((None, 2))
     >>> rematerialized(dense, dense.call)(keras.ops.ones((3, 2))).shape[1]

@@ -11,7 +11,6 @@ def num_replicas() -> int:
     Only TensorFlow has replicas: with JAX's `keras.distribution` a program sees the global batch.
 
     Example:
-
     >>> num_replicas()
     1
     """

@@ -29,7 +29,6 @@ def seed_everything(seed: int) -> None:
         ValueError: if `seed` is negative or not an integer.
 
     Example:
-
     >>> seed_everything(3435)
     """
     if not isinstance(seed, int) or seed < 0:

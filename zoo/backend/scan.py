@@ -36,7 +36,6 @@ def scan_layers(
         The last state; if `with_states`, it and all states but the first, `(depth, *x.shape)`.
 
     Example:
-
     >>> factors = ops.array([2.0, 3.0, 5.0])
     >>> last, states = scan_layers(lambda x, w: x * w[0], ops.array([7.0]), [factors], 3, True)
     >>> ops.convert_to_numpy(states)[:, 0].tolist()
