@@ -38,9 +38,9 @@ def _tensorflow(function, model, strategy):
     # Workers would have to synchronize here; instead each computes the whole result itself.
     alone = strategy is None or strategy.num_replicas_in_sync == 1
     if alone or strategy.extended._in_multi_worker_mode():
-        return tf.function(function, reduce_retracing=True)
+        return tf.function(function, reduce_retracing=True, autograph=False)
 
-    @functools.partial(tf.function, reduce_retracing=True)
+    @functools.partial(tf.function, reduce_retracing=True, autograph=False)
     def summed(shards):
         results = strategy.run(lambda shards: function(*shards), args=(shards,))
         return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), results)
