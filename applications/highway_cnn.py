@@ -7,7 +7,7 @@ from keras import layers
 from zoo.applications import input_and_head
 from zoo.initializers import Gaussian, KaimingNormal
 from zoo.layers.gating import gate_bias
-from zoo.layers.highway_conv2d import HighwayConv2D
+from zoo.layers.highway import HighwayConv2D
 
 Stage = namedtuple("Stage", "width first kernels pool")
 Stage.__doc__ = """`width`: channels; `first`: arguments of the plain convolution that opens the
