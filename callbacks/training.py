@@ -118,6 +118,36 @@ class StopOnNaN(keras.callbacks.Callback):
             )
 
 
+class Epochs(keras.callbacks.Callback):
+    """Set the epoch of the batches, also if `zoo.Resume` starts `fit` at a later one.
+
+    Args:
+        batches: The `zoo.datasets.batches.Batches` or `RecordBatches` that `fit` trains on, or
+            a wrapper of them.
+
+    Raises:
+        ValueError: When training starts, if an epoch is not one pass over the batches.
+    """
+
+    def __init__(self, batches: keras.utils.PyDataset) -> None:
+        super().__init__()
+        self.batches = batches
+        batches.set_epoch(0)  # JAX and torch read a batch before training begins
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Check that an epoch is one pass over the batches."""
+        if self.params["steps"] != len(self.batches):
+            raise ValueError(
+                f"An epoch must be one pass over the {len(self.batches)} batches, because their "
+                f"order belongs to the epoch. Received: {self.params['steps']} steps in an epoch. "
+                "Leave `steps_per_epoch` out."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Set the epoch of the batches."""
+        self.batches.set_epoch(epoch)
+
+
 class Progress(keras.callbacks.Callback):
     """Show speed, loss and time left: a bar in a terminal, lines in a log.
 

@@ -156,8 +156,9 @@ def train(group, resume, images, epochs, seed, devices, precision="float32", pac
     import keras
 
     from srivastava2015 import ensemble
+    from zoo.callbacks.training import Epochs
     from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches, Epochs
+    from zoo.datasets.batches import Batches
 
     facts, pace = resume.read(), pace or Pace([group], epochs)
     before = facts["epoch"] if facts else 0
