@@ -87,6 +87,7 @@ class Simplified(Skip):
         self.kernel_size = kernel_size
         self.strides = strides
         self.identity = identity
+        self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
         initializer = kernel_initializer or self.default_initializer()
         self.kernel_initializer = keras.initializers.get(initializer)
 
@@ -116,7 +117,7 @@ class Simplified(Skip):
 
     def finish(self, y: Tensor) -> Tensor:
         """Return ReLU(y)."""
-        return ops.relu(y)
+        return self.activation(y)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""

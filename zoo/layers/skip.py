@@ -128,7 +128,7 @@ class Skip(keras.layers.Layer):
 
     def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
         """Return `layer_call` with rematerialization; Keras calls it in a remat scope."""
-        return backend.recomputed(self, layer_call)
+        return backend.rematerialized(self, layer_call)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
