@@ -90,7 +90,7 @@ def textbook(records, crop):
         mean, std = (255 * tf.constant(v) for v in (imagenet.MEAN, imagenet.STD))
         return (image - mean) / std, label
 
-    dataset = tf.data.TFRecordDataset(list(records.own)).shuffle(imagenet.BUFFER).repeat()
+    dataset = tf.data.TFRecordDataset(list(records.host_files)).shuffle(imagenet.BUFFER).repeat()
     examples = dataset.map(example, tf.data.AUTOTUNE).batch(FLAGS.batch, drop_remainder=True)
     return examples.prefetch(tf.data.AUTOTUNE)
 
