@@ -29,7 +29,7 @@ def remat(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Mode
         ValueError: if the model has no such block.
 
     Example:
-    >>> from zoo.layers.highway_dense import HighwayDense
+    >>> from zoo.layers.highway import HighwayDense
     >>> inputs = keras.Input((4,))
     >>> model = remat(keras.Model(inputs, HighwayDense(name="block")(inputs)))
 

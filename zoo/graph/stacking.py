@@ -6,7 +6,7 @@ import functools
 import keras
 
 from zoo.graph.calls import Call, Graph, compile_like, rebuild
-from zoo.layers.highway_stack import HighwayDenseStack, kind
+from zoo.layers.highway_stack import HighwayDenseStack, stack_key
 
 
 def to_stack(model: keras.Model) -> keras.Model:
@@ -29,7 +29,7 @@ def to_stack(model: keras.Model) -> keras.Model:
         ValueError: if `model` is not a graph of layers.
 
     Example:
-    >>> from zoo.layers.highway_dense import HighwayDense
+    >>> from zoo.layers.highway import HighwayDense
     >>> x = keras.Input((4,))
     >>> y = x
     >>> for _ in range(3):
@@ -91,11 +91,11 @@ def _runs(graph: Graph) -> list[list[Call]]:
     runs: list[list[Call]] = []
     open_runs: dict[int, list[Call]] = {}  # by the slot that each ends in
     for call in graph.calls:
-        if uses[id(call.layer)] > 1 or kind(call.layer) is None:
+        if uses[id(call.layer)] > 1 or stack_key(call.layer) is None:
             continue
         (source,) = call.sources
         run = open_runs.get(source) if reads[source] == 1 else None
-        if run is None or kind(run[-1].layer) != kind(call.layer):
+        if run is None or stack_key(run[-1].layer) != stack_key(call.layer):
             run = []
             runs.append(run)
         run.append(call)

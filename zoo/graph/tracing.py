@@ -62,7 +62,7 @@ def observe(
                 part["y"] = apply(call, *args, **kwargs)
             else:
                 branches = dataclasses.replace(call, layer=Branches(block))
-                part = _combined(block, apply(branches, *args, **kwargs), mark)
+                part = _combined(block, {**apply(branches, *args, **kwargs)}, mark)
             parts[block.name] = {"input": inputs[block.source], **part}
             outputs = part["y"]
         flat = keras.tree.flatten(outputs)
@@ -92,7 +92,7 @@ def trace(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Mode
         ValueError: if there is no block.
 
     Example:
-    >>> from zoo.layers.highway_dense import HighwayDense
+    >>> from zoo.layers.highway import HighwayDense
     >>> inputs = keras.Input((4,))
     >>> model = keras.Model(inputs, HighwayDense(name="block")(inputs))
     >>> sorted(trace(model).output["blocks"]["block"])
@@ -113,21 +113,20 @@ def trace(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Mode
     )
 
 
-def _combined(block, branches, mark):
-    """Return all parts of a skip layer's block, from those that `Branches` returns."""
+def _combined(block, terms, mark):
+    """Return all parts of a skip layer's block, from the terms of its formula."""
     layer = block.layer
-    if "x" not in branches:
-        return {**branches, "y": layer.combine(None, **branches)}
-    x = branches.pop("x")
-    if mark is not None and block.x is None:
-        x = mark(("shortcut", block.index), x)
-    y = layer.mix(x=x, **branches)
-    f = branches["h"] if layer.variant == "residual" else y - x  # h: without cancellation
-    return {"x": x, **branches, "f": f, "y": layer.finish(y)}
+    if "x" in terms and block.x is None and mark is not None:
+        terms["x"] = mark(("shortcut", block.index), terms["x"])
+    y = layer.form.mix(**terms, dtype=layer.compute_dtype)
+    part = {**terms, "y": layer.finish(y)}
+    if "x" in terms:  # h: without cancellation
+        part["f"] = terms["h"] if layer.variant == "residual" else y - terms["x"]
+    return part
 
 
 class Branches(keras.layers.Layer):
-    """The skip input and the branches H, T and C of a skip layer, in the layer's own precision.
+    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision.
 
     Args:
         block: A `zoo.blocks.Block` with a skip layer.
@@ -141,10 +140,7 @@ class Branches(keras.layers.Layer):
         self.takes_training = "training" in block.layer._call_signature.parameters
 
     def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
-        """Return x, h, t and c, as far as the layer has them."""
+        """Return the terms, as far as the layer has them."""
         if self.takes_training:
             context["training"] = training
-        branches = self.layer.branches(x, **context)
-        if self.layer.opens_stage and self.layer.shortcut is None:
-            return branches
-        return {"x": self.layer.carry(x, **context), **branches}
+        return self.layer.parts(x, **context)
