@@ -1,8 +1,11 @@
 """The character-aware language model with gated word vectors."""
 
+from typing import Any, Literal
+
 import keras
 import numpy as np
 
+from zoo.datasets.vocabulary import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
@@ -22,18 +25,18 @@ SIZES = {  # Kim et al. (2016), Table 2
         "units": 650,
     },
 }
-PTB = (10_000, 51, 21)  # words, characters, slots a word
+PTB = (10_000, 51, 21)  # words, characters, slots of a word
 
 
 def char_lm(
-    size="large",
-    variant="coupled",
-    vocabulary=None,
-    batch_size=20,
-    num_steps=35,
-    num_layers=None,
-    max_distinct="auto",
-):
+    size: str = "large",
+    variant: str = "coupled",
+    vocabulary: Vocabulary | None = None,
+    batch_size: int = 20,
+    num_steps: int | None = 35,
+    num_layers: int | None = None,
+    max_distinct: int | None | Literal["auto"] = "auto",
+) -> keras.Model:
     """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
 
     With the defaults `char_lm()` has 19,367,965 trainable parameters, as have `t_only`,
@@ -41,20 +44,19 @@ def char_lm(
     5,310,115. Keras has one bias vector in an LSTM where Torch, and so the paper, has two
     (5,200 more in the large model).
 
-    Every weight starts at U(-0.05, 0.05), drawn from the stream of `zoo.seed_everything`; the
-    transform gate's bias at that minus 2, the carry gate's plus 2. Dropout (0.5) stands
-    between the LSTMs and before the softmax only. The state of the LSTMs is carried from
-    batch to batch.
+    Every weight is initialized from U(-0.05, 0.05), with the seeds of `zoo.seed_everything`; the
+    transform gate's bias from that minus 2, the carry gate's plus 2. Dropout (0.5) is only
+    between the LSTMs and before the softmax. The LSTMs' state is carried from batch to batch.
 
     Args:
         size: "small" or "large".
         variant: Form of the layers between CNN and LSTM, a row of `zoo.FORMS`.
-        vocabulary: A `zoo.datasets.text.Vocabulary`. `None` takes Penn Treebank's sizes, and
-            words without characters.
-        batch_size: Streams read side by side.
+        vocabulary: Words and characters. `None` takes Penn Treebank's sizes, and words without
+            characters.
+        batch_size: Number of parallel streams of text.
         num_steps: Words of a stream in a batch. `None` accepts any number.
-        num_layers: Layers between CNN and LSTM. `None` takes the paper's: of the large model
-            two, but one if plain and four if residual; of the small model half as many.
+        num_layers: Layers between CNN and LSTM. `None` takes the paper's: two in the large
+            model, but one if plain and four if residual; half as many in the small model.
         max_distinct: Distinct words a batch is planned for; "auto" plans for 64% of its
             words (Penn Treebank's batches of 700 have 354 on average).
 
@@ -66,7 +68,6 @@ def char_lm(
         ValueError: if `size` or `variant` is unknown.
 
     Example:
-
     >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
     True
 
@@ -78,7 +79,8 @@ def char_lm(
     config = SIZES[size]
     num_words, num_characters, word_length = PTB
     if vocabulary is not None:
-        num_words, num_characters = len(vocabulary.words), len(vocabulary.characters)
+        num_words = len(vocabulary.words)
+        num_characters = len(vocabulary.characters)
         word_length = max(vocabulary.word_length, max(config["widths"]))
     if num_layers is None:  # Table 1a: as many matrices in `residual` as in `coupled`
         num_layers = {"plain": 1, "residual": 2 * config["num_layers"]}.get(
@@ -94,10 +96,9 @@ def char_lm(
     )
     ids = keras.Input(batch_shape=(batch_size, num_steps), dtype="int32", name="words")
     x = embedding(ids)
-    for index in (1, 2):
-        if index == 2:
-            x = keras.layers.Dropout(0.5, name="dropout1")(x)
-        x = CarryLSTM(config["units"], Uniform(), Uniform(), Uniform(), name=f"lstm{index}")(x)
+    x = CarryLSTM(config["units"], Uniform(), Uniform(), Uniform(), name="lstm1")(x)
+    x = keras.layers.Dropout(0.5, name="dropout1")(x)
+    x = CarryLSTM(config["units"], Uniform(), Uniform(), Uniform(), name="lstm2")(x)
     x = keras.layers.Dropout(0.5, name="dropout2")(x)
     logits = keras.layers.Dense(
         num_words,
@@ -112,8 +113,10 @@ def char_lm(
     return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
 
 
-def word_encoder(config, variant, num_characters, word_length, num_layers):
-    """The part that sees characters: `(words, word_length)` to `(words, features)`."""
+def word_encoder(
+    config: dict[str, Any], variant: str, num_characters: int, word_length: int, num_layers: int
+) -> keras.Model:
+    """Return the model from characters `(words, word_length)` to vectors `(words, features)`."""
     characters = keras.Input((word_length,), dtype="int32", name="characters")
     x = CharCNN(num_characters, 15, config["widths"], config["filters"], name="cnn")(characters)
     for index in range(1, num_layers + 1):

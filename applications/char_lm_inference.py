@@ -1,23 +1,24 @@
-"""The same language model with its state as an argument: for scoring, sampling and serving."""
+"""Scoring and serving a language model: its LSTM states as arguments, and perplexity."""
 
-import weakref
+from collections.abc import Iterable
 
 import keras
+import numpy as np
 from keras import ops
 
+from zoo import backend
 from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
+from zoo.types import Shape, Tensor
 
-_alone = weakref.WeakKeyDictionary()  # word encoders by those of models
 
-
-def with_state(model, tabulate=True):
-    """`model`'s layers in a new graph that takes and returns the LSTMs' states.
+def with_state(model: keras.Model, tabulate: bool = True) -> keras.Model:
+    """Return `model`'s layers in a new graph that takes and returns the LSTMs' states.
 
     Args:
         model: A `char_lm`.
-        tabulate: Whether word vectors are looked up in a table of all words, computed now
-            (call `refresh_table` when the weights have changed), or computed from characters.
+        tabulate: True looks word vectors up in a table of all words, computed now (call
+            `refresh_table` after the weights have changed); False computes them from characters.
 
     Returns:
         A `keras.Model` from `[words, h1, c1, h2, c2]` to `[logits, h1, c1, h2, c2]`, for any
@@ -25,16 +26,24 @@ def with_state(model, tabulate=True):
         logits `(batch, steps, words)`. It shares `model`'s weights.
     """
     words = keras.Input((None,), dtype="int32", name="words")
-    x, states, new_states = words, [], []
+    x = words
+    states = []
+    new_states = []
     for layer in model.layers[1:]:  # a chain
         if isinstance(layer, CharWordEmbedding) and tabulate:
-            x = _lookup(layer)(x)
+            x = keras.layers.Embedding(
+                layer.num_words,
+                layer.encoder.output_shape[-1],
+                embeddings_initializer="zeros",
+                trainable=False,
+                name="word_vectors",
+            )(x)
         elif isinstance(layer, CarryLSTM):
             number = len(states) // 2 + 1
             state = [keras.Input((layer.units,), name=f"{name}{number}") for name in "hc"]
-            x, *new = ExplicitState(layer, name=f"{layer.name}_state")(x, *state)
+            x, *new_state = ExplicitState(layer, name=f"{layer.name}_state")(x, *state)
             states += state
-            new_states += new
+            new_states += new_state
         else:
             x = layer(x)
     stateful = keras.Model([words, *states], [x, *new_states], name=f"{model.name}_state")
@@ -43,27 +52,108 @@ def with_state(model, tabulate=True):
     return stateful
 
 
-def refresh_table(model, stateful):
-    """Computes the vectors of all words anew, after a change of `model`'s weights."""
+def refresh_table(model: keras.Model, stateful: keras.Model) -> None:
+    """Recompute the vectors of all words after a change of `model`'s weights."""
     embedding = model.get_layer("word_embedding")
     table = ops.convert_to_numpy(embedding.table)
-    encoder = embedding.encoder
-    if encoder not in _alone:  # built under a strategy, it would predict with all workers
-        _alone[encoder] = keras.Model(encoder.inputs, encoder.outputs[0])
-    vectors = _alone[encoder].predict(table, batch_size=512, verbose=0)
-    stateful.get_layer("word_vectors").embeddings.assign(vectors)
+    vectors = [  # not `predict`: an encoder built under a strategy would use all workers
+        ops.convert_to_numpy(embedding.encoder(table[start : start + 512], training=False))
+        for start in range(0, len(table), 512)
+    ]
+    stateful.get_layer("word_vectors").embeddings.assign(np.concatenate(vectors))
 
 
-def zero_state(stateful, batch_size):
-    """The states with which a text begins: a list of zeros `(batch_size, units)`."""
+def zero_state(stateful: keras.Model, batch_size: int) -> list[Tensor]:
+    """Return the initial states of a text: zeros of shape `(batch_size, units)`."""
     return [ops.zeros((batch_size, s.shape[-1]), s.dtype) for s in stateful.inputs[1:]]
 
 
-def _lookup(embedding):
-    return keras.layers.Embedding(
-        embedding.num_words,
-        embedding.encoder.output_shape[-1],
-        embeddings_initializer="zeros",
-        trainable=False,
-        name="word_vectors",
-    )
+@keras.saving.register_keras_serializable("zoo")
+def sequence_nll(targets: Tensor, logits: Tensor) -> Tensor:
+    """Negative log-likelihood of each sequence, summed over its steps, in nats.
+
+    Keras averages it over the batch, which makes the gradient a sum over steps, as Kim et
+    al.'s criterion has it; a loss averaged over steps would clip and step 35 times shorter.
+
+    Args:
+        targets: Word ids, `(batch, steps)`.
+        logits: Logits, `(batch, steps, words)`.
+
+    Returns:
+        A tensor of shape `(batch,)`.
+    """
+    return ops.sum(token_nll(targets, logits), axis=-1)
+
+
+def token_nll(targets: Tensor, logits: Tensor) -> Tensor:
+    """Negative log-likelihood of each token, in nats: `(batch, steps)`."""
+    rows = ops.reshape(logits, (-1, logits.shape[-1]))
+    return ops.reshape(backend.nll(rows, ops.reshape(targets, (-1,))), ops.shape(targets))
+
+
+@keras.saving.register_keras_serializable("zoo")
+class TokenNLL(keras.layers.Layer):
+    """`token_nll` as a layer."""
+
+    def call(self, targets: Tensor, logits: Tensor) -> Tensor:
+        """Return the negative log-likelihood of each token."""
+        return token_nll(targets, logits)
+
+    def compute_output_shape(self, targets_shape: Shape, logits_shape: Shape) -> Shape:
+        """Return the shape of the targets."""
+        return targets_shape
+
+
+class Scorer:
+    """Perplexity = exp(mean negative log-likelihood per token) under the current weights.
+
+    Word vectors are computed once per call for the whole vocabulary and looked up; the state
+    starts at zero and is separate from the state that training carries.
+
+    Args:
+        model: A `char_lm`.
+
+    Reference: Kim et al. (2016), arXiv:1508.06615, equation 11.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        self.stateful = with_state(model)
+        words, *states = self.stateful.inputs
+        targets = keras.Input((None,), dtype="int32", name="targets")
+        logits, *new_states = self.stateful.outputs
+        nll = TokenNLL(dtype="float32", name="nll")(targets, logits)
+        self.graph = keras.Model([words, targets, *states], [nll, *new_states])
+
+    def perplexity(self, inputs: Iterable[np.ndarray], targets: Iterable[np.ndarray]) -> float:
+        """Return the perplexity of consecutive chunks of parallel streams.
+
+        Args:
+            inputs: Word ids, chunks of shape `(batch, steps)`; their lengths may vary.
+            targets: The next words, chunks of the same shapes.
+        """
+        refresh_table(self.model, self.stateful)
+        state = None
+        total = 0.0
+        count = 0
+        for x, y in zip(inputs, targets, strict=True):
+            if state is None:
+                state = zero_state(self.stateful, len(x))
+            tokens = [ops.convert_to_tensor(v, "int32") for v in (x, y)]
+            nll, *state = self.graph.predict_on_batch([*tokens, *state])
+            state = [ops.convert_to_tensor(s) for s in state]
+            total += float(np.sum(nll, dtype="float64"))
+            count += nll.size
+        return float(np.exp(total / count))
+
+    def contiguous(self, ids: np.ndarray, num_steps: int = 700) -> float:
+        """Return the perplexity of all tokens of `ids` `(n,)` as one stream; the last target wraps.
+
+        Args:
+            ids: Word ids.
+            num_steps: Words in a chunk; the state is carried from chunk to chunk.
+        """
+        cuts = range(num_steps, len(ids), num_steps)
+        inputs = [chunk[None] for chunk in np.split(np.asarray(ids), cuts)]
+        targets = [chunk[None] for chunk in np.split(np.roll(ids, -1), cuts)]
+        return self.perplexity(inputs, targets)

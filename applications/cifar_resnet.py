@@ -1,13 +1,18 @@
 """Pre-activation residual networks for small images: Jastrzebski et al. (2018), appendix."""
 
+from collections.abc import Sequence
+
+import keras
 from keras import layers
 
 from zoo.applications import input_and_head
+from zoo.applications.input_and_head import Top
 from zoo.initializers import KaimingNormal
 from zoo.layers.residual_block import ResidualBlock
+from zoo.types import PathLike, Shape
 
 UNSHARED = 5  # blocks of a stage with convolutions of their own, before the shared ones
-SHARE = {  # what the uses of a shared block have in common, and the gamma that they start with
+SHARE = {  # parts of normalization that the uses of a shared block share, and initial gamma
     "unshared": ((), 0.1),
     "unshared_statistics": (("affine",), 1.0),
     "unshared_affine": (("statistics",), 0.1),
@@ -15,30 +20,41 @@ SHARE = {  # what the uses of a shared block have in common, and the gamma that 
 }
 
 
-def cifar_resnet(depth=110, classes=10, input_shape=(32, 32, 3), variant="residual", **top):
+def cifar_resnet(
+    depth: int = 110,
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    variant: str = "residual",
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = None,
+) -> keras.Model:
     """A pre-activation ResNet of 6 n + 2 layers: three stages of n blocks, 16, 32, 64 channels.
 
     Trainable parameters with 10 and 100 classes: depth 32: 467,946 and 473,796; 38: 565,386 and
     571,236; 56: 857,706 and 863,556; 110: 1,734,666 and 1,740,516 (1,742,762 in all with 10).
-    Convolutions have biases. Where channels double a 1 x 1 convolution of the unprocessed input
-    is the skip.
+    Convolutions have biases. Where the channels double, the skip is a 1 x 1 convolution of the
+    unprocessed input.
 
     Args:
         depth: 6 n + 2: 8, 14, 20, 32, 38, 44, 56, 110, ...
-        classes: How many the classifier tells apart.
+        classes: Number of classes.
         input_shape: `(height, width, channels)`.
         variant: A row of `zoo.FORMS`; "plain" has no skips: the fully-fledged plain network of Yu
             & Tomasi.
-        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
-
-    Returns:
-        A `keras.Model`.
+        include_top: False ends the model in the last features.
+        pooling: "avg" or "max" pools these features over the image.
+        classifier_activation: "softmax", or `None` for logits.
+        weights: Path of a `.weights.h5` file, or `None`.
+        name: Name of the model.
 
     Raises:
         ValueError: if `depth` is not 6 n + 2, `variant` is unknown, or `input_shape` too small.
 
     Example:
-
     >>> cifar_resnet(20).count_params()
     274442
 
@@ -47,86 +63,142 @@ def cifar_resnet(depth=110, classes=10, input_shape=(32, 32, 3), variant="residu
     """
     blocks = blocks_of(depth)
     stages = tuple((width, blocks, 2 if width > 16 else 1) for width in (16, 32, 64))
-    top = {"name": f"cifar_resnet{depth}", **top}
+    name = name or f"cifar_resnet{depth}"
+    top = Top(include_top, pooling, classifier_activation, weights, name)
     return preactivated(16, stages, classes, input_shape, top, variant)
 
 
-def resnet110(classes=10, input_shape=(32, 32, 3), **top):
+def resnet110(
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "resnet110",
+) -> keras.Model:
     """`cifar_resnet(110)`: 1,742,762 parameters in all, 1,748,612 with `classes=100`.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    return cifar_resnet(110, classes, input_shape, **{"name": "resnet110", **top})
+    return cifar_resnet(
+        110,
+        classes,
+        input_shape,
+        include_top=include_top,
+        pooling=pooling,
+        classifier_activation=classifier_activation,
+        weights=weights,
+        name=name,
+    )
 
 
-def single_representation_resnet(classes=10, input_shape=(32, 32, 3), **top):
+def single_representation_resnet(
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "single_representation_resnet",
+) -> keras.Model:
     """Ten blocks of 100 channels, one resolution: 1,829,210 parameters, 1,973,300 for 100 classes.
 
-    The classifier reads 4 x 4 averages of 8 x 8 pixels: 1,600 numbers. Other arguments, result and
-    errors are those of `cifar_resnet`.
+    The classifier reads 4 x 4 averages of 8 x 8 pixels: 1,600 numbers. Other arguments and errors
+    are those of `cifar_resnet`.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    top = {"name": "single_representation_resnet", **top}
+    top = Top(include_top, pooling, classifier_activation, weights, name)
     return preactivated(100, ((100, 10, 1),), classes, input_shape, top)
 
 
-def avg_pooling_resnet(classes=10, input_shape=(32, 32, 3), **top):
+def avg_pooling_resnet(
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "avg_pooling_resnet",
+) -> keras.Model:
     """Three stages of ten blocks of 150 channels, 2 x 2 averages between: 12,201,310 parameters.
 
     12,214,900 with `classes=100`. The text says a pool after each stage; with its 8 x 8 average
-    before the classifier, and its count, only two fit. Other arguments, result and errors are
-    those of `cifar_resnet`.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
-    """
-    top = {"name": "avg_pooling_resnet", **top}
-    stages = ((150, 10, 1), (150, 10, "pool"), (150, 10, "pool"))
-    return preactivated(150, stages, classes, input_shape, top)
-
-
-def wide_resnet(classes=10, input_shape=(32, 32, 3), **top):
-    """4, 5 and 5 blocks of 160, 320 and 640 channels: 45,732,842 parameters.
-
-    45,790,532 with `classes=100`. The text's "four blocks" a stage do not meet its count; 14
-    blocks do, and are what its figure shows. Other arguments, result and errors are those of
+    before the classifier, and its count, only two fit. Other arguments and errors are those of
     `cifar_resnet`.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    top = {"name": "wide_resnet", **top}
+    top = Top(include_top, pooling, classifier_activation, weights, name)
+    stages = ((150, 10, 1), (150, 10, "pool"), (150, 10, "pool"))
+    return preactivated(150, stages, classes, input_shape, top)
+
+
+def wide_resnet(
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "wide_resnet",
+) -> keras.Model:
+    """4, 5 and 5 blocks of 160, 320 and 640 channels: 45,732,842 parameters.
+
+    45,790,532 with `classes=100`. The text's "four blocks" a stage do not meet its count; 14
+    blocks do, and its figure shows as many. Other arguments and errors are those of
+    `cifar_resnet`.
+
+    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
+    """
+    top = Top(include_top, pooling, classifier_activation, weights, name)
     stages = ((160, 4, 1), (320, 5, 2), (640, 5, 2))
     return preactivated(16, stages, classes, input_shape, top)
 
 
 def shared_resnet(
-    depth=110, batch_norm="unshared", classes=10, input_shape=(32, 32, 3), gamma=None, **top
-):
+    depth: int = 110,
+    batch_norm: str = "unshared",
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    gamma: float | None = None,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = None,
+) -> keras.Model:
     """`cifar_resnet` whose stages use one set of convolutions from their sixth block on.
 
-    Five blocks of a stage have convolutions of their own, the rest are one block used again and
-    again. Trainable parameters, unshared normalisation, with 10 and 100 classes: depth 110:
-    570,762 and 576,612; 146: 573,450 and 579,300; 182: 576,138 and 581,988; "shared": those of
-    `cifar_resnet(38)`.
+    The first five blocks of a stage have convolutions of their own, the rest are one block that is
+    used repeatedly: layer `stage1_shared` and so on. Trainable parameters, unshared normalization,
+    with 10 and 100 classes: depth 110: 570,762 and 576,612; 146: 573,450 and 579,300; 182: 576,138
+    and 581,988; "shared": those of `cifar_resnet(38)`.
 
     Args:
         depth: 6 n + 2 with n of 7 or more.
-        batch_norm: "unshared": each use has statistics, gamma and beta of its own, gamma starting
-            at 0.1; "unshared_statistics" and "unshared_affine": only those are its own (gamma 1
-            and 0.1); "shared": none (gamma 1), the naive sharing of the paper.
-        classes: How many the classifier tells apart.
+        batch_norm: "unshared": each use has its own statistics, gamma and beta, with initial gamma
+            0.1; "unshared_statistics" and "unshared_affine": only those are its own (initial gamma
+            1 and 0.1); "shared": none (gamma 1), the naive sharing of the paper.
+        classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        gamma: Initial gamma of the shared blocks' normalisations; `None` is as above.
-        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
-
-    Returns:
-        A `keras.Model`. Its layer `stage1_shared` is called once for each block it stands for.
+        gamma: Initial gamma of the shared blocks' normalization; `None` is as above.
+        include_top: False ends the model in the last features.
+        pooling: "avg" or "max" pools these features over the image.
+        classifier_activation: "softmax", or `None` for logits.
+        weights: Path of a `.weights.h5` file, or `None`.
+        name: Name of the model.
 
     Raises:
         ValueError: if `depth` or `batch_norm` is unknown, or `input_shape` too small.
 
     Example:
-
     >>> model = shared_resnet(110)
     >>> len(model.get_layer("stage3_shared")._inbound_nodes)
     13
@@ -144,16 +216,24 @@ def shared_resnet(
             f"`batch_norm` must be one of {', '.join(map(repr, SHARE))}. "
             f"Received: batch_norm={batch_norm!r}"
         )
-    share, start = SHARE[batch_norm]
-    gamma = start if gamma is None else gamma
+    share, initial_gamma = SHARE[batch_norm]
+    shared = {
+        "uses": blocks - UNSHARED,
+        "share": share,
+        "gamma": initial_gamma if gamma is None else gamma,
+    }
     stages = tuple((width, UNSHARED, 2 if width > 16 else 1) for width in (16, 32, 64))
-    again = {"uses": blocks - UNSHARED, "share": share, "gamma": gamma}
-    top = {"name": f"shared_resnet{depth}_{batch_norm}", **top}
-    return preactivated(16, stages, classes, input_shape, top, again=again)
+    name = name or f"shared_resnet{depth}_{batch_norm}"
+    top = Top(include_top, pooling, classifier_activation, weights, name)
+    return preactivated(16, stages, classes, input_shape, top, shared=shared)
 
 
-def blocks_of(depth):
-    """n of a network of 6 n + 2 layers."""
+def blocks_of(depth: int) -> int:
+    """Return n of a network of 6 n + 2 layers.
+
+    Raises:
+        ValueError: if `depth` is no such number.
+    """
     if not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
         raise ValueError(
             f"`depth` must be 6 n + 2, as three stages of n blocks of two convolutions and two "
@@ -162,35 +242,49 @@ def blocks_of(depth):
     return (depth - 2) // 6
 
 
-def preactivated(stem, stages, classes, input_shape, top, variant="residual", again=None):
-    """Stem, stages, one more normalisation and ReLU, averages of 8 x 8, classifier.
+def preactivated(
+    stem: int,
+    stages: Sequence[tuple[int, int, int | str]],
+    classes: int,
+    input_shape: Shape,
+    top: Top,
+    variant: str = "residual",
+    shared: dict | None = None,
+) -> keras.Model:
+    """Return stem, stages, one more normalization and ReLU, averages of 8 x 8 and classifier.
 
     Args:
         stem: Channels of the first convolution.
         stages: `(channels, blocks, strides)` each; "pool" for strides averages 2 x 2 before it.
-        classes: How many the classifier tells apart.
+        classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        top: Arguments of `ends.classifier`.
+        top: See `Top`.
         variant: A row of `zoo.FORMS`.
-        again: Arguments of the block that each stage ends in and uses `again["uses"]` times.
+        shared: Arguments of the block that each stage ends in and calls `shared["uses"]` times.
     """
-    inputs = input_and_head.image_input(
-        input_shape, 8 * 2 ** sum(stage[2] != 1 for stage in stages)
-    )
-    conv = {"padding": "same", "data_format": "channels_last", "name": "stem_conv"}
-    x = layers.Conv2D(stem, 3, kernel_initializer=KaimingNormal(), **conv)(inputs)
+    halvings = sum(strides != 1 for _, _, strides in stages)
+    inputs = input_and_head.image_input(input_shape, 8 * 2**halvings)
+    x = layers.Conv2D(
+        stem,
+        3,
+        padding="same",
+        kernel_initializer=KaimingNormal(),
+        data_format="channels_last",
+        name="stem_conv",
+    )(inputs)
     for stage, (width, blocks, strides) in enumerate(stages, 1):
-        block = {"variant": variant, "use_bias": True, "stage": stage}
         if strides == "pool":
-            x, strides = layers.AveragePooling2D(2, name=f"stage{stage}_pool")(x), 1
+            x = layers.AveragePooling2D(2, name=f"stage{stage}_pool")(x)
+            strides = 1
+        options = {"variant": variant, "use_bias": True, "stage": stage}
         for i in range(blocks):
             name = f"stage{stage}_block{i:02d}"
-            x = ResidualBlock(width, strides if i == 0 else 1, name=name, **block)(x)
-        if again is not None:
-            shared = ResidualBlock(width, name=f"stage{stage}_shared", **block, **again)
-            for use in range(again["uses"]):
-                x = shared(x, use=use)
+            x = ResidualBlock(width, strides if i == 0 else 1, name=name, **options)(x)
+        if shared is not None:
+            block = ResidualBlock(width, name=f"stage{stage}_shared", **options, **shared)
+            for use in range(shared["uses"]):
+                x = block(x, use=use)
     x = layers.BatchNormalization(name="last_norm")(x)
     x = layers.ReLU(name="last_relu")(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
-    return input_and_head.classifier(inputs, x, head, classes, KaimingNormal(), **top)
+    return input_and_head.classifier(inputs, x, head, classes, KaimingNormal(), top)

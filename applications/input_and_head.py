@@ -1,19 +1,40 @@
-"""Where the networks for images begin and end: the input, the classifier, saved weights."""
+"""Input, classifier and saved weights of the networks for images."""
 
 import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import keras
 from keras import layers
 
-from zoo.io import DAMAGED
+from zoo.types import PathLike, Shape, Tensor
 
 
-def image_input(input_shape, smallest):
-    """The input of a network whose last features need an image of `smallest` pixels a side.
+class Top(NamedTuple):
+    """The arguments that every builder for images has in common with `keras.applications`.
+
+    Attributes:
+        include_top: True ends the model in `head` and the classifier, False in the last features.
+        pooling: "avg" or "max" pools the features of a model without its top over the image;
+            `None` returns them as they are.
+        classifier_activation: "softmax", or `None` for logits.
+        weights: Path of a file that `model.save_weights` wrote, or `None`.
+        name: Name of the model.
+    """
+
+    include_top: bool = True
+    pooling: str | None = None
+    classifier_activation: str | None = "softmax"
+    weights: PathLike | None = None
+    name: str | None = None
+
+
+def image_input(input_shape: Shape, smallest: int) -> Tensor:
+    """Return the input of a network that needs images of at least `smallest` pixels a side.
 
     Args:
         input_shape: `(height, width, channels)`; `None` for a side that may vary.
-        smallest: In pixels.
+        smallest: Smallest side, in pixels.
 
     Raises:
         ValueError: if `input_shape` is no such shape or an image is too small.
@@ -27,80 +48,65 @@ def image_input(input_shape, smallest):
         )
     if any(side is not None and side < smallest for side in shape[:2]):
         raise ValueError(
-            f"This network halves its images until one of {smallest} x {smallest} pixels has no "
-            f"more to halve. Received: input_shape={shape}. Enlarge the images, e.g. with "
+            f"This network downsamples its images and needs at least {smallest} x {smallest} "
+            f"pixels. Received: input_shape={shape}. Enlarge the images, e.g. with "
             f"keras.layers.Resizing({smallest}, {smallest})."
         )
     return keras.Input(shape, name="images")
 
 
 def classifier(
-    inputs,
-    x,
-    head,
-    classes,
-    initializer,
-    include_top=True,
-    pooling=None,
-    classifier_activation="softmax",
-    weights=None,
-    name=None,
-):
-    """The model from `inputs` to class probabilities, or to features.
+    inputs: Tensor,
+    x: Tensor,
+    head: Sequence[keras.Layer],
+    classes: int,
+    initializer: keras.Initializer,
+    top: Top,
+) -> keras.Model:
+    """Return the model from `inputs` to class probabilities, or to features.
 
     Args:
-        inputs: The network's input.
+        inputs: Input of the network.
         x: Its last features, `(batch, height, width, channels)`.
-        head: Layers between them and the classifier.
-        classes: How many the classifier tells apart.
-        initializer: Of its kernel.
-        include_top: Whether `head` and the classifier belong to the model.
-        pooling: Without them: `None` leaves the features as they are, "avg" and "max" pool them
-            over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: `None`, or the path of weights that `model.save_weights` wrote.
-        name: Of the model.
+        head: Layers between the features and the classifier.
+        classes: Number of classes.
+        initializer: Initializer of the classifier's kernel.
+        top: What follows the features; see `Top`.
 
     Raises:
         ValueError: if `classes` is not positive, `pooling` is unknown, images of unknown size
-            meet a head that counts pixels, or `weights` is no file of this network's.
+            meet a head that needs their size, or `weights` does not fit this network.
     """
-    if pooling not in (None, "avg", "max"):
-        raise ValueError(f"`pooling` must be None, 'avg' or 'max'. Received: pooling={pooling!r}")
-    if include_top:
+    if top.pooling not in (None, "avg", "max"):
+        raise ValueError(
+            f"`pooling` must be None, 'avg' or 'max'. Received: pooling={top.pooling!r}"
+        )
+    if top.include_top:
         if not isinstance(classes, int) or classes < 1:
             raise ValueError(f"`classes` must be a positive integer. Received: classes={classes!r}")
         if None in x.shape[1:3] and any(isinstance(layer, layers.Flatten) for layer in head):
             raise ValueError(
-                f"With include_top=True this network's classifier counts pixels. Received: "
-                f"input_shape={tuple(inputs.shape[1:])}. Say height and width, or "
+                f"The classifier of this network needs images of a fixed size. Received: "
+                f"input_shape={tuple(inputs.shape[1:])}. Give height and width, or "
                 f"include_top=False."
             )
         for layer in head:
             x = layer(x)
-        x = predictions(classes, classifier_activation, initializer)(x)
-    elif pooling is not None:
-        pool = {"avg": layers.GlobalAveragePooling2D, "max": layers.GlobalMaxPooling2D}[pooling]
-        x = pool(name=f"{pooling}_pool")(x)
-    model = keras.Model(inputs, x, name=name)
-    if weights is not None:
-        if not pathlib.Path(weights).is_file() or not str(weights).endswith(".weights.h5"):
-            raise ValueError(
-                f"`weights` must be None or the path of a .weights.h5 file. "
-                f"Received: weights={str(weights)!r}, which is no such file."
-            )
-        try:
-            model.load_weights(weights)
-        except DAMAGED as error:
-            raise ValueError(
-                f"`weights` must be the path of weights of this very network. "
-                f"Received: weights={str(weights)!r}, of which Keras says: {error}"
-            ) from error
+        x = predictions(classes, top.classifier_activation, initializer)(x)
+    elif top.pooling == "avg":
+        x = layers.GlobalAveragePooling2D(name="avg_pool")(x)
+    elif top.pooling == "max":
+        x = layers.GlobalMaxPooling2D(name="max_pool")(x)
+    model = keras.Model(inputs, x, name=top.name)
+    if top.weights is not None:
+        load_weights(model, top.weights)
     return model
 
 
-def predictions(classes, activation, initializer):
-    """The classifier; in mixed precision it is float32, as a sum over classes follows."""
+def predictions(
+    classes: int, activation: str | None, initializer: keras.Initializer
+) -> keras.layers.Dense:
+    """Return the classifier; in mixed precision it is float32, as a sum over classes follows."""
     policy = keras.config.dtype_policy()
     half = policy.compute_dtype in ("float16", "bfloat16")
     return layers.Dense(
@@ -110,3 +116,23 @@ def predictions(classes, activation, initializer):
         dtype="float32" if half else policy,
         name="predictions",
     )
+
+
+def load_weights(model: keras.Model, path: PathLike) -> None:
+    """Load the weights that `model.save_weights` wrote.
+
+    Raises:
+        ValueError: if there is no such file, or it does not fit the model.
+    """
+    if not pathlib.Path(path).is_file() or not str(path).endswith(".weights.h5"):
+        raise ValueError(
+            f"`weights` must be None or the path of a .weights.h5 file. "
+            f"Received: weights={str(path)!r}, which is no such file."
+        )
+    try:
+        model.load_weights(path)
+    except (OSError, ValueError, KeyError) as error:  # damaged, or of another network
+        raise ValueError(
+            f"`weights` must be the path of weights of this very network. "
+            f"Received: weights={str(path)!r}. Keras says: {error}"
+        ) from error

@@ -1,33 +1,51 @@
 """The 50-layer networks for ImageNet, residual and highway: Greff et al. (2017), section 5.1."""
 
+from collections.abc import Sequence
+
+import keras
 from keras import layers
 
 from zoo.applications import input_and_head
+from zoo.applications.input_and_head import Top
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
+from zoo.types import PathLike, Shape
 
 BLOCKS = (3, 4, 6, 3)
 RESNET = (64, 128, 256, 512)
 HIGHWAY = (48, 88, 192, 376)  # as many parameters, multiples of 8
 
 
-def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=RESNET, **top):
-    """ResNet-50 (v1): 25,557,032 trainable parameters, 25,530,472 without batch normalisation.
+def resnet50(
+    classes: int = 1000,
+    input_shape: Shape = (224, 224, 3),
+    batch_norm: bool = True,
+    widths: Sequence[int] = RESNET,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "resnet50",
+) -> keras.Model:
+    """ResNet-50 (v1): 25,557,032 trainable parameters, 25,530,472 without batch normalization.
 
-    Convolutions have no biases where they are normalised; `keras.applications.ResNet50` has, and
+    Convolutions have no biases where they are normalized; `keras.applications.ResNet50` has, and
     so counts 25,636,712 in all. The stride of a stage is in the first 1 x 1 convolution of its
     first block. ReLU follows each sum.
 
     Args:
-        classes: How many the classifier tells apart.
+        classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        batch_norm: Without it convolutions have biases, and the last one of each branch starts
-            1 / sqrt(16) as large, 16 being the blocks: ours, as the paper does not say.
-        widths: Channels of a block's 3 x 3 convolution, stage by stage; smaller ones for a trial.
-        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
-
-    Returns:
-        A `keras.Model`.
+        batch_norm: False gives convolutions biases and initializes the last one of each branch
+            with 1 / sqrt(16) of the scale, 16 being the number of blocks: ours, as the paper does
+            not say.
+        widths: Channels of a block's 3 x 3 convolution, stage by stage.
+        include_top: False ends the model in the last features.
+        pooling: "avg" or "max" pools these features over the image.
+        classifier_activation: "softmax", or `None` for logits.
+        weights: Path of a `.weights.h5` file, or `None`.
+        name: Name of the model.
 
     Raises:
         ValueError: if `input_shape` has less than 32 pixels a side.
@@ -35,36 +53,33 @@ def resnet50(classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=RE
     Reference: He et al. (2015), arXiv:1512.03385, Table 1; Greff, Srivastava, Schmidhuber (2017),
     arXiv:1612.07771, section 5.1 and Table 1b.
     """
-    top = {"name": "resnet50", **top}
+    top = Top(include_top, pooling, classifier_activation, weights, name)
     return bottlenecks(widths, "residual", False, classes, input_shape, batch_norm, top)
 
 
 def highway_resnet50(
-    classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=HIGHWAY, **top
-):
+    classes: int = 1000,
+    input_shape: Shape = (224, 224, 3),
+    batch_norm: bool = True,
+    widths: Sequence[int] = HIGHWAY,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "highway_resnet50",
+) -> keras.Model:
     """50 layers with coupled gates, as many parameters as `resnet50`: 25,560,216 trainable.
 
     y = ReLU(H(x) · T(x) + P(x) · (1 - T(x))), with H and T whole bottleneck branches of the same
     receptive field. The paper reduces the feature maps to match ResNet-50's parameters and gives
-    no widths; 48, 88, 192 and 376 do so to 0.01 % and are multiples of 8. Readings: the ReLU after
-    the sum stays, and where a stage begins the projected input is carried. Gates start at -1, in
-    the beta of T's last normalisation.
+    no widths; 48, 88, 192 and 376 do so to 0.01 % and are multiples of 8. Assumptions: the ReLU
+    after the sum stays, and where a stage begins the projected input is the skip. Gates start at
+    -1, in the beta of T's last normalization.
 
-    Args:
-        classes: How many the classifier tells apart.
-        input_shape: `(height, width, channels)`.
-        batch_norm: See `resnet50`.
-        widths: See `resnet50`.
-        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
-
-    Returns:
-        A `keras.Model`.
-
-    Raises:
-        ValueError: if `input_shape` has less than 32 pixels a side.
+    Arguments and errors are those of `resnet50`.
 
     Example:
-
     >>> import math
     >>> model = highway_resnet50(input_shape=(32, 32, 3))
     >>> sum(math.prod(weight.shape) for weight in model.trainable_weights)
@@ -72,30 +87,54 @@ def highway_resnet50(
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
-    top = {"name": "highway_resnet50", **top}
+    top = Top(include_top, pooling, classifier_activation, weights, name)
     return bottlenecks(widths, "coupled", False, classes, input_shape, batch_norm, top)
 
 
 def highway_full_resnet50(
-    classes=1000, input_shape=(224, 224, 3), batch_norm=True, widths=HIGHWAY, **top
-):
+    classes: int = 1000,
+    input_shape: Shape = (224, 224, 3),
+    batch_norm: bool = True,
+    widths: Sequence[int] = HIGHWAY,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = "highway_full_resnet50",
+) -> keras.Model:
     """`highway_resnet50` whose H ends in a third ReLU: the paper's "Highway-Full".
 
-    Arguments, result, errors and count are those of `highway_resnet50`.
+    Arguments, errors and number of parameters are those of `highway_resnet50`.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
-    top = {"name": "highway_full_resnet50", **top}
+    top = Top(include_top, pooling, classifier_activation, weights, name)
     return bottlenecks(widths, "coupled", True, classes, input_shape, batch_norm, top)
 
 
-def bottlenecks(widths, variant, closing_relu, classes, input_shape, batch_norm, top):
-    """Stem, four stages of bottleneck blocks of the given widths, average, classifier."""
+def bottlenecks(
+    widths: Sequence[int],
+    variant: str,
+    closing_relu: bool,
+    classes: int,
+    input_shape: Shape,
+    batch_norm: bool,
+    top: Top,
+) -> keras.Model:
+    """Return stem, four stages of bottleneck blocks of the given widths, average and classifier."""
     inputs = input_and_head.image_input(input_shape, 32)
-    draw = KaimingNormal("out")  # fb.resnet.torch
+    initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
-    stem = {"kernel_initializer": draw.clone(), "use_bias": not batch_norm, "name": "stem_conv"}
-    x = layers.Conv2D(widths[0], 7, 2, data_format="channels_last", **stem)(x)
+    x = layers.Conv2D(
+        widths[0],
+        7,
+        strides=2,
+        use_bias=not batch_norm,
+        kernel_initializer=initializer.clone(),
+        data_format="channels_last",
+        name="stem_conv",
+    )(x)
     if batch_norm:
         x = layers.BatchNormalization(name="stem_norm")(x)
     x = layers.ReLU(name="stem_relu")(x)
@@ -110,11 +149,11 @@ def bottlenecks(widths, variant, closing_relu, classes, input_shape, batch_norm,
                 variant=variant,
                 batch_norm=batch_norm,
                 closing_relu=closing_relu,
-                kernel_initializer=draw,
+                kernel_initializer=initializer,
                 last_initializer=None if batch_norm else KaimingNormal("out", sum(BLOCKS) ** -0.5),
                 stage=stage,
                 name=f"stage{stage}_block{i:02d}",
             )(x)
             x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
     head = [layers.GlobalAveragePooling2D(name="avg_pool")]
-    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), **top)
+    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), top)

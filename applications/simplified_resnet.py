@@ -1,94 +1,148 @@
-"""The simplified networks of Yu & Tomasi (2019): one convolution a block, no normalisation."""
+"""The simplified networks of Yu & Tomasi (2019): one convolution a block, no normalization."""
 
+import keras
 from keras import layers
 
 from zoo.applications import input_and_head
+from zoo.applications.input_and_head import Top
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
 from zoo.layers.dominant import SimplifiedDominant
-from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual
+from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
+from zoo.types import PathLike, Shape
 
 
 def simplified_plain_net(
-    depth=20, classes=10, input_shape=(32, 32, 3), identity="pad", initializer=None, **top
-):
+    depth: int = 20,
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    identity: str = "pad",
+    initializer: keras.Initializer | None = None,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = None,
+) -> keras.Model:
     """The plain network of 3 n + 2 layers: 269,034 parameters at depth 20.
 
     463,018 at 32 and 657,002 at 44. A convolution of 16 channels, three groups of n blocks
-    ReLU(conv(x) + b) with 16, 32 and 64, averages, a classifier; every kernel 3 x 3, padded
-    symmetrically. Its fully-fledged counterpart, with normalisation and two convolutions a
+    ReLU(conv(x) + b) with 16, 32 and 64 channels, averages, a classifier; every kernel is 3 x 3,
+    padded symmetrically. Its fully-fledged counterpart, with normalization and two convolutions a
     block, is `cifar_resnet(depth, variant="plain")`.
 
     Args:
         depth: 3 n + 2: 20, 32 and 44 in the paper.
-        classes: How many the classifier tells apart.
+        classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        identity: Which identity its doubling kernels contain, "pad" or "duplicate"; see
-            `zoo.SimplifiedResidual`.
-        initializer: Of all convolutions; `None` is the paper's KWI, `KaimingNormal()`.
-        **top: `include_top`, `pooling`, `classifier_activation`, `weights`, `name`.
-
-    Returns:
-        A `keras.Model`.
+        identity: Identity that the kernels that double the channels contain, "pad" or
+            "duplicate"; see `zoo.SimplifiedResidual`.
+        initializer: Initializer of all convolutions; `None` is the paper's KWI, `KaimingNormal()`.
+        include_top: False ends the model in the last features.
+        pooling: "avg" or "max" pools these features over the image.
+        classifier_activation: "softmax", or `None` for logits.
+        weights: Path of a `.weights.h5` file, or `None`.
+        name: Name of the model.
 
     Raises:
         ValueError: if `depth` is not 3 n + 2, or `input_shape` too small.
 
     Example:
-
     >>> [simplified_plain_net(depth).count_params() for depth in (20, 32, 44)]
     [269034, 463018, 657002]
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 4 and Fig. 4.
     """
-    top = {"name": f"simplified_plain_net{depth}", **top}
-    start = initializer or KaimingNormal()
-    return simplified(SimplifiedPlain, depth, classes, input_shape, identity, start, top)
+    name = name or f"simplified_plain_net{depth}"
+    top = Top(include_top, pooling, classifier_activation, weights, name)
+    initializer = initializer or KaimingNormal()
+    return simplified(SimplifiedPlain, depth, classes, input_shape, identity, initializer, top)
 
 
 def simplified_residual_net(
-    depth=20, classes=10, input_shape=(32, 32, 3), identity="pad", initializer=None, **top
-):
+    depth: int = 20,
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    identity: str = "pad",
+    initializer: keras.Initializer | None = None,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = None,
+) -> keras.Model:
     """`simplified_plain_net` with an identity around each block: ReLU(S(x) + conv(x) + b).
 
-    As many parameters, and the same functions: adding one to the entries of each kernel that an
-    identity would have makes the plain network of it. `initializer=None` is the paper's HMWI,
-    `HardtMa()`, for the first convolution too. Its fully-fledged counterpart is `cifar_resnet`.
-    Other arguments, result and errors are those of `simplified_plain_net`.
+    It has as many parameters and represents the same functions: adding one to the entries of each
+    kernel that an identity would have makes it the plain network. `initializer=None` is the
+    paper's HMWI, `HardtMa()`, for the first convolution too. Its fully-fledged counterpart is
+    `cifar_resnet`. Other arguments and errors are those of `simplified_plain_net`.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 4 and Fig. 4.
     """
-    top = {"name": f"simplified_residual_net{depth}", **top}
-    start = initializer or HardtMa()
-    return simplified(SimplifiedResidual, depth, classes, input_shape, identity, start, top)
+    name = name or f"simplified_residual_net{depth}"
+    top = Top(include_top, pooling, classifier_activation, weights, name)
+    initializer = initializer or HardtMa()
+    return simplified(SimplifiedResidual, depth, classes, input_shape, identity, initializer, top)
 
 
-def simplified_dominant_net(depth=20, classes=10, input_shape=(32, 32, 3), initializer=None, **top):
-    """`simplified_plain_net` whose kernels keep only what leads from a channel to its own.
+def simplified_dominant_net(
+    depth: int = 20,
+    classes: int = 10,
+    input_shape: Shape = (32, 32, 3),
+    initializer: keras.Initializer | None = None,
+    *,
+    include_top: bool = True,
+    pooling: str | None = None,
+    classifier_activation: str | None = "softmax",
+    weights: PathLike | None = None,
+    name: str | None = None,
+) -> keras.Model:
+    """`simplified_plain_net` whose kernels keep only the paths from a channel to its own.
 
     7,818 parameters at depth 20, 12,298 at 32 and 16,778 at 44. The first convolution and the
-    classifier are whole. Other arguments, result and errors are those of `simplified_plain_net`.
+    classifier are whole. `initializer=None` is `HardtMa()`. Other arguments and errors are those
+    of `simplified_plain_net`.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", appendix D.3, Table 5.
     """
-    top = {"name": f"simplified_dominant_net{depth}", **top}
-    start = initializer or HardtMa()
-    return simplified(SimplifiedDominant, depth, classes, input_shape, "duplicate", start, top)
+    name = name or f"simplified_dominant_net{depth}"
+    top = Top(include_top, pooling, classifier_activation, weights, name)
+    initializer = initializer or HardtMa()
+    return simplified(
+        SimplifiedDominant, depth, classes, input_shape, "duplicate", initializer, top
+    )
 
 
-def simplified(block, depth, classes, input_shape, identity, initializer, top):
-    """The network of 3 n + 2 layers whose 3 n inner ones are `block`s."""
+def simplified(
+    block: type[Simplified],
+    depth: int,
+    classes: int,
+    input_shape: Shape,
+    identity: str,
+    initializer: keras.Initializer,
+    top: Top,
+) -> keras.Model:
+    """Return the network of 3 n + 2 layers whose 3 n inner ones are `block`s."""
     if not isinstance(depth, int) or depth < 5 or (depth - 2) % 3:
         raise ValueError(
             f"`depth` must be 3 n + 2, as three groups of n convolutions and two more layers "
             f"have: 5, 8, ..., 20, 32, 44. Received: depth={depth!r}"
         )
     inputs = input_and_head.image_input(input_shape, 32)
-    conv = {"activation": "relu", "padding": "same", "data_format": "channels_last"}
-    first = layers.Conv2D(16, 3, kernel_initializer=initializer.clone(), name="stem_conv", **conv)
-    x = first(inputs)
+    x = layers.Conv2D(
+        16,
+        3,
+        padding="same",
+        activation="relu",
+        kernel_initializer=initializer.clone(),
+        data_format="channels_last",
+        name="stem_conv",
+    )(inputs)
     for stage, width in enumerate((16, 32, 64), 1):
         for i in range((depth - 2) // 3):
             x = block(
@@ -100,4 +154,4 @@ def simplified(block, depth, classes, input_shape, identity, initializer, top):
                 name=f"stage{stage}_block{i:02d}",
             )(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
-    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), **top)
+    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), top)

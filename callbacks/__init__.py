@@ -32,9 +32,10 @@ from zoo.callbacks.probes.refinement import L2Ratio as L2Ratio
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
 from zoo.callbacks.probes.table import Table as Table
 from zoo.callbacks.probes.weight_noise import noise_sensitivity as noise_sensitivity
-from zoo.callbacks.progress import Progress as Progress
 from zoo.callbacks.run_probes import RunProbes as RunProbes
 from zoo.callbacks.training import CarryState as CarryState
 from zoo.callbacks.training import HalveOnStall as HalveOnStall
+from zoo.callbacks.training import PassProgress as PassProgress
 from zoo.callbacks.training import Perplexity as Perplexity
+from zoo.callbacks.training import Progress as Progress
 from zoo.callbacks.training import StopOnNaN as StopOnNaN

@@ -91,31 +91,12 @@ def measure(model, x, y):
         raise ValueError(f"`--probes` must be of {', '.join(NAMES)}. Received: {unknown}")
     probes = [getattr(callbacks, NAMES[name])() for name in FLAGS.probes]
     more = {"loss": FLAGS.loss, "batch_size": FLAGS.batch_size}
-    bar = Bar("probes", len(x))
-    table = callbacks.run(probes, model, (x, y), blocks=FLAGS.blocks, progress=bar, **more)
+    progress = callbacks.PassProgress("probes", len(x))
+    table = callbacks.run(probes, model, (x, y), blocks=FLAGS.blocks, progress=progress, **more)
     yield table
     if FLAGS.lesions:
-        bar = Bar("lesions", len(x))
-        yield table + callbacks.lesions(model, (x, y), blocks=FLAGS.blocks, progress=bar, **more)
-
-
-class Bar:
-    """A line that fills; on a terminal only.
-
-    Args:
-        name: What is done.
-        total: Examples in all.
-    """
-
-    def __init__(self, name, total):
-        self.name, self.total = name, total
-
-    def __call__(self, seen):
-        if sys.stderr.isatty():
-            full = 30 * seen // self.total
-            end = "\n" if seen == self.total else ""
-            line = f"\r{self.name:8} [{'#' * full:30}] {seen:,}/{self.total:,}"
-            print(line, end=end, file=sys.stderr, flush=True)
+        more["progress"] = callbacks.PassProgress("lesions", len(x))
+        yield table + callbacks.lesions(model, (x, y), blocks=FLAGS.blocks, **more)
 
 
 if __name__ == "__main__":

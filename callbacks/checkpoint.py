@@ -42,7 +42,6 @@ class Resume(keras.callbacks.Callback):
             variables do not fit the model.
 
     Example:
-
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
     """
 

@@ -1,6 +1,9 @@
-"""The rules of Kim et al.'s training that stand outside a step."""
+"""Callbacks for training: the rules of Kim et al. that are applied between steps, and progress."""
 
 import math
+import sys
+import time
+from collections.abc import Callable
 
 import keras
 
@@ -113,3 +116,183 @@ class StopOnNaN(keras.callbacks.Callback):
                 f"The loss is {loss} at {when}. Training stopped; the last checkpoint is from "
                 f"before. Lower the learning rate, or train in float32."
             )
+
+
+class Epochs(keras.callbacks.Callback):
+    """Set the epoch of the batches, also if `zoo.Resume` starts `fit` at a later one.
+
+    Args:
+        batches: The `zoo.datasets.batches.Batches` or `RecordBatches` that `fit` trains on, or
+            a wrapper of them.
+
+    Raises:
+        ValueError: When training starts, if an epoch is not one pass over the batches.
+    """
+
+    def __init__(self, batches: keras.utils.PyDataset) -> None:
+        super().__init__()
+        self.batches = batches
+        batches.set_epoch(0)  # JAX and torch read a batch before training begins
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Check that an epoch is one pass over the batches."""
+        if self.params["steps"] != len(self.batches):
+            raise ValueError(
+                f"An epoch must be one pass over the {len(self.batches)} batches, because their "
+                f"order belongs to the epoch. Received: {self.params['steps']} steps in an epoch. "
+                "Leave `steps_per_epoch` out."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Set the epoch of the batches."""
+        self.batches.set_epoch(epoch)
+
+
+class Progress(keras.callbacks.Callback):
+    """Show speed, loss and time left: a bar in a terminal, lines in a log.
+
+    The bar counts the steps of all epochs that are left. A summary line follows each epoch.
+
+    Args:
+        epochs: Number of epochs in all.
+        batches: Number of batches in an epoch.
+        per_batch: Number of tokens or examples in a batch.
+        unit: Name of what `per_batch` counts.
+        interval: Seconds between two lines of a log.
+        write: Function that receives the lines; `None` prints them, and allows the bar.
+    """
+
+    def __init__(
+        self,
+        epochs: int,
+        batches: int,
+        per_batch: int,
+        unit: str = "tokens",
+        interval: float = 20.0,
+        write: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.epochs = epochs
+        self.batches = batches
+        self.per_batch = per_batch
+        self.unit = unit
+        self.interval = interval
+        self.write = write
+        self.elapsed = 0.0  # of finished epochs
+        self.state = ("elapsed",)  # what `Resume` restores
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Reset the measurement of speed."""
+        self._steps = 0
+        self._start = None  # end of the first step, which compiles
+        self._bar = None
+        self._bar_steps = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Start the epoch's clock, and before the first epoch the bar."""
+        self._epoch = epoch
+        self._epoch_start = time.perf_counter()
+        self._last = self._epoch_start
+        if self._bar is None and self.write is None and sys.stdout.isatty():
+            steps = self.batches * (self.epochs - epoch)
+            self._bar = keras.utils.Progbar(steps, stateful_metrics=["loss"])
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Update the bar, or write a line if one is due."""
+        now = time.perf_counter()
+        if self._bar is not None:
+            self._bar_steps += 1
+            values = []
+            if "loss" in (logs or {}) and now - self._last > 0.5:  # reading it waits for the device
+                values.append(("loss", float(logs["loss"])))
+                self._last = now
+            self._bar.update(self._bar_steps, values)
+            return
+        if self._start is None:
+            self._start = now
+            return
+        self._steps += 1
+        first = self._steps == min(8, self.batches - 1)
+        if first or now - self._last > self.interval:
+            self._last = now
+            step = (now - self._start) / self._steps
+            left = clock(step * (self.batches * (self.epochs - self._epoch) - batch - 1))
+            rate = f"{self.per_batch / step:,.0f} {self.unit}/s"
+            if first:
+                self._line(f"{rate}: {clock(step * self.batches)} an epoch, {left} in all.")
+                return
+            loss = f"  loss {float(logs['loss']):.4g}" if "loss" in (logs or {}) else ""
+            share = (batch + 1) / self.batches
+            self._line(
+                f"epoch {self._epoch + 1}/{self.epochs} {share:4.0%}  {rate}{loss}  {left} left"
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Write the epoch's numbers."""
+        self.elapsed += time.perf_counter() - self._epoch_start
+        self._start = None  # what runs between epochs is not a step's time
+        self._steps = 0
+        numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
+        before = "" if self._bar is None or epoch + 1 == self.epochs else "\n"  # behind the bar
+        self._line(f"{before}epoch {epoch + 1}/{self.epochs} done  {numbers}")
+
+    def _line(self, text):
+        if self.write is None:
+            print(text, flush=True)  # a log is read while it grows
+        else:
+            self.write(text)
+
+
+class PassProgress:
+    """Show how much of a long pass over examples is done, and the time left.
+
+    An instance is the argument `progress` of `zoo.callbacks.run` and of the interventions: it is
+    called with the number of examples seen so far. In a terminal it draws a bar, in a log it writes
+    a line every `interval` seconds.
+
+    Args:
+        label: Name of the pass.
+        examples: Number of examples in one pass.
+        passes: Number of passes that follow each other.
+        interval: Seconds between two lines of a log.
+    """
+
+    def __init__(self, label: str, examples: int, passes: int = 1, interval: float = 20.0) -> None:
+        self.label = label
+        self.total = examples * passes
+        self.interval = interval
+        self.done = 0
+        self.seen = 0
+        self.bar = None
+        self.start = time.perf_counter()
+        self.last = self.start
+
+    def __call__(self, seen: int) -> None:
+        """Update the display.
+
+        Args:
+            seen: Examples of this pass so far; as many as before, or fewer, begin the next pass.
+        """
+        self.done += seen - self.seen if seen > self.seen else seen
+        self.seen = seen
+        if sys.stdout.isatty():
+            if self.bar is None:
+                print(self.label, flush=True)
+                self.bar = keras.utils.Progbar(self.total, unit_name="example")
+            self.bar.update(self.done)
+            return
+        now = time.perf_counter()
+        if now - self.last > self.interval:
+            self.last = now
+            left = clock((now - self.start) * (self.total / self.done - 1))
+            print(f"{self.label}: {self.done / self.total:.0%}, {left} left", flush=True)
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as h:mm:ss.
+
+    >>> clock(3725.4)
+    '1:02:05'
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

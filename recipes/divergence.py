@@ -147,7 +147,7 @@ class Pair:
             image_recipe.Diverged: if a difference is no number.
             ValueError: if the checkpoint cannot be read.
         """
-        from zoo.callbacks.progress import clock
+        from zoo.callbacks.training import clock
 
         self.load()
         said = began = time.perf_counter()
@@ -228,8 +228,7 @@ def distance(residual, plain):
     """The largest difference of a weight, of the residual network's as its plain equal's."""
     import keras
 
-    from zoo.graph.mapping import plain_kernel
-    from zoo.layers.simplified import SimplifiedResidual
+    from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 
     blocks = [layer for layer in residual.layers if isinstance(layer, SimplifiedResidual)]
     mapped, gaps = {id(block.transform.kernel): plain_kernel(block) for block in blocks}, []

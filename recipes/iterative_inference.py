@@ -100,10 +100,11 @@ def build(depth):
     def of(images):
         import zoo
         from zoo.applications.cifar_resnet import preactivated
+        from zoo.applications.input_and_head import Top
 
         classes, shape = images.classes, images.x_train.shape[1:]
         if slim():
-            return preactivated(*slim(), classes, shape, {"name": FLAGS.model})
+            return preactivated(*slim(), classes, shape, Top(name=FLAGS.model))
         arguments = {"depth": depth} if depth else {}
         return zoo.create_model(FLAGS.model, input_shape=shape, classes=classes, **arguments)
 

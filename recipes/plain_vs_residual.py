@@ -112,8 +112,7 @@ def cross_entropy(run):
 
 def kernels(model):
     """Entries of the blocks' plain kernels, by group: all, large ones, those of the identity."""
-    from zoo.graph.mapping import id_entries, plain_kernel
-    from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual
+    from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 
     entries, identity = [], []
     for layer in model.layers:

@@ -179,22 +179,22 @@ def compile_model(model, jit="auto"):
     """Plain SGD on the sum over steps of the batch's mean loss, the global norm clipped at 5."""
     import keras
 
-    from zoo.applications import char_lm_score
+    from zoo.applications import char_lm_inference
 
     optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
     compiled = {"auto": "auto", "on": True, "off": False}[jit]
-    model.compile(optimizer, loss=char_lm_score.sequence_nll, jit_compile=compiled)
+    model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=compiled)
 
 
 def train(model, corpus, epochs, run_dir, resume):
     """Kim et al.'s training in one call of `fit`; returns its seconds, over all processes."""
     import zoo
-    from zoo.applications import char_lm_score
+    from zoo.applications import char_lm_inference
     from zoo.datasets import text
 
     x, y = (v.reshape(-1, STEPS) for v in text.streams(corpus.train, BATCH, STEPS))
     valid = text.streams(corpus.valid, BATCH, STEPS)
-    scorer = char_lm_score.Scorer(model)
+    scorer = char_lm_inference.Scorer(model)
     halve = zoo.callbacks.HalveOnStall()
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
     best = zoo.checkpoint.Best(run_dir / "best.weights.h5", "val_perplexity")
@@ -221,7 +221,7 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
         The line of results.
     """
     from experiment import results
-    from zoo.applications import char_lm_export, char_lm_score
+    from zoo.applications import char_lm_export, char_lm_inference
     from zoo.io import save_model
 
     start = time.perf_counter()
@@ -229,7 +229,7 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
     history = resume.read()["history"]["history"]
     epochs = len(history["loss"])
     results.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
-    scorer = char_lm_score.Scorer(model)
+    scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
     save_model(model, run_dir / "model.keras")
     kept = model.get_weights()

@@ -4,8 +4,10 @@ import os
 
 os.environ["MPLBACKEND"] = "Agg"  # before matplotlib is imported, here and in new processes
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up lines
-# torch's threads wait for each other: two of them, beside another suite, take six times as long
+# Three suites share the cores, and torch's threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiling takes most of JAX's time here; 0 tests what XLA optimizes, as users run it.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import keras
 import pytest

@@ -22,8 +22,7 @@ from keras.src.saving.serialization_lib import SafeModeScope  # restores what th
 import zoo
 from helpers.harness import ROOT, output_of, start_module, start_recipe, without_backend
 from zoo.callbacks.checkpoint import FACTS, Resume
-from zoo.datasets import download as connection
-from zoo.datasets import images, ptb
+from zoo.datasets import download, images, ptb
 from zoo.datasets.vocabulary import Vocabulary
 from zoo.io import load_model
 
@@ -226,7 +225,7 @@ def test_what_a_run_remembers_of_other_keys_is_refused(content, tmp_path, monkey
 @pytest.fixture
 def answers(monkeypatch, tmp_path):
     """What the network gives, and the folder that downloads go to."""
-    monkeypatch.setattr(connection.OPENER, "open", lambda url, timeout: io.BytesIO(b"changed"))
+    monkeypatch.setattr(download.OPENER, "open", lambda url, timeout: io.BytesIO(b"changed"))
     return tmp_path / "cache"
 
 
@@ -242,12 +241,12 @@ def test_nothing_is_fetched_but_over_https(scheme, answers, monkeypatch):
     with pytest.raises(ptb.DownloadError, match="Expected an address of https"):
         ptb.load(cache_dir=answers)
     with pytest.raises(OSError, match="Expected an address of https"):
-        images.reach(f"{scheme}://127.0.0.1/")
+        download.connect(f"{scheme}://127.0.0.1/")
 
 
 def test_a_redirect_does_not_leave_https():
-    (redirects,) = [h for h in connection.OPENER.handlers if isinstance(h, connection.Redirects)]
-    assert urllib.request.HTTPRedirectHandler not in map(type, connection.OPENER.handlers)
+    (redirects,) = [h for h in download.OPENER.handlers if isinstance(h, download.Redirects)]
+    assert urllib.request.HTTPRedirectHandler not in map(type, download.OPENER.handlers)
     asked = urllib.request.Request("https://127.0.0.1/a")
     for code in (301, 302, 303, 307, 308):
         with pytest.raises(OSError, match="Expected an address of https"):

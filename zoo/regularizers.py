@@ -4,8 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.graph.mapping import id_entries
-from zoo.layers.simplified import SimplifiedResidual
+from zoo.layers.simplified import SimplifiedResidual, id_entries
 
 FACTOR = 1e-4 / 256  # Yu & Tomasi: half of 1e-4, over a batch of 128; read off their Table 4
 

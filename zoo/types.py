@@ -1,6 +1,8 @@
 """Types of the public signatures."""
 
+import os
 from typing import Any, TypeAlias
 
 Tensor: TypeAlias = Any  # a tensor of the active Keras backend, symbolic or not, or an array
 Shape: TypeAlias = tuple[int | None, ...]
+PathLike: TypeAlias = str | os.PathLike[str]

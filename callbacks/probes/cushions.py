@@ -19,11 +19,13 @@ from zoo.layers.simplified import Simplified
 
 class Ratio(Scalar):
     """A probe of ratios of norms: of the examples that have one; `dead`: the share of the others,
-    whose signal is zero, as in a network that learned nothing."""
+    whose signal is zero, as in a network that learned nothing.
+    """
 
     def ratios(self, block):
         """The ratios of a block, one or several an example, and where there is one:
-        `(batch, ratios)`."""
+        `(batch, ratios)`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must say what it measures.")
 
     def measure(self, block, stage):

@@ -166,7 +166,6 @@ def probability_of_dominance(ratio, logistic=False):
         ValueError: if a ratio is not positive.
 
     Example:
-
     >>> round(float(probability_of_dominance(1 / np.sqrt(63))), 3)  # 64 alike, none dominant
     0.08
 
@@ -203,7 +202,6 @@ def trivial_dominance(
         ValueError: if the approximation of a plain network is asked for.
 
     Example:
-
     >>> round(trivial_dominance(64, 5, 0.01), 3)
     0.888
 

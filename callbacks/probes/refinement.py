@@ -118,7 +118,8 @@ def gradient_of(classifier):
 
 class ActivationNorm(Scalar):
     """|y|: grows along the blocks if each adds to the last; explodes where blocks share
-    normalisation badly. Jastrzebski et al. (2018), section 5, Fig. 8."""
+    normalisation badly. Jastrzebski et al. (2018), section 5, Fig. 8.
+    """
 
     def value(self, block, stage):
         return norm(block["y"])

@@ -11,8 +11,7 @@ from zoo.backend import compiled
 from zoo.callbacks.probes.batching import batches, example_loss, normalizes
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.calls import Graph
-from zoo.graph.mapping import plain_kernel
-from zoo.layers.simplified import SimplifiedResidual
+from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 
 
 def noise_sensitivity(

@@ -166,16 +166,16 @@ def ours(size, vocabulary):
     import keras
 
     import zoo
-    from zoo.applications import char_lm_score
+    from zoo.applications import char_lm_inference
 
     keras.config.set_dtype_policy(FLAGS.precision)
     zoo.seed_everything(FLAGS.seed)
     model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS)
     recipe.compile_model(model, FLAGS.jit)
-    scorer = char_lm_score.Scorer(model)
+    scorer = char_lm_inference.Scorer(model)
 
     def train(x, y):
-        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, say=lambda line: None)
+        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, write=lambda line: None)
         callbacks = [zoo.callbacks.StopOnNaN(), progress]
         x, y = (v.reshape(-1, STEPS) for v in (x, y))
         model.fit(x, y, BATCH, verbose=0, callbacks=callbacks, shuffle=False)

@@ -20,7 +20,7 @@ class Left:
 
     def __call__(self, seen):
         """`seen`: the examples of this pass so far; less, or as many, begin the next one."""
-        from zoo.callbacks.progress import clock
+        from zoo.callbacks.training import clock
 
         self.done += seen - self.seen if seen > self.seen else seen
         self.seen, now = seen, time.perf_counter()

@@ -171,7 +171,7 @@ def train(run, callbacks=()):
         Diverged: if a loss is no number; what was trained before is kept.
     """
     import zoo
-    from zoo.datasets.batches import Epochs
+    from zoo.callbacks.training import Epochs
     from zoo.datasets.prefetch import Ahead
 
     batches = Ahead(memory.pieces(run.batches))

@@ -130,7 +130,7 @@ class Pace:
         return f"group {1 + self.groups.index(group)} of {len(self.groups)}, {self}"
 
     def __str__(self):
-        from zoo.callbacks.progress import clock
+        from zoo.callbacks.training import clock
 
         seconds = time.perf_counter() - self.began
         left = f", about {clock(seconds * self.left / self.done)} left" if self.done else ""
@@ -156,8 +156,9 @@ def train(group, resume, images, epochs, seed, devices, precision="float32", pac
     import keras
 
     from srivastava2015 import ensemble
+    from zoo.callbacks.training import Epochs
     from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches, Epochs
+    from zoo.datasets.batches import Batches
 
     facts, pace = resume.read(), pace or Pace([group], epochs)
     before = facts["epoch"] if facts else 0

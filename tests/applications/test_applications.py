@@ -244,7 +244,7 @@ def test_models_are_listed_and_made_by_name():
         (lambda: zoo.wide_resnet(input_shape=(16, 16, 3)), r"Resizing\(32, 32\)"),
         (lambda: zoo.highway_mnist(input_shape=(28, 28)), r"must be \(height, width, channels\)"),
         (lambda: zoo.highway_a(input_shape=(32, 32, None)), "channels last and known"),
-        (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "classifier counts pixels"),
+        (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "images of a fixed size"),
         (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
         (lambda: zoo.highway_a(pooling="mean"), "`pooling` must be None, 'avg' or 'max'"),
         (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),

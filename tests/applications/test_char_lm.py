@@ -8,8 +8,13 @@ from keras import ops
 import zoo
 from helpers.gradients import assert_close, numpy_of
 from helpers.harness import fresh_python
-from zoo.applications.char_lm_inference import refresh_table, with_state, zero_state
-from zoo.applications.char_lm_score import Scorer, sequence_nll
+from zoo.applications.char_lm_inference import (
+    Scorer,
+    refresh_table,
+    sequence_nll,
+    with_state,
+    zero_state,
+)
 from zoo.datasets.text import Vocabulary
 
 TEXT = "the cat sat on the mat <unk>\na dog or two ran by and all of them barked at it\n"

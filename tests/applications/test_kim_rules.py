@@ -10,7 +10,7 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradient_of, numpy_of
-from zoo.applications.char_lm_score import Scorer, sequence_nll
+from zoo.applications.char_lm_inference import Scorer, sequence_nll
 from zoo.datasets import text
 
 WORDS = "the cat sat on mat | a dog or two ran by and all of them barked at it".split()

@@ -79,7 +79,7 @@ def test_tracked_callbacks_go_on_where_they_were(tmp_path):
 
 
 def test_what_a_callback_names_as_its_state_is_restored_and_its_settings_are_not(tmp_path):
-    first, second = (zoo.callbacks.Progress(epochs, 4, 8, say=str) for epochs in (2, 3))
+    first, second = (zoo.callbacks.Progress(epochs, 4, 8, write=str) for epochs in (2, 3))
     fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
     fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
     assert second.epochs == 3 and second.elapsed > first.elapsed > 0
@@ -88,7 +88,7 @@ def test_what_a_callback_names_as_its_state_is_restored_and_its_settings_are_not
 def test_a_run_directory_is_one_process_s(tmp_path):
     zoo.checkpoint.open_run(tmp_path, {}, 1)
     zoo.checkpoint.open_run(tmp_path, {}, 1)  # its own
-    code = f"from zoo.checkpoint import open_run\nopen_run({str(tmp_path)!r}, {{}}, 1)"
+    code = f"from zoo.callbacks.checkpoint import open_run\nopen_run({str(tmp_path)!r}, {{}}, 1)"
     with pytest.raises(AssertionError, match="no other process writes to"):
         fresh_python(code)
 

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from zoo.callbacks.checkpoint import Resume
-from zoo.datasets.batches import Batches, Epochs
+from zoo.callbacks.training import Epochs
+from zoo.datasets.batches import Batches
 
 X, Y = np.arange(10, dtype="float32"), np.arange(10)
 
@@ -115,8 +116,8 @@ def test_batches_must_know_the_epoch_and_an_epoch_is_one_pass():
     [
         ({"y": Y[1:]}, "Received: 10 and 9 examples"),
         ({"batch_size": 11, "drop_remainder": True}, "fill a batch"),
-        ({"batch_size": 0}, "`batch_size` must be a whole number from 1"),
-        ({"seed": -1}, "`seed` must be a whole number from 0. Received: -1"),
+        ({"batch_size": 0}, "`batch_size` must be an integer of 1 or more"),
+        ({"seed": -1}, "`seed` must be an integer of 0 or more. Received: -1"),
         ({"seed": None}, "Received: None"),
     ],
 )

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from helpers.harness import CORPORA, without_backend
-from zoo.datasets import download as connection
-from zoo.datasets import ptb, text
+from zoo.datasets import download, ptb, text
 
 pytestmark = without_backend
 PTB = CORPORA / "ptb"
-OFFLINE = "https://127.0.0.1:9/"  # refuses connections
+OFFLINE = "https://127.0.0.1:9/"  # refuses downloads
 LINES = {"train": "the cat <unk>\nsat {on} the mat\n", "valid": "a cat\n", "test": "the mat sat"}
 # By hand: `the cat | + sat on the mat +`, `a cat +`, `the mat sat +`.
 
@@ -224,7 +223,7 @@ def mirror(tmp_path, monkeypatch):
     """A stand-in for the network, with `LINES` for Penn Treebank, and an empty cache."""
     folder = write_folder(tmp_path / "mirror", "ptb.")
     sha256 = {split: hashlib.sha256(line.encode()).hexdigest() for split, line in LINES.items()}
-    monkeypatch.setattr(connection, "SCHEMES", ("https", "file"))
+    monkeypatch.setattr(download, "SCHEMES", ("https", "file"))
     monkeypatch.setattr(ptb, "URL", folder.as_uri() + "/")
     monkeypatch.setattr(text, "PTB_SHA256", sha256)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
@@ -232,11 +231,11 @@ def mirror(tmp_path, monkeypatch):
 
 
 def test_what_is_downloaded_once_is_in_the_cache(mirror, monkeypatch):
-    with pytest.raises(ptb.DownloadError, match="download=False"):
-        ptb.load(download=False)
+    with pytest.raises(ptb.DownloadError, match="allow_download=False"):
+        ptb.load(allow_download=False)
     assert ptb.load().name == "PTB"
     monkeypatch.setattr(ptb, "URL", OFFLINE)
-    assert ptb.load().name == ptb.load(download=False).name == "PTB"
+    assert ptb.load().name == ptb.load(allow_download=False).name == "PTB"
 
 
 def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
@@ -250,7 +249,7 @@ def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
 
 @pytest.mark.parametrize("network", ["refuses", "is silent", "works"])
 def test_without_a_network_there_are_ways_out_at_once(mirror, tmp_path, monkeypatch, network):
-    monkeypatch.setattr(connection, "SECONDS", 1)
+    monkeypatch.setattr(download, "SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # lets one in, and says nothing
         silent = f"https://127.0.0.1:{server.getsockname()[1]}/"
         if network == "works":
@@ -266,30 +265,27 @@ def test_without_a_network_there_are_ways_out_at_once(mirror, tmp_path, monkeypa
 
 
 @pytest.fixture
-def builder(tmp_path):
+def tfds_folder(tmp_path):
     pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
-    from zoo.datasets.ptb_tfds import PennTreebank
-
-    return PennTreebank(data_dir=tmp_path / "tfds", file_format="array_record")
+    return tmp_path / "tfds"
 
 
 def lines_of(builder, split):
     return [row["text"].decode() for row in builder.as_data_source(split=split)]
 
 
-def test_tfds_has_the_lines_of_the_manual_folder_in_order(builder, tmp_path, monkeypatch):
-    import tensorflow_datasets as tfds
-
-    monkeypatch.setattr(ptb, "URL", OFFLINE)
+def test_tfds_has_the_lines_of_a_folder_in_order(tfds_folder, tmp_path):
     train = "".join(f"line {i} <unk>\n" for i in range(50))
-    folder = write_folder(tmp_path / "manual", "ptb.", train=train)
-    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=folder))
+    folder = write_folder(tmp_path / "source", "ptb.", train=train)
+    builder = ptb.tfds_builder(folder, data_dir=tfds_folder, file_format="array_record")
+    builder.download_and_prepare()
     lines = [lines_of(builder, split) for split in ("train", "validation", "test")]
     assert lines[0] == train.splitlines()
     assert text.Vocabulary.from_texts(*map("\n".join, lines)) == text.read_folder(folder).vocabulary
 
 
-def test_tfds_shares_the_cache_and_fails_as_fast(builder, mirror, monkeypatch):
+def test_tfds_shares_the_cache_and_fails_as_fast(tfds_folder, mirror, monkeypatch):
+    builder = ptb.tfds_builder(data_dir=tfds_folder, file_format="array_record")
     with monkeypatch.context() as offline:
         offline.setattr(ptb, "URL", OFFLINE)
         start = time.perf_counter()
@@ -298,4 +294,4 @@ def test_tfds_shares_the_cache_and_fails_as_fast(builder, mirror, monkeypatch):
         assert time.perf_counter() - start < 20  # TFDS' own retries take more than a minute
     builder.download_and_prepare()
     assert lines_of(builder, "train") == ["the cat <unk>", "sat {on} the mat"]
-    assert ptb.load(download=False).name == "PTB"
+    assert ptb.load(allow_download=False).name == "PTB"

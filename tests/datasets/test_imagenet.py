@@ -3,10 +3,12 @@ import itertools
 import numpy as np
 import pytest
 
+from helpers.harness import without_backend
 from zoo.datasets import imagenet
 from zoo.datasets.batches import RecordBatches
 from zoo.datasets.imagenet import MEAN, STD, Records
 
+pytestmark = without_backend
 tf = pytest.importorskip("tensorflow", reason="tf.data needs TensorFlow, which cannot be imported")
 
 

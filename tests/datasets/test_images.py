@@ -169,7 +169,7 @@ BAD_ARRAYS = {
     },
     r"x_test of shape \(10, 4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
     "one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
-    "y_test must be whole numbers": {"y_test": ARRAYS["y_test"] / 1},
+    "y_test must be integers": {"y_test": ARRAYS["y_test"] / 1},
     "from 0 to 2. Received: y_test from 0 to 3": {"y_test": np.arange(10) % 4},
     "Received: y_train from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
     "without pickled objects": {"y_test": np.array([{}] * 10)},

@@ -1,5 +1,6 @@
 import contextlib
 import gzip
+import hashlib
 import io
 import sys
 import tarfile
@@ -9,11 +10,10 @@ import types
 import numpy as np
 import pytest
 
-from helpers.harness import ROOT, fresh_python
-from zoo.datasets import download as connection
-from zoo.datasets import fingerprints as known_images
-from zoo.datasets import images
+from helpers.harness import fresh_python, without_backend
+from zoo.datasets import download, fingerprints, images
 
+pytestmark = without_backend
 pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
 
 LABELS = {"train": np.arange(20) % 10, "test": np.arange(10) % 10}
@@ -60,7 +60,7 @@ def prepare(name, folder, patch):
     from tensorflow_datasets.core.download import download_manager, downloader
     from tensorflow_datasets.image_classification import mnist
 
-    pixels = invented(known_images.KNOWN[name].shape)
+    pixels = invented(fingerprints.KNOWN[name].shape)
     files = {"mnist": files_of_mnist, "cifar100": files_of_cifar100}[name](pixels)
 
     @contextlib.contextmanager
@@ -71,7 +71,7 @@ def prepare(name, folder, patch):
     manager = download_manager.DownloadManager
     patch(downloader, "_open_url", serve)
     patch(manager, "_register_or_validate_checksums", lambda *a, **k: None)
-    patch(images, "reach", lambda url: None)
+    patch(download, "connect", lambda url: io.BytesIO())
     patch(mnist, "_TRAIN_EXAMPLES", 20)
     patch(mnist, "_TEST_EXAMPLES", 10)
     loaded = images.from_tfds(name, folder)
@@ -82,32 +82,46 @@ def prepare(name, folder, patch):
         order = np.argsort(x[:, 0, 0, 0])  # TFDS shuffles
         np.testing.assert_array_equal(x[order], pixels[split])
         np.testing.assert_array_equal(y[order], LABELS[split])
-    assert loaded.classes == len(loaded.class_names) == known_images.KNOWN[name].classes
+    assert loaded.classes == len(loaded.class_names) == fingerprints.KNOWN[name].classes
     assert loaded.class_names[3] == {"mnist": "3", "cifar100": "fine3"}[name]
     assert "NOT" in loaded.notice  # these are not the originals
     return loaded
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Prepare two datasets as array_record."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patches:
+        loaded = {name: prepare(name, folder, patches.setattr) for name in ("mnist", "cifar100")}
+    return {"folder": folder, **loaded}
+
+
 @pytest.mark.parametrize("name", ["mnist", "cifar100"])
-def test_what_tfds_has_prepared_is_read_without_the_network(name, tmp_path, monkeypatch):
-    with monkeypatch.context() as patches:
-        first = prepare(name, tmp_path, patches.setattr)
-    monkeypatch.setattr(images, "reach", lambda url: 1 / 0)
-    again = images.from_tfds(name, tmp_path)
-    assert (again.x_train == first.x_train).all() and (again.y_test == first.y_test).all()
+def test_what_tfds_has_prepared_is_read_without_the_network(name, prepared, monkeypatch):
+    monkeypatch.setattr(download, "connect", lambda url: 1 / 0)
+    again = images.from_tfds(name, prepared["folder"])
+    assert (again.x_train == prepared[name].x_train).all()
+    assert (again.y_test == prepared[name].y_test).all()
 
 
-def test_tfds_prepares_and_reads_without_tensorflow(backend, tmp_path):
-    if backend == "tensorflow":
-        pytest.skip("the TensorFlow backend cannot do without TensorFlow")
+def test_prepared_images_are_read_without_tensorflow(prepared):
     code = f"""
-import pathlib, sys
-sys.path.insert(0, {str(ROOT / "tests")!r})
-import test_images_tfds
+import hashlib
+from zoo.datasets import images
+
 for name in ("mnist", "cifar100"):
-    test_images_tfds.prepare(name, pathlib.Path({str(tmp_path)!r}), setattr)
+    loaded = images.from_tfds(name, {str(prepared["folder"])!r})
+    print(hashlib.sha256(loaded.x_train.tobytes()).hexdigest())
+try:
+    images.from_tfds("cifar10", {str(prepared["folder"])!r})
+except ImportError as error:
+    print(error)
 """
-    fresh_python(code, block=["tensorflow"])
+    *found, error = fresh_python(code, block=["tensorflow"]).stdout.splitlines()
+    expected = [prepared[name].x_train.tobytes() for name in ("mnist", "cifar100")]
+    assert found[-2:] == [hashlib.sha256(content).hexdigest() for content in expected]
+    assert "pip install tensorflow." in error and "--data_dir" in error
 
 
 def test_tfrecords_that_were_prepared_before_are_read_by_tensorflow(tmp_path, monkeypatch):
@@ -133,8 +147,8 @@ def test_without_a_network_there_are_ways_out_at_once(tmp_path, monkeypatch, net
             raise OSError("no route")
         time.sleep(5)
 
-    monkeypatch.setattr(connection.OPENER, "open", open_url)
-    monkeypatch.setattr(connection, "SECONDS", 1)
+    monkeypatch.setattr(download.OPENER, "open", open_url)
+    monkeypatch.setattr(download, "SECONDS", 1)
     start = time.perf_counter()
     with pytest.raises(images.DownloadError) as error:
         images.from_tfds("cifar10", tmp_path)

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
+from helpers.harness import without_backend
 from zoo.datasets import preprocessing
 from zoo.datasets.preprocessing import RECIPES, Recipe
 
+pytestmark = without_backend
 RNG = np.random.default_rng(0)
 TRAIN = RNG.integers(0, 256, (7, 6, 5, 3)).astype("uint8")
 TEST = RNG.integers(0, 256, (4, 6, 5, 3)).astype("uint8")

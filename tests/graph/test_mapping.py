@@ -11,7 +11,7 @@ from helpers.harness import slow_elsewhere
 from helpers.reference import images, random_weights
 from zoo.graph import mapping
 from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual
+from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries
 from zoo.regularizers import penalize, penalty
 
 SHAPES = [(4, 1, "pad"), (8, 2, "pad"), (8, 2, "duplicate"), (6, 1, "pad")]
@@ -42,7 +42,7 @@ def float64(backend):
 def test_a_network_has_as_many_id_entries_as_the_card_counts(depth, identity, count):
     model = zoo.simplified_plain_net(depth, identity=identity)
     kernels = [v.transform.kernel for v in model.layers if isinstance(v, SimplifiedPlain)]
-    assert sum(len(mapping.id_entries(k.shape, identity)[0]) for k in kernels) == count
+    assert sum(len(id_entries(k.shape, identity)[0]) for k in kernels) == count
 
 
 @pytest.mark.parametrize(("filters", "strides", "identity"), SHAPES)
@@ -176,7 +176,7 @@ def test_penalties_at_the_start_are_those_of_table_4(depth, expected, printed):
 )
 def test_a_kernel_without_an_identity_is_an_error(shape, identity, message):
     with pytest.raises(ValueError, match=message):
-        mapping.id_entries(shape, identity)
+        id_entries(shape, identity)
 
 
 def test_a_network_with_normalisation_is_refused_with_the_reason():

@@ -11,7 +11,8 @@ import zoo
 from helpers.gradients import assert_close, gradients
 from helpers.harness import output_of, slow_elsewhere, start_recipe
 from zoo.callbacks.checkpoint import Resume
-from zoo.datasets.batches import Batches, Epochs, MicroBatches
+from zoo.callbacks.training import Epochs
+from zoo.datasets.batches import Batches, MicroBatches
 from zoo.layers.residual_block import Branch
 from zoo.optimizers import CaffeSGD, accumulating
 

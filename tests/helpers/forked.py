@@ -1,8 +1,8 @@
-"""Scripts in processes that are forked from one in which Keras is already imported.
+"""Run scripts in processes forked from a server that has already imported Keras.
 
-Importing Keras and its backend takes longer than most recipes at `--budget smoke`. Python's fork
-server does it once; what it forks is new in all that matters: flags, seeds, names, files, signals.
-Where an import itself is the claim, `harness.fresh_python` starts an interpreter.
+Importing Keras and its backend takes longer than most recipes at `--budget smoke`. The fork server
+imports them once; flags, seeds, names, files and signals are new in each forked process. Where the
+import itself is under test, `harness.fresh_python` starts an interpreter.
 """
 
 import functools
@@ -16,32 +16,32 @@ import tempfile
 import threading
 
 PRELOAD = ("keras", "zoo", "matplotlib.figure", "matplotlib.backends.backend_agg", "absl.app")
-LOCK = threading.Lock()  # starting one process polls all others, which must not poll themselves
+LOCK = threading.Lock()  # starting a process polls all others, which must not happen twice at once
 
 
 @functools.cache
 def server():
-    """The context whose processes have imported `PRELOAD`; starts with the first process."""
+    """Return the multiprocessing context whose server has imported `PRELOAD`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD])
     return context
 
 
 class Forked:
-    """A script's process, with the part of `subprocess.Popen` that tests use.
+    """A forked script, with the part of `subprocess.Popen`'s interface that tests use.
 
     Args:
-        script: Path of a script, or the name of a module after "-m".
-        *words: Its arguments, and before them a module's name if `script` is "-m".
+        script: Path of a script, or "-m".
+        *words: The script's arguments, preceded by a module's name if `script` is "-m".
     """
 
     def __init__(self, script, *words):
         handle, self.output = tempfile.mkstemp(prefix="forked-")
         os.close(handle)
-        # the server's own are those of its start; with the setting no script starts itself again
-        given = {"GLIBC_TUNABLES": "", **os.environ}
-        what = [script, *words], given, os.getcwd(), self.output
-        self.process = server().Process(target=_main, args=what, daemon=True)
+        # The server keeps the environment that it started with: pass today's.
+        environment = {"GLIBC_TUNABLES": "", **os.environ}
+        arguments = [script, *words], environment, os.getcwd(), self.output
+        self.process = server().Process(target=_main, args=arguments, daemon=True)
         with LOCK:
             self.process.start()
 
@@ -60,20 +60,20 @@ class Forked:
         self.process.kill()
 
     def communicate(self, timeout=None):
-        """All that it printed, when it has ended."""
+        """Wait for the process and return its output, with None for its errors."""
         multiprocessing.connection.wait([self.process.sentinel], timeout)
         if self.returncode is None:
             self.kill()
             raise subprocess.TimeoutExpired("a forked process", timeout)
         if os.path.exists(self.output):
-            self.said = pathlib.Path(self.output).read_text()
+            self.text = pathlib.Path(self.output).read_text()
             os.unlink(self.output)
-        return self.said, None
+        return self.text, None
 
 
 def _main(words, environment, folder, output):
     sys.stdout = sys.stderr = open(output, "a", buffering=1)
-    for number in (1, 2):  # of what is no Python, and of its own processes
+    for number in (1, 2):  # output of extension modules and of child processes
         os.dup2(sys.stdout.fileno(), number)
     os.environ.clear()
     os.environ.update(environment)

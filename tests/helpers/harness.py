@@ -1,4 +1,4 @@
-"""What several test files need: Keras's own layer checks, new processes, local data."""
+"""Shared test helpers: Keras's layer checks, new processes, local data."""
 
 import os
 import pathlib
@@ -8,29 +8,29 @@ import warnings
 
 import keras
 import pytest
-from keras.src import testing  # not public: the one place that would follow a change of Keras
+from keras.src import testing  # Keras exports its layer checks nowhere else
 
 from helpers.forked import Forked
 
 ROOT = pathlib.Path(__file__).parents[2]
 CORPORA = ROOT.parent / "shared" / "data"
 
-# Of tests that take long and hardly depend on the backend: unmarked on the fastest, torch.
+# For long tests that hardly depend on the backend: run by default on torch only.
 slow_elsewhere = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "torch":
     slow_elsewhere = pytest.mark.slow
 
-# Of tests of what only TensorFlow does, in a process of its own for the other backends.
+# For tests of what only TensorFlow does (other backends start a process of it).
 slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "tensorflow":
     slow_unless_tensorflow = pytest.mark.slow
 
-# Of tests in which no backend has a part: they run once.
+# For tests that no backend takes part in: run once, in torch's suite.
 without_backend = pytest.mark.skipif(
-    keras.backend.backend() != "torch", reason="no backend has a part in it: runs with torch"
+    keras.backend.backend() != "torch", reason="independent of the backend: runs in torch's suite"
 )
 
-# Hides modules as if they were not installed: the import fails and `find_spec` gives None.
+# Hide modules as if they were not installed: the import fails and `find_spec` returns None.
 HIDE = """
 import sys
 from importlib.machinery import PathFinder
@@ -46,20 +46,20 @@ sys.meta_path = [Hiding if finder is PathFinder else finder for finder in sys.me
 
 
 class _KerasCase(testing.TestCase):
-    def runTest(self):
-        """`unittest` asks for a method to make an instance."""
+    def runTest(self):  # noqa: N802 - unittest's name
+        """Do nothing: `unittest` requires a method to construct an instance."""
 
 
 def run_layer_test(layer_class, init_kwargs, **expectations):
-    """Keras's own checks of a layer, as a plain function.
+    """Run Keras's own checks of a layer.
 
-    Config round trip, exact counts after `build`, a symbolic and an eager call, one `fit` step
-    and, except on the torch CPU, `mixed_float16`.
+    They cover the config round trip, exact counts after `build`, a symbolic and an eager call, one
+    `fit` step and, except on the torch CPU, `mixed_float16`.
 
     Args:
         layer_class: The class to test.
         init_kwargs: Its constructor arguments, as a dictionary.
-        **expectations: Of Keras's `TestCase.run_layer_test`: `input_shape` or `input_data`,
+        **expectations: Arguments of Keras's `TestCase.run_layer_test`: `input_shape`, `input_data`,
             `expected_output_shape`, `expected_num_trainable_weights` and so on.
     """
     case = _KerasCase()
@@ -73,14 +73,14 @@ def run_layer_test(layer_class, init_kwargs, **expectations):
 
 
 def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
-    """Runs `code` in a new process of this interpreter, from the repository root.
+    """Run `code` in a new process of this interpreter, from the repository root.
 
     Args:
         code: Python source.
         backend: Keras backend of the new process; this process's when `None`.
         env: Environment variables to add.
-        block: Modules that the new process shall not find, such as `["tensorflow"]`.
-        timeout: In seconds.
+        block: Modules hidden from the new process, such as `["tensorflow"]`.
+        timeout: Limit in seconds.
 
     Returns:
         The `subprocess.CompletedProcess`, its output as text.
@@ -101,7 +101,7 @@ def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
 
 
 def start_recipe(script, *arguments, **environment):
-    """A recipe in a process of its own, on this process's backend: like a `subprocess.Popen`."""
+    """Start a recipe in its own process, on this process's backend."""
     return _start(str(ROOT / "recipes" / script), *arguments, **environment)
 
 
@@ -145,7 +145,7 @@ def start_changed_recipe(folder, script, *arguments, killed_at=None, **constants
 
 
 def start_module(name, *arguments, **environment):
-    """`python -m name` in a process of its own, on this process's backend."""
+    """Start `python -m name` in its own process, on this process's backend."""
     return _start("-m", name, *arguments, **environment)
 
 
@@ -163,14 +163,14 @@ def _start(*words, **environment):
 
 
 def output_of(process, returncode=0):
-    """What the process has printed when it has ended, as it must, with `returncode`."""
+    """Wait for a process, assert its return code, and return its output."""
     output, _ = process.communicate(timeout=900)
     assert process.returncode == returncode, output
     return output
 
 
 def shared_data(name):
-    """The path of `name` in the local data folder; skips the test where there is none."""
+    """Return the path of `name` in the local data folder, or skip the test."""
     path = CORPORA / name
     if not path.exists():
         pytest.skip(f"needs {path}, which is not part of the repository")

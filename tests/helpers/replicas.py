@@ -27,7 +27,7 @@ def two_devices():
 def language_model():
     """Characters, highway, carried states, softmax; the gradient's norm is clipped."""
     import zoo
-    from zoo.applications import char_lm_score
+    from zoo.applications import char_lm_inference
     from zoo.layers.char_words import CharCNN
 
     zoo.seed_everything(1)
@@ -41,7 +41,7 @@ def language_model():
     model = keras.Model(words, keras.layers.Dense(WORDS, name="logits")(x))
     embedding.set_table(np.random.default_rng(0).integers(0, 9, (WORDS, 6)))
     optimizer = keras.optimizers.SGD(1.0, global_clipnorm=0.5)
-    model.compile(optimizer, char_lm_score.sequence_nll)
+    model.compile(optimizer, char_lm_inference.sequence_nll)
     return model
 
 
@@ -88,8 +88,9 @@ def values(model):
 def deviations(name):
     """How far a training on the devices of `name` ends from that on one, by what is measured."""
     from zoo import callbacks, distribute
-    from zoo.applications import char_lm_score
-    from zoo.datasets.batches import Batches, Epochs
+    from zoo.applications import char_lm_inference
+    from zoo.callbacks.training import Epochs
+    from zoo.datasets.batches import Batches
 
     several = distribute.strategy(name)
     assert several.num_replicas == (1 if name == "model_parallel" else 2)
@@ -139,7 +140,7 @@ def deviations(name):
     found["language losses"] = far(*losses)
     found["language weights and states"] = far(values(alone), values(shared))
     scores = [
-        char_lm_score.Scorer(model).perplexity(
+        char_lm_inference.Scorer(model).perplexity(
             *(v.reshape(-1, BATCH, STEPS) for v in text(1))
         )
         for model in (alone, shared)

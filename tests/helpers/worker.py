@@ -17,7 +17,8 @@ import keras
 from helpers import replicas
 from zoo import distribute
 from zoo.callbacks.checkpoint import open_run
-from zoo.datasets.batches import Batches, Epochs
+from zoo.callbacks.training import Epochs
+from zoo.datasets.batches import Batches
 
 run, out = map(pathlib.Path, sys.argv[1:])
 EPOCHS, DEADLY = 3, (1, 2)  # epoch and batch

@@ -13,7 +13,7 @@ import pytest
 
 import zoo
 from helpers.harness import ROOT
-from zoo.applications import char_lm_score
+from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
 
@@ -94,7 +94,7 @@ def test_the_peer_computes_the_same_logits_and_carries_the_same_state(models, co
 def test_the_peer_has_the_same_perplexity(models, corpus):
     ours, peer = models
     x, y = text.streams(corpus.valid, BATCH, STEPS)
-    expected = char_lm_score.Scorer(ours).perplexity(x, y)
+    expected = char_lm_inference.Scorer(ours).perplexity(x, y)
     assert peer.evaluate(x, y) == pytest.approx(expected, rel=1e-5)  # both sum in float64
 
 
@@ -104,7 +104,7 @@ def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
         ours.get_layer(name).rate = 0.0
     peer.model.lstm.dropout = peer.model.dropout.p = 0.0
     optimizer = keras.optimizers.SGD(1.0, global_clipnorm=5.0)
-    ours.compile(optimizer, loss=char_lm_score.sequence_nll)
+    ours.compile(optimizer, loss=char_lm_inference.sequence_nll)
     x, y = text.streams(corpus.train, BATCH, STEPS)
     before = in_peers_shapes(ours)
     for i in range(2):  # the second from the first one's state

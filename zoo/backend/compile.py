@@ -37,9 +37,9 @@ def _tensorflow(function, model, strategy):
     # Workers would have to meet here, and what they measure they may measure each for itself.
     alone = strategy is None or strategy.num_replicas_in_sync == 1
     if alone or strategy.extended._in_multi_worker_mode():
-        return tf.function(function, reduce_retracing=True)
+        return tf.function(function, reduce_retracing=True, autograph=False)
 
-    @functools.partial(tf.function, reduce_retracing=True)
+    @functools.partial(tf.function, reduce_retracing=True, autograph=False)
     def summed(shares):
         found = strategy.run(lambda shares: function(*shares), args=(shares,))
         return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), found)

@@ -1,1 +1,1 @@
-"""The papers' data: where it is found, how it is read, and how it is cut into batches."""
+"""Datasets of the papers: find and read them, preprocess them, cut them into batches."""

@@ -1,36 +1,43 @@
-"""Batches of arrays whose order and augmentation are functions of the seed and the epoch."""
+"""Batches whose order and augmentation depend on nothing but the seed and the epoch."""
+
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 
+from zoo.datasets.imagenet import Records
+
+Batch = tuple[np.ndarray, np.ndarray]
+
 
 class Batches(keras.utils.PyDataset):
-    """Batches in an order that (seed, epoch) decide, augmented as (seed, epoch, index) decide.
+    """Batches of arrays: (seed, epoch) fix their order, (seed, epoch, index) their augmentation.
 
-    So every backend sees the same pictures, and a training that `zoo.checkpoint.Resume` takes up
-    again at any epoch sees what the uninterrupted one would. `fit` has to say which epoch it is,
-    by the callback `Epochs`; and pass `shuffle=False` to `fit`, lest Keras shuffle the batches.
+    Every backend therefore sees the same images, and a training that `zoo.Resume` resumes at any
+    epoch sees the same data as an uninterrupted one. `fit` needs the callback
+    `zoo.callbacks.training.Epochs`, which sets the epoch, and `shuffle=False`, because Keras would
+    shuffle the batches.
+
+    There are no `workers`: Keras's threads hand batches that they fetched at the end of an epoch
+    to the next one. `zoo.datasets.prefetch.Ahead` prepares batches in advance.
 
     Args:
         x: Array of examples.
-        y: Array of as many labels.
+        y: Array of labels, as long as `x`.
         batch_size: Examples in a batch.
-        seed: A whole number from 0.
-        augment: None, or a function of a batch of `x` and a `numpy.random.Generator`, such as
+        seed: Random seed, 0 or more.
+        augment: `None`, or a function of a batch of `x` and a `numpy.random.Generator`, such as
             `zoo.datasets.preprocessing.Preprocessing.augment`.
-        shuffle: Whether each epoch has an order of its own.
-        drop_remainder: Whether to leave out the last batch if it is incomplete; in training,
-            the examples left out are others in each epoch.
-
-    There are no `workers` to augment ahead: what Keras's threads have fetched when an epoch ends,
-    they give to the next one (or to the first, after JAX's look at a batch).
+        shuffle: If `True`, every epoch has its own order.
+        drop_remainder: If `True`, an incomplete last batch is left out; with `shuffle` the
+            examples left out differ from epoch to epoch.
 
     Raises:
-        ValueError: if the lengths of `x` and `y` differ, or there is not a single batch.
-        RuntimeError: when a batch is asked for before the epoch is known, if it matters.
+        ValueError: If the lengths of `x` and `y` differ, or they do not fill a batch.
+        RuntimeError: On access to a batch that depends on the epoch before the epoch is set.
 
     Example:
-
     >>> batches = Batches(np.arange(5.0), np.arange(5), batch_size=2, seed=0)
     >>> batches.set_epoch(0)
     >>> [y.tolist() for x, y in batches]
@@ -40,101 +47,123 @@ class Batches(keras.utils.PyDataset):
     [[1, 4], [3, 0], [2]]
     """
 
-    def __init__(self, x, y, batch_size, seed=0, augment=None, shuffle=True, drop_remainder=False):
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        batch_size: int,
+        seed: int = 0,
+        augment: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None,
+        shuffle: bool = True,
+        drop_remainder: bool = False,
+    ) -> None:
         super().__init__()
-        for argument, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0)):
-            if not isinstance(value, int) or value < least:
+        for argument, value, minimum in (("batch_size", batch_size, 1), ("seed", seed, 0)):
+            if not isinstance(value, int) or value < minimum:
                 raise ValueError(
-                    f"`{argument}` must be a whole number from {least}. Received: {value!r}"
+                    f"`{argument}` must be an integer of {minimum} or more. Received: {value!r}"
                 )
-        num_batches = len(x) // batch_size if drop_remainder else -(-len(x) // batch_size)
-        if len(x) != len(y) or num_batches < 1:
+        length = len(x) // batch_size if drop_remainder else -(-len(x) // batch_size)
+        if len(x) != len(y) or length < 1:
             raise ValueError(
-                "`x` and `y` must be as long as each other, and fill a batch. Received: "
+                "`x` and `y` must have the same length and fill a batch. Received: "
                 f"{len(x)} and {len(y)} examples, batch_size={batch_size}, "
                 f"drop_remainder={drop_remainder}"
             )
-        self.x, self.y, self.batch_size, self.seed = x, y, batch_size, seed
-        self.augment, self.shuffle = augment, shuffle
-        self.epoch, self._order, self._length = None, np.arange(len(x)), num_batches
+        self.x = x
+        self.y = y
+        self.batch_size = batch_size
+        self.seed = seed
+        self.augment = augment
+        self.shuffle = shuffle
+        self.epoch: int | None = None
+        last = min(batch_size, len(x) - (length - 1) * batch_size)
+        self.batch_sizes = {min(batch_size, len(x)), last}
+        self._length = length
+        self._order = np.arange(len(x))
 
-    def set_epoch(self, epoch):
-        """From now on the batches are those of `epoch`, counted from 0."""
+    def set_epoch(self, epoch: int) -> None:
+        """Select the batches of `epoch`, counted from 0."""
         if epoch != self.epoch and self.shuffle:
             self._order = self._generator(epoch, 0).permutation(len(self.x))
         self.epoch = epoch
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._length
 
-    @property
-    def batch_sizes(self):
-        """The numbers of examples that a batch may have."""
-        return {min(self.batch_size, len(self.x) - i * self.batch_size) for i in (0, len(self) - 1)}
-
-    def __getitem__(self, index):
-        if not 0 <= index < len(self):
-            raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
+    def __getitem__(self, index: int) -> Batch:
+        _check_index(index, len(self))
         if self.epoch is None and (self.shuffle or self.augment):
             raise RuntimeError(
-                "`Batches` that are shuffled or augmented must know the epoch. Pass "
+                "`Batches` that are shuffled or augmented depend on the epoch. Pass "
                 "`callbacks=[Epochs(batches)]` to `fit`, or call `batches.set_epoch(0)`."
             )
-        chosen = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        x, y = self.x[chosen], self.y[chosen]
+        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        x = self.x[rows]
         if self.augment:
             x = self.augment(x, self._generator(self.epoch, index + 1))
-        return x, y
+        return x, self.y[rows]
 
     def _generator(self, epoch, stream):
-        # Stream 0 is the order's and index + 1 a batch's: NumPy draws the same from [a, b] and
-        # from [a, b, 0], so the order and batch 0 would not be independent.
+        # Stream 0 samples the order, stream index + 1 a batch: NumPy's samples for [a, b] and
+        # [a, b, 0] are equal, so without the 1 the order and batch 0 would not be independent.
         return np.random.default_rng([self.seed, epoch, stream])
 
 
 class RecordBatches(keras.utils.PyDataset):
-    """The augmented batches of TFRecords, for `fit`, which must take them in order.
+    """Augmented batches of TFRecords for `fit`, to be read in order.
 
-    Each epoch's are a function of (seed, epoch); what is read ahead is tf.data's affair. See
-    `Batches` for `Epochs` and `shuffle=False`.
+    (seed, epoch) determine the batches of an epoch; tf.data prefetches them. `fit` needs `Epochs`
+    and `shuffle=False`, see `Batches`.
 
     Args:
         records: A `zoo.datasets.imagenet.Records`.
         batch_size: Images in a batch.
-        steps: Batches of an epoch.
+        steps: Batches in an epoch.
         image_size: Side of the images, in pixels.
-        seed: A whole number from 0.
+        seed: Random seed, 0 or more.
 
     Raises:
-        RuntimeError: when a batch is asked for before the epoch is known.
+        RuntimeError: On access to a batch before the epoch is set.
     """
 
-    def __init__(self, records, batch_size, steps, image_size=224, seed=0):
+    def __init__(
+        self,
+        records: Records,
+        batch_size: int,
+        steps: int,
+        image_size: int = 224,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
-        self.records, self.arguments = records, (batch_size, steps, image_size, seed)
-        self.epoch, self._stream, self._next = None, None, 0
+        self.records = records
+        self.batch_size = batch_size
+        self.steps = steps
+        self.image_size = image_size
+        self.seed = seed
+        self.epoch: int | None = None
+        self.batch_sizes = {batch_size}
+        self._stream: Any = None
+        self._next = 0
 
-    def set_epoch(self, epoch):
-        """From now on the batches are those of `epoch`, counted from 0."""
+    def set_epoch(self, epoch: int) -> None:
+        """Select the batches of `epoch`, counted from 0."""
         if epoch != self.epoch:
             self._stream = None
         self.epoch = epoch
 
-    def __len__(self):
-        return self.arguments[1]
+    def __len__(self) -> int:
+        return self.steps
 
-    @property
-    def batch_sizes(self):
-        """The numbers of examples that a batch may have."""
-        return {self.arguments[0]}
-
-    def __getitem__(self, index):
-        if not 0 <= index < len(self):
-            raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
+    def __getitem__(self, index: int) -> Batch:
+        _check_index(index, len(self))
         if self.epoch is None:
             raise RuntimeError("Pass `callbacks=[Epochs(batches)]` to `fit`, or `set_epoch(0)`.")
         if self._stream is None or index < self._next:
-            self._stream = iter(self.records.train(*self.arguments, first_epoch=self.epoch))
+            dataset = self.records.train(
+                self.batch_size, self.steps, self.image_size, self.seed, first_epoch=self.epoch
+            )
+            self._stream = iter(dataset)
             self._next = 0
         while self._next <= index:
             x, y = next(self._stream)
@@ -143,82 +172,59 @@ class RecordBatches(keras.utils.PyDataset):
 
 
 class MicroBatches(keras.utils.PyDataset):
-    """Each batch of `batches` in `parts` pieces, for an optimizer that accumulates.
+    """Every batch of `batches` cut into micro-batches, for an optimizer that accumulates gradients.
 
-    The examples, their order and their augmentation are those of the whole batches, so that the
-    mean of the pieces' gradients is the whole batch's (batch normalisation apart), and an epoch
-    ends with a whole batch. See `zoo.optimizers.accumulating`.
+    Examples, order and augmentation are those of the whole batches. The mean of the micro-batches'
+    gradients is the whole batch's gradient (batch normalization apart), and an epoch ends with a
+    whole batch. See `zoo.optimizers.accumulating`.
 
     Args:
         batches: `Batches` or `RecordBatches`.
-        parts: Pieces of a batch; must divide its size.
+        parts: Micro-batches in a batch; must divide its size.
 
     Raises:
-        ValueError: if `parts` is not positive, or does not divide a batch.
+        ValueError: If `parts` is not positive, or does not divide a batch.
 
     Example:
-
     >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
     >>> [x.tolist() for x, y in MicroBatches(batches, 2)]
     [[0.0, 1.0], [2.0, 3.0]]
     """
 
-    def __init__(self, batches, parts):
+    def __init__(self, batches: Batches | RecordBatches, parts: int) -> None:
         super().__init__()
         if not isinstance(parts, int) or parts < 1:
             raise ValueError(f"`parts` must be a positive integer. Received: parts={parts!r}")
-        self.batches, self.parts = batches, parts
-        self._at, self._batch = None, None
+        self.batches = batches
+        self.parts = parts
+        self.batch_sizes = {size // parts for size in batches.batch_sizes}
+        self._index: int | None = None
+        self._batch: Batch | None = None
 
-    def set_epoch(self, epoch):
-        """From now on the batches are those of `epoch`, counted from 0."""
+    def set_epoch(self, epoch: int) -> None:
+        """Select the batches of `epoch`, counted from 0."""
         self.batches.set_epoch(epoch)
-        self._at = None
+        self._index = None
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.parts * len(self.batches)
 
-    @property
-    def batch_sizes(self):
-        """The numbers of examples that a piece may have."""
-        return {size // self.parts for size in self.batches.batch_sizes}
-
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Batch:
         whole, part = divmod(index, self.parts)
-        if whole != self._at:
-            self._at, self._batch = whole, self.batches[whole]
-        num = len(self._batch[0])
-        if num % self.parts:
+        if whole != self._index:
+            self._index = whole
+            self._batch = self.batches[whole]
+        x, y = self._batch
+        if len(x) % self.parts:
             raise ValueError(
-                f"`parts` must divide every batch. Received: parts={self.parts}, a batch of {num}. "
-                f"Choose a divisor of the batch, and `drop_remainder=True`."
+                f"`parts` must divide every batch. Received: parts={self.parts}, a batch of "
+                f"{len(x)}. Choose a divisor of the batch, and `drop_remainder=True`."
             )
-        each = num // self.parts
-        return tuple(v[part * each : (part + 1) * each] for v in self._batch)
+        size = len(x) // self.parts
+        rows = slice(part * size, (part + 1) * size)
+        return x[rows], y[rows]
 
 
-class Epochs(keras.callbacks.Callback):
-    """Tells batches the epoch, whichever `fit` starts with: `Resume` may come before or after.
-
-    Args:
-        batches: The `Batches` or `RecordBatches` that `fit` trains on.
-
-    Raises:
-        ValueError: when training starts, if an epoch is not one pass over the batches.
-    """
-
-    def __init__(self, batches):
-        super().__init__()
-        self.batches = batches
-        batches.set_epoch(0)  # JAX and torch look at a batch before training begins
-
-    def on_train_begin(self, logs=None):
-        if self.params["steps"] != len(self.batches):
-            raise ValueError(
-                f"An epoch must be one pass over the {len(self.batches)} batches, because the "
-                f"order belongs to the epoch. Received: {self.params['steps']} steps in an epoch. "
-                "Leave `steps_per_epoch` out."
-            )
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.batches.set_epoch(epoch)
+def _check_index(index, length):
+    if not 0 <= index < length:
+        raise IndexError(f"There are batches 0 to {length - 1}. Received: {index}")

@@ -1,4 +1,4 @@
-"""The published sets of images, told from all others by their test images.
+"""Recognize the published image datasets by their test images.
 
 Reference: LeCun, Bottou, Bengio, Haffner (1998), MNIST; Krizhevsky (2009), CIFAR-10 and CIFAR-100.
 """
@@ -9,23 +9,25 @@ from pathlib import Path
 
 import numpy as np
 
+from zoo.types import Shape
+
 
 @dataclass(frozen=True)
 class Known:
-    """What tells an original set: sizes, and the mean of its test images, whatever their order.
+    """Sizes of a published dataset, and the mean of its test images, which no order changes.
 
-    The means, as fractions of 255, are what many repositories print; MNIST's is measured.
+    The means, as fractions of 255, are those that many repositories print; MNIST's is measured.
     """
 
     title: str
-    shape: tuple
+    shape: Shape
     classes: int
     num_train: int
     num_test: int
-    test_mean: tuple
+    test_mean: tuple[float, ...]
 
-    def deviation(self, x_test):
-        """How far the means of the channels are from the original's; infinite in other sizes."""
+    def deviation(self, x_test: np.ndarray) -> float:
+        """Return the largest deviation of a channel's mean; infinite for other sizes."""
         if x_test.shape != (self.num_test, *self.shape):
             return math.inf
         means = x_test.mean(axis=(0, 1, 2), dtype="float64") / 255
@@ -39,11 +41,12 @@ KNOWN = {
     "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
     "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
 }
-EXACT, RECODED = 1e-6, 1e-3  # CIFAR-10's means move by 1.5e-4 when JPEG has been at it: measured
+EXACT = 1e-6
+RECODED = 1e-3  # ours: encoding CIFAR-10 as JPEG moves its means by 1.5e-4
 
 
-def refuse_another(name, x_test, source):
-    """Raises if images that are called as one known set are another one."""
+def refuse_another(name: str, x_test: np.ndarray, source: str | Path) -> None:
+    """Raise ValueError if images loaded as `name` are another published dataset."""
     if name not in KNOWN:
         return
     for other, known in KNOWN.items():
@@ -54,20 +57,26 @@ def refuse_another(name, x_test, source):
             )
 
 
-def title(name, x_train, x_test, source, is_jpeg):
-    """What the images are called, and what must be said beside every number measured on them."""
+def title(
+    name: str, x_train: np.ndarray, x_test: np.ndarray, source: str | Path, is_jpeg: bool
+) -> tuple[str, str]:
+    """Return the title of the images, and a notice on how far numbers on them are comparable."""
     known = KNOWN.get(name)
     if known is None:
         return name, ""
     if known.deviation(x_test) > (RECODED if is_jpeg else EXACT):
         return Path(source).stem, (
             f"NOT {known.title}: the test images in {source} are not the original ones. The "
-            "numbers compare with no paper's."
+            "numbers are not comparable with published results."
         )
-    found, notice = known.title, ""
+    name = known.title
+    notices = []
     if len(x_train) != known.num_train:
-        found = f"{found}-{len(x_train) / 1000:g}k"
-        notice = f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}. "
+        name += f"-{len(x_train) / 1000:g}k"
+        notices.append(
+            f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
+        )
     if is_jpeg:
-        found, notice = f"{found} (JPEG)", notice + "Re-encoded as JPEG: not the original pixels."
-    return found, notice.strip()
+        name += " (JPEG)"
+        notices.append("Re-encoded as JPEG: not the original pixels.")
+    return name, " ".join(notices)

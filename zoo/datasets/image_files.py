@@ -1,108 +1,110 @@
-"""Images from an .npz file or a folder of PNG and JPEG files. PIL is imported when it is needed."""
+"""Images from an .npz file or a folder of PNG and JPEG files. PIL is imported on use."""
 
 import io
 import itertools
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from zoo.io import DAMAGED
-
 SPLITS = ("train", "test")
-PIXELS = ("x_{}", "y_{}")
-ENCODED = ("{}_jpeg", "{}_offsets", "{}_labels")
 SUFFIXES = (".png", ".jpg", ".jpeg")
+PIXEL_KEYS = ("x_train", "y_train", "x_test", "y_test")
+JPEG_KEYS = tuple(f"{split}_{part}" for split in SPLITS for part in ("jpeg", "offsets", "labels"))
+UNREADABLE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test and y_test
 
 
-def find(path, name):
-    """Where the images called `name` are: at `path`, or in it if it is a folder of several sets.
+def find(path: Path, name: str) -> Path:
+    """Return the file or folder of the images `name`: `path`, or a part of this folder.
 
-    That is a folder `name` or a file `name.npz`; and a folder `name` that has one .npz file and no
-    images means this file.
+    A part is a folder `name`, a file `name.npz`, or the only .npz file in a folder `name` without
+    images.
 
     Raises:
-        ValueError: if there is none, or more than one.
+        ValueError: If there is none, or more than one.
     """
-
-    def is_set(place):
-        return place.is_file() or any((place / split).is_dir() for split in SPLITS)
-
-    if not path.is_dir() or is_set(path):
+    if not path.is_dir() or _is_dataset(path):
         return path
-    inside = [place for place in (path / name, path / f"{name}.npz") if place.exists()]
-    place = inside[0] if len(inside) == 1 else path
-    if is_set(place):
+    parts = [part for part in (path / name, path / f"{name}.npz") if part.exists()]
+    place = parts[0] if len(parts) == 1 else path
+    if _is_dataset(place):
         return place
     files = sorted(place.glob("*.npz")) if place != path or path.resolve().name == name else []
     if len(files) == 1:
         return files[0]
     raise ValueError(
         "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
-        f"or be an .npz file; or have one such folder or file of the images that are asked for: "
+        "or be an .npz file; or have one such folder or file for the requested images: "
         f"`{name}`, with images or a single .npz file, or `{name}.npz`. Received: "
         f"data_dir={str(path)!r}, where {place} has {_listing(place)}."
     )
 
 
-def _listing(folder, most=12):
+def _is_dataset(path):
+    return path.is_file() or any((path / split).is_dir() for split in SPLITS)
+
+
+def _listing(folder, limit=12):
     names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "nothing in it") + more
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) or "no files") + more
 
 
-def read_npz(path):
-    """The arrays in the file `path`, of pixels or of encoded images. Nothing is unpickled.
+def read(path: Path, side: int | None = None) -> tuple[Arrays, tuple[str, ...], bool]:
+    """Read the images in the folder or .npz file `path`.
+
+    Args:
+        path: The folder or file.
+        side: `None`, or the side of the squares that images of a folder are cut to, in pixels.
 
     Returns:
-        A dictionary of x_train, y_train, x_test and y_test; no class names; and whether the
-        images were encoded.
+        The arrays; the names of the classes, if they have any; and if the images of a file were
+        encoded (re-encoded pixels are not a dataset's original ones).
 
     Raises:
-        ValueError: if the file is missing or damaged, or has neither set of arrays.
+        ValueError: If the folder or file is missing, damaged, or has another layout.
     """
-    layouts = [
-        [key.format(split) for split in SPLITS for key in keys] for keys in (PIXELS, ENCODED)
-    ]
+    if path.is_dir():
+        return *_read_folder(path, side), False
+    arrays = _read_npz(path)
+    if "x_train" in arrays:
+        return arrays, (), False
+    pixels = {}
+    for split in SPLITS:
+        where = f"{split}_jpeg in {path}"
+        pixels[f"x_{split}"] = _decode(arrays[f"{split}_jpeg"], arrays[f"{split}_offsets"], where)
+        pixels[f"y_{split}"] = arrays[f"{split}_labels"]
+    return pixels, (), True
+
+
+def _read_npz(path):
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            found = sorted(file.files)
-            layout = next((keys for keys in layouts if set(keys) <= set(found)), ())
-            arrays = {key: file[key] for key in layout}
-    except DAMAGED as error:
+        with open(path, "rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            names = sorted(file.files)
+            keys = next((k for k in (PIXEL_KEYS, JPEG_KEYS) if set(k) <= set(names)), ())
+            arrays = {key: file[key] for key in keys}
+    except UNREADABLE as error:
         raise ValueError(
             f"`data_dir` must be a folder of images, or an .npz file without pickled objects. "
             f"Received: {path}, which cannot be read ({error})."
         ) from error
     if not arrays:
         raise ValueError(
-            f"{path} must have the arrays {', '.join(layouts[0])}; or {', '.join(layouts[1])}. "
-            f"Received: {', '.join(found) or 'none'}. Save it with numpy.savez under these names."
+            f"{path} must have the arrays {', '.join(PIXEL_KEYS)}; or {', '.join(JPEG_KEYS)}. "
+            f"Received: {', '.join(names) or 'none'}. Save it with numpy.savez under these names."
         )
-    if "x_train" in arrays:
-        return arrays, (), False
-    pixels = {}
-    for split in SPLITS:
-        data, offsets, labels = (arrays[key.format(split)] for key in ENCODED)
-        pixels[f"x_{split}"] = _decode(data, offsets, f"{split}_jpeg in {path}")
-        pixels[f"y_{split}"] = labels
-    return pixels, (), True
+    return arrays
 
 
-def read_folder(folder, side=None):
-    """The images `folder/train/CLASS/*.png` and `folder/test/CLASS/*.png`, or .jpg, by file name.
-
-    Labels are the places of the class folders in alphabetical order. The images are grey if the
-    first one is.
-
-    Args:
-        folder: Its path.
-        side: `None`, or what `square` makes of every image, in pixels.
-
-    Returns:
-        A dictionary of x_train, y_train, x_test and y_test; and the names of the classes.
-
-    Raises:
-        ValueError: if a folder is missing or has no images, or they differ in size.
-    """
+def _read_folder(folder, side):
+    """Return `folder/SPLIT/CLASS/*.png` or .jpg by file name; labels are in alphabetical order."""
     classes = {}
     for split in SPLITS:
         paths = (folder / split).iterdir() if (folder / split).is_dir() else ()
@@ -112,12 +114,14 @@ def read_folder(folder, side=None):
             "`data_dir` must have folders `train` and `test` with the same classes, folders of "
             f"images. Received: data_dir={str(folder)!r} with the classes {classes}."
         )
-    arrays, mode = {}, None
+    arrays = {}
+    mode = None
     for split in SPLITS:
-        images, labels = [], []
+        images = []
+        labels = []
         for label, name in enumerate(classes[split]):
             place = folder / split / name
-            files = sorted(p for p in place.iterdir() if p.suffix.lower() in SUFFIXES)
+            files = sorted(path for path in place.iterdir() if path.suffix.lower() in SUFFIXES)
             if not files:
                 raise ValueError(
                     f"Every class must have images ({', '.join(SUFFIXES)}) in each split. "
@@ -127,12 +131,13 @@ def read_folder(folder, side=None):
                 image, mode = _pixels(path, path, mode, side)
                 images.append((path, image))
                 labels.append(label)
-        arrays[f"x_{split}"], arrays[f"y_{split}"] = _stack(images), np.array(labels)
+        arrays[f"x_{split}"] = _stack(images)
+        arrays[f"y_{split}"] = np.array(labels)
     return arrays, tuple(classes["train"])
 
 
-def _decode(data, offsets, source):
-    """The images whose files lie one after the other in `data`."""
+def _decode(data, offsets, where):
+    """Return the images whose files are concatenated in `data`."""
     if (
         data.dtype != np.uint8
         or offsets.dtype.kind not in "iu"
@@ -143,19 +148,21 @@ def _decode(data, offsets, source):
         or np.any(np.diff(offsets.astype("int64")) <= 0)
     ):
         raise ValueError(
-            f"{source} must be uint8, with offsets that rise from 0 to its length, "
+            f"{where} must be uint8, with offsets that rise from 0 to its length, "
             f"{data.size}. Received: {data.dtype}, offsets {offsets}."
         )
-    content, images, mode = data.tobytes(), [], None
+    content = data.tobytes()
+    images = []
+    mode = None
     for i, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
-        where = f"image {i} of {source}"
-        image, mode = _pixels(io.BytesIO(content[start:stop]), where, mode)
-        images.append((where, image))
+        label = f"image {i} of {where}"
+        image, mode = _pixels(io.BytesIO(content[start:stop]), label, mode)
+        images.append((label, image))
     return _stack(images)
 
 
 def _pixels(file, where, mode, side=None):
-    """The pixels of an encoded image in `mode`, and the mode: by default grey or RGB, as it is."""
+    """Return the pixels of an image file in `mode`, and the mode: its own (grey or RGB) if None."""
     from PIL import Image
 
     try:
@@ -163,21 +170,21 @@ def _pixels(file, where, mode, side=None):
             mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
             image = image.convert(mode)
             return np.asarray(square(image, side) if side else image), mode
-    except (*DAMAGED, SyntaxError, Image.DecompressionBombError) as error:  # PIL's, damaged PNG
+    except (*UNREADABLE, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(
             f"Expected a PNG or JPEG image. Received: {where}, which cannot be read ({error})."
         ) from error
 
 
-def square(image, side):
-    """The centre of a PIL image, as large a square as fits, scaled to `side` pixels, filtered."""
+def square(image: Any, side: int) -> Any:
+    """Cut the largest central square from a PIL image; scale it to `side` pixels, antialiased."""
     from PIL import Image, ImageOps
 
     return ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
 
 
-def square_array(pixels, side):
-    """`square` of an array of shape `(height, width, channels)`."""
+def square_array(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Apply `square` to an array of shape `(height, width, channels)`."""
     from PIL import Image
 
     image = square(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels), side)
@@ -185,7 +192,7 @@ def square_array(pixels, side):
 
 
 def _stack(images):
-    (first, image), *_ = images
+    first, image = images[0]
     for where, other in images:
         if other.shape != image.shape:
             raise ValueError(

@@ -5,10 +5,10 @@ import numpy as np
 
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph
-from zoo.graph.mapping import id_entries, to_plain
+from zoo.graph.mapping import to_plain
 from zoo.graph.surgery import copied
 from zoo.graph.tracing import rewire
-from zoo.layers.simplified import SimplifiedResidual
+from zoo.layers.simplified import SimplifiedResidual, id_entries
 
 
 def fold_identity(model):

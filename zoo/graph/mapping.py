@@ -5,69 +5,8 @@ section 3.1, equation 1.
 """
 
 import keras
-import numpy as np
 
-from zoo.layers.simplified import IDENTITIES, SimplifiedPlain, SimplifiedResidual
-
-
-def id_entries(kernel, identity="pad"):
-    """Where a kernel holds the identity: its centre, from each input channel to its own output.
-
-    Args:
-        kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: Where filters are more than channels: "pad" leaves the rest without, "duplicate"
-            starts again with the first channel.
-
-    Returns:
-        A tuple of four index arrays: `kernel[id_entries(kernel)]` are the entries, `channels` many
-        for "pad" and `filters` many for "duplicate".
-
-    Raises:
-        ValueError: if the side is even, or channels and filters do not allow the identity.
-
-    Example:
-
-    >>> kernel = np.zeros((3, 3, 2, 2))
-    >>> kernel[id_entries(kernel)] = 1
-    >>> kernel[1, 1].tolist(), int(kernel.sum())
-    ([[1.0, 0.0], [0.0, 1.0]], 2)
-    """
-    shape = tuple(kernel) if np.ndim(kernel) == 1 else tuple(kernel.shape)
-    if identity not in IDENTITIES:
-        raise ValueError(f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}")
-    if len(shape) != 4 or shape[0] != shape[1] or shape[0] % 2 == 0:
-        raise ValueError(
-            f"The identity sits at a kernel's centre, so `kernel` must be (side, side, channels, "
-            f"filters) with an odd side. Received: shape {shape}"
-        )
-    side, _, channels, filters = shape
-    if filters < channels or (identity == "duplicate" and filters % channels):
-        raise ValueError(
-            f"A kernel from {channels} channels to {filters} filters holds no identity of the kind "
-            f"{identity!r}: 'pad' needs as many filters or more, 'duplicate' a multiple."
-        )
-    outputs = np.arange(channels if identity == "pad" else filters)
-    centre = np.full_like(outputs, side // 2)
-    return centre, centre, outputs % channels, outputs
-
-
-def plain_kernel(layer):
-    """The kernel, an array, of the plain block that computes what a simplified one computes.
-
-    Args:
-        layer: A built `SimplifiedPlain` or `SimplifiedResidual`.
-
-    Example:
-
-    >>> block = SimplifiedResidual(2, kernel_size=1, kernel_initializer="zeros")
-    >>> block.build((None, 4, 4, 2))
-    >>> plain_kernel(block).tolist()
-    [[[[1.0, 0.0], [0.0, 1.0]]]]
-    """
-    kernel = np.array(keras.ops.convert_to_numpy(layer.transform.kernel))
-    if isinstance(layer, SimplifiedResidual):
-        kernel[id_entries(kernel, layer.identity)] += 1
-    return kernel
+from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries
 
 
 def to_plain(x):
