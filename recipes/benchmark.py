@@ -1,19 +1,59 @@
-"""Run a benchmark of recipes/benchmarks by name.
+"""Run a benchmark by name.
 
-KERAS_BACKEND=torch python recipes/benchmark.py vision --help
+    KERAS_BACKEND=torch python recipes/benchmark.py vision --rounds 3
+    python recipes/benchmark.py vision --help
+
+KERAS_BACKEND chooses tensorflow, jax or torch. Let nothing else run beside a benchmark.
 """
 
+import argparse
+import ast
+import importlib
 import pathlib
-import runpy
 import sys
 
-NAMES = sorted(
-    path.stem for path in (pathlib.Path(__file__).resolve().parent / "benchmarks").glob("*.py")
+FOLDER = pathlib.Path(__file__).resolve().parent / "benchmarks"
+NAMES = (
+    "char_lm",
+    "deep_stack",
+    "fold",
+    "imagenet",
+    "memory",
+    "pipelines",
+    "probes",
+    "scaling",
+    "scaling_model",
+    "vision",
 )
 
 
+def summary(name):
+    """Return the first line of a benchmark's docstring."""
+    source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(source)).splitlines()[0]
+
+
+def main(words):
+    """Parse the command line `words` and run the benchmark."""
+    from benchmarks import harness
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=harness.HelpFormatter)
+    commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name in NAMES:
+        command = commands.add_parser(
+            name, help=summary(name), formatter_class=harness.HelpFormatter
+        )
+        if name in words[:1]:
+            module = importlib.import_module(f"benchmarks.{name}")
+            command.description = module.__doc__
+            harness.add_shared_flags(command)
+            module.add_flags(command)
+    options = parser.parse_args(words)
+    if options.child is None:
+        module.main(options)
+    else:
+        harness.serve(lambda: module.contender(options, options.child))
+
+
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
-        sys.exit(f"Expected the name of a benchmark: {', '.join(NAMES)}. Received: {sys.argv[1:2]}")
-    del sys.argv[0]
-    runpy.run_module(f"benchmarks.{sys.argv[0]}", run_name="__main__", alter_sys=True)
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The character-aware language model as one writes it in PyTorch: benchmark_char_lm.py's peer.
+"""The character-aware language model in plain PyTorch: the peer of ours in char_lm.py.
 
 Every occurrence of a word is computed from its characters, each width has its convolution, and
 the LSTM is `nn.LSTM`. The training is Kim et al.'s: state carried and detached, the loss summed
@@ -23,9 +23,11 @@ class Highway(nn.Module):
 
     def __init__(self, units):
         super().__init__()
-        self.transform, self.gate = nn.Linear(units, units), nn.Linear(units, units)
+        self.transform = nn.Linear(units, units)
+        self.gate = nn.Linear(units, units)
 
     def forward(self, x):
+        """Return y."""
         t = torch.sigmoid(self.gate(x))
         return functional.relu(self.transform(x)) * t + x * (1 - t)
 
@@ -55,7 +57,7 @@ class CharLM(nn.Module):
 
     @torch.no_grad()
     def initialize(self):
-        """U(-0.05, 0.05) everywhere, minus 2 at the gates' biases, zero for the pad."""
+        """Set weights to U(-0.05, 0.05), minus 2 for the gates' biases, and 0 for the pad."""
         for weight in self.parameters():
             weight.uniform_(-0.05, 0.05)
         for highway in self.highways:
@@ -63,6 +65,7 @@ class CharLM(nn.Module):
         self.embedding.weight[0] = 0
 
     def forward(self, characters, state=None):
+        """Return the logits and the next state."""
         batch, steps, slots = characters.shape
         e = self.embedding(characters.reshape(-1, slots)).transpose(1, 2)
         x = torch.cat([torch.tanh(conv(e)).max(dim=2).values for conv in self.convs], dim=1)
@@ -93,7 +96,7 @@ class Peer:
         self.state = None
 
     def nll(self, words, targets, state):
-        """The negative log-likelihood of a batch, summed over all its tokens, and the state."""
+        """Return the negative log-likelihood, summed over a batch's tokens, and the next state."""
         with self.autocast:
             logits, state = self.model(self.table[words], state)
             loss = functional.cross_entropy(
@@ -102,10 +105,11 @@ class Peer:
         return loss, state
 
     def tensors(self, x, y):
+        """Return NumPy batches as tensors on the model's device."""
         return (torch.as_tensor(v, device=self.device).long() for v in (x, y))
 
     def train(self, x, y):
-        """Trains on the batches `(batches, batch, steps)`; returns their mean loss."""
+        """Train on the batches `(batches, batch, steps)`; return their mean loss."""
         self.model.train()
         total = torch.zeros((), device=self.device)
         for words, targets in zip(*self.tensors(x, y), strict=True):
@@ -123,7 +127,7 @@ class Peer:
 
     @torch.inference_mode()
     def evaluate(self, x, y):
-        """Perplexity of consecutive batches, from a zero state."""
+        """Return the perplexity of consecutive batches, from a zero state."""
         self.model.eval()
         total, state = torch.zeros((), device=self.device, dtype=torch.float64), None
         for words, targets in zip(*self.tensors(x, y), strict=True):

@@ -1,89 +1,91 @@
-"""How long a thousand highway layers take to build, to compile and to train.
+"""Time until a thousand highway layers are built, compiled and trained for a step.
 
     KERAS_BACKEND=jax python recipes/benchmark.py deep_stack
 
-Prints, each from a fresh process,
+Measures, each in a new process,
 
     stack       `zoo.HighwayDenseStack`: one layer of stacked weights, at `--depths`;
-    unrolled    the same network as a graph of `zoo.HighwayDense`, at `--unrolled_depths`: its
-                compilation gets slow long before Keras refuses a graph of a thousand.
+    unrolled    the same network as a graph of `zoo.HighwayDense`, at `--unrolled_depths`.
 
-`first` is from nothing to the end of the first step: building, compiling, training a batch of 16;
-importing is not in it. `step` is the median of the steps after it. The aim (ours): a thousand
-layers in 10 s on two cores on TensorFlow and JAX, and in at most 3 times what a hundred take.
+"first" is the time of building, compiling and the first training step of a batch of 16, without
+imports. "step" is the median of the later steps. The aim (ours): a thousand layers in 10 s on two
+cores on TensorFlow and JAX, and in at most 3 times the time of a hundred.
 """
 
 import math
-import multiprocessing
 import time
 
 import numpy as np
-from absl import app, flags
+
+from benchmarks import harness
 
 UNITS, INPUTS, CLASSES = 50, 784, 10  # Srivastava et al. (2015), section 3.1: MNIST
 BATCH, LEARNING_RATE = 16, 0.1  # ours
-JIT = {"auto": "auto", "on": True, "off": False}
-
-flags.DEFINE_list("depths", ["100", "1000"], "Layers of the stacks.")
-flags.DEFINE_list("unrolled_depths", ["50", "100"], "Layers of the graphs of single layers.")
-flags.DEFINE_integer("steps", 9, "Steps after the first.", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Of the weights and the data.", lower_bound=0)
-flags.DEFINE_enum("jit", "auto", list(JIT), "XLA; auto: Keras's choice, off on TensorFlow's CPU.")
-flags.DEFINE_string("results", None, "Also append the line of results to this file.")
-FLAGS = flags.FLAGS
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    begin = time.perf_counter()
-    cases = [("stack", int(d)) for d in FLAGS.depths]
-    cases += [("unrolled", int(d)) for d in FLAGS.unrolled_depths]
-    spawn, measured = multiprocessing.get_context("spawn"), {}
-    print(f"{'layers':14}{'first, s':>10}{'build, s':>10}{'step, ms':>10}")
-    for kind, depth in cases:
-        with spawn.Pool(1) as fresh:
-            found = fresh.apply(measure, (kind, depth, FLAGS.steps, FLAGS.seed, JIT[FLAGS.jit]))
-        measured[f"{kind} {depth}"] = found
-        times = found["first"], found["build"], 1000 * found["step"]
-        print(f"{f'{kind} {depth}':14}" + "".join(f"{t:10.2f}" for t in times), flush=True)
-    least, most = (measured[f"stack {FLAGS.depths[i]}"]["first"] for i in (0, -1))
-    print(f"first: {FLAGS.depths[-1]} layers take {most / least:.2f} times {FLAGS.depths[0]}")
-
-    from experiment import results
-
-    line = results.row(
-        **{"artifact": "benchmark/deep_stack", "model": "highway_dense_stack", "data": "noise"},
-        **{"departures": [], "verdict": "", "paper": None, "std": None, "epochs": None},
-        config={"units": UNITS, "inputs": INPUTS, "batch": BATCH, "jit": FLAGS.jit},
-        metric=f"first_step_seconds_of_{FLAGS.depths[-1]}_layers",
-        value=most,
-        seeds=[FLAGS.seed],
-        budget=f"{1 + FLAGS.steps} steps",
-        measured=measured,
-        seconds=round(time.perf_counter() - begin, 1),
+def add_flags(parser):
+    """Add the benchmark's own flags."""
+    add = parser.add_argument
+    add("--depths", default="100,1000", help="Numbers of layers of the stacks.")
+    add("--unrolled_depths", default="50,100", help="Numbers of layers of the unrolled networks.")
+    add("--steps", type=harness.positive, default=9, help="Steps after the first.")
+    add("--seed", type=int, default=0, help="Random seed of the weights and the data.")
+    add(
+        "--jit", choices=harness.JIT, default="auto", help="Compile with XLA; auto: Keras's choice."
     )
-    print(f"{line['backend']}, {line['hardware']}; commit {line['commit']}")
-    if FLAGS.results:
-        results.append(FLAGS.results, line)
+
+
+def main(options):
+    """Measure every depth, and report the ratio of the deepest to the shallowest stack."""
+    begin = time.perf_counter()
+    depths = options.depths.split(",")
+    cases = [f"stack {depth}" for depth in depths]
+    cases += [f"unrolled {depth}" for depth in filter(None, options.unrolled_depths.split(","))]
+    measured = {}
+    print(f"{'layers':14}{'first, s':>10}{'build, s':>10}{'step, ms':>10}")
+    for case in cases:
+        times = measured[case] = harness.measure_in_child(case)
+        print(f"{case:14}{times['first']:10.2f}{times['build']:10.2f}{1000 * times['step']:10.2f}")
+    least, most = measured[f"stack {depths[0]}"]["first"], measured[f"stack {depths[-1]}"]["first"]
+    print(f"first: {depths[-1]} layers take {most / least:.2f} times as long as {depths[0]}")
+    harness.write(
+        options,
+        begin,
+        artifact="benchmark/deep_stack",
+        model="highway_dense_stack",
+        config={"units": UNITS, "inputs": INPUTS, "batch": BATCH, "jit": options.jit},
+        metric=f"first_step_seconds_of_{depths[-1]}_layers",
+        value=most,
+        seeds=[options.seed],
+        data="noise",
+        budget=f"{1 + options.steps} steps",
+        measured=measured,
+    )
+
+
+def contender(options, case):
+    """Return the task of a child process."""
+    kind, depth = case.split()
+    jit = harness.JIT[options.jit]
+    return {"measure": lambda: measure(kind, int(depth), options.steps, options.seed, jit)}
 
 
 def measure(kind, depth, steps, seed, jit):
-    """Seconds to the end of the first step, of building alone and of a later step; last loss."""
+    """Return seconds of building, until the end of the first step, and of a later step."""
     import keras
 
     import zoo
-    from zoo.layers.highway_stack import HighwayDenseStack
 
     zoo.seed_everything(seed)
     rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(BATCH, INPUTS)).astype("float32"), rng.integers(0, CLASSES, BATCH)
+    x = rng.normal(size=(BATCH, INPUTS)).astype("float32")
+    y = rng.integers(0, CLASSES, BATCH)
     config = {"units": UNITS, "gate_bias": -math.log(depth)}  # ours: 1/e of the input arrives
     begin = time.perf_counter()
     inputs = keras.Input((INPUTS,))
     z = keras.layers.Dense(UNITS, activation="relu")(inputs)
     if kind == "stack":
-        z = HighwayDenseStack(depth, **config)(z)
+        z = zoo.HighwayDenseStack(depth, **config)(z)
     else:
         for _ in range(depth):
             z = zoo.HighwayDense(**config)(z)
@@ -92,13 +94,10 @@ def measure(kind, depth, steps, seed, jit):
     model.compile(keras.optimizers.SGD(LEARNING_RATE), loss, jit_compile=jit)
     build = time.perf_counter() - begin
     model.train_on_batch(x, y)
-    ends = [time.perf_counter()]
-    for _ in range(steps):
-        last = float(model.train_on_batch(x, y))
-        ends.append(time.perf_counter())
-    step = float(np.median(np.diff(ends)))
-    return {"first": ends[0] - begin, "build": build, "step": step, "loss": last}
-
-
-if __name__ == "__main__":
-    app.run(main)
+    first = time.perf_counter() - begin
+    losses = []
+    times = [
+        harness.seconds_of(lambda: losses.append(float(model.train_on_batch(x, y))))
+        for _ in range(steps)
+    ]
+    return {"first": first, "build": build, "step": np.median(times), "loss": losses[-1]}

@@ -1,114 +1,76 @@
-"""What folding identities into kernels saves at inference: time and peak memory, folded / original.
+"""Time and memory of inference with identities folded into kernels, over the original network.
 
     KERAS_BACKEND=torch python recipes/benchmark.py fold
 
-Of simplified_residual_net(44) on images of 32 pixels, and zoo.fold_identity of it, each in a
-process of its own, in turn. Ratios are taken round by round; their median is printed, and range.
-Peak memory is what a process held at most beyond what it held before its first batch.
+Compares `zoo.simplified_residual_net(44)` on images of 32 pixels with `zoo.fold_identity` of it.
+Each is measured in a process of its own, in turn; ratios are taken round by round. Peak memory is
+the largest resident memory of a process above what it had before its first batch.
 """
 
-import json
-import os
-import resource
-import statistics
-import subprocess
-import sys
 import time
 
 import numpy as np
-from absl import app, flags
+
+from benchmarks import harness
 
 KINDS = ("original", "folded")
-
-flags.DEFINE_integer("depth", 44, "3 n + 2.")
-flags.DEFINE_integer("batch", 256, "Images.", lower_bound=1)
-flags.DEFINE_integer("steps", 5, "Batches of a round.", lower_bound=1)
-flags.DEFINE_integer("rounds", 5, "How often each is measured.", lower_bound=1)
-flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
-flags.DEFINE_enum("measure", None, KINDS, "What a child process measures; used by itself.")
-FLAGS = flags.FLAGS
+UNITS = {"seconds": "s per batch", "megabytes": "MB at the peak"}
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    if FLAGS.measure:
-        print(json.dumps(measure(FLAGS.measure)))
-        return
-    start, rounds = time.perf_counter(), {kind: [] for kind in KINDS}
-    for _ in range(FLAGS.rounds):
+def add_flags(parser):
+    """Add the benchmark's own flags."""
+    add = parser.add_argument
+    add("--depth", type=harness.positive, default=44, help="Depth of the network, 3 n + 2.")
+    add("--batch", type=harness.positive, default=256, help="Images per batch.")
+    add("--steps", type=harness.positive, default=5, help="Batches per round.")
+    add("--rounds", type=harness.positive, default=5, help="Measurements of each network.")
+
+
+def main(options):
+    """Measure both networks in turn, and report time and memory."""
+    begin = time.perf_counter()
+    rounds = {kind: [] for kind in KINDS}
+    for _ in range(options.rounds):
         for kind in KINDS:
-            rounds[kind].append(in_a_process(kind))
-    report(rounds, start)
+            rounds[kind].append(harness.measure_in_child(kind))
+    for key, unit in UNITS.items():
+        values = {kind: np.array([measured[key] for measured in rounds[kind]]) for kind in KINDS}
+        for kind in KINDS:
+            print(f"{kind:9}{np.median(values[kind]):9.3f} {unit}")
+        ratios = values["folded"] / values["original"]
+        print(f"folded/original {harness.spread(ratios)}")
+        harness.write(
+            options,
+            begin,
+            artifact="benchmark/fold",
+            model="simplified_residual_net",
+            config={"depth": options.depth, "batch": options.batch},
+            metric=f"folded_over_original_{key}",
+            **harness.statistics_of(ratios),
+            seeds=[0],
+            data="noise",
+            budget=f"{options.rounds} rounds of {options.steps} batches",
+            rounds=rounds,
+        )
 
 
-def in_a_process(kind):
-    """What a child measures."""
-    command = [sys.executable, *sys.argv, f"--measure={kind}"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    if done.returncode:
-        sys.exit(f"The process that measures {kind} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def contender(options, kind):
+    """Return the task of a child process."""
+    return {"measure": lambda: measure(kind, options.depth, options.batch, options.steps)}
 
 
-def measure(kind):
-    """Seconds a batch, and megabytes at the peak."""
+def measure(kind, depth, batch, steps):
+    """Return the median seconds per batch and the peak memory in megabytes."""
     import zoo
     from zoo.backend import compiled
 
     zoo.seed_everything(0)
-    model = zoo.simplified_residual_net(FLAGS.depth)
+    model = zoo.simplified_residual_net(depth)
     if kind == "folded":
-        model, kept = zoo.fold_identity(model)
-        assert not kept
-    shape = (FLAGS.batch, 32, 32, 3)
-    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+        model, _ = zoo.fold_identity(model)
+    x = np.random.default_rng(0).normal(size=(batch, 32, 32, 3)).astype("float32")
     forward = compiled(lambda x: model(x, training=False), model)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = harness.memory("VmHWM")
     np.asarray(forward(x))  # compiles
-    times = []
-    for _ in range(FLAGS.steps):
-        start = time.perf_counter()
-        np.asarray(forward(x))
-        times.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": statistics.median(times), "megabytes": (peak - before) / 1024}
-
-
-def report(rounds, start):
-    """Prints and writes both ratios."""
-    import keras
-
-    from experiment import results
-
-    print(f"{keras.backend.backend()}, depth {FLAGS.depth}, batches of {FLAGS.batch}, medians")
-    for key, unit in (("seconds", "s a batch"), ("megabytes", "MB at the peak")):
-        pairs = zip(rounds["folded"], rounds["original"], strict=True)
-        ratios = [folded[key] / original[key] for folded, original in pairs]
-        for kind in KINDS:
-            print(f"{kind:9}{statistics.median(r[key] for r in rounds[kind]):9.3f} {unit}")
-        middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-        print(f"folded/original {middle:.2f} ({low:.2f}..{high:.2f})")
-        line = results.row(
-            artifact="benchmark/fold",
-            model="simplified_residual_net",
-            config={"depth": FLAGS.depth, "batch": FLAGS.batch},
-            metric=f"folded_over_original_{key}",
-            value=round(middle, 3),
-            std=round(float(np.std(ratios)), 3),
-            seeds=[0],
-            paper=None,
-            data="noise",
-            budget=f"{FLAGS.rounds} rounds of {FLAGS.steps} batches",
-            epochs=None,
-            departures=[],
-            verdict="",
-            seconds=round(time.perf_counter() - start, 1),
-            rounds=rounds,
-        )
-        if FLAGS.results:
-            results.append(FLAGS.results, line)
-
-
-if __name__ == "__main__":
-    app.run(main)
+    seconds = [harness.seconds_of(lambda: np.asarray(forward(x))) for _ in range(steps)]
+    return {"seconds": np.median(seconds), "megabytes": harness.memory("VmHWM") - before}

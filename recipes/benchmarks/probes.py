@@ -1,149 +1,135 @@
-"""What probes and interventions cost, as ratios to what a user has anyway, in one run.
+"""Cost of probes and lesion sweeps, over a training step and over forward passes.
 
     KERAS_BACKEND=torch python recipes/benchmark.py probes
 
-Of resnet110 on images of 32 pixels, rounds of each contender in turn:
+Measures on `zoo.resnet110` with images of 32 pixels, in turn:
 
-    step      a training step: forward, backward, SGD with momentum. The peer.
+    step      a training step: forward, backward, SGD with momentum
     probes    cosine loss, l2 ratio, estimation error, intermediate accuracy and borderline
-              examples of all 54 blocks, on the same examples. Aim: at most 1.3 steps.
-    forward   the model's own forward pass.
-    sweep     lesions of all blocks, one at a time. Aim: at most 0.6 x 54 forward passes.
-    steps     two epochs of `fit`, of four batches each, without probes.
-    between   the same with RunProbes that waits for its epoch: what it adds to the steps between.
-              Aim: nothing, that is at most 1.05.
+              examples of all 54 blocks, on the same examples. Aim: at most 1.3 steps
+    forward   the model's own forward pass
+    sweep     lesions of all blocks, one at a time. Aim: at most 0.6 x 54 forward passes
+    steps     two epochs of `fit`, of four batches each, without probes
+    between   the same with a `RunProbes` that does not run in these epochs: what it adds to a
+              training step. Aim: at most 1.05 times as long
 
-Compilation is timed apart. Ratios are taken round by round; their median is printed, and range.
+Compilation is timed separately. Ratios are taken round by round.
 """
 
-import json
-import statistics
-import sys
 import time
 
 import numpy as np
-from absl import app, flags
 
-flags.DEFINE_integer("depth", 110, "Of cifar_resnet, 6 n + 2.")
-flags.DEFINE_integer("batch", 64, "Images.", lower_bound=1)
-flags.DEFINE_integer("rounds", 3, "How often each is measured.", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Of weights and images.", lower_bound=0)
-flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
-FLAGS = flags.FLAGS
+from benchmarks import harness
+
 AIMS = {"probes": 1.3, "sweep": 0.6, "between": 1.05}
+PEERS = {"probes": "training_step", "sweep": "forward_passes", "between": "steps"}
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
+def add_flags(parser):
+    """Add the benchmark's own flags."""
+    add = parser.add_argument
+    add("--depth", type=harness.positive, default=110, help="Depth of cifar_resnet, 6 n + 2.")
+    add("--batch", type=harness.positive, default=64, help="Images per batch.")
+    add("--rounds", type=harness.positive, default=3, help="Measurements of each.")
+    add("--seed", type=int, default=0, help="Random seed of the weights and the images.")
+
+
+def main(options):
+    """Measure everything in turn, and report the ratios that have an aim."""
     import keras
 
     import zoo
 
-    zoo.seed_everything(FLAGS.seed)
+    begin = time.perf_counter()
+    zoo.seed_everything(options.seed)
     zoo.keep_memory()
-    start = time.perf_counter()
-    generator = np.random.default_rng(FLAGS.seed)
-    x = generator.normal(size=(FLAGS.batch, 32, 32, 3)).astype("float32")
-    data = x, generator.integers(0, 10, FLAGS.batch)
-    model = zoo.cifar_resnet(FLAGS.depth)
+    rng = np.random.default_rng(options.seed)
+    x = rng.normal(size=(options.batch, 32, 32, 3)).astype("float32")
+    data = (x, rng.integers(0, 10, options.batch))
+    model = zoo.cifar_resnet(options.depth)
     model.compile(keras.optimizers.SGD(0.0, 0.9), "sparse_categorical_crossentropy")
-    contenders = functions(model, data)
+    functions = contenders(model, data)
     print("first call, seconds (compilation included)", flush=True)
-    for name, function in contenders.items():
-        print(f"{name:8}{timed(function):9.1f}", flush=True)
-    rounds = {name: [] for name in contenders}
-    for _ in range(FLAGS.rounds):
-        for name, function in contenders.items():
-            rounds[name].append(timed(function))
-    report(rounds, len(data[0]), zoo.blocks.find_blocks(model)[0], start)
+    for name, function in functions.items():
+        print(f"{name:8}{harness.seconds_of(function):9.1f}", flush=True)
+    rounds = harness.alternate(functions, options.rounds)
+    blocks = len(zoo.blocks.find_blocks(model)[0])
+    print(f"\n{keras.backend.backend()}, {blocks} blocks, {len(x)} images; median seconds")
+    for name, times in rounds.items():
+        print(f"{name:8}{np.median(times):9.2f}")
+    ratios = {
+        "probes": rounds["probes"] / rounds["step"],
+        "sweep": rounds["sweep"] / rounds["forward"] / blocks,
+        "between": rounds["between"] / rounds["steps"],
+    }
+    for name, values in ratios.items():
+        verdict = f"{AIMS[name]}: " + ("met" if np.median(values) <= AIMS[name] else "not met")
+        metric = f"{name}_over_{PEERS[name]}"
+        print(f"{metric.replace('_', ' ')}: {harness.spread(values)}, {verdict}")
+        harness.write(
+            options,
+            begin,
+            artifact="benchmark/probes",
+            model="cifar_resnet",
+            config={"depth": options.depth, "batch": options.batch},
+            metric=metric,
+            **harness.statistics_of(values),
+            seeds=[options.seed],
+            data="noise",
+            budget=f"{options.rounds} rounds",
+            verdict=verdict,
+            rounds={key: times.tolist() for key, times in rounds.items()},
+        )
 
 
-def functions(model, data):
-    """The contenders, each a function of nothing that ends when its numbers are there."""
+def contenders(model, data):
+    """Return functions without arguments, by name; each ends when its numbers are there."""
     from zoo import callbacks
     from zoo.backend import compiled
     from zoo.callbacks.probes.engine import Observer
-    from zoo.callbacks.probes.sweep import Trials
-    from zoo.graph.chain import lesion_plan
 
-    probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.EstimationError()]
-    probes += [callbacks.IntermediateAccuracy(), callbacks.BorderlineExamples()]
-    observer, trials = Observer(probes, model), Trials(model)
-    plans = [lesion_plan(trials.chain, [name]) for name, _ in trials.places()]
+    probes = [
+        callbacks.CosineLoss(),
+        callbacks.L2Ratio(),
+        callbacks.EstimationError(),
+        callbacks.IntermediateAccuracy(),
+        callbacks.BorderlineExamples(),
+    ]
+    batch = len(data[0])
+    observer = Observer(probes, model)
     forward = compiled(lambda x: model(x, training=False), model)
-    watch = callbacks.RunProbes(probes, data, every=1000)
-    watch.observer = observer  # one that is compiled, so that only the steps are timed
-    watch.on_train_begin = lambda logs=None: setattr(watch, "begins", False)
-    many = [np.concatenate([one] * 4) for one in data]
 
-    def fit(*own):
-        options = {"batch_size": FLAGS.batch, "epochs": 2, "verbose": 0, "shuffle": False}
-        model.fit(*many, callbacks=[*own], **options)
+    class Waiting(callbacks.RunProbes):
+        """Probes that prepare nothing, so that only what they add to the steps is timed."""
+
+        def on_train_begin(self, logs=None):
+            """Do nothing."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            """Do nothing."""
+
+    waiting = Waiting(probes, data, every=1000)
+    repeated = [np.concatenate([array] * 4) for array in data]
+
+    def fit(*callbacks):
+        model.fit(*repeated, batch, 2, verbose=0, callbacks=[*callbacks], shuffle=False)
 
     return {
         "step": lambda: model.train_on_batch(*data),
-        "probes": lambda: observer.run(data, FLAGS.batch),
+        "probes": lambda: observer.run(data, batch),
         "forward": lambda: np.asarray(forward(data[0])),
-        "sweep": lambda: trials.run(plans, data, FLAGS.batch),
+        "sweep": sweep(model, data),
         "steps": fit,
-        "between": lambda: fit(watch),
+        "between": lambda: fit(waiting),
     }
 
 
-def timed(function):
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def sweep(model, data):
+    """Return a function that lesions every block, one at a time."""
+    from zoo.callbacks.probes.sweep import Trials
+    from zoo.graph.chain import lesion_plan
 
-
-def report(rounds, examples, blocks, start):
-    """Prints seconds and ratios, and writes a line of results for each aim."""
-    import keras
-
-    from experiment import results
-
-    num = len(blocks)
-    ratios = {
-        "probes": [a / b for a, b in zip(rounds["probes"], rounds["step"], strict=True)],
-        "sweep": [a / b / num for a, b in zip(rounds["sweep"], rounds["forward"], strict=True)],
-        "between": [a / b for a, b in zip(rounds["between"], rounds["steps"], strict=True)],
-    }
-    print(f"\n{keras.backend.backend()}, {num} blocks, {examples} images; median seconds")
-    for name, times in rounds.items():
-        print(f"{name:8}{statistics.median(times):9.2f}")
-    units = {"probes": "training steps", "sweep": f"of {num} forward passes"}
-    units["between"] = "of the steps without"
-    peers = {"probes": "training_step", "sweep": "forward_passes", "between": "steps"}
-    for name, values in ratios.items():
-        middle, aim = statistics.median(values), AIMS[name]
-        verdict = f"{aim}: " + ("met" if middle <= aim else "not met")
-        print(
-            f"{name}: {middle:.2f} {units[name]} ({min(values):.2f}..{max(values):.2f}), {verdict}"
-        )
-        line = results.row(
-            artifact="benchmark/probes",
-            model="cifar_resnet",
-            config={"depth": FLAGS.depth, "batch": FLAGS.batch},
-            metric=f"{name}_over_{peers[name]}",
-            value=round(middle, 3),
-            std=round(float(np.std(values)), 3),
-            seeds=[FLAGS.seed],
-            paper=None,
-            data="noise",
-            budget=f"{FLAGS.rounds} rounds",
-            epochs=None,
-            departures=[],
-            verdict=verdict,
-            seconds=round(time.perf_counter() - start, 1),
-            rounds=rounds,
-        )
-        if FLAGS.results:
-            results.append(FLAGS.results, json.loads(json.dumps(line)))
-
-
-if __name__ == "__main__":
-    from experiment.process import use_huge_pages
-
-    use_huge_pages()
-    sys.exit(app.run(main))
+    trials = Trials(model)
+    plans = [lesion_plan(trials.chain, [name]) for name, _ in trials.places()]
+    return lambda: trials.run(plans, data, len(data[0]))

@@ -1,21 +1,17 @@
-"""Images per second of highway_resnet50 on n accelerators, predicted: the tables of SCALING.md.
+"""Predicted images per second of highway_resnet50 on n accelerators: the tables of docs/scaling.md.
 
     python recipes/benchmark.py scaling_model --images_per_second 2500
 
-The program's part (weights, operations, collectives) is read from results/benchmark_scaling.jsonl;
-the machine's part is the flags, which are assumptions until somebody measures theirs:
-benchmark_vision.py gives the images per second of one accelerator.
+The program (weights, operations, collectives) is read from results/benchmark_scaling.jsonl. The
+machine is described by the flags, which are assumptions until they are measured: `benchmark.py
+vision` gives the images per second of one accelerator.
 """
 
 import json
 import math
 import pathlib
 
-from absl import app, flags
-
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results" / "benchmark_scaling.jsonl"
-SCALING = RESULTS.parents[1] / "SCALING.md"
-MARKS = "<!-- made by scaling_model.py -->", "<!-- end -->"
 NUMBERS = (1, 8, 64, 512)
 BATCH = 256  # Greff et al. (2017) after fb.resnet.torch
 HEAD = (
@@ -23,79 +19,68 @@ HEAD = (
     "images/s | of n times one |\n| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
 )
 
-flags.DEFINE_float("images_per_second", 2500, "Of one accelerator in training; assumed.")
-flags.DEFINE_float("full_at", 32, "Images that keep one accelerator busy; assumed.")
-flags.DEFINE_float("inside", 450, "GB/s of an accelerator to the others of its host; NVLink 4.")
-flags.DEFINE_float("between", 50, "GB/s of an accelerator to those of other hosts; 400 Gb/s.")
-flags.DEFINE_integer("per_host", 8, "Accelerators in a host.")
-flags.DEFINE_float("latency", 5, "Microseconds of a message; an all-reduce has log2 n; assumed.")
-flags.DEFINE_bool("write", False, "Also put the tables into SCALING.md.")
-FLAGS = flags.FLAGS
+
+def add_flags(parser):
+    """Add the machine's numbers as flags."""
+    add = parser.add_argument
+    speed = "Images per second of one accelerator in training; assumed."
+    add("--images_per_second", type=float, default=2500, help=speed)
+    add("--full_at", type=float, default=32, help="Images that keep an accelerator busy; assumed.")
+    inside = "GB/s between the accelerators of a host; NVLink 4."
+    add("--inside", type=float, default=450, help=inside)
+    between = "GB/s of an accelerator to those of other hosts; 400 Gb/s."
+    add("--between", type=float, default=50, help=between)
+    add("--per_host", type=int, default=8, help="Accelerators per host.")
+    latency = "Microseconds of a message; an all-reduce has log2 n of them; assumed."
+    add("--latency", type=float, default=5, help=latency)
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    text = tables()
-    print(text)
-    if FLAGS.write:
-        before, rest = SCALING.read_text(encoding="utf-8").split(MARKS[0])
-        whole = f"{before}{MARKS[0]}\n{text}{MARKS[1]}{rest.split(MARKS[1])[1]}"
-        from zoo.io import replace
-
-        replace(SCALING, lambda path: path.write_text(whole, encoding="utf-8"))
+def main(options):
+    """Print the tables."""
+    print(tables(options))
 
 
-def tables():
-    """Markdown: the paper's batch, and one that grows along."""
-    kinds = (
-        ("The paper's batch of 256", lambda n: BATCH),
-        (f"{FLAGS.full_at:g} images each", grown),
+def tables(machine):
+    """Return the predictions as Markdown: for the paper's batch, and for one that grows with n."""
+    each = int(machine.full_at)
+    return (
+        f"The paper's batch of {BATCH}:\n\n{table(machine, lambda number: BATCH)}\n\n"
+        f"{each} images each:\n\n{table(machine, lambda number: each * number)}\n"
     )
-    return "".join(f"{title}:\n\n{table(batch)}\n\n" for title, batch in kinds)
 
 
-def grown(number):
-    """A batch that keeps every accelerator busy."""
-    return int(FLAGS.full_at) * number
+def table(machine, batch):
+    """Return one table; `batch` is a function of the number of accelerators."""
+    rows = [HEAD]
+    single = batch(1) / step(machine, 1, batch(1))[-1]
+    for number in NUMBERS:
+        images = batch(number)
+        cells = [str(number), f"{images / number:g}"]
+        if images < number:
+            cells += [""] * 6
+        else:
+            times = step(machine, number, images)
+            rate = images / times[-1]
+            cells += [f"{1e3 * seconds:.2f}" for seconds in times]
+            cells += [f"{rate:,.0f}", f"{rate / (number * single):.2f}"]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows).replace("|  |", "| |").replace("|  |", "| |")
 
 
 def program():
-    """Of XLA's program for several devices: bytes of the gradient, all-reduces of anything else."""
-    lines = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+    """Return bytes of the gradient and number of the other all-reduces, of XLA's program."""
+    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     found = [line["found"] for line in lines if line["found"]["all_reduces"]][-1]
     return 4 * found["weights"], found["all_reduces"] - 1
 
 
-def step(number, batch):
-    """Seconds of a step: compute, the gradient's all-reduce, those of normalisations, in all."""
-    gradient, blocking = program()
-    each = batch / number
-    compute = max(each, FLAGS.full_at) / FLAGS.images_per_second
-    speed = 1e9 * (FLAGS.inside if number <= FLAGS.per_host else FLAGS.between)
-    latency = 1e-6 * FLAGS.latency * math.log2(number)
-    reduced = 2 * (number - 1) / number * gradient / speed + latency * (number > 1)
-    waiting = blocking * latency
-    hidden = 2 / 3 * compute  # the backward pass, behind which a gradient's all-reduce can go on
+def step(machine, number, batch):
+    """Return seconds of a step: compute, the gradient's all-reduce, the others', and in all."""
+    gradient, others = program()
+    compute = max(batch / number, machine.full_at) / machine.images_per_second
+    speed = 1e9 * (machine.inside if number <= machine.per_host else machine.between)
+    latency = 1e-6 * machine.latency * math.log2(number)
+    reduced = 2 * (number - 1) / number * gradient / speed + latency
+    waiting = others * latency
+    hidden = 2 / 3 * compute  # the backward pass, during which a gradient is all-reduced
     return compute, reduced, waiting, compute + waiting + max(0.0, reduced - hidden)
-
-
-def table(batch):
-    """Markdown; `batch` is a function of the number of accelerators."""
-    rows, one = [HEAD], None
-    for number in NUMBERS:
-        images = batch(number)
-        if images < number:
-            rows.append(f"| {number} | {images / number:g} |" + " |" * 6)
-            continue
-        *parts, whole = step(number, images)
-        rate = images / whole
-        one = one or rate
-        cells = [number, f"{images / number:g}", *(f"{1e3 * part:.2f}" for part in parts)]
-        cells += [f"{1e3 * whole:.2f}", f"{rate:,.0f}", f"{rate / (number * one):.2f}"]
-        rows.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    app.run(main)

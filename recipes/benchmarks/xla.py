@@ -1,4 +1,4 @@
-"""What a compiler says of a training step before it runs."""
+"""Operations, memory and communication that XLA plans for a training step."""
 
 import math
 import re
@@ -10,19 +10,20 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "
 
 
 def planned(model, x, y):
-    """What XLA plans for a training step, on JAX; None elsewhere.
+    """Return XLA's plan of a training step on JAX, or None on the other backends.
 
-    Under a `keras.distribution` the numbers are those of one device. XLA keeps the memory that it
-    once had, so that the process's memory would not show them.
+    Under a `keras.distribution` the numbers are those of one device. XLA keeps freed memory, so the
+    resident memory of the process would not show them.
 
     Args:
         model: A compiled `keras.Model`.
-        x, y: A batch; nothing is computed with it.
+        x: Inputs of a batch; only shape and dtype matter.
+        y: Targets of a batch.
 
     Returns:
-        None, or a dictionary: `temporaries` (bytes of activations, gradients and what else is
-        neither variable nor batch), `arguments` (bytes of variables and batch), `operations`
-        (floating point), and of the all-reduces `all_reduces`, `tensors` and `bytes`.
+        None, or a dictionary: `temporaries` (bytes of activations, gradients and everything else
+        that is neither variable nor batch), `arguments` (bytes of variables and batch),
+        `operations` (floating point), and `all_reduces`, `tensors` and `bytes` of the all-reduces.
     """
     if keras.backend.backend() != "jax":
         return None
@@ -43,10 +44,11 @@ def planned(model, x, y):
 
 
 def _split(array):
-    """Its shape, divided as the distribution in force divides a batch."""
+    """Return the array's shape, sharded as the current distribution shards a batch."""
     import jax
 
-    distribution, place = keras.distribution.distribution(), None
+    distribution = keras.distribution.distribution()
+    place = None
     if distribution is not None:
         layout = distribution.get_data_layout(array.shape)
         axes = jax.sharding.PartitionSpec(*layout.axes)
@@ -55,18 +57,15 @@ def _split(array):
 
 
 def all_reduces(text):
-    """Number, tensors and bytes of the all-reduces of an XLA program, from its text.
+    """Return number, tensors and bytes of the all-reduces of an XLA program, from its text.
 
     Example:
-
     >>> all_reduces("  %r = (f32[3]{0}, f32[2,5]{1,0}) all-reduce(%a, %b), channel_id=1")
     {'all_reduces': 1, 'tensors': 2, 'bytes': 52}
     """
-    count, tensors, size = 0, 0, 0
-    for shapes in re.findall(r"= (.*?) all-reduce(?:-start)?\(", text):
-        found = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
-        count, tensors = count + 1, tensors + len(found)
-        size += sum(
-            BYTES[kind] * math.prod(int(n) for n in shape.split(",") if n) for kind, shape in found
-        )
-    return {"all_reduces": count, "tensors": tensors, "bytes": size}
+    programs = re.findall(r"= (.*?) all-reduce(?:-start)?\(", text)
+    shapes = [shape for outputs in programs for shape in re.findall(r"(\w+)\[([\d,]*)\]", outputs)]
+    size = sum(
+        BYTES[kind] * math.prod(int(n) for n in sides.split(",") if n) for kind, sides in shapes
+    )
+    return {"all_reduces": len(programs), "tensors": len(shapes), "bytes": size}

@@ -1,18 +1,16 @@
 """The speed comparison is fair: the peer is the same model, the bound counts what it says."""
 
-import importlib
-import json
+import importlib.util
 import math
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import ROOT
+from benchmarks import char_lm as benchmark
+from helpers.benchmarks import run_benchmark
+from helpers.harness import without_backend
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
@@ -21,10 +19,10 @@ BATCH, STEPS = 3, 5  # of the models compared here
 
 
 def some_text(lines, words=30):
-    """Lines of nine words drawn from `words` numbers in letters."""
+    """Return lines of nine words, sampled from `words` different ones."""
     random = np.random.default_rng(lines)
-    spelled = [f"{chr(97 + i % 26)}{'o' * (i % 5)}{i}" for i in range(words)]
-    rows = (" ".join(spelled[i] for i in random.integers(0, words, 9)) for _ in range(lines))
+    vocabulary = [f"{chr(97 + i % 26)}{'o' * (i % 5)}{i}" for i in range(words)]
+    rows = (" ".join(vocabulary[i] for i in random.integers(0, words, 9)) for _ in range(lines))
     return "\n".join(rows) + "\n"
 
 
@@ -34,25 +32,18 @@ def corpus():
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    """The script as a module."""
-    monkeypatch.syspath_prepend(ROOT / "recipes")
-    return importlib.import_module("benchmark_char_lm")
-
-
-@pytest.fixture
-def models(corpus, monkeypatch):
-    """`zoo.char_lm`, and the peer with the same weights."""
+def models(corpus):
+    """Return `zoo.char_lm`, and the peer with the same weights."""
     pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(ROOT / "recipes")
-    peer_char_lm_torch = importlib.import_module("peer_char_lm_torch")
+    from benchmarks import char_lm_torch
+
     vocabulary = corpus.vocabulary
     ours = zoo.char_lm("small", "coupled", vocabulary, BATCH, STEPS)
     for weight in ours.trainable_variables:  # from U(-0.05, 0.05) a step would move some by 1e-6
         weight.assign(weight * (4 if len(weight.shape) > 1 else 1))
     table = ours.get_layer("word_embedding").table.numpy()
-    peer = peer_char_lm_torch.Peer(SIZES["small"], table, len(vocabulary.characters))
-    for name, value in in_peers_shapes(ours).items():
+    peer = char_lm_torch.Peer(SIZES["small"], table, len(vocabulary.characters))
+    for name, value in weights_for_torch(ours).items():
         weight = peer.model.get_parameter(name)
         assert weight.shape == value.shape, name
         weight.data[:] = weight.data.new_tensor(value)
@@ -62,8 +53,8 @@ def models(corpus, monkeypatch):
     return ours, peer
 
 
-def in_peers_shapes(model):
-    """The weights of `zoo.char_lm` under the names and in the shapes that torch has for them."""
+def weights_for_torch(model):
+    """Return the weights of `zoo.char_lm` under torch's names and in torch's shapes."""
     encoder = model.get_layer("word_embedding").encoder
     cnn, dense = encoder.get_layer("cnn"), model.get_layer("logits")
     weights = {"embedding.weight": cnn.embeddings.numpy()}
@@ -106,22 +97,23 @@ def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
     optimizer = keras.optimizers.SGD(1.0, global_clipnorm=5.0)
     ours.compile(optimizer, loss=char_lm_inference.sequence_nll)
     x, y = text.streams(corpus.train, BATCH, STEPS)
-    before = in_peers_shapes(ours)
+    before = weights_for_torch(ours)
     for i in range(2):  # the second from the first one's state
         loss = ours.train_on_batch(x[i], y[i])
         assert peer.train(x[i : i + 1], y[i : i + 1]) == pytest.approx(float(loss), rel=1e-5)
-        for name, value in in_peers_shapes(ours).items():
+        for name, value in weights_for_torch(ours).items():
             weight = peer.model.get_parameter(name).detach().cpu().numpy()
             np.testing.assert_allclose(weight, value, rtol=0, atol=1e-5, err_msg=name)
-    moved = {name: np.abs(v - before[name]).max() for name, v in in_peers_shapes(ours).items()}
+    moved = {name: np.abs(v - before[name]).max() for name, v in weights_for_torch(ours).items()}
     assert min(moved.values()) > 1e-3, moved  # a hundred times what they may differ by
     gradients = [weight.grad for weight in peer.model.parameters() if weight.grad is not None]
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
     assert norm == pytest.approx(5.0, rel=1e-5)  # it was clipped
 
 
-def test_multiply_adds_are_weights_times_how_often_each_is_used(benchmark):
-    """A second spelling of the count: from the built model's kernels."""
+@without_backend
+def test_multiply_adds_are_weights_times_how_often_each_is_used():
+    """Reference implementation of the count, from the kernels of the built model."""
     model, tokens, distinct = zoo.char_lm("small"), 1400, 711  # two batches of 20 x 35
     embedding = model.get_layer("word_embedding")
     forward = gradients = 0
@@ -141,7 +133,8 @@ def test_multiply_adds_are_weights_times_how_often_each_is_used(benchmark):
     assert counted == expected
 
 
-def test_multiply_adds_of_the_large_model_are_those_worked_out_by_hand(benchmark):
+@without_backend
+def test_multiply_adds_of_the_large_model_are_those_worked_out_by_hand():
     cnn = 15 * (50 * 21 + 2 * 100 * 20 + 3 * 150 * 19 + 200 * (4 * 18 + 5 * 17 + 6 * 16 + 7 * 15))
     highway, softmax = 2 * 2 * 1100 * 1100, 650 * 10_000
     lstms = 4 * 650 * (1100 + 650) + 4 * 650 * (650 + 650)
@@ -149,36 +142,31 @@ def test_multiply_adds_of_the_large_model_are_those_worked_out_by_hand(benchmark
     assert counted["evaluate"] == 354 * (cnn + highway) + 700 * (lstms + softmax)
 
 
-def test_ours_runs_with_the_allocator_that_the_recipe_starts_itself_with(benchmark, monkeypatch):
-    started = []
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append(environment))
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    benchmark.huge_pages.use_huge_pages()
-    assert benchmark.ALLOCATOR.items() <= started[0].items()
+@without_backend
+def test_ours_is_measured_with_the_allocator_that_make_demo_sets(monkeypatch):
+    environments = {}
+    child = lambda case, **environment: environments.setdefault(case, environment)  # noqa: E731
+    monkeypatch.setattr(benchmark.harness, "Child", child)
+    for name in ("ours", "torch", "torch+allocator"):
+        benchmark.start(name, "small")
+    setting = "glibc.malloc.hugetlb=1"
+    assert environments["small ours"]["GLIBC_TUNABLES"] == setting
+    assert environments["small torch+allocator"]["GLIBC_TUNABLES"] == setting
+    assert environments["small torch"]["GLIBC_TUNABLES"] is None
+    assert environments["small torch"]["KERAS_BACKEND"] == "torch"
 
 
 @pytest.mark.slow
-def test_the_benchmark_measures_ours_and_its_peers_in_one_run(tmp_path, backend):
+def test_the_benchmark_measures_ours_and_its_peers_in_one_run(tmp_path):
     for part, lines in (("train", 300), ("valid", 160), ("test", 4)):
         (tmp_path / f"{part}.txt").write_text(some_text(lines))
     options = "--sizes=small --rounds=2 --steps_per_round=2 --eval_steps=2".split()
-    folders = [f"--data_dir={tmp_path}", f"--results={tmp_path / 'results.jsonl'}"]
-    script = ROOT / "recipes" / "benchmark_char_lm.py"
-    done = subprocess.run(
-        [sys.executable, script, *options, *folders, "--peers=torch,keras+allocator"],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
-    row = json.loads(line)
+    options += [f"--data_dir={tmp_path}", "--peers=torch,keras+allocator"]
+    (row,), printed = run_benchmark(tmp_path / "results.jsonl", "char_lm", *options)
     assert (row["artifact"], row["metric"]) == ("benchmark/char_lm", "train_tokens_per_second")
     torch = ["torch"] if importlib.util.find_spec("torch") else []
     for task in ("train", "evaluate"):
         assert list(row[f"{task}_rounds"]) == ["ours", *torch, "keras+allocator", "bound"]
         for name, speeds in row[f"{task}_rounds"].items():
             assert len(speeds) == 2 and min(speeds) > 0, name
-            assert f"\n{name} " in done.stdout
+            assert f"\n{name} " in printed

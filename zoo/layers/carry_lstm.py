@@ -83,10 +83,10 @@ class CarryLSTM(keras.layers.Layer):
         # TensorFlow may learn the batch size at run time only, and would broadcast the state.
         x = ops.reshape(x, (rows, ops.shape(x)[1], x.shape[-1]))
         # A copy, because torch would see the variable it differentiates change in place.
-        state = (backend.own_rows(ops.stop_gradient(ops.copy(v))) for v in (self.h, self.c))
+        state = (backend.local_shard(ops.stop_gradient(ops.copy(v))) for v in (self.h, self.c))
         y, h, c = self.run(x, *state)
         for variable, value in ((self.h, h), (self.c, c)):
-            value = backend.all_rows(ops.stop_gradient(value))
+            value = backend.gather_shards(ops.stop_gradient(value))
             variable.assign(ops.cast(value, variable.dtype))
         return y
 

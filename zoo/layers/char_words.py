@@ -170,7 +170,7 @@ class CharWordEmbedding(keras.layers.Layer):
         if self.max_distinct is None:
             vectors = self.encode(flat)
         else:
-            words, inverse, count = backend.distinct(flat, self.max_distinct)
+            words, inverse, count = backend.unique(flat, self.max_distinct)
             vectors = ops.cond(
                 count <= words.shape[0],
                 lambda: ops.take(self.encode(words), inverse, axis=0),

@@ -79,6 +79,7 @@ class Simplified(Skip):
             )
         self.filters, self.kernel_size, self.strides = filters, kernel_size, strides
         self.identity = identity
+        self.activation = keras.activations.relu
         self.kernel_initializer = keras.initializers.get(kernel_initializer or self.initial())
 
     def build(self, input_shape):
@@ -112,7 +113,7 @@ class Simplified(Skip):
         )
 
     def finish(self, y):
-        return ops.relu(y)
+        return self.activation(y)
 
     def compute_output_shape(self, input_shape):
         sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])

@@ -118,7 +118,7 @@ class Skip(keras.layers.Layer):
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         """What Keras calls in place of `call` once the block is not to keep its activations."""
-        return backend.recomputed(self, layer_call)
+        return backend.rematerialized(self, layer_call)
 
     def compute_output_shape(self, input_shape):
         return input_shape
