@@ -121,11 +121,11 @@ def one(network, depth):
 def measure_start(run, splits):
     """Norms of activations and gradients before the first epoch, by split; from files if there."""
     from zoo import callbacks
-    from zoo.layers.batch_norm import settled
+    from zoo.layers.batch_norm import batch_statistics
 
     paths = {split: run.folder / f"start-{split}.csv" for split in splits}
     if not FLAGS.resume or not all(path.exists() for path in paths.values()):
-        with settled(run.model, splits["train"][0][:BATCH]):
+        with batch_statistics(run.model, splits["train"][0][:BATCH]):
             for split, data in splits.items():
                 probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
                 left = progress.Left(f"before training, {split}", len(data[0]))

@@ -57,8 +57,8 @@ from zoo.layers.char_words import CharWordEmbedding as CharWordEmbedding
 from zoo.layers.dominant import SimplifiedDominant as SimplifiedDominant
 from zoo.layers.gating import FORMS as FORMS
 from zoo.layers.gating import gate_bias as gate_bias
-from zoo.layers.highway_conv2d import HighwayConv2D as HighwayConv2D
-from zoo.layers.highway_dense import HighwayDense as HighwayDense
+from zoo.layers.highway import HighwayConv2D as HighwayConv2D
+from zoo.layers.highway import HighwayDense as HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack as HighwayDenseStack
 from zoo.layers.residual_block import ResidualBlock as ResidualBlock
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain

@@ -29,7 +29,7 @@ def remat(model, blocks=None):
     Example:
 
     >>> import keras
-    >>> from zoo.layers.highway_dense import HighwayDense
+    >>> from zoo.layers.highway import HighwayDense
     >>> inputs = keras.Input((4,))
     >>> model = remat(keras.Model(inputs, HighwayDense(name="block")(inputs)))
 

@@ -4,7 +4,7 @@ import collections
 
 import keras
 
-from zoo.layers.highway_stack import HighwayDenseStack, kind
+from zoo.layers.highway_stack import HighwayDenseStack, stack_key
 
 
 def to_stack(model):
@@ -28,7 +28,7 @@ def to_stack(model):
 
     Example:
 
-    >>> from zoo.layers.highway_dense import HighwayDense
+    >>> from zoo.layers.highway import HighwayDense
     >>> x = keras.Input((4,))
     >>> y = x
     >>> for _ in range(3):
@@ -89,11 +89,11 @@ def _chains(model):
     chains, ending = [], {}  # the latter by the tensor that each ends in
     for node in nodes:
         layer = node.operation
-        if calls[layer] > 1 or kind(layer) is None:
+        if calls[layer] > 1 or stack_key(layer) is None:
             continue
         (x,), (y,) = node.input_tensors, node.outputs
         chain = ending.get(id(x)) if reads[id(x)] == 1 else None
-        if chain is None or kind(chain[-1]) != kind(layer):
+        if chain is None or stack_key(chain[-1]) != stack_key(layer):
             chain = []
             chains.append(chain)
         chain.append(layer)

@@ -58,7 +58,7 @@ def trace(model, blocks=None):
 
     Example:
 
-    >>> from zoo.layers.highway_dense import HighwayDense
+    >>> from zoo.layers.highway import HighwayDense
     >>> inputs = keras.Input((4,))
     >>> model = keras.Model(inputs, HighwayDense(name="block")(inputs))
     >>> sorted(trace(model).output["blocks"]["block"])
@@ -111,11 +111,11 @@ class Reader:
         layer = self.block.layer
         found = self.branches(x, **context)
         if "x" not in found:
-            return {**found, "y": layer.combine(None, **found)}
+            return {**found, "y": layer.output_of(found)}
         x = found.pop("x")
         if mark and self.block.x is None:
             x = mark(f"x of {self.block.name}", x)
-        y = layer.mix(x=x, **found)
+        y = layer.form.mix(x=x, **found, dtype=layer.compute_dtype)
         f = found["h"] if layer.variant == "residual" else y - x  # h: without cancellation
         return {"x": x, **found, "f": f, "y": layer.finish(y)}
 
@@ -136,7 +136,4 @@ class Branches(keras.layers.Layer):
     def call(self, x, training=None, **context):
         if self.takes_training:
             context["training"] = training
-        found = self.layer.branches(x, **context)
-        if self.layer.opens_stage and self.layer.shortcut is None:
-            return found
-        return {"x": self.layer.carry(x, **context), **found}
+        return self.layer.parts(x, **context)
