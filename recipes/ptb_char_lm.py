@@ -176,7 +176,14 @@ def train(model, corpus, epochs, run_dir, resume):
     scorer = char_lm_inference.Scorer(model)
     halve = zoo.callbacks.HalveOnStall()
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
-    best = zoo.checkpoint.Best(run_dir / "best.weights.h5", "val_perplexity")
+    best = keras.callbacks.ModelCheckpoint(
+        run_dir / "best.weights.h5",
+        monitor="val_perplexity",
+        mode="min",
+        save_best_only=True,
+        save_weights_only=True,
+    )
+    best.state = ("best",)  # what `Resume` restores
     perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
     training.fit(
         model,

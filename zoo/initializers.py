@@ -1,48 +1,60 @@
-"""Initial weights that the papers name, drawn by NumPy: one seed, one model, on every backend."""
+"""The papers' initializers, sampled by NumPy: one seed gives one model on every backend."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
 
-from zoo.backend import runtime
+from zoo.backend.runtime import GENERATOR
+from zoo.types import Shape, Tensor
 
 
-class Drawn(keras.initializers.Initializer):
-    """Initial weights from NumPy; a subclass says in `draw` from which distribution.
+class NumpyInitializer(keras.initializers.Initializer):
+    """Weights sampled by NumPy; a subclass gives the distribution and its `spread`.
+
+    Not a `keras.initializers.VarianceScaling`, whose formulas differ from these in the last bit
+    and which replaces `seed=None` by a random seed.
 
     Args:
-        seed: An integer makes every call draw the same values. `None` draws the next values
-            of the stream that `zoo.seed_everything` started.
+        seed: An integer makes every call return the same values. `None` takes the next values of
+            the stream that `zoo.seed_everything` started.
     """
 
-    def __init__(self, seed=None):
+    distribution = "normal"  # or "uniform"
+
+    def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
 
-    def draw(self, generator, shape):
-        """An array of `shape` from a `numpy.random.Generator`."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its values are drawn.")
+    def spread(self, shape: Shape) -> float:
+        """Return the standard deviation, or half the width of the uniform distribution."""
+        raise NotImplementedError(f"{type(self).__name__} must define `spread(shape)`.")
 
-    def __call__(self, shape, dtype=None):
-        generator = runtime.stream() if self.seed is None else np.random.default_rng(self.seed)
-        values = self.draw(generator, tuple(shape))
+    def __call__(self, shape: Shape, dtype: str | None = None) -> Tensor:
+        """Return a tensor of this shape."""
+        generator = GENERATOR if self.seed is None else np.random.default_rng(self.seed)
+        spread = self.spread(tuple(shape))
+        if self.distribution == "uniform":
+            values = generator.uniform(-spread, spread, shape)
+        else:
+            values = generator.normal(0.0, spread, shape)
         return keras.ops.convert_to_tensor(values, dtype=dtype or keras.config.floatx())
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the initializer's configuration."""
         return {"seed": self.seed}
 
 
 @keras.saving.register_keras_serializable("zoo")
-class Uniform(Drawn):
-    """U(-limit, limit), the same numbers on every backend.
+class Uniform(NumpyInitializer):
+    """U(-limit, limit).
 
     Args:
         limit: Half the width of the interval; `None` takes 1 / sqrt(fan_in), torch's default for
             its linear layers.
-        seed: See `Drawn`.
+        seed: See `NumpyInitializer`.
 
     Example:
-
     >>> weights = Uniform(0.05, seed=0)((2, 3))
     >>> float(abs(np.asarray(weights)).max()) < 0.05
     True
@@ -50,66 +62,72 @@ class Uniform(Drawn):
     Reference: Kim et al. (2016), arXiv:1508.06615, section 4.2 (limit 0.05).
     """
 
-    def __init__(self, limit=0.05, seed=None):
+    distribution = "uniform"
+
+    def __init__(self, limit: float | None = 0.05, seed: int | None = None) -> None:
         super().__init__(seed)
         self.limit = limit
 
-    def draw(self, generator, shape):
-        limit = 1 / math.sqrt(fans(shape)[0]) if self.limit is None else self.limit
-        return generator.uniform(-limit, limit, shape)
+    def spread(self, shape: Shape) -> float:
+        """Return `limit`, or 1 / sqrt(fan_in)."""
+        return 1 / math.sqrt(fans(shape)[0]) if self.limit is None else self.limit
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the initializer's configuration."""
         return {"limit": self.limit, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable("zoo")
-class GlorotUniform(Drawn):
-    """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)), the same numbers on every backend.
+class GlorotUniform(NumpyInitializer):
+    """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)).
 
     Reference: Glorot, Bengio (2010), equation 16, "normalized initialization".
     """
 
-    def draw(self, generator, shape):
-        limit = math.sqrt(6 / sum(fans(shape)))
-        return generator.uniform(-limit, limit, shape)
+    distribution = "uniform"
+
+    def spread(self, shape: Shape) -> float:
+        """Return sqrt(6 / (fan_in + fan_out))."""
+        return math.sqrt(6 / sum(fans(shape)))
 
 
 @keras.saving.register_keras_serializable("zoo")
-class Gaussian(Drawn):
-    """N(0, stddev²), not truncated, the same numbers on every backend.
+class Gaussian(NumpyInitializer):
+    """N(0, stddev²), not truncated.
 
     Args:
         stddev: Standard deviation.
-        seed: See `Drawn`.
+        seed: See `NumpyInitializer`.
     """
 
-    def __init__(self, stddev=1.0, seed=None):
+    def __init__(self, stddev: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         self.stddev = stddev
 
-    def draw(self, generator, shape):
-        return generator.normal(0.0, self.stddev, shape)
+    def spread(self, shape: Shape) -> float:
+        """Return `stddev`."""
+        return self.stddev
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the initializer's configuration."""
         return {"stddev": self.stddev, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable("zoo")
-class KaimingNormal(Drawn):
-    """N(0, 2 / fan), not truncated (Keras's `he_normal` is), the same on every backend.
+class KaimingNormal(NumpyInitializer):
+    """N(0, 2 / fan), not truncated (Keras's `he_normal` is).
 
-    It is what Yu & Tomasi call KWI, and what the highway authors' Caffe fork calls "xavier".
+    Yu & Tomasi's KWI, and the "xavier" of the highway authors' Caffe fork.
 
     Args:
         fan: "in", as in those two, or "out", as in fb.resnet.torch.
         scale: Factor of the standard deviation.
-        seed: See `Drawn`.
+        seed: See `NumpyInitializer`.
 
     Raises:
         ValueError: if `fan` is neither.
 
     Example:
-
     >>> weights = KaimingNormal(seed=0)((3, 3, 50, 100))
     >>> round(225 * float(keras.ops.var(weights)), 2)  # 2 / (9 · 50)
     1.0
@@ -117,28 +135,30 @@ class KaimingNormal(Drawn):
     Reference: He et al. (2015), arXiv:1502.01852, equation 10.
     """
 
-    def __init__(self, fan="in", scale=1.0, seed=None):
+    def __init__(self, fan: str = "in", scale: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         if fan not in ("in", "out"):
             raise ValueError(f"`fan` must be 'in' or 'out'. Received: fan={fan!r}")
-        self.fan, self.scale = fan, scale
+        self.fan = fan
+        self.scale = scale
 
-    def draw(self, generator, shape):
-        fan = fans(shape)[self.fan == "out"]
-        return generator.normal(0.0, self.scale * math.sqrt(2 / fan), shape)
+    def spread(self, shape: Shape) -> float:
+        """Return scale · sqrt(2 / fan)."""
+        fan_in, fan_out = fans(shape)
+        return self.scale * math.sqrt(2 / (fan_in if self.fan == "in" else fan_out))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the initializer's configuration."""
         return {"fan": self.fan, "scale": self.scale, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable("zoo")
-class HardtMa(Drawn):
-    """N(0, (1 / (k² c))²) for k x k kernels with c output channels, the same on every backend.
+class HardtMa(NumpyInitializer):
+    """N(0, (1 / (k² c))²) for k x k kernels with c output channels.
 
-    Yu & Tomasi's HMWI: beside the identity that they are added to, the weights are small.
+    Yu & Tomasi's HMWI: small weights, as they are added to an identity.
 
     Example:
-
     >>> weights = HardtMa(seed=0)((3, 3, 200, 100))
     >>> round(900 * float(keras.ops.std(weights)), 2)  # 1/(9 · 100)
     1.0
@@ -146,12 +166,13 @@ class HardtMa(Drawn):
     Reference: Hardt, Ma (2017), arXiv:1611.04231, section 4.
     """
 
-    def draw(self, generator, shape):
-        return generator.normal(0.0, 1 / fans(shape)[1], shape)
+    def spread(self, shape: Shape) -> float:
+        """Return 1 / fan_out."""
+        return 1 / fans(shape)[1]
 
 
-def fans(shape):
-    """What one unit reads and feeds: (fan_in, fan_out) of a kernel `(..., in, out)`.
+def fans(shape: Shape) -> tuple[int, int]:
+    """Return (fan_in, fan_out) of a kernel of shape `(..., in, out)`.
 
     >>> fans((3, 3, 16, 32))
     (144, 288)

@@ -83,11 +83,6 @@ def check_writable(folder, megabytes):
         )
 
 
-def save_weights(model, path):
-    """`model.save_weights`, but the file at `path` is at any moment whole."""
-    _whole(path, lambda temporary: model.save_weights(temporary, overwrite=True))
-
-
 def save_model(model, path):
     """`model.save`, but the file at `path` is at any moment whole."""
     _whole(path, lambda temporary: model.save(temporary, overwrite=True))

@@ -1,15 +1,19 @@
 """What a unit looks for along the blocks of a stage: top patches and guided backpropagation."""
 
 import collections
+import contextlib
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
-from zoo.backend import compiled, gradients_at_marks, guided_relus
+from zoo.backend import compiled, gradients_at_marks, guided_relu
 from zoo.callbacks.probes.batching import batches
 from zoo.graph.blocks import find_blocks
-from zoo.graph.calls import Graph
+from zoo.graph.calls import Call, Graph, infer
 from zoo.io import replace
 
 Patch = collections.namedtuple("Patch", "block rank example row column value image gradient")
@@ -104,24 +108,49 @@ def _width(shape, graph, x):
 
 
 def _gradients(graph, model, block, images, places, unit):
-    """Of the unit's value at its place, at the images: guided, and as it is."""
+    """Return the gradient of a unit's values with respect to the images: guided, and plain."""
     calls = graph.between(graph.inputs[0], block.y)
     mask = np.zeros((len(images), *block.shape[1:3]), "float32")
     mask[np.arange(len(images)), places[:, 0], places[:, 1]] = 1
-
-    def observe(mark, x, mask):
-        values = graph.run({graph.inputs[0]: mark("x", x)}, calls=calls, keep=True)
-        return ops.sum(values[block.y][..., unit] * mask), None
-
-    def gradient(x, mask):
-        return gradients_at_marks(observe, x, mask)[1]["x"]
-
     x = graph.start(images)[graph.inputs[0]]
     mask = ops.convert_to_tensor(mask)
-    with guided_relus():
-        guided = compiled(gradient, model)(x, mask)
-    plain = compiled(lambda x, mask: gradient(x, mask), model)(x, mask)
-    return ops.convert_to_numpy(guided), ops.convert_to_numpy(plain)
+
+    def gradient(apply):
+        def observe(mark, x, mask):
+            values = graph.run({graph.inputs[0]: mark("x", x)}, apply, calls, keep=True)
+            return ops.sum(values[block.y][..., unit] * mask), None
+
+        run = compiled(lambda x, mask: gradients_at_marks(observe, x, mask)[1]["x"], model)
+        return ops.convert_to_numpy(run(x, mask))
+
+    with guided_relus(model):
+        guided = gradient(infer_guided)
+    return guided, gradient(infer)
+
+
+@contextlib.contextmanager
+def guided_relus(model: keras.Model) -> Iterator[None]:
+    """Replace the activation `relu` of a model's layers by `guided_relu` while inside."""
+    relu = keras.activations.relu
+    layers = [
+        layer for layer in model._flatten_layers() if getattr(layer, "activation", None) is relu
+    ]
+    for layer in layers:
+        layer.activation = guided_relu
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.activation = relu
+
+
+def infer_guided(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Run a call in inference mode; a layer or operation that is a ReLU is a `guided_relu`."""
+    is_relu = type(call.layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
+    options = ("negative_slope", "max_value", "threshold")
+    if is_relu and not any(getattr(call.layer, name, None) for name in options):
+        return guided_relu(args[0])
+    return infer(call, *args, **kwargs)
 
 
 def _extent(gradient):

@@ -87,7 +87,7 @@ def textbook(records, batch, crop):
         deviation = 255 * tf.constant(imagenet.STD)
         return (image - mean) / deviation, label
 
-    dataset = tf.data.TFRecordDataset(list(records.own)).shuffle(imagenet.BUFFER).repeat()
+    dataset = tf.data.TFRecordDataset(list(records.host_files)).shuffle(imagenet.BUFFER).repeat()
     examples = dataset.map(example, tf.data.AUTOTUNE).batch(batch, drop_remainder=True)
     return examples.prefetch(tf.data.AUTOTUNE)
 

@@ -98,7 +98,7 @@ def test_lstm_reads_any_number_of_steps_also_when_compiled(backend, jit_compile)
 
 
 def distinct(ids, size):
-    values, inverse, count = zoo_backend.distinct(ops.convert_to_tensor(ids, "int32"), size)
+    values, inverse, count = zoo_backend.unique(ops.convert_to_tensor(ids, "int32"), size)
     values, inverse = (ops.convert_to_numpy(v) for v in (values, inverse))
     assert count if isinstance(count, int) else tuple(count.shape) == ()
     return values, inverse, int(count)

@@ -7,7 +7,9 @@ from keras import layers, ops
 
 import zoo
 from zoo import callbacks
-from zoo.backend import gradients_at_marks, guided_relus
+from zoo.backend import gradients_at_marks
+from zoo.callbacks.probes.patches import guided_relus, infer_guided
+from zoo.graph.calls import Graph, infer
 
 
 @pytest.fixture
@@ -42,22 +44,59 @@ def test_the_patch_is_where_the_unit_is_largest_and_what_it_depends_on(model):
     assert (first.gradient[..., 1] == 0).all()
 
 
-def test_guided_relus_stop_negative_gradients_and_change_no_value():
+def relu_models():
+    """One ReLU, in each of the ways that a model can have it."""
+    inputs = keras.Input((3,))
+    return {
+        "layer": keras.Model(inputs, layers.ReLU()(inputs)),
+        "activation layer": keras.Model(inputs, layers.Activation("relu")(inputs)),
+        "operation": keras.Model(inputs, ops.relu(inputs)),
+        "function": keras.Model(inputs, keras.activations.relu(inputs)),
+        "activation of a dense layer": keras.Model(
+            inputs, layers.Dense(3, "relu", kernel_initializer="identity")(inputs)
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", relu_models())
+def test_guided_relus_stop_negative_gradients_and_change_no_value(kind):
+    model = relu_models()[kind]
+    graph = Graph(model)
     x = ops.convert_to_tensor(np.array([[-1.0, 2.0, 3.0]], "float32"))
     signs = ops.convert_to_tensor(np.array([[1.0, -1.0, 1.0]], "float32"))
 
-    def observe(mark, x):
-        y = layers.Activation("relu")(mark("x", x)) + layers.ReLU()(x) * 0.0
-        return ops.sum(y * signs), y
+    def gradients(apply):
+        def observe(mark, x):
+            values = graph.run({graph.inputs[0]: mark("x", x)}, apply)
+            y = values[graph.outputs[0]]
+            return ops.sum(y * signs), ops.stop_gradient(y)
 
-    with guided_relus():
-        guided, found = gradients_at_marks(observe, x)
-    plain, old = gradients_at_marks(observe, x)
-    assert ops.convert_to_numpy(found["x"]).tolist() == [[0.0, 0.0, 1.0]]
-    assert ops.convert_to_numpy(old["x"]).tolist() == [[0.0, -1.0, 1.0]]
-    assert np.array_equal(
-        *map(lambda v: ops.convert_to_numpy(ops.stop_gradient(v)), (guided, plain))
-    )
+        y, gradients = gradients_at_marks(observe, x)
+        return ops.convert_to_numpy(y), ops.convert_to_numpy(gradients["x"]).tolist()
+
+    with guided_relus(model):
+        guided_y, guided = gradients(infer_guided)
+    y, plain = gradients(infer)
+    assert guided == [[0.0, 0.0, 1.0]]
+    assert plain == [[0.0, -1.0, 1.0]]
+    assert np.array_equal(guided_y, y)
+
+
+def test_guided_gradients_reach_the_relus_inside_blocks():
+    inputs = keras.Input((1, 1, 1))
+    block = zoo.SimplifiedResidual(1, 1, kernel_initializer="zeros")  # ReLU(x)
+    graph = Graph(model := keras.Model(inputs, block(inputs)))
+
+    def gradient(apply):
+        def observe(mark, x):
+            values = graph.run({graph.inputs[0]: mark("x", x)}, apply)
+            return -ops.sum(values[graph.outputs[0]]), None
+
+        return float(gradients_at_marks(observe, ops.ones((1, 1, 1, 1)))[1]["x"][0, 0, 0, 0])
+
+    with guided_relus(model):
+        assert gradient(infer_guided) == 0
+    assert gradient(infer) == -1
 
 
 def test_blocks_of_a_stage_have_a_row_each_in_the_figure(tmp_path):

@@ -1,25 +1,26 @@
-"""A function of a model's present weights, compiled once."""
+"""Compilation of a function that reads a model's current weights."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
 
-def compiled(function, model, strategy=None):
-    """`function`, compiled on TensorFlow and JAX, with the weights that `model` has when called.
+def compiled(function: Callable, model: keras.Model, strategy: Any = None) -> Callable:
+    """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
 
     Args:
-        function: Of tensors and structures of them, to a structure of tensors; it reads weights of
-            `model` and changes none.
+        function: A function from tensors, or structures of them, to a structure of tensors; it
+            reads weights of `model` and changes none.
         model: A built `keras.Model`.
         strategy: A `tf.distribute.Strategy` or None. With one, the arguments are split along their
-            first axis over the replicas and what they return is added up.
+            first axis over the replicas and the results are summed.
 
     Returns:
-        A function of the same arguments. On torch it runs without gradients.
+        A function of the same arguments. On torch it runs eagerly, without gradients.
 
     Example:
-
     >>> import numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     >>> double = compiled(lambda x: 2 * model(x), model)
@@ -34,24 +35,24 @@ def compiled(function, model, strategy=None):
 def _tensorflow(function, model, strategy):
     import tensorflow as tf
 
-    # Workers would have to meet here, and what they measure they may measure each for itself.
+    # Workers would have to synchronize here; instead each computes the whole result itself.
     alone = strategy is None or strategy.num_replicas_in_sync == 1
     if alone or strategy.extended._in_multi_worker_mode():
         return tf.function(function, reduce_retracing=True, autograph=False)
 
     @functools.partial(tf.function, reduce_retracing=True, autograph=False)
-    def summed(shares):
-        found = strategy.run(lambda shares: function(*shares), args=(shares,))
-        return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), found)
+    def summed(shards):
+        results = strategy.run(lambda shards: function(*shards), args=(shards,))
+        return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), results)
 
     def replicated(*arguments):
         num = strategy.num_replicas_in_sync
 
-        def share(context):
+        def shard(context):
             index = context.replica_id_in_sync_group
             return tf.nest.map_structure(lambda v: tf.split(v, num)[index], arguments)
 
-        return summed(strategy.experimental_distribute_values_from_function(share))
+        return summed(strategy.experimental_distribute_values_from_function(shard))
 
     return replicated
 
@@ -60,8 +61,8 @@ def _jax(function, model, strategy):
     import jax
 
     def pure(values, arguments):
-        variables = model.variables
-        with keras.StatelessScope(state_mapping=[*zip(variables, values, strict=True)]):
+        mapping = [*zip(model.variables, values, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping):
             return function(*arguments)
 
     jitted = jax.jit(pure)
@@ -71,8 +72,4 @@ def _jax(function, model, strategy):
 def _torch(function, model, strategy):
     import torch
 
-    def plain(*arguments):
-        with torch.no_grad():
-            return function(*arguments)
-
-    return plain
+    return torch.no_grad()(function)

@@ -1,22 +1,27 @@
-"""Activations computed again in the backward pass instead of kept."""
+"""Rematerialization (gradient checkpointing) of layers that change variables."""
 
 import contextlib
 import copy
+from collections.abc import Callable
 
 import keras
 from keras import ops, tree
-from keras.src import backend  # its scopes; not public
+
+# `keras.remat` cannot restore the scopes of a call in the backward pass, and no public name of
+# Keras gives them: the autocast scope, and the context that hands `training` to inner layers.
+from keras.src import backend
 from keras.src.backend.common import global_state
 
-CONTEXT = "current_call_ctx"  # where Keras keeps what an outer layer's call passes on: `training`
+CALL_CONTEXT = "current_call_ctx"
 
 
-def recomputed(layer, call):
-    """`call`, which keeps but its arguments for the backward pass, and repeats itself there.
+def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
+    """Return `call`, saving only its arguments for the backward pass, which repeats the call.
 
-    `keras.remat` of a layer's `call` would move the averages of a batch normalisation twice on
-    TensorFlow and torch, and not be traced on JAX. Here variables that the call changes (averages,
-    seeds of dropout) change once, and the repetition reads what the first pass read.
+    `keras.remat` of a layer's `call` would update the moving averages of a batch normalization
+    twice on TensorFlow and torch, and could not be traced on JAX. Here variables that the call
+    changes (averages, seeds of dropout) change once, and the repetition reads what the first
+    pass read.
 
     Args:
         layer: A built layer.
@@ -26,10 +31,9 @@ def recomputed(layer, call):
         A function of the same arguments.
 
     Example:
-
     >>> dense = keras.layers.Dense(2)
     >>> dense.build((None, 2))
-    >>> recomputed(dense, dense.call)(keras.ops.ones((3, 2))).shape[1]
+    >>> rematerialized(dense, dense.call)(keras.ops.ones((3, 2))).shape[1]
     2
     """
 
@@ -37,24 +41,24 @@ def recomputed(layer, call):
         leaves = tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if _has_gradient(leaf)]
         trainable, others = layer.trainable_variables, layer.non_trainable_variables
-        with backend.AutocastScope(None):  # weights as they are: `call` rounds them
+        with backend.AutocastScope(None):  # weights at full precision: `call` casts them
             weights = [ops.convert_to_tensor(v.value) for v in trainable]
             states = [ops.copy(v.value) for v in others]  # torch assigns in place
-        scopes = _scopes()
+        scopes = _current_scopes()
 
         def pure(tensors, weights):
-            given = list(leaves)
+            filled = list(leaves)
             for place, tensor in zip(places, tensors, strict=True):
-                given[place] = tensor
-            args_now, kwargs_now = tree.pack_sequence_as((args, kwargs), given)
+                filled[place] = tensor
+            new_args, new_kwargs = tree.pack_sequence_as((args, kwargs), filled)
             mapping = zip([*trainable, *others], [*weights, *states], strict=True)
             with scopes(), keras.StatelessScope(state_mapping=[*mapping]) as scope:
-                y = call(*args_now, **kwargs_now)
+                y = call(*new_args, **new_kwargs)
             return y, [scope.get_current_value(v) for v in others]
 
-        body = {"jax": _jax}.get(keras.backend.backend(), _beside)
-        y, new = body(pure)([leaves[i] for i in places], weights)
-        for variable, value in zip(others, new, strict=True):
+        checkpoint = _jax if keras.backend.backend() == "jax" else _tensorflow_and_torch
+        y, new_values = checkpoint(pure)([leaves[i] for i in places], weights)
+        for variable, value in zip(others, new_values, strict=True):
             variable.assign(value)
         return y
 
@@ -62,25 +66,27 @@ def recomputed(layer, call):
 
 
 def _has_gradient(leaf):
-    return ops.is_tensor(leaf) and backend.is_float_dtype(backend.standardize_dtype(leaf.dtype))
+    if not ops.is_tensor(leaf):
+        return False
+    return keras.backend.is_float_dtype(keras.backend.standardize_dtype(leaf.dtype))
 
 
-def _scopes():
-    """A function that makes the scopes of Keras which are open now, to be entered later."""
-    context = copy.copy(global_state.get_global_attribute(CONTEXT))
+def _current_scopes():
+    """Return a context manager factory that re-enters the scopes of Keras that are open now."""
+    context = copy.copy(global_state.get_global_attribute(CALL_CONTEXT))
     autocast = backend.get_autocast_scope()
 
     @contextlib.contextmanager
-    def again():
-        before = global_state.get_global_attribute(CONTEXT)
-        global_state.set_global_attribute(CONTEXT, copy.copy(context))
+    def scopes():
+        before = global_state.get_global_attribute(CALL_CONTEXT)
+        global_state.set_global_attribute(CALL_CONTEXT, copy.copy(context))
         try:
             with backend.AutocastScope(autocast and autocast.dtype):
                 yield
         finally:
-            global_state.set_global_attribute(CONTEXT, before)
+            global_state.set_global_attribute(CALL_CONTEXT, before)
 
-    return again
+    return scopes
 
 
 def _jax(pure):
@@ -89,18 +95,18 @@ def _jax(pure):
     return jax.checkpoint(pure)
 
 
-def _beside(pure):
-    """TensorFlow and torch: what has no gradient is handed out beside the function."""
+def _tensorflow_and_torch(pure):
+    """Checkpoint `pure`, whose values without gradient `keras.remat` would not return."""
 
     def run(tensors, weights):
-        beside = []
+        values = []
 
         def first(*flat):
-            y, new = pure(flat[: len(tensors)], flat[len(tensors) :])
-            beside.append(new)
+            y, new_values = pure(flat[: len(tensors)], flat[len(tensors) :])
+            values.append(new_values)
             return y
 
         y = keras.remat(first)(*tensors, *weights)
-        return y, beside.pop()
+        return y, values.pop()
 
     return run

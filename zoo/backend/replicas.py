@@ -1,15 +1,16 @@
-"""The share of a batch that one of several replicas computes, and what all of them made."""
+"""Shards of the global batch, one for each of several replicas."""
 
 import keras
 
+from zoo.types import Tensor
 
-def num_replicas():
-    """Replicas that split the batch which is being computed; 1 outside of them.
 
-    Only TensorFlow has replicas: with JAX's `keras.distribution` a program sees the whole batch.
+def num_replicas() -> int:
+    """Return the number of replicas that split the current batch; 1 outside of a replica.
+
+    Only TensorFlow has replicas: with JAX's `keras.distribution` a program sees the global batch.
 
     Example:
-
     >>> num_replicas()
     1
     """
@@ -17,31 +18,31 @@ def num_replicas():
     return context.num_replicas_in_sync if context else 1
 
 
-def own_rows(rows):
-    """Of what has a row for each example of the whole batch, the rows of this replica.
+def local_shard(rows: Tensor) -> Tensor:
+    """Return this replica's shard of a tensor whose first axis is the global batch.
 
     Args:
-        rows: A tensor `(batch, ...)`; its first axis is a multiple of `num_replicas()`.
+        rows: `(batch, ...)`; the batch is a multiple of `num_replicas()`.
 
     Returns:
-        A tensor `(batch / num_replicas(), ...)`.
+        `(batch / num_replicas(), ...)`.
     """
     num = num_replicas()
     if num == 1:
         return rows
-    own = rows.shape[0] // num
-    start = _context().replica_id_in_sync_group * own
-    return rows[start : start + own]
+    size = rows.shape[0] // num
+    start = _context().replica_id_in_sync_group * size
+    return rows[start : start + size]
 
 
-def all_rows(rows):
-    """The rows of all replicas in their order, on each of them: `own_rows` undone.
+def gather_shards(rows: Tensor) -> Tensor:
+    """Concatenate the shards of all replicas on each of them: the inverse of `local_shard`.
 
     Args:
-        rows: A tensor `(own, ...)`.
+        rows: `(shard, ...)`.
 
     Returns:
-        A tensor `(own * num_replicas(), ...)`.
+        `(shard * num_replicas(), ...)`.
     """
     return rows if num_replicas() == 1 else _context().all_gather(rows, axis=0)
 

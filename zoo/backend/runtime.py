@@ -1,16 +1,22 @@
-"""Random numbers that do not depend on the backend."""
+"""State of the process: random seeds and the memory allocator."""
 
+import ctypes
 import random
 import sys
 
 import keras
 import numpy as np
 
-_STATE = {"stream": np.random.default_rng()}
+M_TRIM_THRESHOLD = -1  # malloc.h
+M_TOP_PAD = -2
+M_MMAP_MAX = -4
 
 
-def seed_everything(seed):
-    """Seeds Python, NumPy, Keras layers and torch, and starts the stream of initial weights.
+GENERATOR = np.random.default_rng()  # what unseeded zoo initializers sample from
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy, Keras layers, torch and the zoo's initializers.
 
     Unlike `keras.utils.set_random_seed` it does not import TensorFlow on the other backends
     and does not freeze TensorFlow's shuffling (`tf.random.set_seed` would repeat one
@@ -20,21 +26,35 @@ def seed_everything(seed):
         seed: A non-negative integer.
 
     Raises:
-        ValueError: if `seed` is not one.
+        ValueError: if `seed` is negative or not an integer.
 
     Example:
-
     >>> seed_everything(3435)
     """
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"`seed` must be a non-negative integer. Received: seed={seed!r}")
-    random.seed(seed)  # Keras draws the seeds of unseeded dropout layers from it
+    random.seed(seed)  # Keras seeds unseeded dropout layers from it
     np.random.seed(seed % 2**32)
-    _STATE["stream"] = np.random.default_rng(seed)
+    GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state
     if keras.backend.backend() == "torch":
         sys.modules["torch"].manual_seed(seed)
 
 
-def stream():
-    """The NumPy generator that unseeded zoo initializers draw from."""
-    return _STATE["stream"]
+def keep_memory() -> bool:
+    """Make glibc keep freed memory for the next step instead of returning it to the kernel.
+
+    A training step on a CPU frees and allocates the same large buffers (28 MB of logits in the
+    language model) again and again; by default each is mapped afresh and every page of it
+    faults. Measured on two cores: recipes/benchmark.py char_lm. It does nothing without glibc.
+
+    Returns:
+        True if the setting took effect.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return False
+    settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**28}
+    return all([mallopt(name, value) for name, value in settings.items()])

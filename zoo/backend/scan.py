@@ -1,19 +1,28 @@
-"""A loop over stacked weights that compiles once, however deep it is."""
+"""A loop over stacked weights that compiles once, whatever its depth."""
 
 import functools
 import itertools
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
 
+from zoo.types import Tensor
 
-def scan_layers(step, x, weights, depth, with_states=False):
-    """Applies `depth` layers: x = step(x, slices), once for each slice of the stacked `weights`.
+
+def scan_layers(
+    step: Callable,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    depth: int,
+    with_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Apply `depth` layers: x = step(x, slices), once for each slice of the stacked `weights`.
 
     The loop is compiled once instead of `depth` times and differentiable, under XLA too (the
-    gradient of `keras.ops.scan` is not on TensorFlow). Where there is nothing to compile, on torch
-    and for values that JAX does not trace, Python loops over slices cut once, and each operation
-    gives the bits that it gives outside of a loop.
+    gradient of `keras.ops.scan` is not on TensorFlow). Where nothing is compiled, on torch and for
+    values that JAX does not trace, Python loops over the slices, and each operation gives exactly
+    the bits that it gives outside of a loop.
 
     Args:
         step: A function from a state and a list of slices, one of each weight and without its
@@ -21,21 +30,20 @@ def scan_layers(step, x, weights, depth, with_states=False):
         x: The first state.
         weights: Tensors or variables of shape `(depth, ...)`.
         depth: Number of layers.
-        with_states: Whether every state is wanted. On TensorFlow with XLA it costs six times.
+        with_states: If True, return every state. On TensorFlow with XLA it costs six times.
 
     Returns:
         The last state; if `with_states`, it and all states but the first, `(depth, *x.shape)`.
 
     Example:
-
     >>> factors = ops.array([2.0, 3.0, 5.0])
     >>> last, states = scan_layers(lambda x, w: x * w[0], ops.array([7.0]), [factors], 3, True)
     >>> ops.convert_to_numpy(states)[:, 0].tolist()
     [14.0, 42.0, 210.0]
     """
     body = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
-    x, *weights = (ops.convert_to_tensor(v) for v in (x, *weights))
-    return body(step, x, weights, depth, with_states)
+    stacks = [ops.convert_to_tensor(weight) for weight in weights]
+    return body(step, ops.convert_to_tensor(x), stacks, depth, with_states)
 
 
 def _tensorflow(step, x, weights, depth, with_states):

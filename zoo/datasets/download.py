@@ -11,6 +11,7 @@ import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import IO
 
 from zoo.io import replace
 
@@ -27,7 +28,15 @@ class DownloadError(RuntimeError):
 class Redirects(urllib.request.HTTPRedirectHandler):
     """Follow a redirect only to an address whose scheme is in `SCHEMES`."""
 
-    def redirect_request(self, req, fp, code, msg, headers, newurl):  # noqa: ANN201, PLR0913 (urllib's)
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
         """Check the new address."""
         check(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)

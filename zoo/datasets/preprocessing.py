@@ -1,30 +1,29 @@
-"""What the papers do to their images before and during training. NumPy alone, float32, NHWC.
+"""Preprocessing and augmentation of images as in the papers, in NumPy: float32, NHWC.
 
-Every random function draws from the `numpy.random.Generator` it is given, so all backends train
-on the same pictures (`zoo.datasets.batches`).
+Random functions take a `numpy.random.Generator`, so that every backend trains on the same images
+(`zoo.datasets.batches`).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-EPSILON = 10.0  # squared grey levels; Srivastava et al. do not give theirs: pylearn2's, see below
-CHUNK = 1024  # images that are float at a time; ours: 12 MB of CIFAR
+# squared grey levels; Srivastava et al. do not give theirs: pylearn2's, whose data FitNets used
+EPSILON = 10.0
+CHUNK = 1024  # ours: images that are float at a time, 12 MB of CIFAR
 
 
-def global_contrast_normalize(images, epsilon=EPSILON):
-    """(x - mean) / sqrt(variance + epsilon), over all values of each image.
+def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> np.ndarray:
+    """Compute (x - mean) / sqrt(variance + epsilon) over all values of each image.
 
     Args:
-        images: Of shape `(num_images, height, width, channels)`, values from 0 to 255.
-        epsilon: Keeps flat images flat, in squared grey levels. Srivastava et al. do not give
-            theirs; 10 is pylearn2's, whose data FitNets used.
+        images: Shape `(num_images, height, width, channels)`, values from 0 to 255.
+        epsilon: Squared grey levels that keep the noise of flat images small.
 
     Returns:
         float32 array of the same shape.
 
     Example:
-
     >>> global_contrast_normalize(np.array([[[[9.0], [15.0]]], [[[7.0], [7.0]]]]), 7.0).tolist()
     [[[[-0.75], [0.75]]], [[[0.0], [0.0]]]]
     """
@@ -34,30 +33,32 @@ def global_contrast_normalize(images, epsilon=EPSILON):
     return images / np.sqrt(variance + np.float32(epsilon))
 
 
-def mean_image(train):
-    """The mean of each pixel and channel over the images: float32, `(height, width, channels)`."""
+def mean_image(train: np.ndarray) -> np.ndarray:
+    """Return the mean of each pixel and channel: float32, `(height, width, channels)`."""
     return _checked(train).mean(axis=0, dtype="float64").astype("float32")
 
 
-def pad(images, pixels, fill="constant"):
-    """Images with `pixels` more on each of the four sides.
+def pad(images: np.ndarray, pixels: int, fill: str = "constant") -> np.ndarray:
+    """Add a margin of `pixels` to each of the four sides.
 
     Args:
-        images: Of shape `(num_images, height, width, channels)`.
+        images: Shape `(num_images, height, width, channels)`.
         pixels: Width of the margin.
         fill: "constant" for zeros; "edge" repeats the outermost pixel (Keras calls it nearest).
     """
-    return np.pad(_checked(images), ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0)), fill)
+    margin = (pixels, pixels)
+    return np.pad(_checked(images), ((0, 0), margin, margin, (0, 0)), fill)
 
 
-def random_crop(images, height, width, generator):
-    """A window of `height` x `width` of each image, all positions equally likely.
+def random_crop(
+    images: np.ndarray, height: int, width: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Crop a window of `height` x `width` from each image, all positions equally likely.
 
     Raises:
-        ValueError: if the images are smaller than the window.
+        ValueError: If the images are smaller than the window.
 
     Example:
-
     >>> rows = np.arange(5.0).reshape(1, 5, 1, 1)
     >>> random_crop(rows, 3, 1, np.random.default_rng(0)).ravel().tolist()
     [2.0, 3.0, 4.0]
@@ -77,8 +78,8 @@ def random_crop(images, height, width, generator):
     return crops.reshape(num_images, height, width, channels)
 
 
-def random_mirror(images, generator):
-    """Each image as it is or, with probability 1/2, its left and right exchanged."""
+def random_mirror(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Mirror each image left to right with probability 1/2."""
     mirrored = generator.random(len(_checked(images))) < 0.5
     images = images.copy()
     images[mirrored] = images[mirrored, :, ::-1]
@@ -87,16 +88,16 @@ def random_mirror(images, generator):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A paper's preprocessing as data; `fit` makes a `Preprocessing` of it.
+    """Settings of a paper's preprocessing; `fit` makes a `Preprocessing` of them.
 
     Args:
-        contrast: Whether to normalise each image's contrast first.
-        center: Whether to subtract the mean image of the training set.
-        scale: What to divide by; "std" for one standard deviation, of all values of the
-            training set before the mean image is subtracted.
-        shift: Pixels by which training images move at most, up, down, left and right.
-        fill: What appears at the border, see `pad`.
-        mirror: Whether every other training image is mirrored.
+        contrast: If `True`, normalize the contrast of each image first.
+        center: If `True`, subtract the mean image of the training set.
+        scale: Divisor; "std" for the standard deviation of all values of the training set, before
+            the mean image is subtracted.
+        shift: Largest random shift of training images in each direction, in pixels.
+        fill: Values at the border, see `pad`.
+        mirror: If `True`, mirror training images with probability 1/2.
     """
 
     contrast: bool = False
@@ -112,11 +113,11 @@ RECIPES = {
     "highway_mlp": Recipe(scale=255.0),
     # flukeskywalker/highway-networks, "mnist-10layers": 0.00390625 x
     "highway_mnist": Recipe(scale=256.0),
-    # ibid., README: contrast normalised, padded by 8; the mean image; crops; mirror.
+    # ibid., README: contrast normalized, padded by 8; the mean image; crops; mirror.
     "highway_cifar": Recipe(contrast=True, center=True, shift=8, mirror=True),
     # Jastrzebski et al. (2018) do not say; the first author's later code (src/data.py) does:
-    # (x - mean image) / std(x), Keras's shift by 0.125 with nearest fill, flip. Departure: -4 to 4
-    # equally likely; Keras rounded a real number then, so -4 and 4 came half as often.
+    # (x - mean image) / std(x), Keras's shift by 0.125 with nearest fill, flip. Deviation: -4 to 4
+    # are equally likely; Keras rounded a real number, so -4 and 4 came half as often.
     "jastrzebski_cifar": Recipe(center=True, scale="std", shift=4, fill="edge", mirror=True),
     # He et al. (2015), 4.2: per-pixel mean subtracted, 4 pixels padded, crop or its mirror image.
     "he_cifar": Recipe(center=True, scale=255.0, shift=4, mirror=True),  # scale: ours
@@ -125,15 +126,14 @@ RECIPES = {
 
 @dataclass(frozen=True, eq=False)
 class Preprocessing:
-    """A recipe with what it takes from its training set: (x - mean) / scale, and augmentation.
+    """A recipe fitted to a training set: (x - mean) / scale, and augmentation.
 
     Args:
         recipe: The `Recipe`.
-        mean: What is subtracted: an image, or 0.
-        scale: What it is divided by.
+        mean: Image to subtract, or 0.
+        scale: Divisor.
 
     Example:
-
     >>> train = np.arange(2 * 4 * 4 * 3, dtype="uint8").reshape(2, 4, 4, 3)
     >>> prepare = fit("highway_cifar", train)
     >>> prepare(train).shape  # for evaluation
@@ -146,22 +146,22 @@ class Preprocessing:
     mean: np.ndarray | float
     scale: float
 
-    def __call__(self, images):
-        """The images as the network sees them in evaluation, float32."""
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """Return the network's inputs for evaluation, float32."""
         images = _contrast(self.recipe, images)
         if np.shape(self.mean) not in ((), images.shape[1:]):
             raise ValueError(
                 f"`images` must have the shape of those it was fitted to, {np.shape(self.mean)}. "
-                f"Received: {images.shape[1:]}. Fit it to their training set."
+                f"Received: {images.shape[1:]}. Fit it to the training set of these images."
             )
         return (images - self.mean) / np.float32(self.scale)
 
-    def augment(self, images, generator):
-        """The images as the network sees them in training, float32.
+    def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Return the network's inputs for training, float32.
 
         The margin is zero after the mean image is subtracted, as in the highway authors' data:
-        they subtract the mean of the *padded* set, which is zero in the margin and, within, the
-        mean image of the set (so that their test images, not padded, lose the same image).
+        they subtract the mean of the *padded* images, which is zero in the margin and the mean
+        image inside (so the same image is subtracted from their test images, without padding).
         """
         height, width = images.shape[1:3]
         images = self(images)
@@ -171,15 +171,15 @@ class Preprocessing:
         return random_mirror(images, generator) if self.recipe.mirror else images
 
 
-def fit(recipe, train):
-    """The `Preprocessing` that `recipe` makes of the training images.
+def fit(recipe: str | Recipe, train: np.ndarray) -> Preprocessing:
+    """Fit a recipe to the training images.
 
     Args:
         recipe: A name in `RECIPES`, or a `Recipe`.
         train: uint8 array of shape `(num_images, height, width, channels)`.
 
     Raises:
-        ValueError: if there is no such recipe, or nothing to divide by.
+        ValueError: If there is no such recipe, or the standard deviation to divide by is 0.
     """
     if not isinstance(recipe, Recipe) and recipe not in RECIPES:
         raise ValueError(
@@ -189,12 +189,14 @@ def fit(recipe, train):
     train = _checked(train)
     if not (recipe.center or recipe.scale == "std"):
         return Preprocessing(recipe, 0.0, recipe.scale)
-    total, squares = np.zeros(train.shape[1:]), 0.0
+    total = np.zeros(train.shape[1:])
+    squares = 0.0
     for start in range(0, len(train), CHUNK):
         chunk = _contrast(recipe, train[start : start + CHUNK]).astype("float64")
         total += chunk.sum(axis=0)
         squares += np.square(chunk).sum()
-    mean, scale = total / len(train), recipe.scale
+    mean = total / len(train)
+    scale = recipe.scale
     if scale == "std":
         scale = float(np.sqrt(squares / train.size - mean.mean() ** 2))
     if not scale > 0:
@@ -206,10 +208,8 @@ def fit(recipe, train):
 
 
 def _contrast(recipe, images):
-    return global_contrast_normalize(images) if recipe.contrast else _float(images)
-
-
-def _float(images):
+    if recipe.contrast:
+        return global_contrast_normalize(images)
     return _checked(images).astype("float32")
 
 

@@ -1,6 +1,6 @@
-"""Text for word-level language models: folders of text, an embedded one, and streams of batches.
+"""Text for word-level language models: folders, an embedded corpus, and batches of streams.
 
-The conventions are Kim et al.'s (`BatchLoaderUnk.lua`); `Vocabulary` states those about words.
+The conventions are Kim et al.'s (`BatchLoaderUnk.lua`); `Vocabulary` explains those about words.
 
 Reference: Kim, Jernite, Sontag, Rush (2016), "Character-Aware Neural Language Models",
 arXiv:1508.06615; code: yoonkim/lstm-char-cnn, `util/BatchLoaderUnk.lua` and `main.lua`.
@@ -10,6 +10,7 @@ import hashlib
 import platform
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +31,15 @@ PTB_SHA256 = {
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text in three parts, as word ids.
+    """Train, validation and test text as word ids.
 
     Args:
-        name: "PTB" for Mikolov's Penn Treebank and nothing else; "pydoc"; or a folder's name.
+        name: "PTB" only for Mikolov's Penn Treebank; "pydoc"; or a folder's name.
         vocabulary: The `Vocabulary` of the three parts.
         train: int32 array of shape `(num_tokens,)`.
         valid: int32 array of shape `(num_tokens,)`.
         test: int32 array of shape `(num_tokens,)`.
-        notice: What must be said beside every number measured on it; often "".
+        notice: Warning that belongs to every number measured on this corpus, or "".
     """
 
     name: str
@@ -49,19 +50,26 @@ class Corpus:
     notice: str = ""
 
     @classmethod
-    def from_texts(cls, name, texts, max_word_length=MAX_WORD_LENGTH, notice=""):
-        """The corpus of the three `texts` train, valid and test."""
+    def from_texts(
+        cls,
+        name: str,
+        texts: Sequence[str],
+        max_word_length: int = MAX_WORD_LENGTH,
+        notice: str = "",
+    ) -> "Corpus":
+        """Return the corpus of the three `texts` train, valid and test."""
         vocabulary = Vocabulary.from_texts(*texts, max_word_length=max_word_length)
         if vocabulary.num_cut:
             notice = (
                 f"{notice} Cut to {vocabulary.word_length} slots, start of word included: "
                 f"{vocabulary.num_cut} of {len(vocabulary)} words, which may now be spelled alike."
             ).strip()
-        return cls(name, vocabulary, *map(vocabulary.encode, texts), notice)
+        train, valid, test = map(vocabulary.encode, texts)
+        return cls(name, vocabulary, train, valid, test, notice)
 
 
-def find_files(folder):
-    """The paths of `folder`'s train, valid and test text, as a dict, or None.
+def find_files(folder: str | Path) -> dict[str, Path] | None:
+    """Return the paths of a folder's train, valid and test text by split, or `None`.
 
     They are named `ptb.train.txt` and so on, as Mikolov's, or `train.txt` and so on, as Kim's.
     """
@@ -72,21 +80,21 @@ def find_files(folder):
     return None
 
 
-def read_texts(folder):
-    """The texts of `folder`, as a dict of train, valid and test.
+def read_texts(folder: str | Path) -> dict[str, str]:
+    """Read the train, valid and test text of a folder.
 
     Raises:
-        ValueError: if the folder or a file is missing, empty, or not UTF-8.
+        ValueError: If the folder or a file is missing, empty, or not UTF-8.
     """
     folder = Path(folder).expanduser()
     paths = find_files(folder)
     if paths is None:
-        found = "which is not a folder"
+        content = "which is not a folder"
         if folder.is_dir():
-            found = f"which has {sorted(path.name for path in folder.iterdir())[:12]}"
+            content = f"which has {sorted(path.name for path in folder.iterdir())[:12]}"
         raise ValueError(
             "`data_dir` must be a folder with train.txt, valid.txt and test.txt, or ptb.train.txt, "
-            f"ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, {found}. "
+            f"ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, {content}. "
             "Give the folder that has the three files, or rename them."
         )
     return {split: _read_text(path) for split, path in paths.items()}
@@ -109,73 +117,74 @@ def _read_text(path):
     return text
 
 
-def read_folder(data_dir, max_word_length=MAX_WORD_LENGTH):
-    """The corpus in the folder `data_dir`: `train.txt`, `valid.txt`, `test.txt`, or `ptb.` before.
+def read_folder(data_dir: str | Path, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
+    """Read the corpus `train.txt`, `valid.txt`, `test.txt` (or `ptb.train.txt` ...) of a folder.
 
     Args:
         data_dir: Folder of UTF-8 texts, one sentence a line, words separated by white space.
-        max_word_length: Most slots for one word, in characters, start and end included.
+        max_word_length: Largest number of slots for a word: characters, start and end.
 
     Returns:
         A `Corpus`, named "PTB" if the texts are, byte by byte, Mikolov's Penn Treebank.
 
     Raises:
-        ValueError: if the folder or a file is missing, empty, or not UTF-8.
+        ValueError: If the folder or a file is missing, empty, or not UTF-8.
     """
     texts = read_texts(data_dir)
-    sha256 = {k: hashlib.sha256(text.encode()).hexdigest() for k, text in texts.items()}
+    parts = list(texts.values())
+    sha256 = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
     if sha256 == PTB_SHA256:
-        return Corpus.from_texts("PTB", texts.values(), max_word_length)
+        return Corpus.from_texts("PTB", parts, max_word_length)
     folder = Path(data_dir).expanduser().resolve()
     notice = ""
     if find_files(folder)["train"].name.startswith("ptb."):
         notice = (
             f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
-            "perplexities are not comparable with the papers'."
+            "perplexities are not comparable with published results."
         )
-    return Corpus.from_texts(folder.name, texts.values(), max_word_length, notice)
+    return Corpus.from_texts(folder.name, parts, max_word_length, notice)
 
 
-def embedded(max_word_length=MAX_WORD_LENGTH):
-    """The corpus that is always there: Python's own help texts, `pydoc_data.topics`. Not PTB.
+def embedded(max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
+    """Return a corpus that needs no files: Python's help texts, `pydoc_data.topics`. Not PTB.
 
     The topics in alphabetical order, in lower case. Words (letters, digits, `_`) and single marks
     are separated by white space; `|`, `+`, `{`, `}`, which Kim et al. reserve, and lines without a
-    word are dropped. The first 90% of the lines are train, then 5% valid, 5% test. What is not
-    twice in train is `<unk>`, so that train has every word of valid and test.
+    word are dropped. The first 90% of the lines are train, then 5% valid, 5% test. A word that
+    train does not have twice is `<unk>`, so that train has every word of valid and test.
 
     Returns:
         A `Corpus` named "pydoc", the same for the same version of Python.
     """
-    from pydoc_data.topics import topics  # half a megabyte: loaded when it is asked for
+    from pydoc_data.topics import topics  # half a megabyte: imported on use
 
     text = "\n".join(topics[name] for name in sorted(topics)).lower()
     lines = [line for line in text.split("\n") if re.search(r"\w", line)]
     lines = [re.findall(r"\w+|[^\w\s|+{}]", line) for line in lines]
-    a, b = len(lines) * 90 // 100, len(lines) * 95 // 100
-    counts = Counter(word for line in lines[:a] for word in line)
-    texts = [
-        "".join(
-            " ".join(word if counts[word] > 1 else "<unk>" for word in line) + "\n" for line in part
-        )
-        for part in (lines[:a], lines[a:b], lines[b:])
-    ]
+    num_train = len(lines) * 90 // 100
+    num_train_valid = len(lines) * 95 // 100
+    counts = Counter(word for line in lines[:num_train] for word in line)
+    lines = [" ".join(word if counts[word] > 1 else "<unk>" for word in line) for line in lines]
+    splits = lines[:num_train], lines[num_train:num_train_valid], lines[num_train_valid:]
+    texts = ["".join(line + "\n" for line in split) for split in splits]
     notice = (
         "NOT Penn Treebank: the embedded corpus is the help text (pydoc_data.topics) of Python "
-        f"{platform.python_version()}. Its perplexities compare with no paper's, and not between "
-        "versions of Python."
+        f"{platform.python_version()}. Perplexities are not comparable with published results, or "
+        "between versions of Python."
     )
     return Corpus.from_texts("pydoc", texts, max_word_length, notice)
 
 
-def streams(ids, batch_size, num_steps):
-    """Batches of inputs and next tokens, such that a recurrent state carries from batch to batch.
+def streams(
+    ids: Sequence[int] | np.ndarray, batch_size: int, num_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return batches of inputs and next tokens that a recurrent state can be carried across.
 
-    The ids are cut to whole batches and laid out as `batch_size` contiguous streams: row b of batch
-    k + 1 continues row b of batch k. The target of the last token is the first one.
+    The ids are cut to whole batches and arranged as `batch_size` contiguous streams: row b of batch
+    k + 1 continues row b of batch k. The target of the last token is the first token.
 
-    Kim et al. do not cut the test set, one stream. Penn Treebank's 82,430 tokens are
-    `streams(test, 1, 10)`, or any other divisor, without loss.
+    Kim et al. do not cut the test set, one stream: `streams(test, 1, 10)`, or another divisor,
+    has all of Penn Treebank's 82,430 tokens.
 
     Args:
         ids: Token ids, of shape `(num_tokens,)`.
@@ -186,10 +195,9 @@ def streams(ids, batch_size, num_steps):
         x and y, int32 arrays of shape `(num_batches, batch_size, num_steps)`.
 
     Raises:
-        ValueError: if there are too few tokens for one batch.
+        ValueError: If there are too few tokens for one batch.
 
     Example:
-
     >>> x, y = streams(range(9), batch_size=2, num_steps=2)
     >>> x.tolist()  # the streams are 0 1 2 3 and 4 5 6 7
     [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]

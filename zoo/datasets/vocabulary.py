@@ -1,4 +1,4 @@
-"""The vocabulary of a character-aware word model: ids of words, and their spelling.
+"""Vocabulary of a character-aware word model: ids of words, and their spelling.
 
 The conventions are Kim et al.'s (`BatchLoaderUnk.lua`): `<unk>` becomes the one-character word `|`,
 every line ends in the word `+`, and `{`, `}` are taken out of the text because they mark where a
@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +21,19 @@ import numpy as np
 
 from zoo.io import replace
 
-UNKNOWN, END_OF_SENTENCE = "|", "+"  # Kim et al., main.lua: opt.tokens
-_, START, END = SPECIAL_CHARACTERS = " ", "{", "}"  # ibid.; pad, start, end: ids 0, 1, 2
+UNKNOWN = "|"  # Kim et al., main.lua: opt.tokens
+END_OF_SENTENCE = "+"  # ibid.
+START = "{"  # ibid.
+END = "}"  # ibid.
+SPECIAL_CHARACTERS = (" ", START, END)  # ibid.; pad, start, end: ids 0, 1, 2
 MAX_WORD_LENGTH = 65  # Kim et al., main.lua: -max_word_l
+FILE_KEYS = ("words", "characters", "word_length", "fingerprint")
 
 
-def tokenize(text):
-    """The words of `text`, with the word `+` after each line.
+def tokenize(text: str) -> list[str]:
+    """Split a text into words, with the word `+` after each line.
 
     Example:
-
     >>> tokenize("the <unk> {sat}")
     ['the', '|', 'sat', '+']
     """
@@ -37,28 +41,27 @@ def tokenize(text):
         text += "\n"
     text = text.replace("<unk>", UNKNOWN).replace(START, "").replace(END, "")
     words = text.replace("\n", f" {END_OF_SENTENCE} ").split()
-    # Departure: Kim's loader spells `|-word` by its own characters; here a word id has one spelling
+    # Deviation: Kim's loader spells `|-word` with its own characters; here an id has one spelling
     return [UNKNOWN if word[0] == UNKNOWN else word for word in words]
 
 
 @dataclass(frozen=True, repr=False)
 class Vocabulary:
-    """The words of a corpus, the characters they are spelled with, and the room for a word.
+    r"""Words of a corpus, their characters, and the number of slots for a word's characters.
 
-    Ids count from 0: `|` if the corpus has it, then the words as they first appear, as in
-    `BatchLoaderUnk.lua`, whose ids count from 1. So are the characters, after pad, start and end.
+    Ids count from 0: `|` if the corpus has it, then the words in order of appearance, as in
+    `BatchLoaderUnk.lua`, whose ids count from 1. Characters likewise, after pad, start and end.
 
     Args:
-        words: Distinct words, the end of sentence `+` among them; a word's id is its position.
-        characters: Distinct characters, of which the first are pad, start and end of word.
-        word_length: Slots for one word, in characters, start and end included.
+        words: Distinct words, including the end of sentence `+`; a word's id is its position.
+        characters: Distinct characters; the first three are pad, start and end of word.
+        word_length: Slots for a word: characters, start and end.
 
     Raises:
-        ValueError: if these do not make a vocabulary.
+        ValueError: If these do not make a vocabulary.
 
     Example:
-
-    >>> vocabulary = Vocabulary.from_texts("the cat sat\\nthe <unk> sat\\n")
+    >>> vocabulary = Vocabulary.from_texts("the cat sat\nthe <unk> sat\n")
     >>> vocabulary.words
     ('|', 'the', 'cat', 'sat', '+')
     >>> vocabulary.encode("the dog sat")  # `dog` is unknown, and the line ends
@@ -73,43 +76,36 @@ class Vocabulary:
     characters: tuple[str, ...]
     word_length: int
 
-    def __post_init__(self):
-        def expect(truth, expected, received):
-            if not truth:
-                raise ValueError(
-                    f"Not a vocabulary: {expected}. Received: {received}. "
-                    "Make one with `Vocabulary.from_texts(train, valid, test)`."
-                )
-
+    def __post_init__(self) -> None:
         for name in ("words", "characters"):
             value = getattr(self, name)
-            fine = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-            expect(fine, f"`{name}` must be a tuple of strings", f"{name}={value!r:.80}")
-            twice = [item for item, count in Counter(value).items() if count > 1]
-            expect(not twice, f"`{name}` must be distinct", f"{twice[:5]} more than once")
-        first = self.characters[:3]
-        expect(first == SPECIAL_CHARACTERS, f"`characters` start with {SPECIAL_CHARACTERS}", first)
-        expect(END_OF_SENTENCE in self.words, f"`words` must have {END_OF_SENTENCE!r}", "none")
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                _refuse(f"`{name}` must be a tuple of strings", f"{name}={value!r:.80}")
+            repeated = [item for item, count in Counter(value).items() if count > 1]
+            if repeated:
+                _refuse(f"`{name}` must be distinct", f"{repeated[:5]} more than once")
+        if self.characters[:3] != SPECIAL_CHARACTERS:
+            _refuse(f"`characters` start with {SPECIAL_CHARACTERS}", self.characters[:3])
+        if END_OF_SENTENCE not in self.words:
+            _refuse(f"`words` must have {END_OF_SENTENCE!r}", "none")
         spelling = set(self.characters) - set(SPECIAL_CHARACTERS)
-        odd = [word for word in self.words if not word or not spelling.issuperset(word)]
-        expect(not odd, "`characters` must spell every word", f"words={odd[:5]}")
-        fine = type(self.word_length) is int and self.word_length >= 3
-        expect(fine, "`word_length` must be an int of 3 or more", f"{self.word_length!r}")
+        invalid = [word for word in self.words if not word or not spelling.issuperset(word)]
+        if invalid:
+            _refuse("`characters` must spell every word", f"words={invalid[:5]}")
+        if type(self.word_length) is not int or self.word_length < 3:
+            _refuse("`word_length` must be an int of 3 or more", f"{self.word_length!r}")
 
     @classmethod
-    def from_texts(cls, *texts, max_word_length=MAX_WORD_LENGTH):
-        """The vocabulary of `texts`, in the order train, valid, test.
+    def from_texts(cls, *texts: str, max_word_length: int = MAX_WORD_LENGTH) -> "Vocabulary":
+        """Return the vocabulary of `texts`, in the order train, valid, test.
 
         Args:
-            texts: Contents of files, one sentence a line.
-            max_word_length: Most slots for one word, in characters, start and end included; what a
-                longer word has beyond them, its end among it, is cut.
-
-        Returns:
-            A `Vocabulary`.
+            *texts: Contents of files, one sentence a line.
+            max_word_length: Largest number of slots for a word: characters, start and end. The
+                rest of a longer word is cut, including its end.
 
         Raises:
-            ValueError: if `max_word_length` has no room for a character, or there is no text.
+            ValueError: If `max_word_length` has no slot for a character, or there is no text.
         """
         if max_word_length < 3:
             raise ValueError(
@@ -127,10 +123,10 @@ class Vocabulary:
         longest = max(map(len, words)) + 2
         return cls(tuple(words), characters, int(min(max_word_length, longest)))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.words)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         sizes = f"{len(self)} words, {len(self.characters)} characters, {self.word_length} slots"
         return f"<Vocabulary {self.fingerprint}: {sizes}>"
 
@@ -139,28 +135,28 @@ class Vocabulary:
         return {word: i for i, word in enumerate(self.words)}
 
     @property
-    def unknown(self):
+    def unknown(self) -> int | None:
         """Id of the word `|` that stands for unknown words, or None."""
         return self._ids.get(UNKNOWN)
 
     @property
-    def end_of_sentence(self):
+    def end_of_sentence(self) -> int:
         """Id of the word `+` that ends every line."""
         return self._ids[END_OF_SENTENCE]
 
     @cached_property
-    def num_cut(self):
-        """Distinct words that do not fit into `word_length` slots."""
+    def num_cut(self) -> int:
+        """Number of distinct words that do not fit into `word_length` slots."""
         return sum(len(word) + 2 > self.word_length for word in self.words)
 
     @cached_property
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any word, character, id, or the word length."""
         content = json.dumps([self.words, self.characters, self.word_length])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
-    def table(self):
-        """The spelling of every word, as ids of characters.
+    def table(self) -> np.ndarray:
+        """Return the spelling of every word, as ids of characters.
 
         Returns:
             int32 array of shape `(num_words, word_length)`: start, characters, end, then pads.
@@ -168,68 +164,78 @@ class Vocabulary:
         ids = {character: i for i, character in enumerate(self.characters)}
         table = np.zeros((len(self), self.word_length), "int32")  # 0 is the pad
         for row, word in zip(table, self.words, strict=True):
-            spelled = [ids[character] for character in START + word + END][: self.word_length]
-            row[: len(spelled)] = spelled
+            spelling = [ids[character] for character in START + word + END][: self.word_length]
+            row[: len(spelling)] = spelling
         return table
 
-    def encode(self, text):
-        """The word ids of `text`, with an end of sentence after each line.
+    def encode(self, text: str) -> np.ndarray:
+        """Return the word ids of `text`, with an end of sentence after each line.
 
         Returns:
             int32 array of shape `(num_tokens,)`.
 
         Raises:
-            ValueError: if a word is not in the vocabulary and there is no unknown word either.
+            ValueError: If a word is not in the vocabulary, which has no unknown word.
         """
         words = tokenize(text)
         if self.unknown is None:
-            strange = next((word for word in words if word not in self._ids), None)
-            if strange is not None:
+            missing = next((word for word in words if word not in self._ids), None)
+            if missing is not None:
                 raise ValueError(
-                    "`text` must keep to the words of the vocabulary, which has no `<unk>` to "
-                    f"stand for others. Received: the word {strange!r}. Replace it, or build the "
-                    "vocabulary from a text where rare words are `<unk>`."
+                    "`text` must have only words of the vocabulary, which has no `<unk>` for "
+                    f"others. Received: the word {missing!r}. Replace it, or build the vocabulary "
+                    "from a text where rare words are `<unk>`."
                 )
         ids = (self._ids.get(word, self.unknown) for word in words)
         return np.fromiter(ids, "int32", count=len(words))
 
-    def decode(self, ids):
-        """The text of word ids: a line for each end of sentence, `<unk>` for the unknown word.
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        r"""Return the text of word ids: an end of sentence ends a line, `|` becomes `<unk>`.
 
         Example:
-
-        >>> Vocabulary.from_texts("to be or\\nnot\\n").decode([0, 1, 3, 4])
-        'to be\\nnot'
+        >>> Vocabulary.from_texts("to be or\nnot\n").decode([0, 1, 3, 4])
+        'to be\nnot'
         """
-        shown = {UNKNOWN: "<unk>", END_OF_SENTENCE: "\n"}
+        text_of = {UNKNOWN: "<unk>", END_OF_SENTENCE: "\n"}
         words = (self.words[i] for i in np.asarray(ids, "int64"))
-        return re.sub(" ?\n ?", "\n", " ".join(shown.get(word, word) for word in words))
+        return re.sub(" ?\n ?", "\n", " ".join(text_of.get(word, word) for word in words))
 
-    def save(self, path):
-        """Write the vocabulary to the JSON file `path`, whole or not at all."""
+    def save(self, path: str | Path) -> None:
+        """Write the vocabulary to the JSON file `path`, completely or not at all."""
         content = asdict(self) | {"fingerprint": self.fingerprint}
         text = json.dumps(content, ensure_ascii=False)
         replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     @classmethod
-    def load(cls, path):
-        """The vocabulary that `save` wrote to `path`.
+    def load(cls, path: str | Path) -> "Vocabulary":
+        """Return the vocabulary that `save` wrote to `path`.
 
         Raises:
-            ValueError: if the file is not one that `save` wrote, or has been changed since.
+            ValueError: If `save` did not write the file, or it has been changed since.
         """
         try:
             content = json.loads(Path(path).read_bytes())
-            words, characters = tuple(content["words"]), tuple(content["characters"])
-            vocabulary = cls(words, characters, content["word_length"])
+            if not isinstance(content, dict) or not content.keys() >= {*FILE_KEYS}:
+                raise ValueError(f"a JSON object with {', '.join(FILE_KEYS)} is expected")
+            lists = [content[key] for key in ("words", "characters")]
+            if not all(isinstance(value, list) for value in lists):
+                raise ValueError("`words` and `characters` must be lists")
+            vocabulary = cls(tuple(lists[0]), tuple(lists[1]), content["word_length"])
             if vocabulary.fingerprint != content["fingerprint"]:
                 raise ValueError(
                     f"its fingerprint must be {vocabulary.fingerprint}. "
                     f"Received: {content['fingerprint']!r}"
                 )
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: JSON nested too deeply
             raise ValueError(
                 f"{path} must be a vocabulary as `Vocabulary.save` writes it. "
                 f"Received: {type(error).__name__}: {error}. Save it again, or delete the file."
             ) from error
         return vocabulary
+
+
+def _refuse(expected, received):
+    raise ValueError(
+        f"Not a vocabulary: {expected}. Received: {received}. "
+        "Make one with `Vocabulary.from_texts(train, valid, test)`."
+    )

@@ -55,7 +55,6 @@ def strategy(name="auto", devices=None, layout=None, shards=None):
         ValueError: if this backend has no such strategy, or the devices are not there.
 
     Example:
-
     >>> import numpy as np
     >>> devices = strategy("one")
     >>> with devices.scope():
@@ -78,7 +77,7 @@ class Strategy:
         is_chief: Whether this process is the one that writes files.
     """
 
-    def __init__(self, name, native=None):
+    def __init__(self, name, native=None) -> None:
         self.name, self.native = name, native
         self.num_replicas, self.is_chief = num_parts(native), is_chief(native)
 
