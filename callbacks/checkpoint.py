@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from zoo.io import DAMAGED, check_writable, fcntl, replace, save_weights
+from zoo.io import UNREADABLE, check_writable, fcntl, replace, save_weights
 
 FORMAT = 1
 FACTS = {"format": int, "identity": dict, "epoch": int, "callbacks": list, "history": dict}
@@ -144,9 +144,10 @@ class Resume(keras.callbacks.Callback):
     def _load(self):
         try:
             with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = {key: file[key] for key in sorted(file.files) if key != "facts"}
-                return _checked(json.loads(str(file["facts"]))), arrays
-        except DAMAGED as error:
+                arrays = {key: file[key] for key in sorted(file.files)}
+                facts = arrays.pop("facts", np.array("{}"))
+                return _checked(json.loads(str(facts))), arrays
+        except UNREADABLE as error:
             raise ValueError(
                 f"Expected a checkpoint that `zoo.Resume` wrote. Received: {self.path}, which "
                 f"cannot be read ({error}). Delete it to start anew."
@@ -164,9 +165,11 @@ class Resume(keras.callbacks.Callback):
 
 
 def _checked(facts):
-    wrong = [key for key, kind in FACTS.items() if not isinstance(facts[key], kind)]
+    if not isinstance(facts, dict):
+        raise ValueError(f"its facts must be a dictionary, not {type(facts).__name__}")
+    wrong = [key for key, kind in FACTS.items() if not isinstance(facts.get(key), kind)]
     if wrong:
-        raise ValueError(f"of another type than it should be: {', '.join(wrong)}")
+        raise ValueError(f"missing or of another type than they should be: {', '.join(wrong)}")
     return facts
 
 
