@@ -214,7 +214,7 @@ class Pair:
 
 def networks(depth, start, images):
     """The residual network and its plain equal, which pay the same penalty."""
-    from zoo.graph.mapping import to_plain, to_residual
+    from zoo.graph.fold import to_plain, to_residual
     from zoo.regularizers import penalize
 
     shape = images.x_train.shape[1:], images.classes

@@ -12,6 +12,8 @@ from typing import Any
 
 import keras
 
+from zoo.types import PathLike
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -23,7 +25,7 @@ UNREADABLE = (OSError, EOFError, ValueError, RecursionError, NotImplementedError
 UNREADABLE += (zipfile.BadZipFile, zlib.error)
 
 
-def replace(path: str | os.PathLike, write: Callable[[pathlib.Path], Any]) -> None:
+def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
     """Write a file atomically: call `write(temporary)`, then rename the temporary file to `path`."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +40,7 @@ def replace(path: str | os.PathLike, write: Callable[[pathlib.Path], Any]) -> No
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike) -> Iterator[None]:
+def locked(path: PathLike) -> Iterator[None]:
     """Hold an exclusive lock on the file `path`, creating it if there is none.
 
     For code that reads a file and then replaces it: a process that waited locks the new file.
@@ -58,7 +60,7 @@ def locked(path: str | os.PathLike) -> Iterator[None]:
             os.close(descriptor)
 
 
-def check_writable(folder: str | os.PathLike, megabytes: int) -> None:
+def check_writable(folder: PathLike, megabytes: int) -> None:
     """Create `folder` and check that it takes files, before hours of work depend on it.
 
     Args:
@@ -87,26 +89,17 @@ def check_writable(folder: str | os.PathLike, megabytes: int) -> None:
         )
 
 
-def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
-    """Save a model's weights atomically."""
-    _save_atomically(path, lambda temporary: model.save_weights(temporary, overwrite=True))
-
-
-def save_model(model: keras.Model, path: str | os.PathLike) -> None:
+def save_model(model: keras.Model, path: PathLike) -> None:
     """Save a model as a `.keras` file atomically."""
-    _save_atomically(path, lambda temporary: model.save(temporary, overwrite=True))
-
-
-def _save_atomically(path, save):
     path = pathlib.Path(path)
     folder = path.parent / f".writing-{path.name}"
     folder.mkdir(parents=True, exist_ok=True)
-    save(folder / path.name)  # Keras requires the name's ending
+    model.save(folder / path.name, overwrite=True)  # Keras requires the name's ending
     os.replace(folder / path.name, path)
     folder.rmdir()
 
 
-def load_model(path: str | os.PathLike, compile: bool = True) -> keras.Model:
+def load_model(path: PathLike, compile: bool = True) -> keras.Model:
     """Load the model in a `.keras` file, which may be anybody's: no code in it is run.
 
     Args:
