@@ -5,7 +5,7 @@ import re
 import keras
 import pytest
 
-from helpers.harness import ROOT, slow_unless_tensorflow, without_backend
+from helpers.harness import ROOT, without_backend
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
 TEXTS = [ROOT / "README.md", ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -18,7 +18,7 @@ def run_examples(path):
         exec(compile(code, f"{path.name}, example {number + 1}", "exec"), namespace)
 
 
-@slow_unless_tensorflow  # it exports
+@without_backend
 def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_examples(ROOT / "README.md")
