@@ -197,7 +197,7 @@ class Pair:
         replace(self.path, write)
 
     def load(self):
-        from zoo.io import DAMAGED
+        from zoo.io import UNREADABLE
 
         if not self.path.exists():
             return
@@ -207,7 +207,7 @@ class Pair:
                 self.gaps, self.times = file["gaps"].tolist(), file["times"].tolist()
             for variable, array in zip(self.variables(), arrays, strict=True):
                 variable.assign(array)
-        except DAMAGED as error:
+        except UNREADABLE as error:
             message = f"Cannot read {self.path} ({error}). Delete it to start anew."
             raise ValueError(message) from error
 
