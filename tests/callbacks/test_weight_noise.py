@@ -260,6 +260,6 @@ def test_bad_input_of_noise_probes(model):
         callbacks.dominant_flow(model, X)
     with pytest.raises(ValueError, match="denominator"):
         callbacks.dominant_flow(model, (X, Y), denominator="mean")
-    with pytest.raises(ValueError, match="is of convolutions"):
+    with pytest.raises(ValueError, match="defined for convolutions"):
         deep = zoo.highway_mlp(3, 4, input_shape=(5,))
         callbacks.run([callbacks.LayerCushion()], deep, reference.images(2, 5))
