@@ -1,4 +1,4 @@
-"""What runs beside `fit`: training rules of the papers, and probes that look inside a network."""
+"""Callbacks of `fit`: training rules of the papers, progress, and probes of a network's blocks."""
 
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy

@@ -197,7 +197,7 @@ class Pair:
         replace(self.path, write)
 
     def load(self):
-        from zoo.io import DAMAGED
+        from zoo.io import UNREADABLE
 
         if not self.path.exists():
             return
@@ -207,14 +207,14 @@ class Pair:
                 self.gaps, self.times = file["gaps"].tolist(), file["times"].tolist()
             for variable, array in zip(self.variables(), arrays, strict=True):
                 variable.assign(array)
-        except DAMAGED as error:
+        except UNREADABLE as error:
             message = f"Cannot read {self.path} ({error}). Delete it to start anew."
             raise ValueError(message) from error
 
 
 def networks(depth, start, images):
     """The residual network and its plain equal, which pay the same penalty."""
-    from zoo.graph.mapping import to_plain, to_residual
+    from zoo.graph.fold import to_plain, to_residual
     from zoo.regularizers import penalize
 
     shape = images.x_train.shape[1:], images.classes

@@ -127,7 +127,7 @@ def prepare(depths):
         for group in groups:
             identity = {**all_alike, **depth_search.members_of(group)}
             where = folder / group.name, identity, room
-            runs[group] = open_run(*where, anew=not FLAGS.resume, writes=devices.is_chief)
+            runs[group] = open_run(*where, from_scratch=not FLAGS.resume, writes=devices.is_chief)
     except (ValueError, sources.DownloadError) as error:
         sys.exit(f"mnist_depth_search.py: {error}")
     return Search(images, folder, configurations, FLAGS.epochs or BUDGETS[FLAGS.budget][1], runs)

@@ -169,7 +169,7 @@ def prepare(run_dir, corpus, size, variant):
     }
     megabytes = 1000 if size == "large" else 300
     chief = hardware.devices().is_chief
-    resume = open_run(run_dir, identity, megabytes, anew=not FLAGS.resume, writes=chief)
+    resume = open_run(run_dir, identity, megabytes, from_scratch=not FLAGS.resume, writes=chief)
     if chief:
         corpus.vocabulary.save(run_dir / "vocabulary.json")
     return resume
@@ -188,6 +188,8 @@ def compile_model(model, jit="auto"):
 
 def train(model, corpus, epochs, run_dir, resume):
     """Kim et al.'s training in one call of `fit`; returns its seconds, over all processes."""
+    import keras
+
     import zoo
     from zoo.applications import char_lm_inference
     from zoo.datasets import text
@@ -197,7 +199,14 @@ def train(model, corpus, epochs, run_dir, resume):
     scorer = char_lm_inference.Scorer(model)
     halve = zoo.callbacks.HalveOnStall()
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
-    best = zoo.checkpoint.Best(run_dir / "best.weights.h5", "val_perplexity")
+    best = keras.callbacks.ModelCheckpoint(
+        run_dir / "best.weights.h5",
+        monitor="val_perplexity",
+        mode="min",
+        save_best_only=True,
+        save_weights_only=True,
+    )
+    best.state = ("best",)  # what `Resume` restores
     resume.track[:] = [halve, progress, best]
     callbacks = [
         zoo.callbacks.StopOnNaN(),

@@ -236,7 +236,7 @@ def study(network):
 def build(network, depth, shape, classes):
     """The network, with its penalty."""
     import zoo
-    from zoo.graph.mapping import to_plain
+    from zoo.graph.fold import to_plain
     from zoo.regularizers import penalize
 
     arguments = {"input_shape": shape, "classes": classes}

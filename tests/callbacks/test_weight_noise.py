@@ -9,7 +9,7 @@ import zoo
 from helpers import reference
 from zoo import callbacks
 from zoo.backend import jacobian_product
-from zoo.graph.mapping import to_plain
+from zoo.graph.fold import to_plain
 
 X = reference.images(3, 4, 4, 3)
 Y = np.array([0, 1, 1])
