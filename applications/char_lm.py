@@ -9,7 +9,7 @@ from zoo.datasets.vocabulary import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
-from zoo.layers.highway_dense import HighwayDense
+from zoo.layers.highway import HighwayDense
 
 SIZES = {  # Kim et al. (2016), Table 2
     "small": {

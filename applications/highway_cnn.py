@@ -10,7 +10,7 @@ from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
 from zoo.initializers import Gaussian, KaimingNormal
 from zoo.layers.gating import gate_bias
-from zoo.layers.highway_conv2d import HighwayConv2D
+from zoo.layers.highway import HighwayConv2D
 from zoo.types import PathLike, Shape, Tensor
 
 

@@ -7,7 +7,7 @@ import keras
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
 from zoo.initializers import GlorotUniform, KaimingNormal
-from zoo.layers.highway_dense import HighwayDense
+from zoo.layers.highway import HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.types import PathLike, Shape
 

@@ -1,60 +1,107 @@
-"""Probes from a shell: which blocks of a saved network refine, replace, or do nothing.
+"""Measure which blocks of a saved network refine features, replace them, or do nothing.
 
-    python -m zoo.probe model.keras --data mnist --data_dir mnist.npz --preprocessing highway_mnist
-    python -m zoo.probe model.keras --data digits --probes cosine_loss,l2_ratio --lesions
+Example: python -m zoo.probe model.keras --data digits --probes cosine_loss,l2_ratio --lesions
 
-Writes probes.csv and probes.html (figures, numbers and what they mean, in one page) into --out,
-and prints the table. KERAS_BACKEND chooses tensorflow, jax or torch.
+Writes probes.csv and probes.html (figures, numbers and what they mean) into --out, and prints the
+table. KERAS_BACKEND chooses tensorflow, jax or torch.
 """
 
+import argparse
 import pathlib
 import sys
+from collections.abc import Iterator, Sequence
 
-from absl import app, flags
+import keras
+import numpy as np
 
-NAMES = {  # probes that need no argument, by the name of their values
-    "cosine_loss": "CosineLoss",
-    "l2_ratio": "L2Ratio",
-    "estimation_error": "EstimationError",
-    "intermediate_accuracy": "IntermediateAccuracy",
-    "borderline_examples": "BorderlineExamples",
-    "taylor_term": "TaylorTerm",
-    "activation_norm": "ActivationNorm",
-    "gradient_norm": "GradientNorm",
-    "weight_statistics": "WeightStatistics",
-    "gate_activity": "GateActivity",
-    "gate_bias": "GateBias",
-    "block_outputs": "BlockOutputs",
-}
-USUAL = list(NAMES)[:9]  # those that any residual network has
+from zoo import callbacks
+from zoo.callbacks.probes.table import Table
+from zoo.datasets import images, preprocessing
+from zoo.io import load_model
 
-FLAGS = flags.FLAGS
-
-
-def define_flags():
-    """The flags, at the first call; other programs may import this module."""
-    flags.DEFINE_string("data", None, "mnist, cifar10, cifar100, digits; any with --data_dir.")
-    flags.DEFINE_string("data_dir", None, "An .npz file or a folder: see zoo.datasets.images.")
-    flags.DEFINE_enum("split", "test", ["test", "train"], "Which images.")
-    flags.DEFINE_string("preprocessing", None, "Of zoo.datasets.preprocessing; default: / 255.")
-    flags.DEFINE_list("probes", USUAL, f"Which, of {', '.join(NAMES)}.")
-    flags.DEFINE_list("blocks", None, "Names of the blocks to take, default all.")
-    flags.DEFINE_bool("lesions", False, "Also leave out each block, one at a time.")
-    flags.DEFINE_integer("examples", 5000, "At most so many.", lower_bound=1)
-    flags.DEFINE_integer("batch_size", 128, "", lower_bound=1)
-    flags.DEFINE_string("loss", None, "A Keras loss; default: the model's.")
-    flags.DEFINE_string("out", "probes", "Folder of what is written.")
+COMMON = (  # probes of any residual network
+    callbacks.CosineLoss,
+    callbacks.L2Ratio,
+    callbacks.EstimationError,
+    callbacks.IntermediateAccuracy,
+    callbacks.BorderlineExamples,
+    callbacks.TaylorTerm,
+    callbacks.ActivationNorm,
+    callbacks.GradientNorm,
+    callbacks.WeightStatistics,
+)
+GATES = (callbacks.GateActivity, callbacks.GateBias, callbacks.BlockOutputs)
+PROBES = {probe().name: probe for probe in (*COMMON, *GATES)}
 
 
-def main(argv):
-    """Runs the probes; `argv` is the program's name and the model's path."""
-    if len(argv) != 2:
-        raise app.UsageError(f"Expected one model. Received: {argv[1:]}. See --help.")
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    command = argparse.ArgumentParser(
+        "python -m zoo.probe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    default = "default: %(default)s"
+    command.add_argument("model", help="Path of the model, a .keras file.")
+    command.add_argument("--data", help="Name of the images: mnist, cifar10, cifar100 or digits.")
+    command.add_argument(
+        "--data_dir", help="An .npz file or a folder of images; see zoo.datasets.images."
+    )
+    command.add_argument(
+        "--split",
+        default="test",
+        choices=["test", "train"],
+        help=f"Part of the images to measure; {default}.",
+    )
+    command.add_argument(
+        "--preprocessing",
+        help="Name of a recipe of zoo.datasets.preprocessing; default: division by 255.",
+    )
+    command.add_argument(
+        "--probes",
+        type=_names,
+        default=[probe().name for probe in COMMON],
+        help=f"Probes to run, separated by commas, of {', '.join(PROBES)}; default: the first 9.",
+    )
+    command.add_argument(
+        "--blocks",
+        type=_names,
+        help="Names of the blocks to measure, separated by commas; default: all.",
+    )
+    command.add_argument(
+        "--lesions", action="store_true", help="Also measure the network without each block."
+    )
+    command.add_argument(
+        "--examples", type=_positive, default=5000, help=f"Largest number of images; {default}."
+    )
+    command.add_argument(
+        "--batch_size", type=_positive, default=128, help=f"Images in a batch; {default}."
+    )
+    command.add_argument("--loss", help="Name of a Keras loss; default: the model's loss.")
+    command.add_argument("--out", default="probes", help=f"Folder of the results; {default}.")
+    return command
+
+
+def _names(text):
+    return text.split(",")
+
+
+def _positive(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError(f"Expected a positive number. Received: {text}")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the probes that a command line asks for; `None` is that of the process."""
+    options = parser().parse_args(argv)
+    out = pathlib.Path(options.out)
     try:
-        model, x, y = read(argv[1])
-        out = pathlib.Path(FLAGS.out)
+        model, x, y = read(options)
         out.mkdir(parents=True, exist_ok=True)
-        for table in measure(model, x, y):  # what was measured is kept if a lesion fails
+        for table in measure(options, model, x, y):  # the probes' values stay if a lesion fails
             table.to_csv(out / "probes.csv")
             table.to_html(out / "probes.html", f"{model.name} on {len(x)} images")
     except (ValueError, OSError, RuntimeError) as error:
@@ -63,42 +110,41 @@ def main(argv):
     print(f"{len(table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")
 
 
-def read(path):
-    """The model, and the images and labels that the flags ask for."""
-    import zoo  # noqa: F401  # registers the layers
-    from zoo.datasets import images, preprocessing
-    from zoo.io import load_model
+def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarray]:
+    """Return the model, the preprocessed images and the labels.
 
-    if not pathlib.Path(path).exists():
-        raise ValueError(f"Expected a .keras file. Received: {path}, which is not there.")
-    if FLAGS.data is None and FLAGS.data_dir is None:
-        raise ValueError("Say which data: --data mnist, or --data_dir with a file or a folder.")
-    loaded = images.load(FLAGS.data or "data", FLAGS.data_dir)
-    model = load_model(path)
-    x, y = getattr(loaded, f"x_{FLAGS.split}"), getattr(loaded, f"y_{FLAGS.split}")
-    x, y = x[: FLAGS.examples], y[: FLAGS.examples]
-    if FLAGS.preprocessing is None:
-        return model, x.astype("float32") / 255, y
-    return model, preprocessing.fit(FLAGS.preprocessing, loaded.x_train)(x), y
-
-
-def measure(model, x, y):
-    """Yields the table of the probes, and then, if they are asked for, with the lesions."""
-    from zoo import callbacks
-
-    unknown = [name for name in FLAGS.probes if name not in NAMES]
+    Raises:
+        ValueError: if there is no such model, or no data were named.
+    """
+    if not pathlib.Path(options.model).exists():
+        raise ValueError(f"Expected a .keras file. Received: {options.model}, which is not there.")
+    if options.data is None and options.data_dir is None:
+        raise ValueError("Name the data: --data mnist, or --data_dir with a file or a folder.")
+    unknown = [name for name in options.probes if name not in PROBES]
     if unknown:
-        raise ValueError(f"`--probes` must be of {', '.join(NAMES)}. Received: {unknown}")
-    probes = [getattr(callbacks, NAMES[name])() for name in FLAGS.probes]
-    more = {"loss": FLAGS.loss, "batch_size": FLAGS.batch_size}
+        raise ValueError(f"`--probes` must be of {', '.join(PROBES)}. Received: {unknown}")
+    data = images.load(options.data or "data", options.data_dir)
+    model = load_model(options.model)
+    x = getattr(data, f"x_{options.split}")[: options.examples]
+    y = getattr(data, f"y_{options.split}")[: options.examples]
+    if options.preprocessing is None:
+        return model, x.astype("float32") / 255, y
+    return model, preprocessing.fit(options.preprocessing, data.x_train)(x), y
+
+
+def measure(
+    options: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np.ndarray
+) -> Iterator[Table]:
+    """Yield the table of the probes, then with --lesions one that contains the lesions, too."""
+    probes = [PROBES[name]() for name in options.probes]
+    shared = {"loss": options.loss, "batch_size": options.batch_size, "blocks": options.blocks}
     progress = callbacks.PassProgress("probes", len(x))
-    table = callbacks.run(probes, model, (x, y), blocks=FLAGS.blocks, progress=progress, **more)
+    table = callbacks.run(probes, model, (x, y), progress=progress, **shared)
     yield table
-    if FLAGS.lesions:
-        more["progress"] = callbacks.PassProgress("lesions", len(x))
-        yield table + callbacks.lesions(model, (x, y), blocks=FLAGS.blocks, **more)
+    if options.lesions:
+        progress = callbacks.PassProgress("lesions", len(x))
+        yield table + callbacks.lesions(model, (x, y), progress=progress, **shared)
 
 
 if __name__ == "__main__":
-    define_flags()
-    app.run(main)
+    main()

@@ -1,4 +1,4 @@
-"""Callbacks for training: the rules of Kim et al. that are applied between steps, and progress."""
+"""Callbacks for training: the rules of Kim et al. (2016), epochs of batches, and progress."""
 
 import math
 import sys
@@ -11,68 +11,85 @@ from zoo.layers.carry_lstm import CarryLSTM
 
 
 class CarryState(keras.callbacks.Callback):
-    """Zero state before a validation, and training's own state again after it.
+    """Validate from a zero state, and restore the training state afterwards.
 
     Without it, `fit(validation_data=...)` would read the validation text as the continuation
-    of the training text, and training would go on from the validation text. In training the
+    of the training text, and training would resume from the validation text. In training the
     state is carried over batches and epochs.
 
     Reference: `main.lua` of Kim et al.'s code: `init_state_global` is never reset.
     """
 
-    def on_test_begin(self, logs=None):
-        self.kept = [(v, keras.ops.copy(v)) for v in self._states()]
-        for variable, _ in self.kept:
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Save the state and set it to zero."""
+        layers = [la for la in self.model._flatten_layers() if isinstance(la, CarryLSTM)]
+        states = [variable for layer in layers for variable in (layer.h, layer.c)]
+        self.saved = [(variable, keras.ops.copy(variable)) for variable in states]
+        for variable in states:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
 
-    def on_test_end(self, logs=None):
-        for variable, value in self.kept:
+    def on_test_end(self, logs: dict | None = None) -> None:
+        """Restore the state."""
+        for variable, value in self.saved:
             variable.assign(value)
-
-    def _states(self):
-        layers = [la for la in self.model._flatten_layers() if isinstance(la, CarryLSTM)]
-        return [variable for layer in layers for variable in (layer.h, layer.c)]
 
 
 class Perplexity(keras.callbacks.Callback):
-    """Adds `perplexity` and `val_perplexity` to the logs.
+    """Add `perplexity` and `val_perplexity` to the logs.
 
     Args:
         num_steps: Steps that `loss` is summed over: perplexity = exp(loss / num_steps).
         score: A function without arguments that returns the validation perplexity.
     """
 
-    def __init__(self, num_steps, score=None):
+    def __init__(self, num_steps: int, score: Callable[[], float] | None = None) -> None:
         super().__init__()
-        self.num_steps, self.score = num_steps, score
+        self.num_steps = num_steps
+        self.score = score
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.model  # noqa: B018 (on JAX it puts the weights back into their variables)
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Add the perplexities."""
+        self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
         logs["perplexity"] = math.exp(min(logs["loss"] / self.num_steps, 700.0))
         if self.score:
             logs["val_perplexity"] = self.score()
 
 
 class HalveOnStall(keras.callbacks.Callback):
-    """Halves the learning rate after an epoch that hardly improved the validation perplexity.
+    """Halve the learning rate after an epoch that hardly improved the validation perplexity.
 
     Args:
         monitor: Key of the logs; lower is better.
-        least: Improvement over the epoch before, below which the rate is halved.
-        patience: Values that must be on record before the first halving.
-        factor: What the rate is multiplied by.
+        least: Improvement over the previous epoch below which the rate is halved.
+        patience: Number of epochs before the rate can be halved.
+        factor: Factor of the learning rate.
 
     Reference: `main.lua` of Kim et al.'s code: `decay_when` 1, `learning_rate_decay` 0.5, and
     `#val_losses > 2`.
     """
 
-    def __init__(self, monitor="val_perplexity", least=1.0, patience=3, factor=0.5):
+    def __init__(
+        self,
+        monitor: str = "val_perplexity",
+        least: float = 1.0,
+        patience: int = 3,
+        factor: float = 0.5,
+    ) -> None:
         super().__init__()
-        self.monitor, self.least, self.patience, self.factor = monitor, least, patience, factor
+        self.monitor = monitor
+        self.least = least
+        self.patience = patience
+        self.factor = factor
         self.values = []
         self.state = ("values",)  # what `Resume` restores
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Log the learning rate, and halve it if the epoch improved too little.
+
+        Raises:
+            ValueError: if the logs lack the monitored value.
+        """
+        logs = logs or {}
         if self.monitor not in logs:
             raise ValueError(
                 f"`HalveOnStall` needs {self.monitor!r} in the logs. Received: {sorted(logs)}. "
@@ -87,29 +104,31 @@ class HalveOnStall(keras.callbacks.Callback):
 
 
 class StopOnNaN(keras.callbacks.Callback):
-    """Ends training at the first loss that is not finite, before a checkpoint is written.
+    """Stop training at the first loss that is not finite, before a checkpoint is written.
 
     Put it before `zoo.Resume`: the last good checkpoint stays.
 
     Args:
-        every: Batches between looks; the running mean keeps a NaN, so none is missed.
+        every: Batches between two checks; the running mean keeps a NaN, so none is missed.
 
     Raises:
         FloatingPointError: in `fit`.
     """
 
-    def __init__(self, every=50):
+    def __init__(self, every: int = 50) -> None:
         super().__init__()
         self.every = every
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Check the loss every so many batches."""
         if batch % self.every == 0:
-            self._look(f"batch {batch + 1}", logs)
+            self._check(f"batch {batch + 1}", logs)
 
-    def on_epoch_end(self, epoch, logs=None):
-        self._look(f"the end of epoch {epoch + 1}", logs)
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Check the loss."""
+        self._check(f"the end of epoch {epoch + 1}", logs)
 
-    def _look(self, when, logs):
+    def _check(self, when, logs):
         loss = float((logs or {}).get("loss", 0.0))
         if not math.isfinite(loss):
             raise FloatingPointError(

@@ -21,7 +21,7 @@ from keras.src.saving.serialization_lib import SafeModeScope  # restores what th
 
 import zoo
 from helpers.harness import ROOT, output_of, start_module, start_recipe, without_backend
-from zoo.callbacks.checkpoint import FACTS, Resume
+from zoo.callbacks.checkpoint import METADATA, Resume
 from zoo.datasets import download, images, ptb
 from zoo.datasets.vocabulary import Vocabulary
 from zoo.io import load_model
@@ -179,7 +179,7 @@ def test_what_is_no_picture_is_not_opened(content, told, tmp_path):
         images.load("data", tmp_path)
 
 
-FACTS_OF_OTHERS = ["[]", "{}", "7", "{", "[" * 100_000, json.dumps(dict.fromkeys(FACTS, 7))]
+FACTS_OF_OTHERS = ["[]", "{}", "7", "{", "[" * 100_000, json.dumps(dict.fromkeys(METADATA, 7))]
 
 
 @pytest.mark.parametrize("facts", FACTS_OF_OTHERS, ids=lambda text: text[:12])
@@ -219,7 +219,7 @@ def test_what_a_run_remembers_of_other_keys_is_refused(content, tmp_path, monkey
 
     (tmp_path / "trained.json").write_text(content)
     with pytest.raises(ValueError, match="Expect"):
-        run_dirs.told(tmp_path)
+        run_dirs.load_metadata(tmp_path)
 
 
 @pytest.fixture
@@ -297,4 +297,4 @@ def test_no_module_that_runs_what_it_reads_is_imported():
 
 def test_there_is_one_door_for_keras_files():
     of_keras = [w for w, name, owner, _ in calls() if name == "load_model" and "keras" in owner]
-    assert [where.partition(":")[0] for where in of_keras] == ["zoo/files.py"]
+    assert [where.partition(":")[0] for where in of_keras] == ["zoo/io.py"]

@@ -36,7 +36,7 @@ IN_FUNCTIONS = {
     "recipes/benchmarks/imagenet.py",  # and the pipeline it is compared with
 }
 LOOK_UP = {"zoo/__init__.py", "zoo/probe.py"}  # the facade, and a command's short name
-IMPORT_SECONDS = 0.2
+IMPORT_SHARE = 0.1  # of the time that importing Keras takes; measured, 0.02 to 0.04
 
 
 def sources(*folders):
@@ -167,21 +167,21 @@ def test_the_wheel_holds_the_folders_and_nothing_else(tmp_path):
 IMPORT_ZOO = """
 import json, sys, time
 import keras
-before, start = set(sys.modules), time.perf_counter()
+before, keras_seconds = set(sys.modules), time.process_time()
 import zoo
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "added": sorted(set(sys.modules) - before)}))
+share = time.process_time() / keras_seconds - 1
+print(json.dumps({"share": share, "added": sorted(set(sys.modules) - before)}))
 """
 
 
 def test_import_zoo_costs_little_more_than_keras():
     runs = []
-    for _ in range(3):  # the fastest of three counts: the machine may be busy
+    for _ in range(3):  # the fastest of three counts: the first one may compile zoo
         runs.append(json.loads(fresh_python(IMPORT_ZOO).stdout.splitlines()[-1]))
-        if runs[-1]["seconds"] <= IMPORT_SECONDS:
+        if runs[-1]["share"] <= IMPORT_SHARE:
             break
     assert not HEAVY & set(runs[-1]["added"])
-    assert min(run["seconds"] for run in runs) <= IMPORT_SECONDS
+    assert min(run["share"] for run in runs) <= IMPORT_SHARE
 
 
 def test_import_zoo_needs_no_more_than_keras_and_its_backend(backend):

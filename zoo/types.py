@@ -1,8 +1,11 @@
 """Types of the public signatures."""
 
 import os
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Tensor: TypeAlias = Any  # a tensor of the active Keras backend, symbolic or not, or an array
 Shape: TypeAlias = tuple[int | None, ...]
 PathLike: TypeAlias = str | os.PathLike[str]
+Activation: TypeAlias = str | Callable[[Tensor], Tensor]
+Initializer: TypeAlias = Any  # a name, a `keras.initializers.Initializer` or its configuration

@@ -1,13 +1,16 @@
 """Resuming: what comes back, what is refused, and that no file is ever half written."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import fresh_python
+from helpers.harness import without_backend
 from zoo import io
-from zoo.callbacks.checkpoint import Best, Resume
+from zoo.callbacks.checkpoint import Resume
 
 
 def dropout_model(seed=0):
@@ -85,12 +88,28 @@ def test_what_a_callback_names_as_its_state_is_restored_and_its_settings_are_not
     assert second.epochs == 3 and second.elapsed > first.elapsed > 0
 
 
-def test_a_run_directory_is_one_process_s(tmp_path):
-    zoo.checkpoint.open_run(tmp_path, {}, 1)
-    zoo.checkpoint.open_run(tmp_path, {}, 1)  # its own
-    code = f"from zoo.callbacks.checkpoint import open_run\nopen_run({str(tmp_path)!r}, {{}}, 1)"
-    with pytest.raises(AssertionError, match="no other process writes to"):
-        fresh_python(code)
+HOLD = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@without_backend
+def test_a_run_directory_belongs_to_one_process(tmp_path):
+    zoo.checkpoint.open_run(tmp_path / "own", {}, 1)
+    zoo.checkpoint.open_run(tmp_path / "own", {}, 1)
+    (tmp_path / "other").mkdir()
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "other")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(ValueError, match="no other process writes to"):
+            zoo.checkpoint.open_run(tmp_path / "other", {}, 1)
+        process.stdin.close()
+    zoo.checkpoint.open_run(tmp_path / "other", {}, 1)
 
 
 def test_a_rate_changed_on_the_way_is_kept(tmp_path):
@@ -145,18 +164,30 @@ def test_a_failing_write_leaves_the_earlier_file(tmp_path):
     assert path.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_weights_of_the_best_epoch_are_kept(tmp_path):
-    class Score(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            logs["score"] = [3.0, 1.0, 2.0][epoch]
-            self.weights = [*getattr(self, "weights", []), self.model.get_weights()]
+class Score(keras.callbacks.Callback):
+    """Add a score to the logs that is best after the second epoch."""
 
-    score, model = Score(), dropout_model()
-    best = Best(tmp_path / "best.weights.h5", "score")
-    fit(model, 3, score, best)
-    model.load_weights(tmp_path / "best.weights.h5")
-    np.testing.assert_equal(model.get_weights()[0], score.weights[1][0])
-    assert (best.epoch, best.value) == (1, 1.0)
+    def on_epoch_end(self, epoch, logs=None):
+        logs["score"] = [3.0, 1.0, 2.0][epoch]
+        if epoch == 1:
+            self.best = self.model.get_weights()
+
+
+def best_weights(path):
+    options = {"mode": "min", "save_best_only": True, "save_weights_only": True}
+    callback = keras.callbacks.ModelCheckpoint(path, "score", **options)
+    callback.state = ("best",)
+    return callback
+
+
+def test_a_resumed_training_keeps_the_weights_of_the_best_epoch_before(tmp_path):
+    score, path = Score(), tmp_path / "best.weights.h5"
+    for epochs in (2, 3):
+        best, model = best_weights(path), dropout_model()
+        fit(model, epochs, score, best, Resume(tmp_path / "state.npz", [best]))
+    assert best.best == 1.0
+    model.load_weights(path)
+    np.testing.assert_equal(model.get_weights(), score.best)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):

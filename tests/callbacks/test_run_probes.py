@@ -192,6 +192,6 @@ def test_the_shell_says_what_it_expects(tmp_path):
     assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")
-    assert "Say which data" in output_of(start_module("zoo.probe", path), 1)
+    assert "Name the data" in output_of(start_module("zoo.probe", path), 1)
     output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 1)
     assert "`--probes` must be of" in output and "Traceback" not in output

@@ -1,11 +1,11 @@
-"""Gradients by each backend's own machinery: what the tests compare with."""
+"""Gradients by each backend's own automatic differentiation, and comparison of arrays."""
 
 import keras
 import numpy as np
 
 
 def gradients(fn, tensors=(), variables=()):
-    """The gradient of the scalar `fn(*tensors)`, as NumPy arrays; zeros where nothing flows.
+    """Return the gradient of the scalar `fn(*tensors)` as arrays; zeros where there is none.
 
     Args:
         fn: A function from tensors to a scalar tensor; it may use Keras layers.
@@ -19,10 +19,10 @@ def gradients(fn, tensors=(), variables=()):
 
 
 def gradient_of(fn, variables=(), states=()):
-    """`gradients` as a function of the tensors; on JAX it is compiled once.
+    """Return `gradients` as a function of the tensors; on JAX it is compiled once.
 
     Args:
-        fn: As for `gradients`. After the tensors it is given `constants` of the later call.
+        fn: As for `gradients`. It receives `constants` of the later call after the tensors.
         variables: As for `gradients`.
         states: Further variables that `fn` reads and that change between calls.
 
@@ -49,8 +49,8 @@ def _tensorflow(fn, variables, states):
             tape.watch(tensors)
             y = fn(*tensors, *constants)
         at = [*tensors, *(v.value for v in variables)]
-        found = tape.gradient(y, at, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.convert_to_tensor(g) for g in found]  # a looked-up table has a sparse one
+        grads = tape.gradient(y, at, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [tf.convert_to_tensor(g) for g in grads]  # an embedding's is sparse
 
     return gradient
 
@@ -79,19 +79,19 @@ def _torch(fn, variables, states):
     def gradient(tensors, constants):
         tensors = [t.detach().clone().requires_grad_() for t in tensors]
         at = [*tensors, *(v.value for v in variables)]
-        found = torch.autograd.grad(fn(*tensors, *constants), at, allow_unused=True)
-        return [torch.zeros_like(v) if g is None else g for g, v in zip(found, at, strict=True)]
+        grads = torch.autograd.grad(fn(*tensors, *constants), at, allow_unused=True)
+        return [torch.zeros_like(v) if g is None else g for g, v in zip(grads, at, strict=True)]
 
     return gradient
 
 
 def numpy_of(values):
-    """Copies of tensors or variables, which later assignments leave alone."""
+    """Return copies of tensors or variables as arrays, which later assignments do not change."""
     return [keras.ops.convert_to_numpy(v).copy() for v in values]
 
 
 def assert_close(actual, expected, atol, rtol=0.0):
-    """Arrays, or equally long lists of them, agree; what each tolerance is for, the caller says."""
+    """Assert that arrays, or equally long lists of them, agree; the caller explains tolerances."""
     if isinstance(actual, (list, tuple)):
         assert len(actual) == len(expected)
         for a, e in zip(actual, expected, strict=True):

@@ -1,9 +1,9 @@
-"""NumPy spellings, float64, of what the layers compute: what the tests compare with."""
+"""Reference implementations of the layers in NumPy, float64."""
 
 import numpy as np
 from keras import ops
 
-# Guideline 9, the second spelling of Table 1a: y = H·T + x·C.
+# Greff et al. (2017), Table 1a as y = H·T + x·C: the factors of H and x; t is 1 - T.
 TC = {
     "plain": "10",
     "residual": "11",
@@ -12,6 +12,13 @@ TC = {
     "coupled": "Tt",
     "full": "TC",
 }
+
+
+def skip_sum(variant, h, x, t=None, c=None):
+    """Return the output of a form of Table 1a, from the factors in `TC`."""
+    factors = {"0": 0.0, "1": 1.0, "T": t, "t": None if t is None else 1 - t, "C": c}
+    of_h, of_x = (factors[letter] for letter in TC[variant])
+    return h * of_h + x * of_x
 
 
 def as_float64(*values):
@@ -27,13 +34,13 @@ def relu(z):
 
 
 def conv(x, kernel, bias=0.0, strides=1, first=None):
-    """A convolution, one output pixel at a time.
+    """Return a convolution, computed one output pixel at a time.
 
     Args:
         x: Images `(batch, height, width, channels)`.
         kernel: `(side, side, channels, filters)`.
         bias: `(filters,)`.
-        strides: In pixels.
+        strides: Stride, in pixels.
         first: Row and column of the input at which the first kernel's top left corner lies;
             `None` is Keras's "same".
     """
@@ -52,20 +59,21 @@ def conv(x, kernel, bias=0.0, strides=1, first=None):
 
 
 def normalized(x, gamma, beta, mean=None, variance=None, epsilon=1e-3):
-    """Batch normalisation; with the batch's own statistics where none are given."""
+    """Return batch-normalized x; with the batch's own statistics where none are given."""
     mean = x.mean((0, 1, 2)) if mean is None else mean
     variance = x.var((0, 1, 2)) if variance is None else variance
     return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta
 
 
 def images(*shape, seed=1):
+    """Return Gaussian noise of any shape, float32."""
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def random_weights(layer, seed=2, scale=1.0):
-    """`layer` with weights drawn anew; variances are positive."""
+    """Return `layer` with new random weights; variances are positive."""
     rng = np.random.default_rng(seed)
     for weight in layer.weights:
-        draw = rng.normal(scale=scale, size=weight.shape)
-        weight.assign(np.abs(draw) + 0.5 if "variance" in weight.path else draw)
+        sample = rng.normal(scale=scale, size=weight.shape)
+        weight.assign(np.abs(sample) + 0.5 if "variance" in weight.path else sample)
     return layer

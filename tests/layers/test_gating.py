@@ -31,11 +31,11 @@ def test_each_form_is_the_papers_formula(variant):
 def test_a_form_uses_exactly_the_gates_it_names(variant):
     letters = gating.form(variant).gates
     assert letters == GATES[variant]
-    given = {"t": T, "c": C}
-    only = {name: given[name] if name in letters else None for name in given}
+    gates = {"t": T, "c": C}
+    only = {name: gates[name] if name in letters else None for name in gates}
     assert gating.form(variant).combine(H, X, **only) == BY_HAND[variant]
     for name in letters:  # and each gate it names matters
-        changed = {**given, name: given[name] / 2}
+        changed = {**gates, name: gates[name] / 2}
         assert gating.form(variant).combine(H, X, **changed) != BY_HAND[variant]
 
 
@@ -48,37 +48,45 @@ def test_an_unknown_form_is_an_error_that_lists_the_six():
         gating.form("highway")
 
 
-def draw(*names, shape=(3, 5)):
+def samples(*names, shape=(3, 5)):
     rng = np.random.default_rng(0)
     return [rng.normal(size=shape).astype("float32") for _ in names]
 
 
 def test_coupled_derivatives_are_those_of_the_appendix():
     # TVDN (Srivastava et al. 2015), appendix A: dH = T dy, dT = (H - x) dy, dx = (1 - T) dy.
-    h, x, t, dy = draw("h", "x", "t", "dy")
+    h, x, t, dy = samples("h", "x", "t", "dy")
     coupled = gating.form("coupled").combine
 
     def projected(h, x, t):
         return ops.sum(ops.multiply(coupled(h, x, t, None), dy))
 
     dh, dx, dt = gradients(projected, (h, x, t))
-    for found, expected in ((dh, t * dy), (dt, (h - x) * dy), (dx, (1 - t) * dy)):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)  # float32, values of 10
+    for actual, expected in ((dh, t * dy), (dt, (h - x) * dy), (dx, (1 - t) * dy)):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)  # float32, values of 10
 
 
 def test_a_residual_layer_with_f_equal_to_t_times_h_minus_x_is_the_coupled_one():
     # Greff et al. (2017), section 3.1.
-    h, x, t = draw("h", "x", "t")
+    h, x, t = samples("h", "x", "t")
     residual, coupled = gating.form("residual").combine, gating.form("coupled").combine
     both = residual(t * (h - x), x, None, None), coupled(h, x, t, None)
     np.testing.assert_allclose(*both, rtol=0, atol=1e-6)  # one float32 rounding of values of 10
 
 
 def test_the_carry_gate_one_minus_t_makes_full_coupled_and_gates_of_one_make_it_residual():
-    h, x, t = draw("h", "x", "t")
+    h, x, t = samples("h", "x", "t")
     full = gating.form("full").combine
     np.testing.assert_array_equal(full(h, x, t, 1 - t), gating.form("coupled").combine(h, x, t, 0))
     one = np.ones_like(t)
     np.testing.assert_array_equal(full(h, x, one, one), h + x)
     for variant in ("t_only", "c_only"):
         np.testing.assert_array_equal(gating.form(variant).combine(h, x, one, one), h + x)
+
+
+def test_the_depth_guideline_is_the_papers():
+    assert [zoo.gate_bias(depth) for depth in (1, 10, 11)] == [-1.0] * 3
+    assert [zoo.gate_bias(depth) for depth in (19, 20)] == [-2.0] * 2
+    assert [zoo.gate_bias(depth) for depth in (30, 32)] == [-3.0] * 2
+    with pytest.raises(ValueError, match="`depth` must be at least 1. Received: depth=0"):
+        zoo.gate_bias(0)

@@ -1,4 +1,4 @@
-"""A stack is its layers: same outputs, gradients and steps, in either spelling of the network."""
+"""A stack equals its layers: same outputs, gradients and training steps."""
 
 import json
 import os
@@ -13,17 +13,13 @@ from keras import ops
 import zoo
 from helpers.gradients import assert_close, gradients, numpy_of
 from helpers.harness import ROOT, run_layer_test
-from helpers.reference import TC
+from helpers.reference import TC, as_float64, images, relu, sigmoid, skip_sum
 from zoo.backend import scan_layers
 from zoo.graph import stacking
 from zoo.initializers import GlorotUniform
 from zoo.layers.highway_stack import HighwayDenseStack
 
 DEPTH, WIDTH = 3, 4
-
-
-def inputs(*shape, seed=1):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def random_weights(layer, scale=0.5):
@@ -38,24 +34,19 @@ def random_stack(depth=DEPTH, width=WIDTH, **kwargs):
     return random_weights(stack)
 
 
-def spelled(stack, x):
-    """The output of every layer in NumPy, float64, from the table `TC`."""
+def reference_states(stack, x):
+    """Return the output of every layer, from a loop in NumPy, float64."""
 
     def affine(branch, x, layer):
-        kernel, bias = (ops.convert_to_numpy(w)[layer].astype("float64") for w in branch.weights)
-        return x @ kernel + bias
+        kernel, bias = as_float64(*branch.weights)
+        return x @ kernel[layer] + bias[layer]
 
-    def sigmoid(z):
-        return 1 / (1 + np.exp(-z))
-
-    x, states = x.astype("float64"), []
+    x = x.astype("float64")
+    states = []
     for i in range(stack.depth):
-        value = {"1": lambda *_: 1.0, "0": lambda *_: 0.0}
-        value["T"] = lambda x, i: sigmoid(affine(stack.transform_gate, x, i))
-        value["t"] = lambda x, i: 1 - sigmoid(affine(stack.transform_gate, x, i))
-        value["C"] = lambda x, i: sigmoid(affine(stack.carry_gate, x, i))
-        t, c = (value[letter](x, i) for letter in TC[stack.variant])
-        x = np.maximum(affine(stack.transform, x, i), 0) * t + x * c
+        gates = stack.transform_gate, stack.carry_gate
+        t, c = (sigmoid(affine(gate, x, i)) if gate else None for gate in gates)
+        x = skip_sum(stack.variant, relu(affine(stack.transform, x, i)), x, t, c)
         states.append(x)
     return np.stack(states)
 
@@ -67,16 +58,16 @@ def chained(layers, x):
 
 
 def compiled(layers, shape):
-    """`predict` of a model of `layers`: what the backend compiles."""
+    """Return `predict` of a model of `layers`, which the backend compiles."""
     x = keras.Input(shape)
     return lambda v: keras.Model(x, chained(layers, x)).predict(v, verbose=0)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 3, 2, 4)], ids=len)
 @pytest.mark.parametrize("variant", TC)
-def test_every_form_equals_its_numpy_spelling_and_to_the_bit_its_layers(variant, shape):
-    stack, x = random_stack(variant=variant), inputs(*shape)
-    expected = spelled(stack, x)
+def test_every_form_equals_the_reference_and_bit_for_bit_its_layers(variant, shape):
+    stack, x = random_stack(variant=variant), images(*shape)
+    expected = reference_states(stack, x)
     y = stack(x)
     assert tuple(y.shape) == shape
     assert_close(y, expected[-1], 1e-5)  # float32, three layers, values up to 30
@@ -87,33 +78,33 @@ def test_every_form_equals_its_numpy_spelling_and_to_the_bit_its_layers(variant,
 
 
 @pytest.mark.parametrize("variant", TC)
-def test_every_form_compiled_equals_its_numpy_spelling(variant):
-    stack, x = random_stack(variant=variant), inputs(5, 4)
-    assert_close(compiled([stack], (4,))(x), spelled(stack, x)[-1], 1e-5)  # as above
-    x = inputs(2, 3, 4)
-    found = compiled([stack], (None, 4))(x)  # a length that is not known
-    assert_close(found, spelled(stack, x)[-1], 1e-5)
+def test_every_form_compiled_equals_the_reference(variant):
+    stack, x = random_stack(variant=variant), images(5, 4)
+    assert_close(compiled([stack], (4,))(x), reference_states(stack, x)[-1], 1e-5)  # as above
+    x = images(2, 3, 4)
+    y = compiled([stack], (None, 4))(x)  # the length is unknown
+    assert_close(y, reference_states(stack, x)[-1], 1e-5)
 
 
 @pytest.mark.parametrize("variant", TC)
 def test_gradients_are_those_of_single_layers(variant):
-    stack, x, dy = random_stack(variant=variant), inputs(5, 4), inputs(5, 4, seed=3)
+    stack, x, dy = random_stack(variant=variant), images(5, 4), images(5, 4, seed=3)
     layers = stack.to_layers()
     weights = [w for layer in layers for w in layer.weights]
 
     def loss(layers):
         return lambda x: ops.sum(ops.multiply(chained(layers, x), dy))
 
-    dx, *found = gradients(loss([stack]), [x], stack.weights)
+    dx, *actual = gradients(loss([stack]), [x], stack.weights)
     expected_dx, *expected = gradients(loss(layers), [x], weights)
     count = len(stack.weights)
     expected = [np.stack(expected[i::count]) for i in range(count)]
-    assert_close([dx, *found], [expected_dx, *expected], 1e-5)  # sums of 5 rows, values up to 50
-    assert all(np.abs(g).max() > 0.01 for g in found)
+    assert_close([dx, *actual], [expected_dx, *expected], 1e-5)  # sums of 5 rows, values up to 50
+    assert all(np.abs(g).max() > 0.01 for g in actual)
 
 
 def test_the_gradient_goes_through_all_states():
-    factors, x = inputs(DEPTH), inputs(1)
+    factors, x = images(DEPTH), images(1)
 
     def sums(x, factors):
         last, states = scan_layers(lambda x, w: x * w[0], x, [factors], DEPTH, with_states=True)
@@ -141,11 +132,11 @@ def test_a_compiled_step_moves_the_weights_as_it_moves_those_of_single_layers(ji
     theirs = stacking.to_layers(ours)
     theirs.compile(ours.optimizer.from_config(ours.optimizer.get_config()), ours.loss)
     before = ours.get_weights()
-    x, y = inputs(6, 7), np.arange(6) % 3
+    x, y = images(6, 7), np.arange(6) % 3
     losses = [model.train_on_batch(x, y) for model in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    again = stacking.to_stack(theirs)
-    assert_close(again.get_weights(), ours.get_weights(), 1e-6)  # a step of values up to 1
+    restacked = stacking.to_stack(theirs)
+    assert_close(restacked.get_weights(), ours.get_weights(), 1e-6)  # a step of values up to 1
     moved = zip(before, ours.get_weights(), strict=True)
     assert all(np.abs(a - b).max() > 1e-3 for a, b in moved)
 
@@ -167,7 +158,7 @@ def test_a_stack_is_a_keras_layer(variant):
 def test_a_stack_of_one_is_a_layer():
     stack = random_stack(depth=1)
     (layer,) = stack.to_layers()
-    x = inputs(2, 4)
+    x = images(2, 4)
     assert_close(stack(x), layer(x), 0)
     assert_close(HighwayDenseStack.from_layers([layer])(x), layer(x), 0)
     (last, states), y = stack.scan(ops.convert_to_tensor(x), with_states=True), layer(x)
@@ -175,10 +166,10 @@ def test_a_stack_of_one_is_a_layer():
 
 
 @pytest.mark.parametrize("initializer", ["glorot_uniform", GlorotUniform()], ids=["keras", "zoo"])
-def test_each_layer_gets_its_own_draw_with_the_fan_of_one_layer(initializer):
+def test_each_layer_is_initialized_separately_with_the_fan_of_one_layer(initializer):
     stack = HighwayDenseStack(40, 10, variant="full", kernel_initializer=initializer)
     stack.build((None, 10))
-    limit = np.sqrt(6 / (10 + 10))  # of a (40, 10, 10) that is read as a field: a sixth of it
+    limit = np.sqrt(6 / (10 + 10))  # with the fan of (40, 10, 10): a sixth
     for branch in (stack.transform, stack.transform_gate, stack.carry_gate):
         kernel = ops.convert_to_numpy(branch.kernel)
         assert 0.95 * limit < np.abs(kernel).max() <= limit
@@ -194,30 +185,30 @@ def test_weight_paths_are_those_of_a_single_layer_and_a_saved_stack_is_the_same(
     expected = [f"blocks/{b}/{w}" for b in branches for w in ("kernel", "bias")]
     assert [w.path for w in model.weights] == expected
     random_weights(model).save(tmp_path / "stack.keras")
-    again = keras.saving.load_model(tmp_path / "stack.keras")
-    assert_close(again(inputs(3, 4)), model(inputs(3, 4)), 0)
+    loaded = keras.saving.load_model(tmp_path / "stack.keras")
+    assert_close(loaded(images(3, 4)), model(images(3, 4)), 0)
 
 
 def test_mixed_precision_computes_low_and_keeps_weights_high():
     stack = random_stack(dtype="mixed_bfloat16")
-    y = stack(inputs(3, 4))
+    y = stack(images(3, 4))
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
     assert {w.dtype for w in stack.weights} == {"float32"}
-    assert_close(chained(stack.to_layers(), inputs(3, 4)), y, 0)
+    assert_close(chained(stack.to_layers(), images(3, 4)), y, 0)
     x = keras.Input((4,))
-    found = keras.Model(x, stack(x)).predict(inputs(3, 4), verbose=0)
-    assert_close(found.astype("float32"), ops.cast(y, "float32"), 0.1)  # 8 bits, values up to 10
+    predicted = keras.Model(x, stack(x)).predict(images(3, 4), verbose=0)
+    assert_close(predicted.astype("float32"), ops.cast(y, "float32"), 0.1)  # 8 bits of 10
 
 
 @pytest.mark.parametrize("depth", [0, -1, 2.0, "3", None])
-def test_a_depth_that_is_no_count_is_an_error(depth):
+def test_a_depth_that_is_no_positive_integer_is_an_error(depth):
     with pytest.raises(ValueError, match="`depth` must be a positive integer"):
         HighwayDenseStack(depth)
 
 
 def test_another_width_is_an_error_that_says_what_to_put_before():
     with pytest.raises(ValueError, match=r"units=5, input shape=\(2, 4\).*Put a Dense\(5\)"):
-        HighwayDenseStack(2, 5)(inputs(2, 4))
+        HighwayDenseStack(2, 5)(images(2, 4))
 
 
 def test_layers_that_do_not_go_together_are_an_error_that_shows_both():
@@ -231,10 +222,12 @@ def test_layers_that_do_not_go_together_are_an_error_that_shows_both():
         HighwayDenseStack.from_layers([first, first, other, other])
     with pytest.raises(ValueError, match="`to_layers` copies weights"):
         HighwayDenseStack(2).to_layers()
+    with pytest.raises(NotImplementedError, match="A stack has no h, t and c"):
+        random_stack().parts(images(2, WIDTH))
 
 
 def deep(depth):
-    """Gates at 1/depth, so that a third of the input arrives: (1 - 1/depth)^depth = 1/e."""
+    """Return a network with gates at 1/depth, which carries (1 - 1/depth)^depth = 1/e of x."""
     return mlp([HighwayDenseStack(depth, gate_bias=-np.log(depth), activation="tanh")], 8)
 
 
@@ -242,7 +235,7 @@ def test_two_hundred_layers_take_a_step_that_moves_each_of_them():
     model = deep(200)
     stack = model.layers[2]
     before = numpy_of(stack.weights)
-    assert np.isfinite(model.train_on_batch(inputs(6, 7), np.arange(6) % 3))
+    assert np.isfinite(model.train_on_batch(images(6, 7), np.arange(6) % 3))
     for weight, old in zip(numpy_of(stack.weights), before, strict=True):
         assert (weight != old).reshape(200, -1).any(axis=1).all()
 
@@ -254,17 +247,17 @@ def test_a_thousand_layers_train_with_plain_sgd():
         model.get_layer(name).trainable = False
     # A gate open to 1/1000 passes that much of the gradient: a rate in proportion.
     model.compile(keras.optimizers.SGD(0.1 * 1000), model.loss)
-    x, y = inputs(6, 7), np.arange(6) % 3
+    x, y = images(6, 7), np.arange(6) % 3
     losses = [float(model.train_on_batch(x, y)) for _ in range(40)]
     assert losses[-1] < 0.8 * losses[0], losses  # two seeds on JAX: 0.39 and 0.63
 
 
 @pytest.mark.slow
 def test_the_benchmark_prints_and_records_what_it_measured(tmp_path, backend):
-    script, path = ROOT / "recipes" / "benchmark_deep_stack.py", tmp_path / "results.jsonl"
+    script, path = ROOT / "recipes" / "benchmark.py", tmp_path / "results.jsonl"
     options = "--depths=2,4 --unrolled_depths=2 --steps=2".split()
     done = subprocess.run(
-        [sys.executable, script, *options, f"--results={path}"],
+        [sys.executable, script, "deep_stack", *options, f"--results={path}"],
         env={**os.environ, "KERAS_BACKEND": backend},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""ResidualBlock and its normalisation equal their NumPy spelling, in every order and form."""
+"""ResidualBlock and its normalization equal their NumPy reference, in every order and form."""
 
 import keras
 import numpy as np
@@ -8,8 +8,17 @@ from keras import ops
 import zoo
 from helpers.gradients import assert_close, gradients
 from helpers.harness import run_layer_test
-from helpers.reference import as_float64, conv, images, normalized, random_weights, relu, sigmoid
-from zoo.layers.batch_norm import settled
+from helpers.reference import (
+    as_float64,
+    conv,
+    images,
+    normalized,
+    random_weights,
+    relu,
+    sigmoid,
+    skip_sum,
+)
+from zoo.layers.batch_norm import batch_statistics
 
 BLOCKS = {
     "basic": {"filters": 3},
@@ -29,8 +38,8 @@ BLOCKS = {
 }
 
 
-def spelled_branch(block, branch, x, closes):
-    """H, T or C: two or three convolutions and what stands around them; inference."""
+def reference_branch(block, branch, x, closes):
+    """Return H, T or C: two or three convolutions, normalized and rectified; inference."""
     convs = [layer for layer in branch.layers if isinstance(layer, keras.layers.Conv2D)]
     norms = [v for v in branch.layers if isinstance(v, keras.layers.BatchNormalization)]
     for i, layer in enumerate(convs):
@@ -48,34 +57,36 @@ def spelled_branch(block, branch, x, closes):
     return x
 
 
-def spelled(block, x):
-    h = spelled_branch(block, block.transform, x, block.closing_relu)
+def reference_output(block, x):
+    h = reference_branch(block, block.transform, x, block.closing_relu)
     t, c = (
-        sigmoid(spelled_branch(block, gate, x, False)) if gate else None
+        sigmoid(reference_branch(block, gate, x, False)) if gate else None
         for gate in (block.transform_gate, block.carry_gate)
     )
     if block.shortcut:
         projection, *norm = block.shortcut.layers
         x = conv(x, *[*projection.weights, 0.0][:2], block.strides)
         x = normalized(x, *as_float64(*norm[0].weights)) if norm else x
-    return zoo.FORMS[block.variant].combine(h, x, t, c)
+    elif block.variant == "plain":
+        x = 0.0
+    return skip_sum(block.variant, h, x, t, c)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_equals_its_numpy_spelling(name):
+def test_a_block_equals_its_numpy_reference(name):
     block, x = zoo.ResidualBlock(**BLOCKS[name]), images(2, 4, 4, 3 if name != "highway" else 4)
     block.build(x.shape)
     y = random_weights(block, scale=0.5)(x)
     assert tuple(y.shape) == block.compute_output_shape(x.shape)
-    assert_close(y, spelled(block, x), 2e-5)  # float32, three sums of 36 products, values of 10
+    assert_close(y, reference_output(block, x), 2e-5)  # float32 sums of 36 products, values of 10
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", ["opening", "plain", "v1_bare", "highway_full"])  # each argument
 def test_a_block_is_a_keras_layer(name):
     run_layer_test(
         zoo.ResidualBlock,
         {**BLOCKS[name], "stage": 3},
-        input_shape=(2, 4, 4, 3 if name != "highway" else 4),
+        input_shape=(2, 4, 4, 3),
         expected_num_seed_generators=0,
         expected_num_losses=0,
     )
@@ -83,15 +94,17 @@ def test_a_block_is_a_keras_layer(name):
 
 def test_a_block_that_keeps_its_shape_carries_its_input_itself():
     block, x = zoo.ResidualBlock(3), ops.convert_to_tensor(images(2, 4, 4, 3))
-    parts = (block.build(x.shape), block.parts(x, training=False))[1]
-    assert parts["x"] is x and block.shortcut is None and not block.opens_stage
+    block.build(x.shape)
+    assert block.parts(x, training=False)["x"] is x
+    assert block.shortcut is None and not block.opens_stage
     opening = zoo.ResidualBlock(4, strides=2)
-    parts = (opening.build(x.shape), opening.parts(x, training=False))[1]
+    opening.build(x.shape)
+    parts = opening.parts(x, training=False)
     assert opening.opens_stage and tuple(parts["x"].shape) == (2, 2, 2, 4)
-    assert_close(parts["y"], parts["h"] + parts["x"], 1e-6)
+    assert_close(opening(x, training=False), parts["h"] + parts["x"], 1e-6)
 
 
-def test_a_projection_is_normalised_only_after_activation_blocks():
+def test_a_projection_is_normalized_only_after_activation_blocks():
     for preactivation, names in ((True, ["conv"]), (False, ["conv", "norm"])):
         block = zoo.ResidualBlock(4, 2, preactivation=preactivation)
         block.build((None, 8, 8, 3))
@@ -106,17 +119,17 @@ def test_a_projection_is_normalised_only_after_activation_blocks():
         ({"preactivation": True}, "conv2/bias"),
     ],
 )
-def test_a_gate_starts_at_its_logit_where_nothing_normalises_it_away(settings, where):
+def test_a_gate_starts_at_its_logit_where_nothing_normalizes_it_away(settings, where):
     block = zoo.ResidualBlock(4, variant="full", gate_bias=-1.0, **settings)
     block.build((None, 8, 8, 4))
     start = {f"{gate}/{where}": b for gate, b in (("transform_gate", -1.0), ("carry_gate", 1.0))}
-    found = {}
+    actual = {}
     for weight in block.weights:
         name = weight.path.split("/", 1)[1]
         values = set(ops.convert_to_numpy(weight).ravel())
         if name.endswith(("bias", "beta")) and values != {0.0}:
-            found[name] = values.pop()
-    assert found == start
+            actual[name] = values.pop()
+    assert actual == start
 
 
 def test_closed_gates_carry_through_a_whole_bottleneck():
@@ -129,7 +142,7 @@ def test_closed_gates_carry_through_a_whole_bottleneck():
     assert_close(dx, dy, 0)
 
 
-def test_training_normalises_by_the_batch_and_moves_the_averages():
+def test_training_normalizes_by_the_batch_and_moves_the_averages():
     layer, x = zoo.UnsharedBatchNormalization(uses=2, gamma=0.1), images(4, 3, 3, 2)
     layer.build(x.shape)
     ours = layer(x, training=True, use=1)
@@ -148,9 +161,7 @@ def test_training_normalises_by_the_batch_and_moves_the_averages():
     ("share", "num_statistics", "num_affine"),
     [((), 3, 3), (("statistics",), 1, 3), (("affine",), 3, 1), (("statistics", "affine"), 1, 1)],
 )
-def test_each_ingredient_of_unshared_normalisation_can_be_left_out(
-    share, num_statistics, num_affine
-):
+def test_each_part_of_unshared_normalization_can_be_shared(share, num_statistics, num_affine):
     layer = zoo.UnsharedBatchNormalization(3, share, gamma=0.1)
     layer.build((None, 2, 2, 5))
     assert len(layer.trainable_variables) == 2 * num_affine
@@ -165,14 +176,14 @@ def test_each_ingredient_of_unshared_normalisation_can_be_left_out(
 
 
 @pytest.mark.parametrize("share", [(), ("statistics",)])
-def test_settled_averages_are_the_batch_s_until_the_end(share):
+def test_batch_statistics_are_the_averages_within_the_context(share):
     inputs, x = keras.Input((3, 3, 2)), 5 + 2 * images(4, 3, 3, 2)
     layer = zoo.UnsharedBatchNormalization(2, share, gamma=0.5)
     first = layer(keras.layers.BatchNormalization()(inputs), use=0)
     model = keras.Model(inputs, layer(first, use=1))
     start, training = model.get_weights(), model(x, training=True)
     model.set_weights(start)
-    with settled(model, x):
+    with batch_statistics(model, x):
         mean, variance = as_float64(*model.layers[1].non_trainable_variables)
         assert_close(mean, x.mean((0, 1, 2)), 1e-4)  # of 5: float32, magnified by 1 / (1 - 0.99)
         if not share:
@@ -184,7 +195,7 @@ def test_settled_averages_are_the_batch_s_until_the_end(share):
     assert all(map(np.array_equal, model.get_weights(), start))
 
 
-def test_unshared_normalisation_is_a_keras_layer():
+def test_unshared_normalization_is_a_keras_layer():
     run_layer_test(
         zoo.UnsharedBatchNormalization,
         {"uses": 2, "share": ("affine",), "gamma": 0.1, "beta": -1.0},

@@ -1,4 +1,4 @@
-"""The simplified blocks equal their NumPy spelling, and each other after adding one to a kernel."""
+"""The simplified blocks equal their NumPy reference, and each other after adding 1 to a kernel."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def identity(x, filters, strides, kind):
 @pytest.mark.parametrize("size", [5, 6])
 @pytest.mark.parametrize(("filters", "strides", "kind"), SHAPES)
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_block_equals_its_numpy_spelling(block, filters, strides, kind, size):
+def test_a_block_equals_its_numpy_reference(block, filters, strides, kind, size):
     x = images(2, size, size, 4)
     layer = block(filters, strides=strides, identity=kind)
     layer.build(x.shape)
@@ -40,7 +40,8 @@ def test_one_at_the_kernel_s_centre_is_the_identity(filters, strides, kind):
     # Yu & Tomasi, equation 1: what makes the mapping exact; card G's pitfall at stride 2.
     x = images(2, 6, 6, 4)
     plain, residual = (block(filters, strides=strides, identity=kind) for block in BLOCKS)
-    plain.build(x.shape), residual.build(x.shape)
+    plain.build(x.shape)
+    residual.build(x.shape)
     kernel, bias = random_weights(residual, scale=0.1).get_weights()
     for i in range(filters if kind == "duplicate" else 4):
         kernel[1, 1, i % 4, i] += 1
@@ -62,17 +63,17 @@ def test_a_block_is_a_keras_layer(block):
     )
 
 
-def test_parts_are_what_the_block_carries_adds_and_returns():
+def test_parts_are_the_skip_input_and_the_convolution():
     layer, x = zoo.SimplifiedResidual(8, strides=2), images(2, 6, 6, 4)
     layer.build(x.shape)
     parts = {k: ops.convert_to_numpy(v) for k, v in layer.parts(ops.convert_to_tensor(x)).items()}
-    assert "".join(parts) == "xhy" and layer.opens_stage
+    assert "".join(parts) == "xh" and layer.opens_stage
     assert_close(parts["x"], identity(x, 8, 2, "pad"), 0)
-    assert_close(parts["y"], relu(parts["x"] + parts["h"]), 0)
+    assert_close(layer(x), relu(parts["x"] + parts["h"]), 0)
 
 
-def test_blocks_start_as_the_paper_draws_them():
-    # KWI: sqrt(2 / (9 · 16)) = 0.1179; HMWI: 1 / (9 · 64) = 0.001736; within 3 % of 9,216 draws.
+def test_initial_kernels_have_the_papers_standard_deviations():
+    # KWI: sqrt(2 / (9 · 16)) = 0.1179; HMWI: 1 / (9 · 64) = 0.001736; within 3 % for 9,216 samples.
     for block, stddev in zip(BLOCKS, (np.sqrt(2 / 144), 1 / 576), strict=True):
         layer = block(64)
         layer.build((None, 8, 8, 16))
@@ -85,8 +86,8 @@ def test_blocks_start_as_the_paper_draws_them():
     [
         ({"filters": 8, "kernel_size": 2}, "`kernel_size` must be odd"),
         ({"filters": 8, "identity": "project"}, "`identity` must be one of .'pad', 'duplicate'"),
-        ({"filters": 2}, "identity from 4 channels to 2 does not exist with identity='pad'"),
-        ({"filters": 6, "identity": "duplicate"}, "'duplicate' a multiple.*filters=6"),
+        ({"filters": 2}, "from 4 channels to 2 filters holds no identity of the kind 'pad'"),
+        ({"filters": 6, "identity": "duplicate"}, "from 4 channels to 6 .*'duplicate' a multiple"),
         ({"filters": 0}, "`filters` must be a positive integer"),
         ({"filters": 4, "strides": 1.5}, "`strides` must be a positive integer"),
     ],
@@ -113,7 +114,7 @@ def test_a_dominant_block_is_a_plain_one_with_diagonal_kernels(filters, strides)
     assert_close(layer(x), expected, 2e-5)
 
 
-def test_a_dominant_block_passes_keras_s_own_checks():
+def test_a_dominant_block_is_a_keras_layer():
     run_layer_test(
         zoo.SimplifiedDominant,
         {"filters": 4, "strides": 2},

@@ -2,13 +2,18 @@
 
 import json
 import signal
-import time
 
 import keras
 import numpy as np
 import pytest
 
-from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.harness import (
+    output_of,
+    slow_elsewhere,
+    start_changed_recipe,
+    start_recipe,
+    without_backend,
+)
 
 
 def write_images(path, num_train=250):
@@ -25,9 +30,12 @@ def write_images(path, num_train=250):
     return path
 
 
+def options_of(run_dir):
+    return f"--run_dir={run_dir}", "--model=highway_mnist", "--width=3", "--export=false"
+
+
 def start(run_dir, *arguments):
-    options = f"--run_dir={run_dir}", "--model=highway_mnist", "--width=3", "--export=false"
-    return start_recipe("highway_conv.py", *options, *arguments)
+    return start_recipe("highway_conv.py", *options_of(run_dir), *arguments)
 
 
 @pytest.fixture
@@ -66,14 +74,11 @@ def test_a_missing_file_ends_the_run_before_it_starts(tmp_path):
 def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path, digits):
     options = digits, "--data=other", "--epochs=6"
     output_of(start(tmp_path / "whole", *options))
-    killed = start(tmp_path / "killed", *options)
-    while not (tmp_path / "killed" / "state.npz").exists():
-        assert killed.poll() is None, killed.communicate()[0]
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    options_of_killed = *options_of(tmp_path / "killed"), *options
+    killed = start_changed_recipe(tmp_path, "highway_conv.py", *options_of_killed, killed_at=(2, 0))
+    output_of(killed, -signal.SIGKILL)
     facts = np.load(tmp_path / "killed" / "state.npz")
-    assert json.loads(str(facts["facts"]))["epoch"] < 6
+    assert json.loads(str(facts["facts"]))["epoch"] == 2
     output_of(start(tmp_path / "killed", *options))
     whole, resumed = (np.load(tmp_path / name / "state.npz") for name in ("whole", "killed"))
     for key in set(whole.files) - {"facts"}:

@@ -172,7 +172,7 @@ for options in {cases!r}:
 import numpy as np
 from zoo.datasets.crops import MEAN, STD
 x = (np.array([[[[255.0, 0.0, 128.0]]]]) / 255 - np.array(MEAN)) / np.array(STD)
-print(recipe.imagenet_inspect.as_caffe(x.astype("float32")).ravel().tolist())
+print(recipe.inspection.as_caffe(x.astype("float32")).ravel().tolist())
 """
 
 

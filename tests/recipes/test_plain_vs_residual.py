@@ -112,14 +112,14 @@ sys.argv = ["plain_vs_residual.py", {write_images(tmp_path / "images.npz")!r},
             "--data=other", "--budget=smoke", "--export=false", "--artifact=table1",
             "--runs={tmp_path / "runs"}", "--run_dir={tmp_path / "run"}"]
 import plain_vs_residual as recipe
-ours, study = recipe.plain_nets.optimizer, recipe.plain_nets.study
+ours, study = recipe.networks.optimizer, recipe.networks.study
 def studied(network):
     def optimizer(iterations):
         import keras
         return keras.optimizers.SGD(1e30) if network == "plain" else ours(iterations)
     import dataclasses
     return dataclasses.replace(study(network), optimizer=optimizer)
-recipe.plain_nets.study = studied
+recipe.networks.study = studied
 recipe.app.run(recipe.main)
 """
     with pytest.raises(AssertionError, match="plain5: .* Last good checkpoint: none") as failure:
@@ -133,10 +133,11 @@ def test_the_paper_s_numbers_stand_beside_its_images_only():
     code = """
 import sys
 sys.path.insert(0, "recipes")
-import json, plain_nets, plain_tables as tables
+import json
+from yutomasi2019 import networks, tables
 losses = dict.fromkeys(("before", "after"), tables.Losses(2.0, 1e-3, 1e-3))
 for known in (True, False):
-    trained = plain_nets.Trained("plain", 32, {}, known, {})
+    trained = networks.Trained("plain", 32, {}, known, {})
     found = tables.Found(trained, losses, None, 0.5)
     both = tables.told(found) | tables.outcome(found)
     print(json.dumps(both | tables.paper_weights(found)))

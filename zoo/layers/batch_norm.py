@@ -1,25 +1,29 @@
-"""Batch normalisation for a block that a network uses more than once."""
+"""Batch normalization for a block that a network uses more than once."""
 
 import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from zoo.backend import compiled
+from zoo.layers.skip import check_positive
+from zoo.types import Shape, Tensor
 
 CAN_SHARE = ("statistics", "affine")
 
 
 @keras.saving.register_keras_serializable("zoo")
 class UnsharedBatchNormalization(keras.layers.Layer):
-    """Batch normalisation with its own numbers for each use of a shared block.
+    """Batch normalization with separate statistics and scales for each use of a shared block.
 
     y = gamma_u (x - mean_u) / sqrt(variance_u + epsilon) + beta_u in use u. A shared network
     overfits and explodes if its uses share them (Jastrzebski et al., Figs 8 and 9).
 
     Args:
-        uses: How many times the block occurs.
+        uses: Number of times the block occurs.
         share: What the uses have in common: any of "statistics" (moving mean and variance) and
             "affine" (gamma and beta). Batch statistics in training are always the use's own.
         gamma: Initial gamma.
@@ -28,8 +32,8 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 
     Call arguments:
         x: Features.
-        training: Whether to normalise with the batch's statistics, and to move the averages.
-        use: Which occurrence it is, from 0.
+        training: If true, normalize with the batch's statistics and update the moving averages.
+        use: Index of the occurrence, from 0.
 
     Input shape: `(batch, ..., channels)`.
     Output shape: `(batch, ..., channels)`.
@@ -38,7 +42,6 @@ class UnsharedBatchNormalization(keras.layers.Layer):
         ValueError: if `uses` is not positive, `share` names something else, or `use` is too large.
 
     Example:
-
     >>> layer = UnsharedBatchNormalization(uses=13, gamma=0.1)
     >>> layer.build((None, 8, 8, 64))
     >>> len(layer.trainable_variables), len(layer.non_trainable_variables)
@@ -47,19 +50,30 @@ class UnsharedBatchNormalization(keras.layers.Layer):
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 5; gamma 0.1 is theirs.
     """
 
-    def __init__(self, uses=1, share=(), gamma=1.0, beta=0.0, **kwargs):
+    def __init__(
+        self,
+        uses: int = 1,
+        share: Sequence[str] = (),
+        gamma: float = 1.0,
+        beta: float = 0.0,
+        **kwargs,
+    ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(uses, int) or uses < 1:
-            raise ValueError(f"`uses` must be a positive integer. Received: uses={uses!r}")
+        check_positive(uses=uses)
         if isinstance(share, str) or not set(share) <= set(CAN_SHARE):
             raise ValueError(
                 f"`share` must be a sequence of any of {CAN_SHARE}. Received: share={share!r}"
             )
-        self.uses, self.share, self.gamma, self.beta = uses, tuple(share), gamma, beta
+        self.uses = uses
+        self.share = tuple(share)
+        self.gamma = gamma
+        self.beta = beta
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        """Create statistics, gammas and betas, one per use or one for all."""
         channels = input_shape[-1]
-        num_statistics, num_affine = (1 if part in self.share else self.uses for part in CAN_SHARE)
+        num_statistics = 1 if "statistics" in self.share else self.uses
+        num_affine = 1 if "affine" in self.share else self.uses
         self.statistics = [
             keras.layers.BatchNormalization(
                 center=False, scale=False, dtype=self.dtype_policy, name=f"use{use:02d}"
@@ -68,72 +82,79 @@ class UnsharedBatchNormalization(keras.layers.Layer):
         ]
         for layer in self.statistics:
             layer.build(input_shape)
-        self.gammas, self.betas = (
-            [
-                self.add_weight((channels,), keras.initializers.Constant(value), name=f"{name}{u}")
-                for u in range(num_affine)
-            ]
-            for name, value in (("gamma", self.gamma), ("beta", self.beta))
-        )
+        gamma = keras.initializers.Constant(self.gamma)
+        beta = keras.initializers.Constant(self.beta)
+        self.gammas = [
+            self.add_weight((channels,), gamma, name=f"gamma{u}") for u in range(num_affine)
+        ]
+        self.betas = [
+            self.add_weight((channels,), beta, name=f"beta{u}") for u in range(num_affine)
+        ]
 
-    def call(self, x, training=None, use=0):
+    def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
+        """Return normalized features."""
         if not 0 <= use < self.uses:
             raise ValueError(
                 f"`use` must be one of this layer's {self.uses} uses, counted from 0. "
                 f"Received: use={use}. Make the block with more `uses`."
             )
-        gamma, beta = (weights[use % len(weights)] for weights in (self.gammas, self.betas))
+        gamma = ops.cast(self.gammas[use % len(self.gammas)], self.compute_dtype)
+        beta = ops.cast(self.betas[use % len(self.betas)], self.compute_dtype)
         statistics = self.statistics[use % len(self.statistics)]
-        gamma, beta = (ops.cast(weight, self.compute_dtype) for weight in (gamma, beta))
         return statistics(x, training=training) * gamma + beta
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
         own = {"uses": self.uses, "share": self.share, "gamma": self.gamma, "beta": self.beta}
         return {**super().get_config(), **own}
 
 
 @contextlib.contextmanager
-def settled(model, x):
-    """Within it, `model` has the moving averages that training on `x` without steps ends with.
+def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
+    """Within the context, set the moving averages to what training on one batch converges to.
 
-    So an untrained network can be looked at as at test: its averages of 0 and 1 are of nothing. The
-    averages that uses share become the mean over the uses, weighted by momentum.
+    An untrained network can then be evaluated: its initial averages of 0 and 1 are no data's.
+    Averages that several uses share become the mean over the uses, weighted by momentum.
 
     Args:
         model: A built `keras.Model`.
-        x: One batch, an array; its statistics are what the averages become.
+        x: The batch.
     """
-    before = {id(v): ops.convert_to_numpy(v).copy() for v in model.non_trainable_variables}
 
     def train(x):
-        groups = model.trainable_variables, model.non_trainable_variables
-        values = ([v.value for v in group] for group in groups)
-        return model.stateless_call(*values, x, training=True)[1]
+        trainable = [v.value for v in model.trainable_variables]
+        non_trainable = [v.value for v in model.non_trainable_variables]
+        return model.stateless_call(trainable, non_trainable, x, training=True)[1]
 
-    after = compiled(train, model)(ops.convert_to_tensor(x))
-    pairs = zip(model.non_trainable_variables, after, strict=True)
-    after = {id(v): ops.convert_to_numpy(value) for v, value in pairs}
+    variables = model.non_trainable_variables
+    before = [ops.convert_to_numpy(v).copy() for v in variables]
+    after = [ops.convert_to_numpy(v) for v in compiled(train, model)(ops.convert_to_tensor(x))]
+    places = {id(v): i for i, v in enumerate(variables)}
     try:
-        for layer, uses in _averages(model):
-            kept = layer.momentum**uses  # of the old average; the rest is the batch's
+        for layer, uses in _uses_of_averages(model):
+            decay = layer.momentum**uses  # weight of the old average; the rest is the batch's
             for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
-                old, new = (a[id(variable)].astype("float64") for a in (before, after))
-                variable.assign(np.maximum((new - kept * old) / (1 - kept), least))
+                place = places[id(variable)]
+                old = before[place].astype("float64")
+                new = after[place].astype("float64")
+                variable.assign(np.maximum((new - decay * old) / (1 - decay), least))
         yield
     finally:
-        for variable in model.non_trainable_variables:
-            variable.assign(before[id(variable)])
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
 
 
-def _averages(model):
-    """Pairs: a normalisation of Keras's, and how many uses move its averages."""
-    layers, uses = [*model._flatten_layers()], {}
+def _uses_of_averages(model):
+    """Return pairs of a `BatchNormalization` and the number of calls that move its averages."""
+    layers = list(model._flatten_layers())
+    uses = {}
     for layer in layers:
         if isinstance(layer, UnsharedBatchNormalization):
-            share = layer.uses // len(layer.statistics)
-            uses |= {id(one): share for one in layer.statistics}
-    normalizations = (x for x in layers if isinstance(x, keras.layers.BatchNormalization))
+            for statistics in layer.statistics:
+                uses[id(statistics)] = layer.uses // len(layer.statistics)
+    normalizations = [v for v in layers if isinstance(v, keras.layers.BatchNormalization)]
     return [(layer, uses.get(id(layer), 1)) for layer in normalizations]

@@ -1,9 +1,14 @@
 """An LSTM for contiguous streams of text."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from zoo import backend
+from zoo.types import Initializer, Shape, Tensor
+
+WEIGHTS = ("kernel", "recurrent_kernel", "bias")
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -14,14 +19,15 @@ class CarryLSTM(keras.layers.Layer):
     makes such batches; `shuffle=False` keeps them). The state is a variable, so it is carried
     in `fit`, `evaluate` and `predict` on every backend; gradients stop at it. No peepholes,
     one bias vector, no forget-gate offset. Saved models hold the weights and not the state,
-    so that they load into a model of another batch size; `zoo.Resume` keeps both. Where replicas
-    split a batch, each reads and writes its rows, and the variable is the state of all.
+    so that they load into a model of another batch size; `zoo.callbacks.Resume` saves both. Where
+    replicas split a batch, each reads and writes its rows, and the variable is the state of all.
 
     Args:
         units: Size of the state.
-        kernel_initializer: Of the input's kernel.
-        recurrent_initializer: Of the state's kernel.
-        bias_initializer: Of the bias, in the gate order i, f, g, o.
+        kernel_initializer: Initializer of the input's kernel.
+        recurrent_initializer: Initializer of the state's kernel.
+        bias_initializer: Initializer of the bias, in the gate order i, f, g, o.
+        **kwargs: `name`, `dtype`.
 
     Input shape: `(batch, steps, features)`; the batch size must be known when it is built.
     Output shape: `(batch, steps, units)`.
@@ -35,19 +41,20 @@ class CarryLSTM(keras.layers.Layer):
 
     def __init__(
         self,
-        units,
-        kernel_initializer="glorot_uniform",
-        recurrent_initializer="orthogonal",
-        bias_initializer="zeros",
+        units: int,
+        kernel_initializer: Initializer = "glorot_uniform",
+        recurrent_initializer: Initializer = "orthogonal",
+        bias_initializer: Initializer = "zeros",
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        """Create the weights and the state, for a known batch size."""
         batch, _, features = input_shape
         if batch is None:
             raise ValueError(
@@ -55,24 +62,28 @@ class CarryLSTM(keras.layers.Layer):
                 f"Received: input shape={tuple(input_shape)}. Use "
                 f"keras.Input(batch_shape=(batch, steps, ...))."
             )
-        wide = 4 * self.units
-        initializers = self.kernel_initializer, self.recurrent_initializer, self.bias_initializer
-        shapes = (features, wide), (self.units, wide), (wide,)
-        names = "kernel", "recurrent_kernel", "bias"
-        for name, shape, initializer in zip(names, shapes, initializers, strict=True):
-            weight = self.add_weight(shape=shape, initializer=initializer, name=name)
-            setattr(self, name, weight)
-        state = {"shape": (batch, self.units), "initializer": "zeros", "trainable": False}
+        gates = 4 * self.units
+        self.kernel = self.add_weight((features, gates), self.kernel_initializer, name="kernel")
+        self.recurrent_kernel = self.add_weight(
+            (self.units, gates), self.recurrent_initializer, name="recurrent_kernel"
+        )
+        self.bias = self.add_weight((gates,), self.bias_initializer, name="bias")
+        self.h = self._add_state(batch, "h")
+        self.c = self._add_state(batch, "c")
+
+    def _add_state(self, batch, name):
         # Without `autocast=False`, torch in mixed precision would assign to a copy.
-        self.h, self.c = (self.add_weight(**state, autocast=False, name=name) for name in "hc")
+        return self.add_weight(
+            (batch, self.units), "zeros", trainable=False, autocast=False, name=name
+        )
 
-    def run(self, x, h, c):
-        """Outputs `(batch, steps, units)` and last state from the state `h`, `c`, any batch."""
-        weights = self.kernel, self.recurrent_kernel, self.bias
-        h, c, *weights = (ops.cast(v, x.dtype) for v in (h, c, *weights))
-        return backend.lstm(x, h, c, *weights)
+    def run(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return outputs `(batch, steps, units)` and the last state, for any batch size."""
+        tensors = (h, c, self.kernel, self.recurrent_kernel, self.bias)
+        return backend.lstm(x, *(ops.cast(v, x.dtype) for v in tensors))
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
+        """Return the outputs, and update the state."""
         rows = self.h.shape[0] // backend.num_replicas()
         if x.shape[0] not in (None, rows):
             raise ValueError(
@@ -80,33 +91,37 @@ class CarryLSTM(keras.layers.Layer):
                 f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or use "
                 f"`ExplicitState`."
             )
-        # TensorFlow may learn the batch size at run time only, and would broadcast the state.
+        # TensorFlow may know the batch size at run time only, and would broadcast the state.
         x = ops.reshape(x, (rows, ops.shape(x)[1], x.shape[-1]))
         # A copy, because torch would see the variable it differentiates change in place.
-        state = (backend.local_shard(ops.stop_gradient(ops.copy(v))) for v in (self.h, self.c))
-        y, h, c = self.run(x, *state)
+        h, c = (backend.local_shard(ops.stop_gradient(ops.copy(v))) for v in (self.h, self.c))
+        y, h, c = self.run(x, h, c)
         for variable, value in ((self.h, h), (self.c, c)):
             value = backend.gather_shards(ops.stop_gradient(value))
             variable.assign(ops.cast(value, variable.dtype))
         return y
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
         return (*input_shape[:2], self.units)
 
-    def reset_state(self):
-        """Zeroes the state, as before an unrelated text."""
+    def reset_state(self) -> None:
+        """Set the state to zero, as before an unrelated text."""
         for variable in (self.h, self.c):
             variable.assign(ops.zeros(variable.shape, variable.dtype))
 
-    def save_own_variables(self, store):
-        for name in ("kernel", "recurrent_kernel", "bias"):
+    def save_own_variables(self, store: Any) -> None:
+        """Save the weights and not the state."""
+        for name in WEIGHTS:
             store[name] = getattr(self, name).numpy()
 
-    def load_own_variables(self, store):
-        for name in ("kernel", "recurrent_kernel", "bias"):
+    def load_own_variables(self, store: Any) -> None:
+        """Load the weights; the state stays."""
+        for name in WEIGHTS:
             getattr(self, name).assign(store[name])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
         own = {
             "units": self.units,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
@@ -118,10 +133,11 @@ class CarryLSTM(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("zoo")
 class ExplicitState(keras.layers.Layer):
-    """A `CarryLSTM`'s weights in a layer whose state is an argument, for any batch size.
+    """A layer with a `CarryLSTM`'s weights whose state is an argument, for any batch size.
 
     Args:
         lstm: The built `CarryLSTM`; its own state is neither read nor written.
+        **kwargs: `name`, `dtype`.
 
     Call arguments:
         x: `(batch, steps, features)`.
@@ -131,25 +147,32 @@ class ExplicitState(keras.layers.Layer):
         Outputs `(batch, steps, units)`, h and c.
     """
 
-    def __init__(self, lstm, **kwargs):
+    def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
         super().__init__(**kwargs)
         self.lstm = lstm
 
-    def build(self, x_shape, h_shape, c_shape):
+    def build(self, x_shape: Shape, h_shape: Shape, c_shape: Shape) -> None:
+        """Build the LSTM if it is not built yet."""
         if not self.lstm.built:
             self.lstm.build((1, *x_shape[1:]))
 
-    def call(self, x, h, c):
+    def call(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs and the last state."""
         return self.lstm.run(x, h, c)
 
-    def compute_output_shape(self, x_shape, h_shape, c_shape):
+    def compute_output_shape(
+        self, x_shape: Shape, h_shape: Shape, c_shape: Shape
+    ) -> tuple[Shape, Shape, Shape]:
+        """Return the shapes of the outputs and the state."""
         return (*x_shape[:2], self.lstm.units), h_shape, c_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
         lstm = keras.saving.serialize_keras_object(self.lstm)
         return {**super().get_config(), "lstm": lstm}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "ExplicitState":
+        """Return a layer with the serialized LSTM of `config`."""
         lstm = keras.saving.deserialize_keras_object(config["lstm"])
         return cls(**{**config, "lstm": lstm})

@@ -6,64 +6,79 @@ from keras import ops
 
 from zoo.initializers import HardtMa
 from zoo.layers.simplified import Simplified
+from zoo.types import Shape, Tensor
 
 
 class DominantConv2D(keras.layers.Layer):
-    """A convolution whose output channel i reads input channel i alone, or i - c for i >= c.
+    """A convolution whose output channel i reads input channel i modulo the channels alone.
 
     Args:
         filters: Channels of the output, the input's or a multiple.
         kernel_size: Side of the kernel, in pixels; odd.
-        strides: In pixels.
-        kernel_initializer: Of the full kernel, of which the diagonal is taken; 1 is added at its
-            centre.
+        strides: Stride, in pixels.
+        kernel_initializer: Initializer of the full kernel, of which the diagonal is taken; 1 is
+            added at its centre.
         **kwargs: `name`, `dtype`.
     """
 
-    def __init__(self, filters, kernel_size, strides, kernel_initializer, **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        strides: int,
+        kernel_initializer: keras.initializers.Initializer,
+        **kwargs,
+    ) -> None:
         super().__init__(**kwargs)
-        self.filters, self.kernel_size, self.strides = filters, kernel_size, strides
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.strides = strides
         self.kernel_initializer = kernel_initializer
 
-    def build(self, input_shape):
-        channels, side = input_shape[-1], self.kernel_size
+    def build(self, input_shape: Shape) -> None:
+        """Create a kernel `(side, side, channels, filters / channels)` and a bias."""
+        channels = input_shape[-1]
+        side = self.kernel_size
 
         def diagonal(shape, dtype=None):
             full = self.kernel_initializer((side, side, channels, self.filters), dtype=dtype)
-            halves = ops.split(full, self.filters // channels, axis=-1)
-            halves = [ops.diagonal(half, axis1=2, axis2=3) for half in halves]
+            groups = ops.split(full, self.filters // channels, axis=-1)
+            diagonals = [ops.diagonal(group, axis1=2, axis2=3) for group in groups]
             centre = np.zeros(shape)
             centre[side // 2, side // 2] = 1
-            return ops.stack(halves, axis=-1) + ops.cast(centre, full.dtype)
+            return ops.stack(diagonals, axis=-1) + ops.cast(centre, full.dtype)
 
         shape = (side, side, channels, self.filters // channels)
         self.kernel = self.add_weight(shape, diagonal, name="kernel")
         self.bias = self.add_weight((self.filters,), "zeros", name="bias")
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
+        """Return the convolution of the symmetrically padded input."""
         side = (self.kernel_size // 2,) * 2
         x = ops.pad(x, [(0, 0), side, side, (0, 0)])
-        halves = [
+        groups = [
             ops.depthwise_conv(
                 x, self.kernel[..., i : i + 1], self.strides, "valid", data_format="channels_last"
             )
             for i in range(self.kernel.shape[-1])
         ]
-        return ops.concatenate(halves, axis=-1) + self.bias
+        return ops.concatenate(groups, axis=-1) + self.bias
 
 
 @keras.saving.register_keras_serializable("zoo")
 class SimplifiedDominant(Simplified):
-    """y = ReLU(conv(x) + b) whose kernel has only entries from a channel to its own: the dominant
-    ones, around the identity that the equal residual block has.
+    """y = ReLU(conv(x) + b) with kernel entries from each channel to its own only.
+
+    They are the dominant entries, around the identity of the equivalent residual block.
 
     Args:
         filters: Channels of the output, the input's or a multiple.
         kernel_size: Side of the kernel, in pixels; odd.
-        strides: In pixels; zeros are padded symmetrically.
-        kernel_initializer: Of the full kernel, of which the diagonal is taken, with 1 added at its
-            centre; `None` is `HardtMa()`.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        strides: Stride, in pixels; zeros are padded symmetrically.
+        identity: "duplicate", the only identity whose kernel entries are all diagonal.
+        **kwargs: `kernel_initializer` (initializer of the full kernel, of which the diagonal is
+            taken, with 1 added at its centre; `None` is `HardtMa()`), `stage` (see `Skip`), `name`,
+            `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -75,9 +90,17 @@ class SimplifiedDominant(Simplified):
     Stability", appendix D.3, Table 5.
     """
 
-    kind, initial = "plain", HardtMa
+    default_variant = "plain"
+    default_initializer = HardtMa
 
-    def __init__(self, filters, kernel_size=3, strides=1, identity="duplicate", **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int = 3,
+        strides: int = 1,
+        identity: str = "duplicate",
+        **kwargs,
+    ) -> None:
         super().__init__(filters, kernel_size, strides, identity, **kwargs)
         if identity != "duplicate":
             raise ValueError(
@@ -85,7 +108,8 @@ class SimplifiedDominant(Simplified):
                 f"identity='duplicate'. Received: identity={identity!r}"
             )
 
-    def branch(self, name, bias):
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return the convolution; see `Skip.branch`."""
         return DominantConv2D(
             self.filters,
             self.kernel_size,

@@ -1,6 +1,6 @@
 """The six functional forms of a skip layer: Greff et al. (2017), Table 1a.
 
-In the formulas h = H(x) is the transform, x the input, t = T(x) and c = C(x) the transform
+In the formulas h = H(x) is the transform, x the skip input, t = T(x) and c = C(x) the transform
 and carry gates.
 """
 
@@ -10,6 +10,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from zoo.types import Tensor
+
 HALF = ("float16", "bfloat16")
 
 
@@ -17,34 +19,35 @@ class Form(NamedTuple):
     """A functional form.
 
     Attributes:
-        gates: The letters of the gates it has.
-        combine: Its formula, of h, x, t and c.
+        gates: Letters of its gates: "", "t", "c" or "tc".
+        combine: Its formula, a function of h, x, t and c.
     """
 
     gates: str
-    combine: Callable
+    combine: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-    def mix(self, h, x, t, c, dtype):
-        """`combine`; where there are gates, in their precision, rounded to `dtype` at the end."""
+    def mix(
+        self,
+        h: Tensor,
+        x: Tensor | None = None,
+        t: Tensor | None = None,
+        c: Tensor | None = None,
+        dtype: str = "float32",
+    ) -> Tensor:
+        """Compute `combine`; half precision is rounded once, after a formula with gates."""
         if not self.gates or dtype not in HALF:
             return self.combine(h, x, t, c)
-        h, x = ops.cast(h, "float32"), ops.cast(x, "float32")
+        h = ops.cast(h, "float32")
+        x = ops.cast(x, "float32")
         return ops.cast(self.combine(h, x, t, c), dtype)
 
 
-def gate(x):
-    """The sigmoid of a gate, in single precision at least.
+def gate(x: Tensor) -> Tensor:
+    """Compute the sigmoid of logits, in float32 where they are half precision.
 
-    In bfloat16 1 - T is 1 for every T below 0.002, and a deep network's gates start there.
-
-    Args:
-        x: A tensor of logits.
-
-    Returns:
-        float32 of half precision, else x's dtype.
+    In bfloat16, 1 - T is 1 for every T below 0.002, and a deep network's gates start there.
 
     Example:
-
     >>> 1 - float(gate(ops.cast([-7.0], "bfloat16"))[0]) < 1
     True
     """
@@ -66,14 +69,13 @@ FORMS = {
 # fmt: on
 
 
-def form(variant):
-    """The `Form` named `variant`.
+def form(variant: str) -> Form:
+    """Return the `Form` named `variant`.
 
     Raises:
         ValueError: if there is no such form.
 
     Example:
-
     >>> form("coupled").combine(h=4.0, x=2.0, t=0.25, c=None)
     2.5
     """
@@ -85,20 +87,13 @@ def form(variant):
     return FORMS[variant]
 
 
-def gate_bias(depth):
-    """The initial bias of T for a network of `depth` layers: -1, -2, -3 at 10, 20, 30.
-
-    Args:
-        depth: Layers, at least one.
-
-    Returns:
-        A logit.
+def gate_bias(depth: int) -> float:
+    """Return the initial bias of T for `depth` layers: -1, -2, -3 at 10, 20, 30.
 
     Raises:
         ValueError: if `depth` is not positive.
 
     Example:
-
     >>> [gate_bias(depth) for depth in (9, 19, 32)]
     [-1.0, -2.0, -3.0]
 

@@ -1,81 +1,188 @@
-"""What the skip layers with one weighted layer a branch share."""
+"""The fully connected and the convolutional highway layer."""
+
+from typing import Any
 
 import keras
 
+from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip
+from zoo.layers.skip import GateBias, Skip, check_positive
+from zoo.types import Activation, Initializer, Shape
 
 
-class Highway(Skip):
-    """A `Skip` of which each branch is one layer that keeps the input's width.
+@keras.saving.register_keras_serializable("zoo")
+class HighwayDense(Skip):
+    """A fully connected layer that learns which features to transform and which to carry.
 
-    A subclass names its width argument in `width_argument` and makes its layers in `branch` from
-    what `of_branch` returns.
+    y = H(x) · T(x) + x · C(x), elementwise, with H(x) = activation(x W_H + b_H), the gates
+    T(x) = sigmoid(x W_T + b_T) and C(x) = sigmoid(x W_C + b_C), and the terms that `variant`
+    leaves out equal to one: see `zoo.layers.gating.FORMS`.
 
     Args:
-        width: Of the last axis, or `None` for the input's.
-        activation: Of H; the gates are sigmoids.
+        units: Width, in features; equal to the input's last axis, because the skip is the
+            identity. `None` takes the input's.
+        activation: Activation of H; the gates are sigmoids.
         variant: A row of `zoo.layers.gating.FORMS`.
-        gate_bias: See `Skip`.
-        kernel_initializer: Of H, T and C.
-        bias_initializer: Of H's bias; the gates' biases start at it plus their logit.
+        gate_bias: Initial bias of T, a logit: -2 opens T to 0.12; C starts at `-gate_bias`.
+        kernel_initializer: Initializer of the kernels of H, T and C.
+        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
-    Raises:
-        ValueError: if `variant` is unknown, or if the width is not the input's.
-    """
+    Input shape: `(batch, ..., units)`.
+    Output shape: `(batch, ..., units)`.
 
-    width_argument = before = None  # e.g. "units", and the layer that would change the width
+    Raises:
+        ValueError: if `variant` is unknown, or if `units` differs from the input's width.
+
+    Example:
+    >>> import numpy as np
+    >>> layer = HighwayDense(gate_bias=-100.0)  # closed gates carry
+    >>> x = np.array([[1.0, -2.0, 3.0]], "float32")
+    >>> keras.ops.convert_to_numpy(layer(x)).tolist()
+    [[1.0, -2.0, 3.0]]
+
+    Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, equations 2 and 3;
+    Greff et al. (2017), arXiv:1612.07771, Table 1a.
+    """
 
     def __init__(
         self,
-        width=None,
-        activation="relu",
-        variant="coupled",
-        gate_bias=-2.0,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
+        units: int | None = None,
+        activation: Activation = "relu",
+        variant: str = "coupled",
+        gate_bias: float = -2.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        if width is not None and (not isinstance(width, int) or width < 1):
-            raise ValueError(
-                f"`{self.width_argument}` must be a positive integer, or None for the input's "
-                f"width. Received: {self.width_argument}={width!r}"
-            )
-        self.asked = self.width = width
+        if units is not None:
+            check_positive(units=units)
+        self.units = units
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
-    def build(self, input_shape):
-        width = input_shape[-1]
-        if width is None or self.asked not in (None, width):
-            name, asked = self.width_argument, self.asked
-            raise ValueError(
-                f"`{type(self).__name__}` keeps its width, so `{name}` must equal the input's "
-                f"last axis. Received: {name}={asked}, input shape={tuple(input_shape)}. "
-                f"Put a {self.before}({asked or name}) before it."
-            )
-        self.width = width
+    def build(self, input_shape: Shape) -> None:
+        """Build the branches for the input's width."""
+        self.width = _input_width(self, "units", self.units, input_shape, "Dense")
         super().build(input_shape)
 
-    def of_branch(self, name, bias):
-        """The arguments that Keras's layers for every branch share; see `Skip.branch`."""
-        draw = self.bias_initializer.clone()
-        return {
-            "activation": self.activation if bias is None else gate,
-            "kernel_initializer": self.kernel_initializer.clone(),
-            "bias_initializer": draw if bias is None else GateBias(bias, draw),
-            "dtype": self.dtype_policy,
-            "name": name,
-        }
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return a `Dense` layer; see `Skip.branch`."""
+        return keras.layers.Dense(self.width, **_branch_options(self, name, bias))
 
-    def get_config(self):
-        own = {
-            self.width_argument: self.asked,
-            "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
-        return {**super().get_config(), **own}
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        return {**super().get_config(), "units": self.units, **_shared_config(self)}
+
+
+@keras.saving.register_keras_serializable("zoo")
+class HighwayConv2D(Skip):
+    """A convolution that learns which features to transform and which to carry.
+
+    y = H(x) · T(x) + x · C(x), elementwise; T and C are convolutions with H's kernel size,
+    because 1 x 1 gates stall training (Greff et al. 2017, section 5.1). Zero padding keeps
+    height and width.
+
+    Args:
+        filters: Channels; equal to the input's, because the skip is the identity. `None` takes
+            the input's.
+        kernel_size: Side of the receptive field of H, T and C, in pixels.
+        activation: Activation of H; the gates are sigmoids.
+        variant: A row of `zoo.layers.gating.FORMS`.
+        gate_bias: Initial bias of T, a logit: `zoo.gate_bias(depth)` is the paper's guideline
+            for a network of that depth; C starts at `-gate_bias`.
+        kernel_initializer: Initializer of the kernels of H, T and C; `None` is
+            `KaimingNormal()`, which the authors' own code uses.
+        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
+        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+
+    Input shape: `(batch, height, width, filters)`.
+    Output shape: `(batch, height, width, filters)`.
+
+    Raises:
+        ValueError: if `variant` is unknown, or if `filters` differs from the input's channels.
+
+    Example:
+    >>> import numpy as np
+    >>> layer = HighwayConv2D(gate_bias=-100.0)  # closed gates carry
+    >>> x = np.arange(8.0, dtype="float32").reshape(1, 2, 2, 2)
+    >>> bool((keras.ops.convert_to_numpy(layer(x)) == x).all())
+    True
+
+    Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.1.
+    """
+
+    def __init__(
+        self,
+        filters: int | None = None,
+        kernel_size: int = 3,
+        activation: Activation = "relu",
+        variant: str = "coupled",
+        gate_bias: float = -2.0,
+        kernel_initializer: Initializer | None = None,
+        bias_initializer: Initializer = "zeros",
+        **kwargs,
+    ) -> None:
+        super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
+        check_positive(kernel_size=kernel_size)
+        if filters is not None:
+            check_positive(filters=filters)
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape: Shape) -> None:
+        """Build the branches for the input's channels."""
+        self.width = _input_width(self, "filters", self.filters, input_shape, "Conv2D")
+        super().build(input_shape)
+
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return a `Conv2D` layer; see `Skip.branch`."""
+        return keras.layers.Conv2D(
+            self.width,
+            self.kernel_size,
+            padding="same",
+            data_format="channels_last",
+            **_branch_options(self, name, bias),
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        own = {"filters": self.filters, "kernel_size": self.kernel_size}
+        return {**super().get_config(), **own, **_shared_config(self)}
+
+
+def _input_width(layer, argument, width, input_shape, remedy):
+    """Return the size of the input's last axis, which `width`, unless None, must equal."""
+    if input_shape[-1] is None or width not in (None, input_shape[-1]):
+        raise ValueError(
+            f"`{type(layer).__name__}` keeps its width, so `{argument}` must equal the input's "
+            f"last axis. Received: {argument}={width}, input shape={tuple(input_shape)}. "
+            f"Put a {remedy}({width or argument}) before it."
+        )
+    return input_shape[-1]
+
+
+def _branch_options(layer, name, bias):
+    """Return the arguments that Keras's layers for H, T and C have in common."""
+    bias_initializer = layer.bias_initializer.clone()
+    return {
+        "activation": layer.activation if bias is None else gate,
+        "kernel_initializer": layer.kernel_initializer.clone(),
+        "bias_initializer": bias_initializer if bias is None else GateBias(bias, bias_initializer),
+        "dtype": layer.dtype_policy,
+        "name": name,
+    }
+
+
+def _shared_config(layer):
+    """Return the part of the configuration that both layers have."""
+    return {
+        "activation": keras.activations.serialize(layer.activation),
+        "kernel_initializer": keras.initializers.serialize(layer.kernel_initializer),
+        "bias_initializer": keras.initializers.serialize(layer.bias_initializer),
+    }

@@ -1,76 +1,82 @@
 """Residual blocks whose branch is several convolutions: basic and bottleneck, gated or not."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import keras
 
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip
+from zoo.layers.skip import GateBias, Skip, check_positive
+from zoo.types import Initializer, Shape, Tensor
 
 
 class Branch(keras.layers.Layer):
-    """Layers in a row: H, T, C or the shortcut of a block.
+    """A sequence of layers: H, T, C or the shortcut of a block.
 
     Args:
-        layers: Keras layers; those that normalise are told which `use` it is.
+        layers: Keras layers; an `UnsharedBatchNormalization` receives the index of the use.
         **kwargs: `name`, `dtype`.
     """
 
-    def __init__(self, layers, **kwargs):
+    def __init__(self, layers: list[keras.layers.Layer], **kwargs) -> None:
         super().__init__(**kwargs)
         self.layers = layers
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        """Build each layer for the shape that the one before returns."""
         for layer in self.layers:
             layer.build(input_shape)
             input_shape = layer.compute_output_shape(input_shape)
 
-    def call(self, x, training=None, use=0):
-        *_, (_, _, y) = self.steps(x, use)
-        return y
+    def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
+        """Return the last layer's output."""
+        outputs = [y for _, _, y in self.steps(x, use)]
+        return outputs[-1]
 
-    def steps(self, x, use=0):
-        """Yields each layer, what it reads and what it makes of that."""
+    def steps(self, x: Tensor, use: int = 0) -> Iterator[tuple[keras.layers.Layer, Tensor, Tensor]]:
+        """Yield each layer with its input and its output."""
         for layer in self.layers:
-            normalizes = isinstance(layer, UnsharedBatchNormalization)
-            y = layer(x, use=use) if normalizes else layer(x)  # Keras passes `training` on
+            unshared = isinstance(layer, UnsharedBatchNormalization)
+            y = layer(x, use=use) if unshared else layer(x)  # Keras passes `training` on
             yield layer, x, y
             x = y
 
 
 @keras.saving.register_keras_serializable("zoo")
 class ResidualBlock(Skip):
-    """y = combine(F(x), P(x), T(x), C(x)): two or three convolutions around a skip.
+    """y = form(F(x), P(x), T(x), C(x)): two or three convolutions around a skip.
 
     F is conv k3, conv k3 (basic) or conv k1, conv k3, conv k1 with four times the channels
-    (bottleneck); each convolution follows its batch normalisation and ReLU (pre-activation, He et
+    (bottleneck); each convolution follows its batch normalization and ReLU (pre-activation, He et
     al. 2016) or comes before them (He et al. 2015), and then the last one has no ReLU: He v1's
-    ReLU after the sum is a layer of the network. T and C are made as F is, with a sigmoid at the
+    ReLU after the sum is a layer of the network. T and C are built like F, with a sigmoid at the
     end. P is the identity, or a 1 x 1 convolution of the unprocessed input where stride or
-    channels change; in a post-activation block it is normalised as well.
+    channels change; in a post-activation block it is normalized as well.
 
     Args:
         filters: Channels of the branch's convolutions; a bottleneck's output has four times them.
-        strides: Of the branch's first convolution and of P, in pixels.
+        strides: Stride of the branch's first convolution and of P, in pixels.
         bottleneck: Three convolutions (1, 3, 1) instead of two (3, 3).
-        preactivation: Whether normalisation and ReLU come before each convolution.
+        preactivation: Normalization and ReLU before each convolution, not after it.
         variant: A row of `zoo.layers.gating.FORMS`; "plain" leaves the skip out.
-        gate_bias: Initial logit of T: the last normalisation's beta, or the last bias where
-            nothing is normalised after it. C starts at `-gate_bias`.
-        batch_norm: Whether there is any.
-        use_bias: Whether convolutions have biases; `None`: if `batch_norm` is false.
-        closing_relu: Whether H, post-activation, ends in a ReLU too ("Highway-Full").
-        uses: How many times the network calls this block; see `UnsharedBatchNormalization`.
-        share: What the uses' normalisations share; see `UnsharedBatchNormalization`.
-        gamma: Initial gamma of the normalisations.
-        kernel_initializer: Of all convolutions; `None` is `KaimingNormal()`.
-        last_initializer: Of H's last convolution; `None` is `kernel_initializer`.
+        gate_bias: Initial logit of T: the last normalization's beta, or the last bias where
+            nothing is normalized after it. C starts at `-gate_bias`.
+        batch_norm: Use batch normalization.
+        use_bias: Give convolutions biases; `None`: if `batch_norm` is false.
+        closing_relu: End H, in a post-activation block, in a ReLU too ("Highway-Full").
+        uses: Number of times the network calls this block; see `UnsharedBatchNormalization`.
+        share: What the uses' normalizations share; see `UnsharedBatchNormalization`.
+        gamma: Initial gamma of the normalizations.
+        kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
+        last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Call arguments:
         x: Features.
         training: As in `keras.layers.BatchNormalization`.
-        use: Which occurrence of the block it is, from 0.
+        use: Index of the occurrence of the block, from 0.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`, or four times
@@ -81,50 +87,53 @@ class ResidualBlock(Skip):
             more than once would change the shape.
 
     Example:
-
     >>> block = ResidualBlock(32, strides=2)
     >>> block.compute_output_shape((None, 32, 32, 16))
     (None, 16, 16, 32)
     >>> block.build((None, 32, 32, 16))
-    >>> block.count_params()  # 2 convolutions, 1 projection, 4 x (16 + 32) of normalisation
+    >>> block.count_params()  # 2 convolutions, 1 projection, 4 x (16 + 32) of normalization
     14528
 
     Reference: He et al. (2015), arXiv:1512.03385; He et al. (2016), arXiv:1603.05027; the gated
     ones: Greff et al. (2017), arXiv:1612.07771, section 5.1.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a choice that one of the papers' blocks makes)
         self,
-        filters,
-        strides=1,
-        bottleneck=False,
-        preactivation=True,
-        variant="residual",
-        gate_bias=-1.0,
-        batch_norm=True,
-        use_bias=None,
-        closing_relu=False,
-        uses=1,
-        share=(),
-        gamma=1.0,
-        kernel_initializer=None,
-        last_initializer=None,
+        filters: int,
+        strides: int = 1,
+        bottleneck: bool = False,
+        preactivation: bool = True,
+        variant: str = "residual",
+        gate_bias: float = -1.0,
+        batch_norm: bool = True,
+        use_bias: bool | None = None,
+        closing_relu: bool = False,
+        uses: int = 1,
+        share: Sequence[str] = (),
+        gamma: float = 1.0,
+        kernel_initializer: Initializer | None = None,
+        last_initializer: Initializer | None = None,
         **kwargs,
-    ):
+    ) -> None:
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        for name, value in (("filters", filters), ("strides", strides), ("uses", uses)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
-        self.filters, self.strides = filters, strides
-        self.bottleneck, self.preactivation = bottleneck, preactivation
-        self.batch_norm, self.closing_relu = batch_norm, closing_relu
+        check_positive(filters=filters, strides=strides, uses=uses)
+        self.filters = filters
+        self.strides = strides
+        self.bottleneck = bottleneck
+        self.preactivation = preactivation
+        self.batch_norm = batch_norm
         self.use_bias = not batch_norm if use_bias is None else use_bias
-        self.uses, self.share, self.gamma = uses, tuple(share), gamma
+        self.closing_relu = closing_relu
+        self.uses = uses
+        self.share = tuple(share)
+        self.gamma = gamma
         self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())
         self.last_initializer = keras.initializers.get(last_initializer or self.kernel_initializer)
         self.width = 4 * filters if bottleneck else filters
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        """Build the branches, and the projection where stride or channels change."""
         if len(input_shape) != 4 or input_shape[-1] is None:
             raise ValueError(
                 f"`ResidualBlock` needs images, (batch, height, width, channels), and to know "
@@ -139,40 +148,49 @@ class ResidualBlock(Skip):
             )
         super().build(input_shape)
 
-    def branch(self, name, bias):
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return a `Branch`: F, T, C or the projection P; see `Skip.branch`."""
         if name == "shortcut":
-            layers = [self.convolution("conv", self.width, 1, self.strides)]
+            layers = [self._convolution("conv", self.width, 1, self.strides)]
             if self.batch_norm and not self.preactivation:
-                layers.append(self.normalization("norm"))
+                layers.append(self._normalization("norm"))
             return Branch(layers, dtype=self.dtype_policy, name=name)
         kernels = (1, 3, 1) if self.bottleneck else (3, 3)
         layers = []
         for i, kernel in enumerate(kernels, 1):
-            first, last = i == 1, i == len(kernels)
-            after = self.batch_norm and not self.preactivation  # a bias of conv would be lost in it
-            conv = self.convolution(
-                f"conv{i}",
-                self.width if last else self.filters,
-                kernel,
-                self.strides if first else 1,
-                bias if last and not after else None,
-                self.last_initializer if last and bias is None else self.kernel_initializer,
-            )
-            relu = keras.layers.Activation("relu", dtype=self.dtype_policy, name=f"relu{i}")
-            beta = bias if last and after and bias is not None else 0.0
-            norm = [self.normalization(f"norm{i}", beta)] if self.batch_norm else []
-            if self.preactivation:
-                layers += [*norm, relu, conv]
-            else:
-                closes = not last or (self.closing_relu and bias is None)
-                layers += [conv, *norm, *([relu] if closes else [])]
+            layers += self._unit(i, kernel, last=i == len(kernels), gate_logit=bias)
         if bias is not None:
-            sigmoid = keras.layers.Activation(gate, dtype=self.dtype_policy, name="sigmoid")
-            layers.append(sigmoid)
+            layers.append(keras.layers.Activation(gate, dtype=self.dtype_policy, name="sigmoid"))
         return Branch(layers, dtype=self.dtype_policy, name=name)
 
-    def convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
-        """A convolution; one with a gate's logit `bias` has a bias in any case."""
+    def _unit(self, i, kernel, last, gate_logit):
+        """Return convolution number `i` of a branch with its normalization and ReLU, in order.
+
+        A gate's logit is the bias of its last convolution, or the beta of a normalization after
+        that one, in which the bias would be lost.
+        """
+        normalized_after = self.batch_norm and not self.preactivation
+        logit = gate_logit if last else None
+        is_h = gate_logit is None
+        conv = self._convolution(
+            f"conv{i}",
+            self.width if last else self.filters,
+            kernel,
+            self.strides if i == 1 else 1,
+            None if normalized_after else logit,
+            self.last_initializer if last and is_h else self.kernel_initializer,
+        )
+        relu = keras.layers.Activation("relu", dtype=self.dtype_policy, name=f"relu{i}")
+        beta = logit if normalized_after and logit is not None else 0.0
+        norms = [self._normalization(f"norm{i}", beta)] if self.batch_norm else []
+        if self.preactivation:
+            return [*norms, relu, conv]
+        if last and not (self.closing_relu and is_h):
+            return [conv, *norms]
+        return [conv, *norms, relu]
+
+    def _convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
+        """Return a convolution; with a gate's logit `bias` it has a bias in any case."""
         return keras.layers.Conv2D(
             filters,
             kernel,
@@ -186,8 +204,8 @@ class ResidualBlock(Skip):
             name=name,
         )
 
-    def normalization(self, name, beta=0.0):
-        """Batch normalisation: Keras's, or one with its own numbers for each use."""
+    def _normalization(self, name, beta=0.0):
+        """Return Keras's batch normalization, or one with separate statistics for each use."""
         if self.uses > 1:
             return UnsharedBatchNormalization(
                 self.uses, self.share, self.gamma, beta, dtype=self.dtype_policy, name=name
@@ -199,19 +217,22 @@ class ResidualBlock(Skip):
             name=name,
         )
 
-    def call(self, x, training=None, use=0):
+    def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
+        """Return the block's output."""
         if not 0 <= use < self.uses:
             raise ValueError(
                 f"`use` must be one of this block's {self.uses} uses, counted from 0. "
                 f"Received: use={use}."
             )
-        return self.parts(x, training=training, use=use)["y"]
+        return self.output_of(self.parts(x, training=training, use=use))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
         sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
         return (input_shape[0], *sides, self.width)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
         own = {
             "filters": self.filters,
             "strides": self.strides,

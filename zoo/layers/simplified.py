@@ -1,11 +1,15 @@
 """The pair of blocks that map onto each other exactly: one convolution, with a skip or not."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.skip import Skip
+from zoo.layers.skip import Skip, check_positive
+from zoo.types import Initializer, Shape, Tensor
 
 IDENTITIES = ("pad", "duplicate")
 
@@ -15,59 +19,61 @@ class Identity(keras.layers.Layer):
 
     Args:
         filters: Channels of the output.
-        strides: In pixels.
+        strides: Stride, in pixels.
         kind: "pad" or "duplicate".
         **kwargs: `name`, `dtype`.
     """
 
-    def __init__(self, filters, strides, kind, **kwargs):
+    def __init__(self, filters: int, strides: int, kind: str, **kwargs) -> None:
         super().__init__(**kwargs)
-        self.filters, self.strides, self.kind = filters, strides, kind
+        self.filters = filters
+        self.strides = strides
+        self.kind = kind
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
+        """Return S(x)."""
         if self.strides > 1:
             x = x[:, :: self.strides, :: self.strides, :]
-        more = self.filters - x.shape[-1]
-        if not more:
+        num_new = self.filters - x.shape[-1]
+        if num_new == 0:
             return x
         if self.kind == "duplicate":
             return ops.concatenate([x] * (self.filters // x.shape[-1]), axis=-1)
         # not ops.pad: TensorFlow 2.21 crashes in the gradient of a pad of a strided slice
-        zeros = ops.zeros((*ops.shape(x)[:-1], more), x.dtype)
+        zeros = ops.zeros((*ops.shape(x)[:-1], num_new), x.dtype)
         return ops.concatenate([x, zeros], axis=-1)
 
 
 class Simplified(Skip):
-    """What `SimplifiedPlain` and `SimplifiedResidual` share: y = ReLU(conv(x) + b [+ S(x)]).
+    """Base of `SimplifiedPlain` and `SimplifiedResidual`: y = ReLU(conv(x) + b [+ S(x)]).
 
     Args:
         filters: Channels of the output.
         kernel_size: Side of the kernel, in pixels; odd, so that it has a centre.
-        strides: In pixels.
+        strides: Stride, in pixels.
         identity: S where channels grow: "pad" puts x into the first channels and zeros into the
             rest; "duplicate" repeats it.
-        kernel_initializer: Of the convolution; `None` is `initial()`.
+        kernel_initializer: Initializer of the kernel; `None` is `default_initializer()`.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Raises:
         ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
     """
 
-    kind = initial = None  # the variant, and the paper's initializer for it
+    default_variant: str
+    default_initializer: type[keras.initializers.Initializer]
 
     def __init__(
         self,
-        filters,
-        kernel_size=3,
-        strides=1,
-        identity="pad",
-        kernel_initializer=None,
+        filters: int,
+        kernel_size: int = 3,
+        strides: int = 1,
+        identity: str = "pad",
+        kernel_initializer: Initializer | None = None,
         **kwargs,
-    ):
-        super().__init__(variant=self.kind, **kwargs)
-        for name, value in (("filters", filters), ("strides", strides)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+    ) -> None:
+        super().__init__(variant=self.default_variant, **kwargs)
+        check_positive(filters=filters, strides=strides)
         if not isinstance(kernel_size, int) or kernel_size < 1 or kernel_size % 2 == 0:
             raise ValueError(
                 f"`kernel_size` must be odd: the identity sits at the kernel's centre. "
@@ -77,26 +83,23 @@ class Simplified(Skip):
             raise ValueError(
                 f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}"
             )
-        self.filters, self.kernel_size, self.strides = filters, kernel_size, strides
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.strides = strides
         self.identity = identity
-        self.activation = keras.activations.relu
-        self.kernel_initializer = keras.initializers.get(kernel_initializer or self.initial())
+        self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
+        initializer = kernel_initializer or self.default_initializer()
+        self.kernel_initializer = keras.initializers.get(initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        """Build the convolution, after a check that S exists for the input's channels."""
         channels = input_shape[-1]
-        unreachable = channels is None or self.filters < channels
-        if self.identity == "duplicate" and not unreachable:
-            unreachable = self.filters % channels > 0
-        if unreachable:
-            raise ValueError(
-                f"An identity from {channels} channels to {self.filters} does not exist with "
-                f"identity={self.identity!r}: 'pad' needs as many or more, 'duplicate' a multiple. "
-                f"Received: input shape={tuple(input_shape)}, filters={self.filters}"
-            )
+        id_entries((self.kernel_size, self.kernel_size, channels, self.filters), self.identity)
         self.opens_stage = self.strides > 1 or channels != self.filters
         super().build(input_shape)
 
-    def branch(self, name, bias):
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return the convolution or S; see `Skip.branch`."""
         if name == "shortcut":
             return Identity(
                 self.filters, self.strides, self.identity, dtype=self.dtype_policy, name=name
@@ -112,14 +115,19 @@ class Simplified(Skip):
             name=name,
         )
 
-    def finish(self, y):
+    def finish(self, y: Tensor) -> Tensor:
+        """Return ReLU(y)."""
         return self.activation(y)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
         sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
         return (input_shape[0], *sides, self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        config = super().get_config()
+        del config["variant"], config["gate_bias"]  # which the class decides
         own = {
             "filters": self.filters,
             "kernel_size": self.kernel_size,
@@ -127,8 +135,7 @@ class Simplified(Skip):
             "identity": self.identity,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
-        config = {**super().get_config(), **own}
-        return {key: value for key, value in config.items() if key not in ("variant", "gate_bias")}
+        return {**config, **own}
 
 
 class SymmetricConv2D(keras.layers.Conv2D):
@@ -138,7 +145,8 @@ class SymmetricConv2D(keras.layers.Conv2D):
     and the identity's pixels there is no mapping. So zeros go to both sides.
     """
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
+        """Return the convolution of the symmetrically padded input."""
         if self.padding == "valid":
             side = (self.kernel_size[0] // 2,) * 2
             x = ops.pad(x, [(0, 0), side, side, (0, 0)])
@@ -152,8 +160,8 @@ class SimplifiedPlain(Simplified):
     Args:
         filters: Channels of the output, at least the input's.
         kernel_size: Side of the kernel, in pixels; odd.
-        strides: In pixels; zeros are padded symmetrically.
-        identity: Which identity its kernel contains: "pad" or "duplicate"; see `Simplified`.
+        strides: Stride, in pixels; zeros are padded symmetrically.
+        identity: The identity that its kernel contains: "pad" or "duplicate"; see `Simplified`.
         kernel_initializer: `None` is `KaimingNormal()`, the paper's KWI.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
@@ -167,7 +175,8 @@ class SimplifiedPlain(Simplified):
     Stability", equation 1.
     """
 
-    kind, initial = "plain", KaimingNormal
+    default_variant = "plain"
+    default_initializer = KaimingNormal
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -177,7 +186,7 @@ class SimplifiedResidual(Simplified):
     Args:
         filters: Channels of the output, at least the input's.
         kernel_size: Side of the kernel, in pixels; odd.
-        strides: In pixels; S and the convolution's centre take the same pixels.
+        strides: Stride, in pixels; S and the convolution's centre take the same pixels.
         identity: S where channels grow: "pad" puts x into the first channels and zeros into the
             rest; "duplicate" repeats it.
         kernel_initializer: `None` is `HardtMa()`, the paper's HMWI.
@@ -190,7 +199,6 @@ class SimplifiedResidual(Simplified):
         ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
 
     Example:
-
     >>> layer = SimplifiedResidual(2, kernel_initializer="zeros")  # then it rectifies S(x) = x
     >>> x = keras.ops.reshape(keras.ops.arange(-4.0, 4.0), (1, 2, 2, 2))
     >>> keras.ops.convert_to_numpy(layer(x)).ravel().tolist()
@@ -200,11 +208,16 @@ class SimplifiedResidual(Simplified):
     Stability", equation 1.
     """
 
-    kind, initial = "residual", HardtMa
+    default_variant = "residual"
+    default_initializer = HardtMa
 
 
-def id_entries(kernel, identity="pad"):
-    """Where a kernel holds the identity: its centre, from each input channel to its own output.
+def id_entries(
+    kernel: np.ndarray | Sequence[int | None], identity: str = "pad"
+) -> tuple[np.ndarray, ...]:
+    """Return the indices of a kernel's identity entries.
+
+    They are at its centre, from each input channel to its own output.
 
     Args:
         kernel: Array of shape `(side, side, channels, filters)`, or that shape.
@@ -219,13 +232,12 @@ def id_entries(kernel, identity="pad"):
         ValueError: if the side is even, or channels and filters do not allow the identity.
 
     Example:
-
     >>> kernel = np.zeros((3, 3, 2, 2))
     >>> kernel[id_entries(kernel)] = 1
     >>> kernel[1, 1].tolist(), int(kernel.sum())
     ([[1.0, 0.0], [0.0, 1.0]], 2)
     """
-    shape = tuple(kernel) if np.ndim(kernel) == 1 else tuple(kernel.shape)
+    shape = tuple(kernel.shape) if hasattr(kernel, "shape") else tuple(kernel)
     if identity not in IDENTITIES:
         raise ValueError(f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}")
     if len(shape) != 4 or shape[0] != shape[1] or shape[0] % 2 == 0:
@@ -234,7 +246,8 @@ def id_entries(kernel, identity="pad"):
             f"filters) with an odd side. Received: shape {shape}"
         )
     side, _, channels, filters = shape
-    if filters < channels or (identity == "duplicate" and filters % channels):
+    too_few = channels is None or filters < channels
+    if too_few or (identity == "duplicate" and filters % channels):
         raise ValueError(
             f"A kernel from {channels} channels to {filters} filters holds no identity of the kind "
             f"{identity!r}: 'pad' needs as many filters or more, 'duplicate' a multiple."
@@ -244,20 +257,19 @@ def id_entries(kernel, identity="pad"):
     return centre, centre, outputs % channels, outputs
 
 
-def plain_kernel(layer):
-    """The kernel, an array, of the plain block that computes what a simplified one computes.
+def plain_kernel(layer: Simplified) -> np.ndarray:
+    """Return the kernel of the plain block that computes what a simplified block computes.
 
     Args:
         layer: A built `SimplifiedPlain` or `SimplifiedResidual`.
 
     Example:
-
     >>> block = SimplifiedResidual(2, kernel_size=1, kernel_initializer="zeros")
     >>> block.build((None, 4, 4, 2))
     >>> plain_kernel(block).tolist()
     [[[[1.0, 0.0], [0.0, 1.0]]]]
     """
-    kernel = np.array(keras.ops.convert_to_numpy(layer.transform.kernel))
+    kernel = np.array(ops.convert_to_numpy(layer.transform.kernel))
     if isinstance(layer, SimplifiedResidual):
         kernel[id_entries(kernel, layer.identity)] += 1
     return kernel

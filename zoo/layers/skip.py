@@ -1,44 +1,61 @@
 """The base of every gated layer."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
 from zoo import backend
 from zoo.layers import gating
+from zoo.types import Initializer, Shape, Tensor
 
 
 class GateBias(keras.initializers.Initializer):
-    """A constant logit plus a draw of another initializer.
+    """A constant logit plus a sample of another initializer.
 
     Kim et al. add a fixed -2 to a trainable bias that starts at U(-0.05, 0.05). A bias that
     starts at the sum computes the same gate and receives the same gradient.
 
     Args:
         logit: The constant, e.g. -2: a sigmoid gate opens to 0.12.
-        draw: Initializer of the rest, by name or instance.
+        initializer: Initializer of the rest, by name or instance.
     """
 
-    def __init__(self, logit, draw="zeros"):
-        self.logit, self.draw = logit, keras.initializers.get(draw)
+    def __init__(self, logit: float, initializer: Initializer = "zeros") -> None:
+        self.logit = logit
+        self.initializer = keras.initializers.get(initializer)
 
-    def __call__(self, shape, dtype=None):
-        return ops.add(self.draw(shape, dtype=dtype), ops.cast(self.logit, dtype or "float32"))
+    def __call__(self, shape: Shape, dtype: str | None = None) -> Tensor:
+        """Return initial values of `shape`."""
+        sample = self.initializer(shape, dtype=dtype)
+        return ops.add(sample, ops.cast(self.logit, dtype or "float32"))
 
-    def get_config(self):
-        return {"logit": self.logit, "draw": keras.initializers.serialize(self.draw)}
+    def get_config(self) -> dict[str, Any]:
+        """Return the initializer's configuration."""
+        initializer = keras.initializers.serialize(self.initializer)
+        return {"logit": self.logit, "initializer": initializer}
+
+
+def check_positive(**arguments: int) -> None:
+    """Raise a `ValueError` unless each argument, given by its name, is a positive integer."""
+    for name, value in arguments.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
 class Skip(keras.layers.Layer):
-    """y = combine(H(x), x, T(x), C(x)), with the gates that `variant` calls for.
+    """y = finish(form(H(x), x, T(x), C(x))), with the gates of `variant`.
 
-    A subclass says in `branch` how one of H, T and C is made; all three come from the same
-    code, so a gate always sees what H sees (Greff et al. 2017, section 5.1).
+    A subclass builds H, T and C in `branch`. All three come from the same code, so that a gate
+    sees what H sees (Greff et al. 2017, section 5.1).
 
     Args:
         variant: A row of `zoo.layers.gating.FORMS`.
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. The carry gate C starts at
             `-gate_bias`, so that it carries what `coupled` would.
         stage: Index of the stage the block belongs to; probes group blocks by it.
+        **kwargs: `name`, `dtype`.
 
     Raises:
         ValueError: if there is no such variant.
@@ -47,82 +64,82 @@ class Skip(keras.layers.Layer):
     Table 1a.
     """
 
-    def __init__(self, variant="coupled", gate_bias=-2.0, stage=0, **kwargs):
+    def __init__(
+        self, variant: str = "coupled", gate_bias: float = -2.0, stage: int = 0, **kwargs
+    ) -> None:
         super().__init__(**kwargs)
         self.form = gating.form(variant)
-        self.variant, self.gate_bias, self.stage = variant, gate_bias, stage
+        self.variant = variant
+        self.gate_bias = gate_bias
+        self.stage = stage
         self.transform = self.transform_gate = self.carry_gate = self.shortcut = None
-        self.opens_stage = False  # whether it changes the shape, and so projects what it carries
+        self.opens_stage = False  # true if it changes the shape, and so projects its skip input
 
-    def branch(self, name, bias):
-        """A new layer for `name`: "transform", "transform_gate", "carry_gate" or "shortcut".
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return a new layer for H, T, C or the shortcut.
 
         Args:
-            name: What the branch is; the layer's name.
+            name: "transform", "transform_gate", "carry_gate" or "shortcut"; the layer's name.
             bias: A gate's initial logit; None for H and the shortcut.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its branches are made.")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        """Build the branches and, where the block changes the shape, the shortcut."""
         self.transform = self.branch("transform", None)
         if "t" in self.form.gates:
             self.transform_gate = self.branch("transform_gate", self.gate_bias)
         if "c" in self.form.gates:
             self.carry_gate = self.branch("carry_gate", -self.gate_bias)
-        if self.opens_stage and self.variant != "plain":  # which carries nothing
+        if self.opens_stage and self.variant != "plain":  # which has no skip
             self.shortcut = self.branch("shortcut", None)
-        for branch in (*self.branch_layers().values(), self.shortcut):
-            if branch is not None:
-                branch.build(input_shape)
+        for layer in self._branches().values():
+            layer.build(input_shape)
+        if self.shortcut is not None:
+            self.shortcut.build(input_shape)
 
-    def parts(self, x, **context):
-        """Everything the papers have a letter for, by letter: x, h, t, c (if present), y.
+    def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
+        """Return the formula's terms by letter: x, h and, if present, t and c.
 
-        Where the block changes the shape, x is what it carries: the projected input.
+        Where the block changes the shape, x is the projected input, and a plain block has none.
 
         Args:
             x: The input.
-            **context: What `call` takes beside it; passed to every branch.
+            **context: Further arguments of `call`, passed to every branch.
         """
-        found = self.branches(x, **context)
-        x = self.carry(x, **context)
-        return {"x": x, **found, "y": self.combine(x, **found)}
+        branches = {letter: layer(x, **context) for letter, layer in self._branches().items()}
+        if self.shortcut is not None:
+            x = self.shortcut(x, **context)
+        elif self.opens_stage:
+            return branches
+        return {"x": x, **branches}
 
-    def carry(self, x, **context):
-        """What the block carries: the input, or its projection where the shape changes."""
-        return self.shortcut(x, **context) if self.shortcut else x
-
-    def combine(self, x, h, t=None, c=None):
-        """y of what is carried and of what the branches made; no weight is read."""
-        return self.finish(self.mix(h, x, t, c))
-
-    def mix(self, h, x, t=None, c=None):
-        """The form's y; with gates it is float32 inside, and only the result half precision."""
-        return self.form.mix(h, x, t, c, self.compute_dtype)
-
-    def finish(self, y):
-        """What follows the combination inside of the block: nothing, here."""
+    def finish(self, y: Tensor) -> Tensor:
+        """Return the block's output from the formula's value; here they are the same."""
         return y
 
-    def branches(self, x, **context):
-        """What H, T and C make of the input, by letter: h, t and c, those that there are."""
-        return {letter: layer(x, **context) for letter, layer in self.branch_layers().items()}
+    def call(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        return self.output_of(self.parts(x))
 
-    def branch_layers(self):
-        """The layers that are H, T and C, by letter: h, t and c, those that there are."""
-        layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
-        return {letter: layer for letter, layer in layers.items() if layer is not None}
+    def output_of(self, parts: dict[str, Tensor]) -> Tensor:
+        """Combine what `parts` returned; no weight is read."""
+        return self.finish(self.form.mix(**parts, dtype=self.compute_dtype))
 
-    def call(self, x):
-        return self.parts(x)["y"]
-
-    def rematerialized_call(self, layer_call, *args, **kwargs):
-        """What Keras calls in place of `call` once the block is not to keep its activations."""
+    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
+        """Return `layer_call` with rematerialization; Keras calls it in a remat scope."""
         return backend.rematerialized(self, layer_call)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
         own = {"variant": self.variant, "gate_bias": self.gate_bias, "stage": self.stage}
         return {**super().get_config(), **own}
+
+    def _branches(self):
+        """Return the layers that compute h, t and c, by letter, without those that are absent."""
+        layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
+        return {letter: layer for letter, layer in layers.items() if layer is not None}
