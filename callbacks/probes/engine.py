@@ -20,7 +20,7 @@ from zoo.callbacks.probes.batching import (
 )
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.callbacks.probes.table import Table
-from zoo.graph.blocks import Block, find_blocks
+from zoo.graph.blocks import Block, find_blocks, residual_branch
 from zoo.graph.calls import Graph
 from zoo.graph.tracing import observe
 
@@ -176,12 +176,12 @@ class Observer:
 
     def _step(self, values, labels, mask):
         """Return, for each probe, by block, its values' sums over the examples of a batch."""
-        gradients: dict[tuple[str, int], Any] = {}
+        gradients = {}
         if self.gradient:
             parts, gradients = gradients_at_marks(self._forward, values, labels)
         else:
             _, parts = self._forward(None, values, labels)
-        stages: dict[int, list[Parts]] = {}
+        stages = {}
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
             part = Parts(block, parts[block.name], use)
@@ -260,6 +260,6 @@ def _weights(graph: Graph, block: Block):
     """Return a block's weights as arrays, by path; of a sum, those of its residual branch."""
     layers = [block.layer]
     if block.layer is None:
-        layers = [call.layer for call in graph.between(block.source, block.f)]
+        layers = [call.layer for call in residual_branch(graph, block)]
     weights = (w for layer in layers for w in getattr(layer, "weights", ()))
     return {w.path: ops.convert_to_numpy(w) for w in weights}

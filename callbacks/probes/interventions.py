@@ -13,6 +13,7 @@ import numpy as np
 from zoo.callbacks.probes.batching import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.chain import Plan
 from zoo.graph.surgery import (
     cost,
     exit_plan,
@@ -50,9 +51,8 @@ def lesions(
     Reference: Srivastava et al. (2015), section 4.3, Fig. 4; Jastrzebski et al. (2018), Fig. 3.
     """
     trials = Trials(model, loss, _names(blocks))
-    labels = trials.labels()
-    plans = [lesion_plan(trials.chain, [label.block], mode) for label in labels]
-    return trials.table("lesion", labels, plans, data, **options)
+    plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
+    return trials.table("lesion", trials.labels(), plans, data, **options)
 
 
 def random_lesions(
@@ -68,16 +68,8 @@ def random_lesions(
 ) -> Table:
     """Leave out several random blocks at once; those that change the shape stay.
 
-    Args:
-        model: As in `lesions`.
-        data: As in `lesions`.
-        loss: As in `lesions`.
-        mode: As in `lesions`.
-        blocks: As in `lesions`.
-        counts: Numbers of blocks to leave out.
-        repeats: Random choices for each count.
-        seed: Random seed of the choices.
-        **options: As in `lesions`.
+    `counts` are the numbers of blocks to leave out, `repeats` the random choices of blocks for
+    each, and `seed` their random seed. Other arguments as in `lesions`.
 
     Returns:
         A `Table` with `lesions_accuracy` and `lesions_loss`; `unit` is the number of blocks left
@@ -112,17 +104,9 @@ def shuffles(
     """Run the blocks of each stage in a random order, against the order's Kendall tau.
 
     Blocks that change the shape stay. A network of blocks that refine the same representation
-    degrades smoothly as tau falls.
-
-    Args:
-        model: As in `lesions`.
-        data: As in `lesions`.
-        loss: As in `lesions`.
-        blocks: As in `lesions`.
-        swaps: Numbers of random swaps of two blocks, in every stage.
-        repeats: Random orders for each number.
-        seed: Random seed of the orders.
-        **options: As in `lesions`.
+    degrades smoothly as tau falls. `swaps` are numbers of random swaps of two blocks in every
+    stage, `repeats` the random orders for each, and `seed` their random seed. Other arguments as
+    in `lesions`.
 
     Returns:
         A `Table` with `shuffle_accuracy`, `shuffle_loss` and `shuffle_tau`, the mean over the
@@ -142,7 +126,9 @@ def shuffles(
     stages = [names for names in by_stage.values() if len(names) > 1]
     if not stages:
         raise ValueError("Expected a stage with two blocks of one shape. Received: none such.")
-    plans, labels, rows = [], [], []
+    plans: list[Plan] = []
+    labels = []
+    rows = []
     for num_swaps in swaps:
         for _ in range(repeats):
             orders = [random_order(names, num_swaps, rng) for names in stages]
@@ -160,12 +146,7 @@ def early_exits(
 ) -> Table:
     """Stop the network after each block: later ones return their skip input.
 
-    Args:
-        model: As in `lesions`.
-        data: As in `lesions`.
-        loss: As in `lesions`.
-        blocks: As in `lesions`.
-        **options: As in `lesions`.
+    Arguments as in `lesions`.
 
     Returns:
         A `Table` with `exit_accuracy` and `exit_loss`.
@@ -173,9 +154,8 @@ def early_exits(
     Reference: Jastrzebski et al. (2018), section 4.4.
     """
     trials = Trials(model, loss, _names(blocks))
-    labels = trials.labels()
-    plans = [exit_plan(trials.chain, label.block) for label in labels]
-    return trials.table("exit", labels, plans, data, **options)
+    plans = [exit_plan(trials.chain, block.name) for block in trials.chain.blocks]
+    return trials.table("exit", trials.labels(), plans, data, **options)
 
 
 def unrollings(
@@ -189,14 +169,8 @@ def unrollings(
 ) -> tuple[float, Table]:
     """Repeat the last block up to `times` times, with f scaled, and select the best scale.
 
-    Args:
-        model: As in `lesions`.
-        data: As in `lesions`; training data, where the paper selects the scale.
-        loss: As in `lesions`.
-        blocks: As in `lesions`.
-        times: Largest number of repetitions.
-        scales: Factors of f; ours, the paper gives no value.
-        **options: As in `lesions`.
+    The paper selects the scale on training data; the default `scales` are ours, it gives no value.
+    Other arguments as in `lesions`.
 
     Returns:
         The scale with the lowest loss after `times` repetitions, and a `Table` with
@@ -207,11 +181,12 @@ def unrollings(
     """
     trials = Trials(model, loss, _names(blocks))
     last = trials.chain.blocks[-1]
-    labels = [Label(last.name, last.stage, unit) for unit in range(1, times + 1)]
+    numbers = range(1, times + 1)
+    labels = [Label(last.name, last.stage, number) for number in numbers]
     table = Table()
     losses = {}
     for scale in scales:
-        plans = [unroll_plan(trials.chain, label.unit, scale) for label in labels]
+        plans = [unroll_plan(trials.chain, number, scale) for number in numbers]
         name = f"unroll_{scale}"
         table += trials.table(name, labels, plans, data, intact=Label(unit=0), **options)
         losses[scale] = table.rows[-1].value
@@ -225,12 +200,7 @@ def prune_report(
 ) -> dict[str, tuple[float, float]]:
     """Return the cost and the savings of `zoo.prune_blocks(model, blocks)`.
 
-    Args:
-        model: As in `lesions`.
-        data: As in `lesions`.
-        loss: As in `lesions`.
-        blocks: Names of blocks to leave out.
-        **options: As in `lesions`.
+    Other arguments as in `lesions`.
 
     Returns:
         A dictionary: `accuracy`, `loss`, `parameters` and `operations` (multiply-adds of an

@@ -114,14 +114,15 @@ class Probe:
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
-        values: dict[str | None, dict[str, Any]] = {
-            block: self.summarize({key: total / self.count for key, total in members.items()})
+        values = [
+            (block, self.summarize({key: total / self.count for key, total in members.items()}))
             for block, members in self.sums.items()
-        }
-        whole = self.overall([*values.items()]) if values else {}
+        ]
+        result: dict[str | None, dict[str, Any]] = {block: numbers for block, numbers in values}
+        whole = self.overall(values) if values else {}
         if whole:
-            values[None] = whole
-        return values
+            result[None] = whole
+        return result
 
     def reset_state(self) -> None:
         """Forget all sums."""

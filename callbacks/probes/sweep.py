@@ -22,7 +22,6 @@ from zoo.callbacks.probes.batching import (
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
-from zoo.types import Tensor
 
 SPAN = 9  # unmodified blocks that are compiled as one function; ours: a call costs TensorFlow 1 ms
 
@@ -101,34 +100,42 @@ class Trials:
         for x, y, mask in padded_batches(data, batch_size, progress):
             if y is None:
                 raise ValueError("Accuracy and loss need labels. Received: data without them.")
-            score = _Score(self, ops.convert_to_tensor(y), ops.convert_to_tensor(mask))
-            self._evaluate(operations, [*range(len(plans))], 0, self.chain.graph.start(x), score)
-            for number, pair in score.sums.items():
-                sums[number] += pair
+            labels = ops.convert_to_tensor(y)
+            mask_tensor = ops.convert_to_tensor(mask)
+            start = self.chain.graph.start(x)
+            for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
+                pair = self._call("score", self._score, output, labels, mask_tensor)
+                sums[numbers] += ops.convert_to_numpy(pair)
             seen += int(mask.sum())
         not_finite = int((~np.isfinite(sums)).any(axis=1).sum())
         if not_finite:
             logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
         return sums / seen
 
-    def _evaluate(self, operations, numbers, done, x, score):
-        """Evaluate the plans `numbers`, of which the first `done` operations are done."""
+    def _outputs(self, operations, numbers, done, x):
+        """Run the plans `numbers`, of which the first `done` operations are done, to their ends.
+
+        Yields pairs: numbers of plans that are alike, and the output of their last block.
+        """
         while True:
             span = self._span(operations, numbers, done)
             if span is not None:
                 x = self._call(("span", span), lambda x, first=span: self._run_span(first, x), x)
                 done += SPAN
                 continue
-            groups: dict[Operation | None, list[int]] = {}
+            groups = {}
             for number in numbers:
                 rest = operations[number][done : done + 1]
                 groups.setdefault(rest[0] if rest else None, []).append(number)
-            score.add(groups.pop(None, []), x)
+            ended = groups.pop(None, None)
+            if ended:
+                yield ended, x
             if not groups:
                 return
             (operation, numbers), *others = groups.items()
             for other, other_numbers in others:
-                self._evaluate(operations, other_numbers, done + 1, self._do(other, x), score)
+                y = self._do(other, x)
+                yield from self._outputs(operations, other_numbers, done + 1, y)
             x = self._do(operation, x)
             done += 1
 
@@ -157,6 +164,14 @@ class Trials:
         if step.action == "carry" and not block.changes_shape and not finishes:
             return x
         return self._call(step, lambda x: self.chain.do(step, x), x)
+
+    def _score(self, y, labels, mask):
+        """Return summed accuracy and loss of a batch, from the last block's output."""
+        outputs = self.chain.end(y)[0]
+        p = probabilities(outputs, self.normalized)
+        hit = hits(p, class_indices(labels, outputs.shape[-1]))
+        pair = ops.stack([hit, self.loss(labels, outputs)])
+        return ops.sum(ops.where(mask, pair, 0.0), axis=1)
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
@@ -200,26 +215,3 @@ def _operations(plan: Plan) -> tuple[Operation, ...]:
         for position, steps in enumerate(plan)
         for repetition, step in enumerate(steps)
     )
-
-
-class _Score:
-    """Summed accuracy and loss of networks over one batch, by the network's number."""
-
-    def __init__(self, trials: Trials, labels: Tensor, mask: Tensor) -> None:
-        self.trials = trials
-        self.labels = labels
-        self.mask = mask
-        self.sums = {}
-
-    def add(self, numbers, y):
-        """Score the last block's output y of the networks `numbers`."""
-        if numbers:
-            pair = self.trials._call("score", self._compute, y, self.labels, self.mask)
-            self.sums |= dict.fromkeys(numbers, ops.convert_to_numpy(pair))
-
-    def _compute(self, y, labels, mask):
-        outputs = self.trials.chain.end(y)[0]
-        p = probabilities(outputs, self.trials.normalized)
-        hit = hits(p, class_indices(labels, outputs.shape[-1]))
-        pair = ops.stack([hit, self.trials.loss(labels, outputs)])
-        return ops.sum(ops.where(mask, pair, 0.0), axis=1)

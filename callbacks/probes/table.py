@@ -1,8 +1,8 @@
 """The table of values that probes and interventions return, one value a row."""
 
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -131,13 +131,14 @@ class Table:
         Raises:
             ValueError: if it has none.
         """
-        rows = [row for row in self.of_probe(probe) if row.unit is not None]
-        if not rows:
+        rows = self.of_probe(probe)
+        cells = [(row.block, row.unit, row.value) for row in rows if row.unit is not None]
+        if not cells:
             raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
-        indices = {block: i for i, block in enumerate(dict.fromkeys(row.block for row in rows))}
-        array = np.full((len(indices), 1 + max(row.unit for row in rows)), np.nan)
-        for row in rows:
-            array[indices[row.block], row.unit] = row.value
+        blocks = [*dict.fromkeys(block for block, _, _ in cells)]
+        array = np.full((len(blocks), 1 + max(unit for _, unit, _ in cells)), np.nan)
+        for block, unit, value in cells:
+            array[blocks.index(block), unit] = value
         return array
 
     def to_csv(self, path: str | pathlib.Path) -> None:
@@ -158,11 +159,12 @@ class Table:
             raise ValueError(
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
-        types = (str, str, int, int, int, float)
+        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         rows = []
         for line in lines:
             cells = zip(types, line.split(","), strict=True)
-            rows.append(Row(*(convert(cell) if cell else None for convert, cell in cells)))
+            values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
+            rows.append(Row(*values))
         return cls(rows)
 
     def plot(

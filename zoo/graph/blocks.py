@@ -89,10 +89,10 @@ def find_blocks(
                 raise ValueError(f"Expected a block. Received: {name!r}: {reason}")
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
-        reasons = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
+        listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
         raise ValueError(
             f"Expected a skip layer of the zoo, or a sum of two branches of one fork. Received: "
-            f"{graph.model.name!r}, which has no block.{reasons or ' It has no sum at all.'}"
+            f"{graph.model.name!r}, which has no block.{listing or ' It has no sum at all.'}"
         )
     stages = _stages([block.shape for block in blocks.values()], [layers[name] for name in blocks])
     numbered = [
@@ -100,6 +100,11 @@ def find_blocks(
         for index, (block, stage) in enumerate(zip(blocks.values(), stages, strict=True))
     ]
     return numbered, rejected
+
+
+def residual_branch(graph: Graph, block: Block) -> list[Call]:
+    """Return the calls of a sum's residual branch; none for a skip layer."""
+    return [] if block.f is None else graph.between(block.source, block.f)
 
 
 class _NoBlockError(Exception):

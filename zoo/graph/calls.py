@@ -172,26 +172,12 @@ class Graph:
     def new_model(
         self, inputs: Values, outputs: Sequence[Tensor], name: str | None = None
     ) -> keras.Model:
-        """Return a model with the old one's structure of inputs and outputs.
-
-        Args:
-            inputs: Symbolic inputs, from `new_inputs`.
-            outputs: Symbolic outputs, flattened.
-            name: Name of the model; `None`: the old one's.
-        """
+        """Return a model from `new_inputs` to flattened outputs, in the old model's structure."""
         return keras.Model(
-            self.pack_inputs([*inputs.values()]),
-            self.pack_outputs(outputs),
+            tree.pack_sequence_as(self.model._inputs_struct, [*inputs.values()]),
+            tree.pack_sequence_as(self.model._outputs_struct, outputs),
             name=name or self.model.name,
         )
-
-    def pack_inputs(self, flat: Sequence[Tensor]) -> Any:
-        """Return tensors in the structure of the model's inputs."""
-        return tree.pack_sequence_as(self.model._inputs_struct, flat)
-
-    def pack_outputs(self, flat: Sequence[Tensor]) -> Any:
-        """Return tensors in the structure of the model's outputs."""
-        return tree.pack_sequence_as(self.model._outputs_struct, flat)
 
     def after(self, slot: int) -> list[Call]:
         """Return the calls that depend on a slot's value, in running order."""

@@ -218,7 +218,7 @@ class BlockPart(keras.layers.Layer):
         super().__init__(name=name, **kwargs)
         self.config = keras.saving.serialize_keras_object(block) if shared else block
         self.part = part
-        self.branch = getattr(block, part) if shared else None
+        self.branch: Any = getattr(block, part) if shared else None
         self.built = shared
 
     def build(self, input_shape: Shape) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.graph.blocks import Block, find_blocks
+from zoo.graph.blocks import Block, find_blocks, residual_branch
 from zoo.graph.calls import Graph, compile_like, rebuild
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.layers.simplified import id_entries as id_entries
@@ -61,7 +61,7 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
         if reason:
             kept[block.name] = reason
             continue
-        (branch,) = graph.between(block.source, block.f)
+        (branch,) = residual_branch(graph, block)
         replacements[branch.index] = _with_identity(branch.layer)
         replacements[block.call] = _select(graph.calls[block.call].sources.index(block.f))
     if not replacements:
@@ -207,7 +207,7 @@ def _reason_to_keep(graph: Graph, block: Block) -> str | None:
             f"the branch of a {type(block.layer).__name__} has a normalisation, an activation or a "
             f"gate between its kernel and the sum"
         )
-    calls = graph.between(block.source, block.f)
+    calls = residual_branch(graph, block)
     if block.changes_shape:
         return _shortcut_reason(calls)
     if len(calls) > 1:

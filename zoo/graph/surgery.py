@@ -1,6 +1,7 @@
 """Modify a network's blocks: the same layers reordered, some left out or repeated."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -41,11 +42,8 @@ def shuffle(
 ) -> keras.Model:
     """Return `model` with blocks at each other's positions; it shares `model`'s weights.
 
-    Args:
-        model: As in `lesion`.
-        order: By name of a block, the name of the block to run at its position. Blocks that
-            change the shape stay.
-        blocks: As in `lesion`.
+    `order` has the name of the block to run at each position, by the name of the block that is
+    there. Blocks that change the shape stay. Other arguments as in `lesion`.
 
     Raises:
         ValueError: if `order` is no permutation, or a block does not fit its position.
@@ -59,12 +57,8 @@ def shuffle(
 def early_exit(model: keras.Model, name: str, blocks: Sequence[str] | None = None) -> keras.Model:
     """Return `model` stopped after the block `name`: later ones return their skip input.
 
-    Later blocks that change the shape still run, as the classifier needs their shape.
-
-    Args:
-        model: As in `lesion`.
-        name: A block.
-        blocks: As in `lesion`.
+    Later blocks that change the shape still run, as the classifier needs their shape. Other
+    arguments as in `lesion`.
 
     Raises:
         ValueError: if there is no such block.
@@ -80,11 +74,7 @@ def unroll(
 ) -> keras.Model:
     """Return `model` with its last block repeated `times` times: h <- h + scale f(h).
 
-    Args:
-        model: As in `lesion`.
-        times: Number of repetitions.
-        scale: Factor of f in the repetitions.
-        blocks: As in `lesion`.
+    Other arguments as in `lesion`.
 
     Raises:
         ValueError: if the last block changes the shape.
@@ -98,14 +88,8 @@ def unroll(
 def prune_blocks(model: keras.Model, blocks: str | Sequence[str]) -> keras.Model:
     """Return a smaller model without these blocks, with weights of its own.
 
-    Its output is that of `lesion(model, *blocks)`. It can be saved, fine-tuned and exported.
-
-    Args:
-        model: As in `lesion`.
-        blocks: Names of blocks; those that change the shape keep their projection.
-
-    Returns:
-        A `keras.Model`; see `cost` for the saving.
+    Its output is that of `lesion(model, *blocks)`; blocks that change the shape keep their
+    projection. It can be saved, fine-tuned and exported; `cost` has what it saves.
 
     Raises:
         ValueError: if there is no such block, or `blocks` is empty.
@@ -186,8 +170,8 @@ def cost(model: keras.Model) -> dict[str, int]:
                 f"Operations depend on the input's size. Received: {call.name} with output shape "
                 f"{call.shapes[0]}. Build the model with a fixed size."
             )
-        positions = int(np.prod(sides, dtype="int64"))
-        operations += positions * sum(int(np.prod(w.shape)) for w in kernels)
+        positions = math.prod(side or 1 for side in sides)
+        operations += positions * sum(math.prod(w.shape) for w in kernels)
     return {"parameters": model.count_params(), "operations": operations}
 
 

@@ -9,6 +9,7 @@ import keras
 
 from zoo.graph.blocks import Block, find_blocks
 from zoo.graph.calls import Apply, Graph, Values, infer, symbolic
+from zoo.layers.skip import Skip
 from zoo.types import Tensor
 
 Mark = Callable[[tuple[str, int], Tensor], Tensor]
@@ -61,7 +62,7 @@ def observe(
                 part = {"x": values[block.x], "f": values[block.f]}
                 part["y"] = apply(call, *args, **kwargs)
             else:
-                branches = dataclasses.replace(call, layer=Branches(block))
+                branches = dataclasses.replace(call, layer=Branches(block.layer, block.name))
                 part = _combined(block, {**apply(branches, *args, **kwargs)}, mark)
             parts[block.name] = {"input": inputs[block.source], **part}
             outputs = part["y"]
@@ -105,12 +106,9 @@ def trace(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Mode
     parts = observe(graph, selected, values, apply=symbolic)
     for part in parts.values():
         del part["input"]
-    outputs = graph.pack_outputs([values[slot] for slot in graph.outputs])
-    return keras.Model(
-        graph.pack_inputs([*inputs.values()]),
-        {"outputs": outputs, "blocks": parts},
-        name=f"{model.name}_trace",
-    )
+    copy = graph.new_model(inputs, [values[slot] for slot in graph.outputs])
+    outputs = {"outputs": copy.output, "blocks": parts}
+    return keras.Model(copy.input, outputs, name=f"{model.name}_trace")
 
 
 def _combined(block, terms, mark):
@@ -129,15 +127,15 @@ class Branches(keras.layers.Layer):
     """The terms x, h, t and c of a skip layer's formula, in the layer's own precision.
 
     Args:
-        block: A `zoo.blocks.Block` with a skip layer.
+        layer: A skip layer.
+        name: Name of its block.
     """
 
-    def __init__(self, block: Block) -> None:
-        name = re.sub("[/#]", "_", block.name)
-        super().__init__(name=f"{name}_branches", dtype=block.layer.dtype_policy)
-        self.layer = block.layer
+    def __init__(self, layer: Skip, name: str) -> None:
+        super().__init__(name=re.sub("[/#]", "_", f"{name}_branches"), dtype=layer.dtype_policy)
+        self.layer = layer
         self.built = True
-        self.takes_training = "training" in block.layer._call_signature.parameters
+        self.takes_training = "training" in layer._call_signature.parameters
 
     def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
         """Return the terms, as far as the layer has them."""
