@@ -33,7 +33,7 @@ import sys
 import time
 from xml.etree import ElementTree
 
-from experiment import children
+from experiment import process
 from report import records
 from report.artifacts import ARTIFACTS
 
@@ -191,7 +191,7 @@ def run_all(runs, own):
         if own["dry_run"]:
             continue
         began = time.monotonic()
-        code = children.run([*words, *kept(words, own)], figures_to(words, names, own))
+        code = process.run([*words, *kept(words, own)], figures_to(words, names, own))
         state = "done" if code == 0 else f"FAILED with status {code}"
         minutes = (time.monotonic() - began) / 60
         told.append((code, f"{state} after {minutes:.1f} min: {shlex.join(words[1:])}"))

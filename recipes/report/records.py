@@ -98,7 +98,7 @@ def judged(rows, mean):
     last, told = rows[-1], collections.Counter(row["verdict"] for row in rows)
 
     def difference(value):
-        return results.verdict(value, last["paper"], last.get("spread"), last["departures"])
+        return results.compare(value, last["paper"], last.get("spread"), last["departures"])
 
     if len(told) == 1 or mean is None:
         return last["verdict"]

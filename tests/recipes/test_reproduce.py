@@ -29,7 +29,7 @@ def commands(reproduce, monkeypatch):
         found.append(command[1:])
         return 0
 
-    monkeypatch.setattr(reproduce.children, "run", run)
+    monkeypatch.setattr(reproduce.process, "run", run)
     return found
 
 
@@ -108,7 +108,7 @@ def test_every_artifact_is_made_by_all(reproduce):
 
 def test_a_recipe_that_fails_does_not_keep_the_others_from_running(reproduce, monkeypatch, capsys):
     codes = iter([3, 0])
-    monkeypatch.setattr(reproduce.children, "run", lambda *_: next(codes))
+    monkeypatch.setattr(reproduce.process, "run", lambda *_: next(codes))
     assert reproduce.main(["srivastava2015/table1"]) == 3
     told = capsys.readouterr().out
     assert told.count("FAILED with status 3") == 1 and told.count("done after") == 1
@@ -117,7 +117,7 @@ def test_a_recipe_that_fails_does_not_keep_the_others_from_running(reproduce, mo
 def test_who_ends_a_recipe_ends_all_and_a_crash_does_not(reproduce, monkeypatch, capsys):
     for first, count in ((-signal.SIGKILL, 2), (-signal.SIGTERM, 1), (-signal.SIGINT, 1)):
         codes = iter([first, 0])
-        monkeypatch.setattr(reproduce.children, "run", lambda *_, codes=codes: next(codes))
+        monkeypatch.setattr(reproduce.process, "run", lambda *_, codes=codes: next(codes))
         assert reproduce.main(["srivastava2015/table1"]) == first
         assert len([*codes]) == 2 - count
 
@@ -135,7 +135,7 @@ def test_kept_figures_and_lines_go_on_record(reproduce, monkeypatch, tmp_path):
     words = ["yutomasi2019/fig11", "--budget=smoke", f"--run_dir={tmp_path / 'run'}"]
     assert "those of --budget smoke are none" in reproduce.main([*words, "--keep"])
     found = []
-    monkeypatch.setattr(reproduce.children, "run", lambda *given: found.append(given) or 0)
+    monkeypatch.setattr(reproduce.process, "run", lambda *given: found.append(given) or 0)
     assert reproduce.main([words[0], "--seeds=2", "--keep"]) == 0
     lines = f"--results={tmp_path / 'trivial_dominance.jsonl'}"
     assert [command[-1] for command, _ in found] == [lines, lines]
@@ -156,10 +156,10 @@ def test_figures_are_put_where_they_are_asked_for_too(reproduce, monkeypatch, tm
 
 def test_a_recipe_ends_with_who_started_it(reproduce):
     code = (
-        "import signal, sys; sys.path.insert(0, 'recipes'); import children; import os, threading"
+        "import signal, sys; sys.path.insert(0, 'recipes'); from experiment import process; import os, threading"
     )
     code += "; threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()"
-    code += "; print(children.run([sys.executable, '-c', 'import time; time.sleep(60)']))"
+    code += "; print(process.run([sys.executable, '-c', 'import time; time.sleep(60)']))"
     assert fresh_python(code, timeout=30).stdout.strip() == str(-signal.SIGTERM)
 
 
