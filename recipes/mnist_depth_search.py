@@ -165,18 +165,9 @@ def prepare(depths):
         folder = pathlib.Path(folder)
         opened = {}
         for group in groups:
-<<<<<<< HEAD
-            identity = {**all_alike, **depth_search.members_of(group)}
-            where = folder / group.name, identity, room
-            runs[group] = open_run(*where, from_scratch=not FLAGS.resume, writes=devices.is_chief)
-    except (ValueError, sources.DownloadError) as error:
-        sys.exit(f"mnist_depth_search.py: {error}")
-    return Search(images, folder, configurations, FLAGS.epochs or BUDGETS[FLAGS.budget][1], runs)
-=======
             identity = {**common_identity, **depth_search.members_of(group)}
             opened[group] = run_dirs.open_folder(folder / group.name, identity, megabytes)
     return Search(images, folder, configurations, FLAGS.epochs or budget_epochs, opened)
->>>>>>> 6f20fc4
 
 
 def report(networks, search):

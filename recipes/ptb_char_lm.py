@@ -156,15 +156,8 @@ def prepare(run_dir, corpus, size, variant):
         "precision": FLAGS.precision,
         "backend": keras.config.backend(),
     }
-<<<<<<< HEAD
-    megabytes = 1000 if size == "large" else 300
-    chief = hardware.devices().is_chief
-    resume = open_run(run_dir, identity, megabytes, from_scratch=not FLAGS.resume, writes=chief)
-    if chief:
-=======
     resume = run_dirs.open_folder(run_dir, identity, 1000 if size == "large" else 300)
     if hardware.devices().is_chief:
->>>>>>> 6f20fc4
         corpus.vocabulary.save(run_dir / "vocabulary.json")
     return resume
 
@@ -177,23 +170,12 @@ def compile_model(model, jit="auto"):
 
 
 def train(model, corpus, epochs, run_dir, resume):
-<<<<<<< HEAD
-    """Kim et al.'s training in one call of `fit`; returns its seconds, over all processes."""
-    import keras
-
-    import zoo
-    from zoo.applications import char_lm_inference
-    from zoo.datasets import text
-
-=======
     """Train as Kim et al. did and return the seconds, over all processes."""
->>>>>>> 6f20fc4
     x, y = (v.reshape(-1, STEPS) for v in text.streams(corpus.train, BATCH, STEPS))
     valid = text.streams(corpus.valid, BATCH, STEPS)
     scorer = char_lm_inference.Scorer(model)
     halve = zoo.callbacks.HalveOnStall()
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
-<<<<<<< HEAD
     best = keras.callbacks.ModelCheckpoint(
         run_dir / "best.weights.h5",
         monitor="val_perplexity",
@@ -202,21 +184,6 @@ def train(model, corpus, epochs, run_dir, resume):
         save_weights_only=True,
     )
     best.state = ("best",)  # what `Resume` restores
-    resume.track[:] = [halve, progress, best]
-    callbacks = [
-        zoo.callbacks.StopOnNaN(),
-        zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid)),
-        halve,
-        progress,
-        best,
-        resume,
-    ]
-    options = {"epochs": epochs, "verbose": 0, "callbacks": callbacks, "shuffle": False}
-    before = (resume.read() or {}).get("epoch")
-    hardware.devices().fit(model, x, y, BATCH, **options)
-    run_dirs.remember(run_dir, before != resume.read()["epoch"])
-=======
-    best = zoo.checkpoint.Best(run_dir / "best.weights.h5", "val_perplexity")
     perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
     training.fit(
         model,
@@ -229,7 +196,6 @@ def train(model, corpus, epochs, run_dir, resume):
         callbacks=[zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best],
         track=[halve, progress, best],
     )
->>>>>>> 6f20fc4
     return progress.elapsed
 
 
