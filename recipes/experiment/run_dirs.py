@@ -67,7 +67,7 @@ def open_folder(folder: pathlib.Path, identity: Mapping, megabytes: int = 200) -
         ValueError: if the folder cannot be used; see `zoo.callbacks.checkpoint.open_run`.
     """
     writes = hardware.devices().is_chief
-    return open_run(folder, identity, megabytes, anew=not FLAGS.resume, writes=writes)
+    return open_run(folder, identity, megabytes, from_scratch=not FLAGS.resume, writes=writes)
 
 
 def save_metadata(folder: pathlib.Path, trained: bool) -> None:
