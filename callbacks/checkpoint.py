@@ -5,15 +5,13 @@ import json
 import os
 import pathlib
 import sys
-import zipfile
-import zlib
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 from absl import logging
 
-from zoo.io import check_writable, fcntl, replace
+from zoo.io import UNREADABLE, check_writable, fcntl, replace
 from zoo.types import PathLike
 
 FORMAT = 1
@@ -27,8 +25,6 @@ METADATA = {
     "variables": list,
     "torch_rng": str,
 }
-# errors of NumPy, JSON and zip files when a file is damaged
-UNREADABLE = (OSError, EOFError, ValueError, RecursionError, zipfile.BadZipFile, zlib.error)
 SCALARS = (int, float, bool, str, type(None))
 
 

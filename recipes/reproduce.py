@@ -1,24 +1,22 @@
-"""Every table and figure of the papers by name: what there is, and the commands that make it.
+"""Make any table or figure of the papers by its name.
 
     python recipes/reproduce.py list
-    python recipes/reproduce.py greff2017/table1a --budget minutes --data_dir ../shared/data
+    python recipes/reproduce.py greff2017/table1a --budget minutes --data_dir DATA
     python recipes/reproduce.py 'jastrzebski2018/*' --seeds 5 --data_dir DATA --keep
     python recipes/reproduce.py all --budget smoke --data_dir DATA
+    python recipes/reproduce.py report
 
-A name may be a pattern, or a part of names. A recipe that several of them ask for runs once. What
-follows the names goes to every recipe that has such a flag, but for
+A name may be a pattern, or a part of names; "all" is every artifact. `list` prints the commands of
+each artifact and what is on record of it. `report` writes docs/results.md and
+recipes/results/index.html from what is on record.
 
-    --seeds N    runs each recipe with the seeds 0 to N - 1
-    --keep       puts its lines of results and its figures (those of the first seed) on record, in
-                 recipes/results; then `make results`
-    --dry_run    prints the commands only
-
---data_dir may be a folder of all sets, with cifar10.npz or cifar10/, mnist/, ptb/ and so on. With
---run_dir each of several commands gets a folder of its own in it, and so does each seed. A recipe
-that fails does not keep the others from running; asked again, each goes on where it was. `list`
-says for each artifact which commands make it, and what is on record.
+A recipe that several artifacts share runs once. Other flags than those below go to every recipe
+that has them. --data_dir may be a folder of all data sets, with cifar10.npz or cifar10/, mnist/,
+ptb/ and so on. A recipe that fails does not stop the others; when the same command is given again,
+each resumes.
 """
 
+import argparse
 import collections
 import difflib
 import fnmatch
@@ -38,121 +36,156 @@ from report import records
 from report.artifacts import ARTIFACTS
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-OWN = {"seeds": None, "keep": False, "dry_run": False}
 
 
 def main(words):
-    if not words or words[0] in ("-h", "--help", "--helpfull"):
-        print(__doc__)
-        return 0 if words else 2
-    first, rest = words[0], words[1:]
-    if first == "list":
-        return show(*rest[:1])
+    """Run the command line `words`; return an exit status or a message."""
     count = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    flags = [re.sub("^-(?=[a-z]{2})", "--", word) for word in words[count:]]
+    options, flags = parser().parse_known_args(flags)
+    command, *names = words[:count] or ["help"]
+    if command == "help":
+        parser().print_help()
+        return 2
+    if command == "report":
+        from report import gallery, markdown  # import a backend, which nothing else here needs
+
+        markdown.write()
+        gallery.write()
+        return 0
     try:
-        names = [name for pattern in words[:count] or [first] for name in matching(pattern)]
-        own, flags = own_flags(words[count:])
-        runs = plan(names, own["seeds"], flags)
+        if command == "list":
+            return show(names or ["all"])
+        return run_all(plan(matches([command, *names]), options, flags), options)
     except ValueError as error:
         return str(error)
-    if not runs:
-        return f"{', '.join(names)}: an illustration; nothing is measured. `list` names the others."
-    return run_all(runs, own)
 
 
-def matching(pattern):
-    """The artifacts of a name, a pattern, a part of names, or "all".
+def parser():
+    """Return the parser of this script's own flags."""
+    parser = argparse.ArgumentParser(
+        usage="reproduce.py list | report | NAME... [flags]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    seeds = "Run each recipe with the seeds 0 to N - 1. Default: with the recipe's own seed."
+    add("--seeds", type=positive, metavar="N", help=seeds)
+    keep = "Save lines of results, and the first seed's figures, in recipes/results. Default: no."
+    add("--keep", action="store_true", help=keep)
+    dry_run = "Print the commands without running them. Default: no."
+    add("--dry_run", action="store_true", help=dry_run)
+    budget = "Scale of every recipe. Default: the recipe's own."
+    add("--budget", choices=("smoke", "minutes", "paper"), help=budget)
+    run_dir = (
+        "Run directory; each of several commands, and each seed, gets a folder in it. "
+        "Default: the recipe's own."
+    )
+    add("--run_dir", help=run_dir)
+    return parser
+
+
+def positive(text):
+    """Parse a positive number."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, received {text!r}")
+    return int(text)
+
+
+def matches(patterns):
+    """Return the artifacts that names, patterns or parts of names stand for.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if a pattern stands for none.
     """
+    names = {}
+    for pattern in patterns:
+        names |= dict.fromkeys(match(pattern))
+    return list(names)
+
+
+def match(pattern):
+    """Return the artifacts of one pattern."""
     if pattern in ARTIFACTS:
         return [pattern]
-    found = fnmatch.filter(ARTIFACTS, "*" if pattern == "all" else pattern)
-    found = found or [name for name in ARTIFACTS if pattern in name]
-    if not found or (len({*found}) > 1 and pattern.count("/") and "*" not in pattern):
-        similar = found or difflib.get_close_matches(pattern, ARTIFACTS, cutoff=0.5)
-        told = f"Did you mean {', '.join(similar)}? " if similar else ""
-        raise ValueError(f"There is no {pattern!r}. {told}`list` names all.")
-    return found
-
-
-def own_flags(words):
-    """The flags of this script, and the recipes'.
-
-    Raises:
-        ValueError: if one of them lacks its number.
-    """
-    own, rest, words = dict(OWN), [], [*words]
-    while words:
-        name, _, value = words[0].partition("=")
-        key = name.lstrip("-")
-        if not name.startswith("-") or key not in OWN:
-            rest.append(words.pop(0))
-            continue
-        words.pop(0)
-        if key == "seeds":
-            value = value or (words.pop(0) if words else "")
-            if not value.isdigit() or int(value) < 1:
-                raise ValueError(f"`--seeds` must be followed by a positive number. Got: {value!r}")
-            own[key] = int(value)
-        else:
-            own[key] = True
-    if own["keep"] and re.search("--?budget[= ]smoke", " ".join(rest)):
-        raise ValueError("`--keep` puts results on record; those of --budget smoke are none.")
-    return own, rest
-
-
-def plan(names, seeds, flags):
-    """What to run: the words of each command, and the artifacts that it makes.
-
-    Args:
-        names: Artifacts.
-        seeds: How many, or None.
-        flags: For the recipes.
-
-    Returns:
-        A list of pairs of a command, a tuple of words, and names.
-    """
-    makes = collections.defaultdict(list)
-    for name in dict.fromkeys(names):
-        for command in commands_of(name):
-            makes[command].append(name)
-    alone = len(makes) == 1
-    found = []
-    for command, mine in makes.items():
-        script, *own = command.split()
-        if script.startswith("tests/"):  # takes no flags of a recipe, and no seed
-            words = [sys.executable, "-m", "pytest", str(FOLDER.parent / script), *own]
-            found.append((tuple(words), mine))
-            continue
-        given = flags if alone else known(script, flags)
-        for seed in range(seeds or 1):
-            part = "" if alone else slug(command)
-            part = pathlib.Path(part) / f"seed{seed}" if seeds else part
-            words = [sys.executable, str(FOLDER / script), *own, *in_part(given, part)]
-            words += [f"--seed={seed}"] if seeds else []
-            found.append((tuple(words), mine))
-    return found
+    names = fnmatch.filter(ARTIFACTS, "*" if pattern == "all" else pattern)
+    names = names or [name for name in ARTIFACTS if pattern in name]
+    mistyped = len(names) > 1 and "/" in pattern and "*" not in pattern
+    if names and not mistyped:
+        return names
+    similar = names or difflib.get_close_matches(pattern, ARTIFACTS, cutoff=0.5)
+    hint = f"Did you mean {', '.join(similar)}? " if similar else ""
+    raise ValueError(f"There is no {pattern!r}. {hint}`list` names all.")
 
 
 def commands_of(name):
-    """The commands that make an artifact; those of another, where it shows the same."""
+    """Return the commands that make an artifact, or the one that shows the same."""
     artifact = ARTIFACTS[name]
-    recipe = ARTIFACTS[artifact.same].recipe if artifact.same else artifact.recipe
-    return [command for command in recipe.split(" && ") if command]
+    return ARTIFACTS[artifact.same_as or name].commands
+
+
+def plan(names, options, flags):
+    """Return what to run: pairs of a command's words, a tuple, and the artifacts that it makes.
+
+    Args:
+        names: Artifacts.
+        options: This script's flags.
+        flags: The recipes' flags.
+
+    Raises:
+        ValueError: if nothing is measured in these artifacts, or nothing could be kept.
+    """
+    if options.keep and options.budget == "smoke":
+        raise ValueError("`--keep` saves results, and those of --budget smoke are meaningless.")
+    artifacts = collections.defaultdict(list)
+    for name in names:
+        for command in commands_of(name):
+            artifacts[command].append(name)
+    if not artifacts:
+        raise ValueError(f"{', '.join(names)}: an illustration; nothing is measured. See `list`.")
+    runs = []
+    for command, made in artifacts.items():
+        script, *own = command.split()
+        if script.startswith("tests/"):  # takes neither flags of a recipe nor seeds
+            words = [sys.executable, "-m", "pytest", str(FOLDER.parent / script), *own]
+            runs.append((tuple(words), made))
+            continue
+        several = len(artifacts) > 1
+        words = [sys.executable, str(FOLDER / script), *own]
+        words += known(script, flags) if several else flags
+        words += [f"--budget={options.budget}"] if options.budget else []
+        folder = slug(command) if several else ""
+        if not options.seeds:
+            runs.append((tuple(words + run_dir(options, folder)), made))
+        for seed in range(options.seeds or 0):
+            seeded = [*words, *run_dir(options, folder, f"seed{seed}"), f"--seed={seed}"]
+            runs.append((tuple(seeded), made))
+    return runs
+
+
+def run_dir(options, *parts):
+    """Return the flag of a command's run directory, if one was given."""
+    return [f"--run_dir={pathlib.Path(options.run_dir, *parts)}"] if options.run_dir else []
+
+
+def slug(command):
+    """Return a folder's name for a command."""
+    return re.sub("[^A-Za-z0-9_]+", "-", command.replace(".py", "")).strip("-")
 
 
 def known(script, flags):
-    """`flags` without those that the recipe has not, which are named."""
-    defined, kept, words = flags_of(FOLDER / script), [], [*flags]
-    while words:
-        given = [words.pop(0)]
-        if "=" not in given[0] and words and not re.match("-[^0-9.]", words[0]):
-            given.append(words.pop(0))
-        name = given[0].lstrip("-").partition("=")[0]
+    """Return those of `flags` that a recipe has; print those that it has not."""
+    defined = flags_of(FOLDER / script)
+    kept = []
+    rest = list(flags)
+    while rest:
+        words = [rest.pop(0)]
+        if "=" not in words[0] and rest and not re.match("-[^0-9.]", rest[0]):
+            words.append(rest.pop(0))
+        name = words[0].lstrip("-").partition("=")[0]
         if {name, name.removeprefix("no")} & defined:
-            kept += given
+            kept += words
         else:
             print(f"{script} has no --{name}: it runs without.")
     return kept
@@ -160,85 +193,66 @@ def known(script, flags):
 
 @functools.cache
 def flags_of(path):
-    """Names of the flags of a recipe, as it tells them."""
-    words = [sys.executable, str(path), "--helpxml"]
-    told = subprocess.run(words, capture_output=True, text=True).stdout
-    return {name.text for name in ElementTree.fromstring(told).iterfind("flag/name")}
+    """Return the names of a recipe's flags."""
+    command = [sys.executable, str(path), "--helpxml"]
+    text = subprocess.run(command, capture_output=True, text=True).stdout
+    return {name.text for name in ElementTree.fromstring(text).iterfind("flag/name")}
 
 
-def in_part(flags, part):
-    """`flags` with the run directory's part that is this command's own."""
-    if not part:
-        return [*flags]
-    found = []
-    for before, flag in zip(["", *flags], flags, strict=False):
-        is_folder = before.lstrip("-") == "run_dir" or re.match("--?run_dir=", flag)
-        found.append(str(pathlib.Path(flag) / part) if is_folder else flag)
-    return found
-
-
-def slug(command):
-    """A folder's name."""
-    return re.sub("[^A-Za-z0-9_]+", "-", command.replace(".py", "")).strip("-")
-
-
-def run_all(runs, own):
-    """Runs everything, whatever fails; returns the exit status."""
-    told = []
+def run_all(runs, options):
+    """Run everything, whatever fails; return the first exit status that is not 0."""
+    ended = []
     for number, (words, names) in enumerate(runs, start=1):
-        print(f"+ [{number} of {len(runs)}] {shlex.join(words[1:])}  # {', '.join(names)}")
-        sys.stdout.flush()
-        if own["dry_run"]:
+        command = shlex.join(words[1:])
+        print(f"+ [{number} of {len(runs)}] {command}  # {', '.join(names)}", flush=True)
+        if options.dry_run:
             continue
-        began = time.monotonic()
-        code = process.run([*words, *kept(words, own)], figures_to(words, names, own))
-        state = "done" if code == 0 else f"FAILED with status {code}"
-        minutes = (time.monotonic() - began) / 60
-        told.append((code, f"{state} after {minutes:.1f} min: {shlex.join(words[1:])}"))
-        if code in (-signal.SIGINT, -signal.SIGTERM):  # somebody does not want the next either
+        begin = time.monotonic()
+        extra, environment = to_keep(words, names[0]) if options.keep else ([], None)
+        status = process.run([*words, *extra], environment)
+        state = "done" if status == 0 else f"FAILED with status {status}"
+        ended.append(
+            (status, f"{state} after {(time.monotonic() - begin) / 60:.1f} min: {command}")
+        )
+        if status in (-signal.SIGINT, -signal.SIGTERM):  # the user ended it: end all
             break
-    if len(told) > 1:
-        print("\n".join(line for _, line in told))
-    return next((code for code, _ in told if code), 0)
+    if len(ended) > 1:
+        print("\n".join(line for _, line in ended))
+    return next((status for status, _ in ended if status), 0)
 
 
-def kept(words, own):
-    """Where the lines of results go."""
-    if not own["keep"] or "pytest" in words:
-        return []
-    return [f"--results={records.FOLDER / (pathlib.Path(words[1]).stem + '.jsonl')}"]
+def to_keep(words, name):
+    """Return flags and environment that make a recipe save its results in recipes/results."""
+    if "pytest" in words:
+        return [], None
+    lines = records.FOLDER / f"{pathlib.Path(words[1]).stem}.jsonl"
+    first = not words[-1].startswith("--seed=") or words[-1] == "--seed=0"
+    figures = str(records.FOLDER / name.split("/")[0])
+    return [f"--results={lines}"], {**os.environ, "ZOO_FIGURES": figures} if first else None
 
 
-def figures_to(words, names, own):
-    """The environment in which a recipe's figures go on record, too; see figures.py."""
-    if not own["keep"] or "pytest" in words or (own["seeds"] and words[-1] != "--seed=0"):
-        return None
-    return {**os.environ, "ZOO_FIGURES": str(records.FOLDER / names[0].split("/")[0])}
-
-
-def show(pattern="all"):
-    """Prints a line an artifact."""
-    try:
-        found = matching(pattern)
-    except ValueError as error:
-        return str(error)
-    width = max(map(len, found))
-    for name in found:
+def show(patterns):
+    """Print a line per artifact."""
+    names = matches(patterns)
+    width = max(map(len, names))
+    for name in names:
         artifact = ARTIFACTS[name]
-        recipe = f"see {artifact.same}" if artifact.same else artifact.recipe
-        print(f"{name:{width}}  {state_of(name):14}{artifact.what}  [{recipe}]")
+        commands = f"see {artifact.same_as}" if artifact.same_as else " && ".join(artifact.commands)
+        print(f"{name:{width}}  {state_of(name):14}{artifact.title}  [{commands}]")
     return 0
 
 
 def state_of(name):
-    """What is on record of an artifact."""
+    """Return what is on record of an artifact."""
     artifact = ARTIFACTS[name]
-    if artifact.same:
-        return state_of(artifact.same)
-    if artifact.recipe.startswith("tests/"):
+    if artifact.same_as:
+        return state_of(artifact.same_as)
+    if artifact.is_test:
         return "a test"
     count = sum(row["artifact"] == name for row in records.lines()) or len(records.figures(name))
-    return f"{count} on record" if count else "not run" if artifact.recipe else ""
+    if count:
+        return f"{count} on record"
+    return "not run" if artifact.commands else ""
 
 
 if __name__ == "__main__":

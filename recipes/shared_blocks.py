@@ -37,7 +37,7 @@ from jastrzebski2018.study import BATCH
 from zoo import callbacks
 from zoo.callbacks import Table
 from zoo.callbacks.training import PassProgress
-from zoo.layers.batch_norm import settled
+from zoo.layers.batch_norm import batch_statistics
 
 NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "unshared": None,

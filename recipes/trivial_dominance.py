@@ -100,7 +100,7 @@ def simulate(key, value):
     case = {**USUAL, key: value}
     for network in ("residual", "plain"):
         kind = {"residual": network == "residual", "seed": FLAGS.seed}
-        found = trivial_dominance(**case, **kind, draws=draws())
+        found = trivial_dominance(**case, **kind, samples=draws())
         close = trivial_dominance(**case) if kind["residual"] else None
         names = {"parameter": key, "value": value, "network": network}
         yield {**names, "simulated": found, "approximated": close}

@@ -297,4 +297,4 @@ def test_no_module_that_runs_what_it_reads_is_imported():
 
 def test_there_is_one_door_for_keras_files():
     of_keras = [w for w, name, owner, _ in calls() if name == "load_model" and "keras" in owner]
-    assert [where.partition(":")[0] for where in of_keras] == ["zoo/files.py"]
+    assert [where.partition(":")[0] for where in of_keras] == ["zoo/io.py"]

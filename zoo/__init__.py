@@ -1,4 +1,4 @@
-"""Highway and residual networks for Keras 3: layers, models, and what looks inside them."""
+"""Highway and residual networks for Keras 3: layers, models, probes and graph surgery."""
 
 import os as _os
 
@@ -39,8 +39,9 @@ from zoo.callbacks import checkpoint as checkpoint
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls
-from zoo.graph import mapping as mapping
+from zoo.graph import fold as mapping  # noqa: F401  # its public name
 from zoo.graph import stacking as stacking
+from zoo.graph.calls import rewire as rewire
 from zoo.graph.fold import fold_identity as fold_identity
 from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import early_exit as early_exit
@@ -48,7 +49,6 @@ from zoo.graph.surgery import lesion as lesion
 from zoo.graph.surgery import prune_blocks as prune_blocks
 from zoo.graph.surgery import shuffle as shuffle
 from zoo.graph.surgery import unroll as unroll
-from zoo.graph.tracing import rewire as rewire
 from zoo.graph.tracing import trace as trace
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM

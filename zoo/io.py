@@ -1,26 +1,32 @@
-"""Files that are whole or absent."""
+"""Atomic files, locks, and loading of models that may be anybody's."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
+
+from zoo.types import PathLike
 
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
-# what NumPy, JSON, zip files and Keras raise when a file is not as it should be
-DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError)
-DAMAGED += (RecursionError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+# What the readers of NumPy, JSON, zip and HDF5 raise for a damaged file. RecursionError: JSON that
+# is nested too deeply. NotImplementedError: an unknown compression.
+UNREADABLE = (OSError, EOFError, ValueError, RecursionError, NotImplementedError)
+UNREADABLE += (zipfile.BadZipFile, zlib.error)
 
 
-def replace(path, write):
-    """Calls `write(temporary)` and renames the temporary file to `path`: all or nothing."""
+def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
+    """Write a file atomically: call `write(temporary)`, then rename the temporary file to `path`."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
@@ -34,10 +40,10 @@ def replace(path, write):
 
 
 @contextlib.contextmanager
-def locked(path):
-    """Waits until no other process is in here with `path`, a file that is made if there is none.
+def locked(path: PathLike) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path`, creating it if there is none.
 
-    For what reads a file and then replaces it: who waited takes the new file.
+    For code that reads a file and then replaces it: a process that waited locks the new file.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,15 +60,15 @@ def locked(path):
             os.close(descriptor)
 
 
-def check_writable(folder, megabytes):
-    """Makes `folder` and proves that it takes files, before hours of work depend on it.
+def check_writable(folder: PathLike, megabytes: int) -> None:
+    """Create `folder` and check that it takes files, before hours of work depend on it.
 
     Args:
-        folder: Where a run will write.
-        megabytes: Room it will need.
+        folder: The folder that a run will write to.
+        megabytes: Disk space that the run will need.
 
     Raises:
-        ValueError: if the folder cannot be made or written, or its disk has less room.
+        ValueError: if the folder cannot be created or written, or its disk has less space.
     """
     folder = pathlib.Path(folder)
     try:
@@ -83,20 +89,28 @@ def check_writable(folder, megabytes):
         )
 
 
-def save_model(model, path):
-    """`model.save`, but the file at `path` is at any moment whole."""
-    _whole(path, lambda temporary: model.save(temporary, overwrite=True))
+def save_model(model: keras.Model, path: PathLike) -> None:
+    """Save a model as a `.keras` file atomically."""
+    path = pathlib.Path(path)
+    folder = path.parent / f".writing-{path.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / path.name, overwrite=True)  # Keras requires the name's ending
+    os.replace(folder / path.name, path)
+    folder.rmdir()
 
 
-def load_model(path, compile=True):
-    """The model in a `.keras` file, which may be anybody's: no code in it is run.
+def load_model(path: PathLike, compile: bool = True) -> keras.Model:
+    """Load the model in a `.keras` file, which may be anybody's: no code in it is run.
 
     Args:
         path: The file.
-        compile: Whether optimizer, loss and metrics come along.
+        compile: If True, load optimizer, loss and metrics too.
+
+    Returns:
+        The model.
 
     Raises:
-        ValueError: if it is no such file, is damaged, or holds code or classes that are not here.
+        ValueError: if it is not a `.keras` file, is damaged, or holds code or unknown classes.
     """
     # not public: `safe_mode=True` is overruled by `keras.config.enable_unsafe_deserialization()`
     from keras.src.saving.serialization_lib import SafeModeScope
@@ -105,19 +119,31 @@ def load_model(path, compile=True):
     if path.suffix != ".keras" or not path.is_file():
         raise ValueError(
             f"Expected a .keras file. Received: {path}"
-            f"{', which is not there' if not path.exists() else ''}."
+            f"{', which does not exist' if not path.exists() else ''}."
         )
     try:
+        _check_keras_file(path)
         with SafeModeScope(True):
             return keras.saving.load_model(path, compile=compile, safe_mode=True)
-    except DAMAGED as error:
+    except (*UNREADABLE, TypeError) as error:  # TypeError: Keras's for a class that it cannot find
         raise ValueError(f"Cannot read the model in {path}: {error}") from error
 
 
-def _whole(path, save):
-    path = pathlib.Path(path)
-    folder = path.parent / f".writing-{path.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    save(folder / path.name)  # Keras insists on the name's ending
-    os.replace(folder / path.name, path)
-    folder.rmdir()
+def _check_keras_file(path):
+    """Raise one of `UNREADABLE` unless `path` is a whole archive with a well-formed configuration."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+        if damaged or "config.json" not in archive.namelist():
+            raise ValueError(f"{damaged or 'config.json'} is damaged or missing")
+        _check_config(json.loads(archive.read("config.json")))
+
+
+def _check_config(node):
+    """Raise ValueError unless every serialized object names its class by strings."""
+    if isinstance(node, dict) and "class_name" in node:
+        names = [node.get(key) or "" for key in ("module", "class_name", "registered_name")]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"config.json names a class by {names}, which must be strings")
+    for child in node.values() if isinstance(node, dict) else node:
+        if isinstance(child, (dict, list)):
+            _check_config(child)

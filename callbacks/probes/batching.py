@@ -1,104 +1,158 @@
-"""What every pass over data needs: batches, their filling up, a loss for each example."""
+"""Batches of a pass over data, padding, and a loss for each example."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
-from keras import ops
+from keras import ops, tree
+
+from zoo.graph.calls import Graph
+from zoo.types import Tensor
+
+LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Loss: TypeAlias = str | keras.losses.Loss | LossFunction | None
+Progress: TypeAlias = Callable[[int], object]
+ENTROPIES = ("sparse_categorical_crossentropy", "categorical_crossentropy")
 
 
-def normalizes(graph):
-    """Whether the first output of a `zoo.calls.Graph` is made by a softmax."""
-    maker = next(call for call in graph.calls if graph.outputs[0] in call.outputs)
-    if getattr(maker.layer, "activation", None) is keras.activations.softmax:
+def normalizes(graph: Graph) -> bool:
+    """Return True if a softmax makes the first output of a `zoo.calls.Graph`."""
+    layer = next(call.layer for call in graph.calls if graph.outputs[0] in call.outputs)
+    if getattr(layer, "activation", None) is keras.activations.softmax:
         return True
-    return type(maker.layer).__name__ == "Softmax"  # the layer, and the operation
+    return type(layer).__name__ == "Softmax"  # the layer, and the operation
 
 
-def probabilities(outputs, normalized):
-    """Of the classes, float32.
+def probabilities(outputs: Tensor, normalized: bool) -> Tensor:
+    """Return the class probabilities, float32.
+
+    Args:
+        outputs: Of the network.
+        normalized: True if outputs are probabilities already.
 
     Raises:
         ValueError: if there is one class only.
     """
     if outputs.shape[-1] == 1:
         raise ValueError(
-            "Accuracy and entropy are of two classes or more. Received: a network with one output."
+            "Expected a network of two classes or more, for accuracy and entropy. Received: a "
+            "network with one output."
         )
     outputs = ops.cast(outputs, "float32")
     return outputs if normalized else ops.softmax(outputs)
 
 
-def hits(outputs, classes):
-    """1 where the largest output is the true class's, 0 elsewhere, NaN where outputs are."""
-    found = ops.cast(ops.argmax(outputs, axis=-1), "int32")
-    hit = ops.cast(found == ops.cast(classes, "int32"), "float32")
+def hits(outputs: Tensor, classes: Tensor) -> Tensor:
+    """Return 1 where the largest output is the true class's, 0 elsewhere, NaN where outputs are."""
+    predicted = ops.cast(ops.argmax(outputs, axis=-1), "int32")
+    hit = ops.cast(predicted == ops.cast(classes, "int32"), "float32")
     return ops.where(ops.all(ops.isfinite(outputs), axis=-1), hit, float("nan"))
 
 
-def example_loss(loss, normalized):
-    """A function of labels and outputs that returns one loss for each example, float32.
+def class_indices(labels: Tensor, num_classes: int) -> Tensor:
+    """Return labels that are integers or one-hot as integers, `(batch,)`."""
+    if len(labels.shape) > 1 and labels.shape[-1] == num_classes:
+        return ops.argmax(labels, axis=-1)
+    return ops.cast(ops.reshape(labels, (-1,)), "int32")
 
-    Cross-entropy of a softmax is taken of the logarithm of its output: Keras cuts probabilities off
-    at 1e-7, and with them the gradients of examples that the network is sure of.
+
+def example_loss(loss: Loss, normalized: bool) -> LossFunction:
+    """Return a function of labels and outputs that computes one loss for each example, float32.
+
+    Cross-entropy of a softmax is computed from the logarithm of its output: Keras clips
+    probabilities at 1e-7, and with them the gradients of examples with a smaller loss.
 
     Args:
         loss: A Keras loss or its name; None: cross-entropy of integer labels.
-        normalized: Whether outputs are probabilities already.
+        normalized: True if outputs are probabilities already.
     """
-    names = ("sparse_categorical_crossentropy", "categorical_crossentropy")
-    own = keras.losses.get(loss or names[0])
-    config = own.get_config() if isinstance(own, keras.losses.Loss) else {}
-    name = config.get("name", getattr(own, "__name__", None))
-    logits = config.get("from_logits", loss is None and not normalized)
-    entropy = name in names and not config.get("label_smoothing") and (logits or normalized)
+    function = keras.losses.get(loss or ENTROPIES[0])
+    is_object = isinstance(function, keras.losses.Loss)
+    config = function.get_config() if is_object else {}
+    name = config.get("name", getattr(function, "__name__", None))
+    from_logits = config.get("from_logits", loss is None and not normalized)
+    entropy = (
+        name in ENTROPIES and not config.get("label_smoothing") and (from_logits or normalized)
+    )
 
-    def each(labels, outputs):
+    def compute(labels, outputs):
         outputs = ops.cast(outputs, "float32")
         if entropy:
-            outputs = outputs if logits else ops.log(ops.maximum(outputs, 1e-37))
-            value = getattr(keras.losses, name)(labels, outputs, from_logits=True)
+            logits = outputs if from_logits else ops.log(ops.maximum(outputs, 1e-37))
+            value = getattr(keras.losses, name)(labels, logits, from_logits=True)
         else:
-            value = (own.call if isinstance(own, keras.losses.Loss) else own)(labels, outputs)
+            value = (function.call if is_object else function)(labels, outputs)
         if len(value.shape) == 1:
             return value
         return ops.mean(ops.reshape(value, (ops.shape(value)[0], -1)), axis=1)
 
-    return each
+    return compute
 
 
-def batches(data, batch_size):
-    """Pairs of inputs and labels, or None for the labels.
+def batches(data: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray | None]]:
+    """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
     Args:
-        data: As in `run`.
-        batch_size: Of arrays.
+        data: As in `zoo.callbacks.run`.
+        batch_size: Examples in a batch, where `data` are arrays.
     """
-    arrays = isinstance(data, tuple) and all(hasattr(v, "shape") for v in keras.tree.flatten(data))
-    if hasattr(data, "shape") or arrays:
-        x, y = data[:2] if isinstance(data, tuple) and len(data) > 1 else (data, None)
-        for start in range(0, len(keras.tree.flatten(x)[0]), batch_size):
-            cut = slice(start, start + batch_size)
-            yield tuple(map(_as_arrays, (_map(lambda v: v[cut], x), y if y is None else y[cut])))  # noqa: B023
+    is_tuple = isinstance(data, tuple)
+    if hasattr(data, "shape") or is_tuple and all(hasattr(v, "shape") for v in tree.flatten(data)):
+        x, y = data[:2] if is_tuple and len(data) > 1 else (data, None)
+        for start in range(0, len(tree.flatten(x)[0]), batch_size):
+            rows = slice(start, start + batch_size)
+            yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows)
         return
     indexed = isinstance(data, keras.utils.PyDataset)
     for batch in (data[i] for i in range(len(data))) if indexed else data:
         x, y = batch[:2] if isinstance(batch, (tuple, list)) and len(batch) > 1 else (batch, None)
         x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
-        yield _as_arrays(x), _as_arrays(y)
+        yield _to_numpy(x), None if y is None else _to_numpy(y)
 
 
-def _as_arrays(v):
-    return None if v is None else _map(ops.convert_to_numpy, v)
+def _to_numpy(structure, rows=slice(None)):  # noqa: B008  # a constant
+    return tree.map_structure(lambda v: ops.convert_to_numpy(v[rows]), structure)
 
 
-def filled(x, size):
-    """Arrays with their last example repeated up to `size` examples."""
-    return _map(lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)]), x)
+def padded_batches(
+    data: Any, batch_size: int, progress: Progress | None = None, multiple: int = 1
+) -> Iterator[tuple[Any, np.ndarray | None, np.ndarray]]:
+    """Yield inputs, labels or None, and a mask of the examples that are no padding.
+
+    Batches are padded to the size of the largest one before, so that compiled functions see one
+    shape.
+
+    Args:
+        data: As in `batches`.
+        batch_size: As in `batches`.
+        progress: A function called with the number of examples so far, after each batch.
+        multiple: A number that sizes must be a multiple of.
+
+    Raises:
+        ValueError: if there is no example.
+    """
+    size = 0
+    seen = 0
+    for x, y in batches(data, batch_size):
+        count = len(tree.flatten(x)[0])
+        size = max(size, -(-count // multiple) * multiple)
+        yield _pad(x, size), None if y is None else _pad(y, size), np.arange(size) < count
+        seen += count
+        if progress:
+            progress(seen)
+    if not seen:
+        raise ValueError("Expected at least one example. Received: data without any.")
 
 
-_map = keras.tree.map_structure
+def _pad(structure, size):
+    """Repeat the last example up to `size` examples."""
+    return tree.map_structure(
+        lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)]), structure
+    )
 
 
-def masked_sum(v, mask):
-    """Sum over the examples that `mask` has."""
+def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum over the examples where `mask` is True."""
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
     return ops.sum(ops.where(mask, ops.cast(v, "float32"), 0.0), axis=0)

@@ -1,43 +1,54 @@
-"""Figures of a table, and a page of them that is read without a server."""
+"""Figures of a table of values, and a page of them that is read without a server."""
+
+from __future__ import annotations
 
 import base64
 import html
 import io
 import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zoo.callbacks.probes.probe import Probe
 from zoo.io import replace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}
 img{max-width:100%}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 td,th{padding:.1em .8em;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}summary{cursor:pointer}p{max-width:45em}"""
 
-MADE_BY = {  # what functions measure, by the beginning of its name
-    "lesion": "lesions",
-    "lesions": "random_lesions",
-    "shuffle": "shuffles",
-    "exit": "early_exits",
-    "unroll": "unrollings",
-    "interlayercushion": "interlayer_cushions",
-    "noise": "noise_sensitivity",
-    "dominantflow": "dominant_flow",
+MEANINGS = {  # of values that no probe measures, by the beginning of their names
+    "lesion_": "Each block left out, one at a time: a redundant block barely changes the accuracy.",
+    "lesions_": "Several random blocks left out at once; those that change the shape stay.",
+    "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
+    "exit_": "The network stopped after each block: later ones return their skip input.",
+    "unroll_": "The last block applied up to so many times more, with its residual part scaled.",
+    "interlayer_cushion": "How much better the part of the network from one block to another "
+    "passes the signal than noise, which it passes alike in every direction.",
+    "minimal_interlayer_cushion": "The smallest interlayer cushion from each block to any later "
+    "one, at most the identity's.",
+    "noise_": "Accuracy, loss and relative change of the output with normal noise on all kernels.",
+    "dominant_flow": "Share of a layer's channels that get most of their gradient through the "
+    "feature of their index.",
 }
-COUNTED = ("lesions_", "shuffle_", "unroll_", "noise_")  # whose `unit` says how many
+COUNTS = ("lesions_", "shuffle_", "unroll_", "noise_")  # values over counts: the column `unit`
 
 
-def draw(table, probes, path=None):
-    """One panel a probe: a number a block as points over the blocks, a dashed line for the number
-    of the whole network; a number a unit as an image of blocks and units; several epochs as lines.
+def draw(table, probes: Sequence[str], path: str | pathlib.Path | None = None) -> Figure:
+    """Draw one panel for each probe.
+
+    Scalar values are points over the blocks, a line for each epoch; the whole network's is a dashed
+    line. Values by unit are an image of blocks and units.
 
     Args:
         table: A `Table`.
         probes: Names of its probes.
-        path: Where to write it as PNG; `None`: nowhere.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
+        path: PNG file to write; `None`: none.
     """
     from matplotlib.figure import Figure
 
@@ -45,77 +56,64 @@ def draw(table, probes, path=None):
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
     for axis, probe in zip(axes, probes, strict=True):
         rows = table.of_probe(probe)
-        if probe.startswith(COUNTED):
-            _against_unit(axis, rows, probe)
+        if probe.startswith(COUNTS):
+            _draw_counts(axis, rows, probe)
         elif any(row.unit is not None for row in rows):
             image = axis.imshow(table.array(probe), aspect="auto", cmap="gray_r")
             figure.colorbar(image, ax=axis)
             axis.set(xlabel="unit", ylabel="block", title=probe)
         else:
-            _curves(axis, rows, probe)
+            _draw_blocks(axis, rows, probe)
     if path is not None:
         replace(pathlib.Path(path), lambda new: figure.savefig(new, format="png", dpi=120))
     return figure
 
 
-def _against_unit(axis, rows, probe):
-    """Values over how many: lesions, swaps, repetitions; dashed: of the network as it is."""
+def _draw_counts(axis, rows, probe):
+    """Draw values over counts (lesions, swaps, repetitions); dashed: the unmodified network."""
     counted = [row for row in rows if row.unit is not None]
-    single = len({row.unit for row in counted}) == len(counted)
-    line = "o-" if single else "o"
-    units, values = [row.unit for row in counted], [row.value for row in counted]
-    axis.plot(units, values, line, color="black", markersize=3)
+    units = [row.unit for row in counted]
+    line = "o-" if len({*units}) == len(units) else "o"
+    axis.plot(units, [row.value for row in counted], line, color="black", markersize=3)
     for row in rows:
         if row.unit is None:
             axis.axhline(row.value, linestyle="--", color="0.5", linewidth=1)
-    axis.set(xlabel="how many", ylabel=probe)
+    axis.set(xlabel="count", ylabel=probe)
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _curves(axis, rows, probe):
+def _draw_blocks(axis, rows, probe):
     blocks = [*dict.fromkeys(row.block for row in rows if row.block is not None)]
     epochs = [*dict.fromkeys(row.epoch for row in rows)]
     for i, epoch in enumerate(epochs):
-        now = [row for row in rows if row.epoch == epoch]
         grey = str(0.75 - 0.75 * (i + 1) / len(epochs))  # the last one is black
-        found = {row.block: row for row in now}
-        stages = dict.fromkeys(found[b].stage for b in blocks if b in found)
-        for stage in stages:
-            places = [p for p, b in enumerate(blocks) if b in found and found[b].stage == stage]
-            values = [found[blocks[p]].value for p in places]
-            axis.plot(places, values, "o-", color=grey, markersize=3)
-        if None in found:
-            axis.axhline(found[None].value, linestyle="--", color=grey, linewidth=1)
+        by_block = {row.block: row for row in rows if row.epoch == epoch}
+        lines = {}
+        for position, block in enumerate(blocks):
+            if block in by_block:
+                line = lines.setdefault(by_block[block].stage, ([], []))
+                line[0].append(position)
+                line[1].append(by_block[block].value)
+        for positions, values in lines.values():
+            axis.plot(positions, values, "o-", color=grey, markersize=3)
+        if None in by_block:
+            axis.axhline(by_block[None].value, linestyle="--", color=grey, linewidth=1)
     if len(epochs) > 1:
-        axis.text(
-            0.99,
-            0.97,
-            f"epochs {epochs[0]} (light) to {epochs[-1]}",
-            ha="right",
-            va="top",
-            transform=axis.transAxes,
-            fontsize=8,
-        )
+        text = f"epochs {epochs[0]} (light) to {epochs[-1]}"
+        corner = {"ha": "right", "va": "top", "transform": axis.transAxes}
+        axis.text(0.99, 0.97, text, fontsize=8, **corner)
     axis.set(xlabel="block", ylabel=probe, xlim=(-0.5, max(len(blocks), 1) - 0.5))
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def write(table, path, title):
-    """Writes the page of a table; see `Table.to_html`."""
-    from zoo import callbacks
-
-    meanings = {
-        value.__name__: value.__doc__
-        for value in vars(callbacks).values()
-        if isinstance(value, type) and issubclass(value, callbacks.Probe)
-    }
-    meanings |= {name: getattr(callbacks, function).__doc__ for name, function in MADE_BY.items()}
+def write(table, path: str | pathlib.Path, title: str) -> None:
+    """Write the page of a table; see `Table.to_html`."""
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += (f"<p>{html.escape(note)}</p>" for note in table.notes)
     for probe in table.probes():
         rows = table.of_probe(probe)
         parts.append(f"<h2>{html.escape(probe)}</h2>")
-        parts += _meaning(probe, meanings)
+        parts.append(f"<p>{html.escape(meaning(probe))}</p>")
         parts.append(f'<img alt="{html.escape(probe)}" src="{_png(draw(table, [probe]))}">')
         if all(row.unit is None for row in rows):
             parts.append(_numbers(rows))
@@ -126,13 +124,23 @@ def write(table, path, title):
     replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))
 
 
-def _meaning(probe, meanings):
-    """The first paragraph of the docstring of the class that a probe's name begins with."""
-    words = probe.replace("_", "")
-    fitting = [name for name in meanings if words.startswith(name.lower())]
-    if fitting:
-        doc = meanings[max(fitting, key=len)] or ""
-        yield f"<p>{html.escape(' '.join(doc.split(chr(10) * 2)[0].split()))}</p>"
+def meaning(probe: str) -> str:
+    """Return what a value measures, by the beginning of its name; "" if that is not known.
+
+    For values of a `Probe`, the class's docstring without its arguments.
+    """
+    prefixes = {cls.default_name(): cls.__doc__ or "" for cls in _subclasses(Probe)}
+    prefixes |= MEANINGS
+    fitting = [prefix for prefix in prefixes if probe.startswith(prefix)]
+    if not fitting:
+        return ""
+    return " ".join(prefixes[max(fitting, key=len)].partition("Args:")[0].split())
+
+
+def _subclasses(cls) -> Iterator[type[Probe]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _numbers(rows):

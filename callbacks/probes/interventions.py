@@ -1,49 +1,75 @@
-"""What a network loses, or wins, when its blocks are operated on: accuracy and loss on data.
+"""Accuracy and loss of a network whose blocks are modified (ablated, reordered, repeated).
 
-Every function returns a `Table`: rows `..._accuracy` and `..._loss`, the intact network's under
-block None. Accuracy is a fraction; the loss is the mean over examples.
+Every function returns a `Table` with rows `..._accuracy` and `..._loss`, the unmodified network's
+under block None. Accuracy is a fraction; the loss is the mean over examples.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import keras
 import numpy as np
 
-from zoo.callbacks.probes.sweep import Trials
+from zoo.callbacks.probes.batching import Loss
+from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
-from zoo.graph.chain import exit_plan, lesion_plan, shuffle_plan, unroll_plan
-from zoo.graph.surgery import cost, orders, prune_blocks
+from zoo.graph.chain import Plan
+from zoo.graph.surgery import (
+    cost,
+    exit_plan,
+    lesion_plan,
+    prune_blocks,
+    random_order,
+    shuffle_plan,
+    unroll_plan,
+)
+
+Blocks = str | Sequence[str] | None  # names; one may be given without a list
 
 
-def lesions(model, data, loss=None, mode="removed", blocks=None, **options):
-    """Each block left out, one at a time. A block that can be missed barely changes the accuracy.
+def lesions(
+    model: keras.Model,
+    data: Any,
+    loss: Loss = None,
+    mode: str = "removed",
+    blocks: Blocks = None,
+    **options: Any,
+) -> Table:
+    """Leave out each block, one at a time. A redundant block barely changes the accuracy.
 
     Args:
-        model, data, loss: As in `Trials`.
+        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        data: As in `zoo.callbacks.run`, with labels.
+        loss: As in `zoo.callbacks.run`.
         mode: "removed" or "closed": see `zoo.lesion`.
-        blocks: Names; `None`: all.
-        **options: `batch_size`, `progress` of `Trials.run`.
+        blocks: Names of the blocks; `None`: all.
+        **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
 
     Returns:
         A `Table` with `lesion_accuracy` and `lesion_loss`.
 
     Reference: Srivastava et al. (2015), section 4.3, Fig. 4; Jastrzebski et al. (2018), Fig. 3.
     """
-    trials = Trials(model, loss, named(blocks))
-    places = trials.places()
-    plans = [lesion_plan(trials.chain, [name], mode) for name, _ in places]
-    return trials.table("lesion", places, plans, data, **options)
+    trials = Trials(model, loss, _names(blocks))
+    plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
+    return trials.table("lesion", trials.labels(), plans, data, **options)
 
 
 def random_lesions(
-    model, data, counts, repeats=5, seed=0, loss=None, mode="removed", blocks=None, **options
-):
-    """Several random blocks left out at once; those that change the shape stay.
+    model: keras.Model,
+    data: Any,
+    counts: Sequence[int],
+    repeats: int = 5,
+    seed: int = 0,
+    loss: Loss = None,
+    mode: str = "removed",
+    blocks: Blocks = None,
+    **options: Any,
+) -> Table:
+    """Leave out several random blocks at once; those that change the shape stay.
 
-    Args:
-        model, data, loss, mode: As in `lesions`.
-        counts: Numbers of blocks to leave out.
-        repeats: Random choices for each.
-        seed: Of the choices.
-        blocks: Names of the blocks to take; `None`: all that are found.
-        **options: As in `lesions`.
+    `counts` are the numbers of blocks to leave out, `repeats` the random choices of blocks for
+    each, and `seed` their random seed. Other arguments as in `lesions`.
 
     Returns:
         A `Table` with `lesions_accuracy` and `lesions_loss`; `unit` is the number of blocks left
@@ -51,36 +77,36 @@ def random_lesions(
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
-    trials, rng = Trials(model, loss, named(blocks)), np.random.default_rng(seed)
+    trials = Trials(model, loss, _names(blocks))
+    rng = np.random.default_rng(seed)
     names = [block.name for block in trials.chain.blocks if not block.changes_shape]
     if not all(0 < count <= len(names) for count in counts):
         raise ValueError(
             f"`counts` must be between 1 and {len(names)}, the blocks that can be left out. "
             f"Received: counts={[*counts]}"
         )
-    chosen = [[*rng.choice(names, n, replace=False)] for n in counts for _ in range(repeats)]
-    plans = [lesion_plan(trials.chain, one, mode) for one in chosen]
-    table = trials.table(
-        "lesions", [(" ".join(one), None) for one in chosen], plans, data, **options
-    )
-    return Table(
-        row if row.block is None else row._replace(unit=len(row.block.split())) for row in table
-    )
+    choices = [[*rng.choice(names, n, replace=False)] for n in counts for _ in range(repeats)]
+    labels = [Label(" ".join(choice), unit=len(choice)) for choice in choices]
+    plans = [lesion_plan(trials.chain, choice, mode) for choice in choices]
+    return trials.table("lesions", labels, plans, data, **options)
 
 
-def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, blocks=None, **options):
-    """Blocks of a stage in a random order, against the order's Kendall tau.
+def shuffles(
+    model: keras.Model,
+    data: Any,
+    swaps: Sequence[int] = (1, 2, 4, 8),
+    repeats: int = 5,
+    seed: int = 0,
+    loss: Loss = None,
+    blocks: Blocks = None,
+    **options: Any,
+) -> Table:
+    """Run the blocks of each stage in a random order, against the order's Kendall tau.
 
     Blocks that change the shape stay. A network of blocks that refine the same representation
-    degrades smoothly as tau falls.
-
-    Args:
-        model, data, loss: As in `lesions`.
-        swaps: Numbers of random swaps of two blocks, in every stage.
-        repeats: Random orders for each.
-        seed: Of the orders.
-        blocks: Names of the blocks to take; `None`: all that are found.
-        **options: As in `lesions`.
+    degrades smoothly as tau falls. `swaps` are numbers of random swaps of two blocks in every
+    stage, `repeats` the random orders for each, and `seed` their random seed. Other arguments as
+    in `lesions`.
 
     Returns:
         A `Table` with `shuffle_accuracy`, `shuffle_loss` and `shuffle_tau`, the mean over the
@@ -91,63 +117,60 @@ def shuffles(model, data, swaps=(1, 2, 4, 8), repeats=5, seed=0, loss=None, bloc
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    trials, rng = Trials(model, loss, named(blocks)), np.random.default_rng(seed)
-    stages = {}
+    trials = Trials(model, loss, _names(blocks))
+    rng = np.random.default_rng(seed)
+    by_stage: dict[int, list[str]] = {}
     for block in trials.chain.blocks:
         if not block.changes_shape:
-            stages.setdefault(block.stage, []).append(block.name)
-    stages = [names for names in stages.values() if len(names) > 1]
+            by_stage.setdefault(block.stage, []).append(block.name)
+    stages = [names for names in by_stage.values() if len(names) > 1]
     if not stages:
         raise ValueError("Expected a stage with two blocks of one shape. Received: none such.")
-    plans, taus, units = [], [], []
-    for num in swaps:
+    plans: list[Plan] = []
+    labels = []
+    rows = []
+    for num_swaps in swaps:
         for _ in range(repeats):
-            drawn = [orders(names, num, rng) for names in stages]
-            order = {place: name for one, _ in drawn for place, name in one.items()}
+            orders = [random_order(names, num_swaps, rng) for names in stages]
+            label = Label(f"order{len(plans)}", unit=num_swaps)
+            tau = float(np.mean([tau for _, tau in orders]))
+            rows.append(Row("shuffle_tau", label.block, None, label.unit, None, tau))
+            labels.append(label)
+            order = {position: name for part, _ in orders for position, name in part.items()}
             plans.append(shuffle_plan(trials.chain, order))
-            taus.append(float(np.mean([tau for _, tau in drawn])))
-            units.append(num)
-    names = [(f"order{i}", None) for i in range(len(plans))]
-    table = trials.table("shuffle", names, plans, data, **options)
-    numbers = dict(zip((name for name, _ in names), units, strict=True))
-    rows = [row._replace(unit=numbers.get(row.block)) for row in table]
-    rows += (
-        Row("shuffle_tau", name, None, unit, None, tau)
-        for (name, _), unit, tau in zip(names, units, taus, strict=True)
-    )
-    return Table(rows)
+    return trials.table("shuffle", labels, plans, data, **options) + Table(rows)
 
 
-def early_exits(model, data, loss=None, blocks=None, **options):
-    """The network stopped behind each block: later ones return what they carry.
+def early_exits(
+    model: keras.Model, data: Any, loss: Loss = None, blocks: Blocks = None, **options: Any
+) -> Table:
+    """Stop the network after each block: later ones return their skip input.
 
-    Args:
-        model, data, loss: As in `lesions`.
-        blocks: Names of the blocks to take; `None`: all that are found.
-        **options: As in `lesions`.
+    Arguments as in `lesions`.
 
     Returns:
         A `Table` with `exit_accuracy` and `exit_loss`.
 
     Reference: Jastrzebski et al. (2018), section 4.4.
     """
-    trials = Trials(model, loss, named(blocks))
-    places = trials.places()
-    plans = [exit_plan(trials.chain, name) for name, _ in places]
-    return trials.table("exit", places, plans, data, **options)
+    trials = Trials(model, loss, _names(blocks))
+    plans = [exit_plan(trials.chain, block.name) for block in trials.chain.blocks]
+    return trials.table("exit", trials.labels(), plans, data, **options)
 
 
 def unrollings(
-    model, data, times=20, scales=(1.0, 0.5, 0.25, 0.1, 0.05), loss=None, blocks=None, **options
-):
-    """The last block applied up to `times` times more, f scaled; and which scale is best.
+    model: keras.Model,
+    data: Any,
+    times: int = 20,
+    scales: Sequence[float] = (1.0, 0.5, 0.25, 0.1, 0.05),
+    loss: Loss = None,
+    blocks: Blocks = None,
+    **options: Any,
+) -> tuple[float, Table]:
+    """Repeat the last block up to `times` times, with f scaled, and select the best scale.
 
-    Args:
-        model, data, loss: As in `lesions`; choose the scale on training data, as the paper does.
-        times: Most repetitions.
-        scales: To try; ours, the paper gives no value.
-        blocks: Names of the blocks to take; `None`: all that are found.
-        **options: As in `lesions`.
+    The paper selects the scale on training data; the default `scales` are ours, it gives no value.
+    Other arguments as in `lesions`.
 
     Returns:
         The scale with the lowest loss after `times` repetitions, and a `Table` with
@@ -156,42 +179,44 @@ def unrollings(
 
     Reference: Jastrzebski et al. (2018), section 4.5, Figs 7 and 20.
     """
-    trials, tables, last = Trials(model, loss, named(blocks)), [], {}
-    name, stage = trials.places()[-1]
+    trials = Trials(model, loss, _names(blocks))
+    last = trials.chain.blocks[-1]
+    numbers = range(1, times + 1)
+    labels = [Label(last.name, last.stage, number) for number in numbers]
+    table = Table()
+    losses = {}
     for scale in scales:
-        plans = [unroll_plan(trials.chain, n, scale) for n in range(1, times + 1)]
-        table = trials.table(f"unroll_{scale}", [(name, stage)] * times, plans, data, **options)
-        rows = [row._replace(unit=i % (times + 1)) for i, row in enumerate(table)]
-        tables.append(Table(rows))
-        last[scale] = rows[-1].value
-    finite = {scale: value for scale, value in last.items() if np.isfinite(value)}
-    best = min(finite or last, key=last.get)
-    return best, sum(tables, Table())
+        plans = [unroll_plan(trials.chain, number, scale) for number in numbers]
+        name = f"unroll_{scale}"
+        table += trials.table(name, labels, plans, data, intact=Label(unit=0), **options)
+        losses[scale] = table.rows[-1].value
+    finite = {scale: value for scale, value in losses.items() if np.isfinite(value)}
+    candidates = finite or losses
+    return min(candidates, key=candidates.__getitem__), table
 
 
-def prune_report(model, data, blocks, loss=None, **options):
-    """What `zoo.prune_blocks(model, blocks)` would cost and save.
+def prune_report(
+    model: keras.Model, data: Any, blocks: str | Sequence[str], loss: Loss = None, **options: Any
+) -> dict[str, tuple[float, float]]:
+    """Return the cost and the savings of `zoo.prune_blocks(model, blocks)`.
 
-    Args:
-        model, data, loss: As in `lesions`.
-        blocks: Names of blocks.
-        **options: As in `lesions`.
+    Other arguments as in `lesions`.
 
     Returns:
         A dictionary: `accuracy`, `loss`, `parameters` and `operations` (multiply-adds of an
         example), each a pair: before and after.
     """
+    names = _names(blocks)
     trials = Trials(model, loss)
-    plan = lesion_plan(trials.chain, named(blocks))
-    costs = [cost(model), cost(prune_blocks(model, named(blocks)))]
-    before, after = trials.run([plan], data, **options)
-    return {
+    before, after = trials.run([lesion_plan(trials.chain, names)], data, **options)
+    old_cost = cost(model)
+    new_cost = cost(prune_blocks(model, names))
+    report = {
         "accuracy": (float(before[0]), float(after[0])),
         "loss": (float(before[1]), float(after[1])),
-        **{key: tuple(one[key] for one in costs) for key in costs[0]},
     }
+    return report | {key: (old_cost[key], new_cost[key]) for key in old_cost}
 
 
-def named(blocks):
-    """Names as a list, if there are any; one may come by itself."""
+def _names(blocks):
     return [blocks] if isinstance(blocks, str) else blocks

@@ -1,70 +1,94 @@
-"""What a probe is: per-example values of a block, and what becomes of their averages."""
+"""The base class of probes: per-example values of a block, and what to make of their averages."""
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
 
+from zoo.graph.blocks import Block
+from zoo.types import Tensor
+
+
+class Parts(dict):
+    """A block's tensors by key; see `Probe.needs`.
+
+    Args:
+        info: The `zoo.blocks.Block`.
+        parts: Tensors by key.
+        use: Which use of a shared layer it is, from 0.
+    """
+
+    def __init__(self, info: Block, parts: Mapping[str, Tensor], use: int = 0) -> None:
+        super().__init__(parts)
+        self.info = info
+        self.use = use
+
 
 class Probe:
-    """Measures one thing about every block.
+    """Base of measurements of every block.
 
     A subclass writes `measure`, which returns per-example values; the engine (`zoo.callbacks.run`)
-    only ever sums them over examples and replicas; `summarize` makes numbers of the averages. So
-    no value depends on the batch size. As a `keras.metrics.Metric` it has a `name`,
+    only sums them over examples and replicas; `summarize` turns the averages into numbers. So no
+    value depends on the batch size. Like a `keras.metrics.Metric` it has a `name`,
     `update_state`, `result` and `reset_state`.
 
     Class attributes:
-        needs: Keys of a block without which it is left out. Always there: `y`, the output. `x`,
-            what the block carries (the shortcut's end where the shape changes), and `f = y - x`,
-            unless a plain block changes the shape. `h`, `t`, `c` in the zoo's layers that have
-            them. `input`, what the block reads. With labels also `dx` and `dinput`, the gradients
-            of an example's loss at `x` and `input`; in the last stage
-            `probabilities` of the classes if the classifier read `y` (`probabilities_before`:
-            `x`), `loss` and `loss_before` of these, and `dx_classifier`, the gradient of
-            `loss_before` at `x`. `labels`.
-        gradient: Whether it needs a backward pass.
+        needs: Keys that a block must have to be measured. Always there: `y`, the output. `x`, the
+            skip input (the shortcut's end where the shape changes), and `f = y - x`, except in a
+            plain block that changes the shape. `h`, `t`, `c` in the zoo's layers that have them.
+            `input`, the block's input. With labels also `dx` and `dinput`, the gradients of an
+            example's loss at `x` and `input`; `labels`; and in the last stage the early readout:
+            `probabilities` and `loss` of the classifier applied to `y` (`probabilities_before`,
+            `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`.
+        gradient: True if it needs a backward pass.
 
     Args:
-        name: Of its values; `None`: the class's name in snake case.
+        name: Name of its values; `None`: the class's name in snake case.
 
     Example:
-
     >>> class Sparsity(Probe):
     ...     def measure(self, block, stage):
     ...         return {"sparsity": ops.mean(flat(block["y"]) == 0, axis=1)}
     """
 
-    needs = ()
+    needs: tuple[str, ...] = ()
     gradient = False
+    blocks: Sequence[Block] = ()  # of the network, set when a pass begins
 
-    def __init__(self, name=None):
-        self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or self.default_name()
         self.reset_state()
 
-    blocks = ()  # of the network, set when a pass begins
+    @classmethod
+    def default_name(cls) -> str:
+        """Return the class's name in snake case."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     @property
-    def labels(self):
-        """Whether data without labels will not do."""
-        given = {"dx", "dinput", "dx_classifier", "labels", "loss", "loss_before"}
-        return self.gradient or bool(given & {*self.needs})
+    def labels(self) -> bool:
+        """True if the probe needs labels."""
+        of_labels = {"dx", "dinput", "dx_classifier", "labels", "loss", "loss_before"}
+        return self.gradient or bool(of_labels & {*self.needs})
 
-    def measure(self, block, stage):
-        """Per-example values of one block.
+    @property
+    def inspects(self) -> bool:
+        """True if the probe reads weights instead of data."""
+        return type(self).inspect is not Probe.inspect
+
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return per-example values of one block, of shape `(batch, ...)`.
 
         Args:
             block: Tensors by key, see `needs`; `block.info` is its `zoo.blocks.Block`, `block.use`
                 which use of a shared layer it is.
-            stage: The blocks of its stage, in order, itself among them.
-
-        Returns:
-            A dictionary of tensors of shape `(batch, ...)`.
+            stage: The blocks of its stage, in order, including itself.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say what it measures.")
+        raise NotImplementedError(f"{type(self).__name__} must define `measure`.")
 
-    def inspect(self, info, weights):
-        """Numbers by key of a block's weights, once a pass; for probes that read no data.
+    def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return numbers about a block's weights, once a pass; for probes that read no data.
 
         Args:
             info: The `zoo.blocks.Block`.
@@ -72,53 +96,56 @@ class Probe:
         """
         return {}
 
-    def summarize(self, mean):
-        """Numbers, or arrays of one number a unit, of a block's averages; both by key."""
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return numbers, or arrays with a number for each unit, from a block's averages."""
         return mean
 
-    def overall(self, values):
-        """Numbers by key about the whole network; `values`: pairs of a block and its numbers."""
+    def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+        """Return numbers about the whole network, from pairs of a block and its numbers."""
         return {}
 
-    def update_state(self, sums, count):
-        """Adds sums over `count` examples: arrays by key, by block."""
+    def update_state(self, sums: Mapping[str, Mapping[str, Any]], count: int) -> None:
+        """Add sums over `count` examples: arrays by key, by block."""
         self.count += count
         for block, members in sums.items():
-            mine = self.sums.setdefault(block, {})
+            totals = self.sums.setdefault(block, {})
             for key, value in members.items():
-                mine[key] = mine.get(key, 0.0) + np.asarray(value, "float64")
+                totals[key] = totals.get(key, 0.0) + np.asarray(value, "float64")
 
-    def result(self):
-        """Numbers by key, by block; the key None holds what is about the whole network."""
-        count = self.count
-        values = {
-            block: self.summarize({key: total / count for key, total in members.items()})
+    def result(self) -> dict[str | None, dict[str, Any]]:
+        """Return numbers by key, by block; None is the key of those about the whole network."""
+        values = [
+            (block, self.summarize({key: total / self.count for key, total in members.items()}))
             for block, members in self.sums.items()
-        }
-        whole = self.overall([*values.items()]) if values else {}
-        return {**values, **({None: whole} if whole else {})}
+        ]
+        result: dict[str | None, dict[str, Any]] = {block: numbers for block, numbers in values}
+        whole = self.overall(values) if values else {}
+        if whole:
+            result[None] = whole
+        return result
 
-    def reset_state(self):
-        """Forgets what was seen."""
-        self.count, self.sums = 0, {}
+    def reset_state(self) -> None:
+        """Forget all sums."""
+        self.count = 0
+        self.sums: dict[str, dict[str, Any]] = {}
 
 
-def flat(v):
-    """`(batch, ...)` as `(batch, features)`, float32: squares of float16 overflow."""
+def flat(v: Tensor) -> Tensor:
+    """Return `(batch, ...)` as `(batch, features)`, float32: squares of float16 overflow."""
     return ops.cast(ops.reshape(v, (ops.shape(v)[0], -1)), "float32")
 
 
-def norm(v):
-    """Euclidean norm of each example, `(batch,)`."""
+def norm(v: Tensor) -> Tensor:
+    """Return the Euclidean norm of each example, `(batch,)`."""
     return ops.sqrt(ops.sum(ops.square(flat(v)), axis=1))
 
 
-def dot(u, v):
-    """Inner product of each example, `(batch,)`."""
+def dot(u: Tensor, v: Tensor) -> Tensor:
+    """Return the inner product of each example, `(batch,)`."""
     return ops.sum(flat(u) * flat(v), axis=1)
 
 
-def cosine(u, v):
-    """Cosine of each example, `(batch,)`; 0 where one of the two is zero."""
+def cosine(u: Tensor, v: Tensor) -> Tensor:
+    """Return the cosine of each example, `(batch,)`; 0 where one of the two is zero."""
     lengths = norm(u) * norm(v)
     return ops.where(lengths == 0, 0.0, dot(u, v) / ops.where(lengths == 0, 1.0, lengths))

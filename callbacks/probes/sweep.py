@@ -1,171 +1,217 @@
-"""Many changed networks evaluated in one pass over data."""
+"""Evaluate many modified networks in one pass over data."""
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
 import numpy as np
 from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
 from zoo.callbacks.probes.batching import (
-    batches,
+    Loss,
+    Progress,
+    class_indices,
     example_loss,
-    filled,
     hits,
     normalizes,
+    padded_batches,
     probabilities,
 )
 from zoo.callbacks.probes.table import Row, Table
-from zoo.graph.chain import Chain
+from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
 
-SPAN = 9  # blocks that are one call where none is changed; ours: a call costs TensorFlow 1 ms
+SPAN = 9  # unmodified blocks that are compiled as one function; ours: a call costs TensorFlow 1 ms
 
 
-def odd(sums):
-    """How many rows are not finite, and how many there are."""
-    return int((~np.isfinite(sums)).any(1).sum()), len(sums)
+class Label(NamedTuple):
+    """The cells `block`, `stage` and `unit` of a network's rows in a `Table`."""
+
+    block: str | None = None
+    stage: int | None = None
+    unit: int | None = None
+
+
+class Operation(NamedTuple):
+    """One step of a plan: `repetition` counts the steps at one position, from 0."""
+
+    position: int
+    repetition: int
+    step: Step
 
 
 class Trials:
-    """Evaluates many plans of one chain in one pass over data.
+    """Evaluate many plans of one chain in one pass over data.
 
-    A plan shares with the intact network what lies before the first place where they differ; that
-    part is computed once for all plans. Each block is compiled once.
+    Plans that begin alike are evaluated together up to the first difference. At 54 blocks the
+    lesions of all blocks take 0.4 of the time of one compiled forward pass with a mask over
+    blocks, run once a lesion (medians: TensorFlow 0.39, JAX 0.46, torch 0.33; `cifar_resnet(110)`,
+    one core).
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
         loss: A Keras loss or its name; `None`: the model's own, or sparse categorical
             cross-entropy.
-        blocks: Names of the blocks to take; `None`: all that are found.
+        blocks: Names of the blocks; `None`: all.
 
     Raises:
-        ValueError: if no block is found, or something passes by one.
+        ValueError: if there is no block, or a call reads a tensor that bypasses a block.
     """
 
-    def __init__(self, model, loss=None, blocks=None):
+    def __init__(
+        self, model: keras.Model, loss: Loss = None, blocks: Sequence[str] | None = None
+    ) -> None:
         self.chain = Chain(model, blocks)
         self.normalized = normalizes(self.chain.graph)
         self.loss = example_loss(loss or getattr(model, "loss", None), self.normalized)
-        self.model, self._compiled = model, {}
+        self.model = model
+        self._compiled: dict[Any, Any] = {}
+        self._intact = _operations(self.chain.plan)
 
-    def run(self, plans, data, batch_size=128, progress=None):
-        """Accuracy and loss of the intact network and of each plan.
+    def run(
+        self,
+        plans: Sequence[Plan],
+        data: Any,
+        batch_size: int = 128,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """Return accuracy and mean loss of the unmodified network and of each plan.
 
         Args:
-            plans: A list of plans: see `zoo.graph.chain.Chain`.
+            plans: See `zoo.graph.chain.Chain`.
             data: As in `zoo.callbacks.run`, with labels.
-            batch_size: Of arrays.
-            progress: A function that is told the number of examples after each batch.
+            batch_size: Examples in a batch, where `data` are arrays.
+            progress: A function called with the number of examples so far, after each batch.
 
         Returns:
-            An array `(1 + plans, 2)`: accuracy and mean loss, the intact network's first.
+            An array `(1 + plans, 2)`, the unmodified network's numbers first.
 
         Raises:
-            ValueError: if a block does not fit its place, or the data have no labels.
+            ValueError: if a block does not fit its position, or the data have no labels.
         """
         plans = [self.chain.plan, *plans]
         for plan in plans:
             self.chain.check(plan)
-        sums, seen, size = np.zeros((len(plans), 2)), 0, 0
-        for x, y in batches(data, batch_size):
+        operations = [_operations(plan) for plan in plans]
+        sums = np.zeros((len(plans), 2))
+        seen = 0
+        for x, y, mask in padded_batches(data, batch_size, progress):
             if y is None:
                 raise ValueError("Accuracy and loss need labels. Received: data without them.")
-            count = len(y)
-            size = max(size, count)
-            mask = ops.convert_to_tensor(np.arange(size) < count)
-            labels = ops.convert_to_tensor(filled(y, size))
-            sums += self._batch(plans, self.chain.graph.start(filled(x, size)), labels, mask)
-            seen += count
-            if progress:
-                progress(seen)
-        if not seen:
-            raise ValueError("Expected at least one example. Received: data without any.")
-        if not np.isfinite(sums).all():
-            logging.warning("Not finite: what %d of %d networks make.", *odd(sums))
+            labels = ops.convert_to_tensor(y)
+            mask_tensor = ops.convert_to_tensor(mask)
+            start = self.chain.graph.start(x)
+            for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
+                pair = self._call("score", self._score, output, labels, mask_tensor)
+                sums[numbers] += ops.convert_to_numpy(pair)
+            seen += int(mask.sum())
+        not_finite = int((~np.isfinite(sums)).any(axis=1).sum())
+        if not_finite:
+            logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
         return sums / seen
 
-    def _batch(self, plans, x, labels, mask):
-        found = np.zeros((len(plans), 2))
-        waiting = {}
-        for number, plan in enumerate(plans):
-            pairs = enumerate(zip(plan, self.chain.plan, strict=True))
-            first = next((i for i, (own, intact) in pairs if own != intact), len(plan))
-            waiting.setdefault(first, []).append(number)
-        for place in range(len(self.chain.blocks) + 1):
-            known = {}
-            for number in waiting.get(place, ()):
-                y = x
-                if place < len(plans[number]):  # plans may begin with the same steps
-                    y = self._place(place, plans[number][place], x, known)
-                y = self._rest(place + 1, plans[number], y)
-                found[number] = self._score(y, labels, mask)
-            if place < len(self.chain.blocks):
-                x = self._place(place, self.chain.plan[place], x)
-        return found
+    def _outputs(self, operations, numbers, done, x):
+        """Run the plans `numbers`, of which the first `done` operations are done, to their ends.
 
-    def _rest(self, place, plan, x):
-        """What the last block makes of x, which block `place` (or its link) reads, in `plan`."""
-        while place < len(plan):
-            end = place + SPAN
-            if place % SPAN or end > len(plan) or plan[place:end] != self.chain.plan[place:end]:
-                x, place = self._place(place, plan[place], x), place + 1
-            else:
-                x, place = self._call(("span", place), self._span(place), x), end
+        Yields pairs: numbers of plans that are alike, and the output of their last block.
+        """
+        while True:
+            span = self._span(operations, numbers, done)
+            if span is not None:
+                x = self._call(("span", span), lambda x, first=span: self._run_span(first, x), x)
+                done += SPAN
+                continue
+            groups = {}
+            for number in numbers:
+                rest = operations[number][done : done + 1]
+                groups.setdefault(rest[0] if rest else None, []).append(number)
+            ended = groups.pop(None, None)
+            if ended:
+                yield ended, x
+            if not groups:
+                return
+            (operation, numbers), *others = groups.items()
+            for other, other_numbers in others:
+                y = self._do(other, x)
+                yield from self._outputs(operations, other_numbers, done + 1, y)
+            x = self._do(operation, x)
+            done += 1
+
+    def _span(self, operations, numbers, done):
+        """Return the first position of a span that all plans run unmodified next, or None."""
+        rest = operations[numbers[0]][done : done + SPAN]
+        if len(rest) < SPAN or rest[0].position % SPAN:
+            return None
+        first = rest[0].position
+        intact = self._intact[first : first + SPAN]
+        same = all(operations[number][done : done + SPAN] == intact for number in numbers)
+        return first if same else None
+
+    def _run_span(self, first, x):
+        for operation in self._intact[first : first + SPAN]:
+            x = self.chain.do(operation.step, self.chain.link(operation.position, x))
         return x
 
-    def _span(self, first):
-        def span(x):
-            for place in range(first, first + SPAN):
-                x = self.chain.do(self.chain.plan[place][0], self.chain.link(place, x))
+    def _do(self, operation, x):
+        position, repetition, step = operation
+        needs_link = self.chain.repeats_link(position) if repetition else self.chain.links[position]
+        if needs_link or position == 0 and not repetition:
+            x = self._call(("link", position), lambda x: self.chain.link(position, x), x)
+        block = self.chain.blocks[step.block]
+        finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
+        if step.action == "carry" and not block.changes_shape and not finishes:
             return x
-
-        return span
-
-    def _place(self, place, steps, x, known=None):
-        """What a place makes of x; `known` remembers the states between several steps."""
-        if self.chain.links[place] or place == 0:
-            x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
-        for repetition, step in enumerate(steps):
-            block, done = self.chain.blocks[step.block], (place, steps[: repetition + 1])
-            if known is not None and done in known:
-                x = known[done]
-                continue
-            if repetition and self.chain.links_again(place):
-                x = self._call(("link", place), lambda x: self.chain.link(place, x), x)
-            finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
-            if step.what == "carry" and not block.changes_shape and not finishes:
-                continue
-            x = self._call(step, lambda x, step=step: self.chain.do(step, x), x)
-            if known is not None and len(steps) > 1:
-                known[done] = x
-        return x
+        return self._call(step, lambda x: self.chain.do(step, x), x)
 
     def _score(self, y, labels, mask):
-        def score(y, labels, mask):
-            outputs = self.chain.end(y)[0]
-            p, loss = probabilities(outputs, self.normalized), self.loss(labels, outputs)
-            integers = labels
-            if len(labels.shape) > 1 and labels.shape[-1] == outputs.shape[-1]:
-                integers = ops.argmax(labels, axis=-1)
-            pair = ops.stack([hits(p, ops.reshape(integers, (-1,))), loss])
-            return ops.sum(ops.where(mask, pair, 0.0), axis=1)
-
-        return ops.convert_to_numpy(self._call("score", score, y, labels, mask))
+        """Return summed accuracy and loss of a batch, from the last block's output."""
+        outputs = self.chain.end(y)[0]
+        p = probabilities(outputs, self.normalized)
+        hit = hits(p, class_indices(labels, outputs.shape[-1]))
+        pair = ops.stack([hit, self.loss(labels, outputs)])
+        return ops.sum(ops.where(mask, pair, 0.0), axis=1)
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
             self._compiled[key] = compiled(function, self.model)
         return self._compiled[key](*arguments)
 
-    def table(self, name, labels, plans, data, **options):
-        """`run` as a table: `labels` are pairs of a block (or what stands for it) and its stage."""
-        found = self.run(plans, data, **options)
-        pairs = [(None, None), *labels]
+    def table(
+        self,
+        name: str,
+        labels: Sequence[Label],
+        plans: Sequence[Plan],
+        data: Any,
+        intact: Label = Label(),  # noqa: B008  # immutable
+        **options: Any,
+    ) -> Table:
+        """Return the numbers of `run` as a table.
+
+        Args:
+            name: Beginning of the values' names.
+            labels: A `Label` for each plan.
+            plans: See `run`.
+            data: See `run`.
+            intact: The `Label` of the unmodified network.
+            **options: `batch_size` and `progress` of `run`.
+        """
+        numbers = self.run(plans, data, **options)
         return Table(
-            Row(f"{name}_{metric}", *pair, None, None, float(values[column]))
-            for column, metric in enumerate(("accuracy", "loss"))
-            for pair, values in zip(pairs, found, strict=True)
+            Row(f"{name}_{metric}", label.block, label.stage, label.unit, None, float(value))
+            for metric, column in zip(("accuracy", "loss"), numbers.T, strict=True)
+            for label, value in zip([intact, *labels], column, strict=True)
         )
 
-    def places(self):
-        """Pairs of name and stage of the blocks."""
-        return [(block.name, block.stage) for block in self.chain.blocks]
+    def labels(self) -> list[Label]:
+        """Return a `Label` for each block."""
+        return [Label(block.name, block.stage) for block in self.chain.blocks]
+
+
+def _operations(plan: Plan) -> tuple[Operation, ...]:
+    return tuple(
+        Operation(position, repetition, step)
+        for position, steps in enumerate(plan)
+        for repetition, step in enumerate(steps)
+    )

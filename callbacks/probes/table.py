@@ -1,83 +1,104 @@
-"""What probes and interventions return: a table with one row a value."""
+"""The table of values that probes and interventions return, one value a row."""
 
-import collections
 import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from zoo.graph.blocks import Block
 from zoo.io import replace
 
-Row = collections.namedtuple("Row", "probe block stage unit epoch value")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from zoo.callbacks.probes.probe import Probe
+
+
+class Row(NamedTuple):
+    """One value of a `Table`."""
+
+    probe: str
+    block: str | None
+    stage: int | None
+    unit: int | None
+    epoch: int | None
+    value: float
 
 
 class Table:
-    """One row a value: `probe`, `block`, `stage`, `unit`, `epoch`, `value`.
+    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch` and `value`.
 
-    `block` and `stage` are None where a value is about the whole network, `unit` is the index of a
-    value that is one of a block's units and None elsewhere. A table has a length, iterates over
-    its rows, prints aligned, and adds to another.
+    `block` and `stage` are None for a value of the whole network; `unit` is None except for the
+    values of a block's single units. A table has a length, iterates over its rows, prints aligned,
+    and adds to another.
 
     Args:
         rows: A sequence of `Row`.
         notes: Sentences about what is not in the rows.
 
     Example:
-
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
     >>> print(table)
     probe     block   stage  unit  epoch  value
     l2_ratio  block0      0                 0.5
     """
 
-    def __init__(self, rows=(), notes=()):
-        self.rows, self.notes = list(rows), list(notes)
+    def __init__(self, rows: Iterable[Row] = (), notes: Iterable[str] = ()) -> None:
+        self.rows = list(rows)
+        self.notes = list(notes)
 
     @classmethod
-    def of(cls, probes, blocks, epoch=None, missing=()):
-        """The table of what probes have seen.
+    def from_probes(
+        cls,
+        probes: Sequence["Probe"],
+        blocks: Sequence[Block],
+        epoch: int | None = None,
+        rejected: Sequence[tuple[str, str]] = (),
+    ) -> "Table":
+        """Return the table of the probes' results.
 
         Args:
-            probes: `Probe`s.
-            blocks: `zoo.blocks.Block`s, which give stages and order.
-            epoch: Of all rows.
-            missing: Pairs of a name and why it is no block; become notes.
+            probes: Probes after a pass.
+            blocks: The network's blocks.
+            epoch: Epoch of all rows.
+            rejected: Pairs of a name and the reason why it is no block; become notes.
         """
-        stages = {block.name: block.stage for block in blocks}
+        stages: dict[str | None, int] = {block.name: block.stage for block in blocks}
         rows = []
         for probe in probes:
             for block, numbers in probe.result().items():
-                for key, value in numbers.items():
+                for key, number in numbers.items():
                     name = key if key.startswith(probe.name) else f"{probe.name}_{key}"
-                    value = np.asarray(value, "float64")
-                    units = [None] if value.ndim == 0 else range(value.size)
-                    at = (name, block, stages.get(block))
-                    rows += (
-                        Row(*at, unit, epoch, float(one))
-                        for unit, one in zip(units, value.ravel(), strict=True)
-                    )
-        return cls(rows, [f"{name} is no block: {why}." for name, why in missing])
+                    values = np.asarray(number, "float64")
+                    units = [None] if values.ndim == 0 else range(values.size)
+                    for unit, value in zip(units, values.ravel(), strict=True):
+                        row = Row(name, block, stages.get(block), unit, epoch, float(value))
+                        rows.append(row)
+        return cls(rows, [f"{name} is no block: {reason}." for name, reason in rejected])
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def __add__(self, other):
+    def __add__(self, other: "Table") -> "Table":
         return Table(self.rows + other.rows, dict.fromkeys(self.notes + other.notes))
 
-    def __str__(self):
-        cells = [Row._fields, *(tuple(map(_text, row)) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = []
-        for i, row in enumerate(cells):
-            pairs = zip(row, widths, Row._fields, strict=True)
-            left = {"probe", "block"} if i else {*Row._fields} - {"value"}
-            lines.append("  ".join(t.ljust(w) if f in left else t.rjust(w) for t, w, f in pairs))
-        return "\n".join(line.rstrip() for line in [*lines, *self.notes])
+    def __str__(self) -> str:
+        padded = []
+        for column, name in enumerate(Row._fields):
+            cells = [_text(row[column]) for row in self.rows]
+            width = max(map(len, [name, *cells]))
+            head = name.rjust(width) if name == "value" else name.ljust(width)
+            pad = str.ljust if name in ("probe", "block") else str.rjust
+            padded.append([head, *(pad(cell, width) for cell in cells)])
+        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        return "\n".join([*lines, *self.notes])
 
-    def of_probe(self, probe):
-        """The rows of one probe, as a table.
+    def of_probe(self, probe: str) -> "Table":
+        """Return the rows of one probe.
 
         Raises:
             ValueError: if there are none.
@@ -87,12 +108,16 @@ class Table:
             raise ValueError(f"Expected one of {self.probes()}. Received: probe={probe!r}")
         return Table(rows)
 
-    def probes(self):
-        """The names that the column `probe` has, in order."""
+    def probes(self) -> list[str]:
+        """Return the names in the column `probe`, in order."""
         return [*dict.fromkeys(row.probe for row in self.rows)]
 
-    def values(self, probe, epoch=None):
-        """A probe's scalar values by block, in order; of one epoch if that is given.
+    def values(self, probe: str, epoch: int | None = None) -> dict[str | None, float]:
+        """Return a probe's scalar values by block, in order.
+
+        Args:
+            probe: Name of the values.
+            epoch: Epoch of the values; `None`: any.
 
         Raises:
             ValueError: if there are none.
@@ -100,30 +125,31 @@ class Table:
         rows = self.of_probe(probe)
         return {r.block: r.value for r in rows if r.unit is None and epoch in (None, r.epoch)}
 
-    def array(self, probe):
-        """A probe's values by unit: an array of shape `(blocks, units)`, NaN where there is none.
+    def array(self, probe: str) -> np.ndarray:
+        """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none.
 
         Raises:
             ValueError: if it has none.
         """
-        rows = [row for row in self.of_probe(probe) if row.unit is not None]
-        if not rows:
+        rows = self.of_probe(probe)
+        cells = [(row.block, row.unit, row.value) for row in rows if row.unit is not None]
+        if not cells:
             raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
-        places = {block: i for i, block in enumerate(dict.fromkeys(row.block for row in rows))}
-        array = np.full((len(places), 1 + max(row.unit for row in rows)), np.nan)
-        for row in rows:
-            array[places[row.block], row.unit] = row.value
+        blocks = [*dict.fromkeys(block for block, _, _ in cells)]
+        array = np.full((len(blocks), 1 + max(unit for _, unit, _ in cells)), np.nan)
+        for block, unit, value in cells:
+            array[blocks.index(block), unit] = value
         return array
 
-    def to_csv(self, path):
-        """Writes the rows, with a line of names first; whole or not at all."""
+    def to_csv(self, path: str | pathlib.Path) -> None:
+        """Write the rows below a line of column names, atomically."""
         lines = [Row._fields, *self.rows]
         text = "".join(",".join("" if c is None else str(c) for c in line) + "\n" for line in lines)
         replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))
 
     @classmethod
-    def from_csv(cls, path):
-        """The table that `to_csv` wrote.
+    def from_csv(cls, path: str | pathlib.Path) -> "Table":
+        """Return the table that `to_csv` wrote.
 
         Raises:
             ValueError: if the file is not one.
@@ -133,29 +159,29 @@ class Table:
             raise ValueError(
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
-        kinds = (str, str, int, int, int, float)
-        split = (line.split(",") for line in lines)
-        return cls(
-            Row(*(kind(c) if c else None for kind, c in zip(kinds, cells, strict=True)))
-            for cells in split
-        )
+        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
+        rows = []
+        for line in lines:
+            cells = zip(types, line.split(","), strict=True)
+            values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
+            rows.append(Row(*values))
+        return cls(rows)
 
-    def plot(self, probes=None, path=None):
-        """A figure with one panel a probe: values over blocks, a line for each stage.
+    def plot(
+        self, probes: Sequence[str] | None = None, path: str | pathlib.Path | None = None
+    ) -> "Figure":
+        """Return a figure with a panel for each probe: values over blocks, a line for each stage.
 
         Args:
             probes: Names; `None`: all.
-            path: Where to write it as PNG; `None`: nowhere.
-
-        Returns:
-            A `matplotlib.figure.Figure`.
+            path: PNG file to write; `None`: none.
         """
         from zoo.callbacks.probes import html as page
 
         return page.draw(self, probes or self.probes(), path)
 
-    def to_html(self, path, title="Probes"):
-        """Writes one page with every probe's figure, numbers and meaning; it needs no server."""
+    def to_html(self, path: str | pathlib.Path, title: str = "Probes") -> None:
+        """Write a page with every probe's figure, numbers and meaning; it needs no server."""
         from zoo.callbacks.probes import html as page
 
         page.write(self, path, title)

@@ -128,8 +128,8 @@ def contenders(model, data):
 def sweep(model, data):
     """Return a function that lesions every block, one at a time."""
     from zoo.callbacks.probes.sweep import Trials
-    from zoo.graph.chain import lesion_plan
+    from zoo.graph.surgery import lesion_plan
 
     trials = Trials(model)
-    plans = [lesion_plan(trials.chain, [name]) for name, _ in trials.places()]
+    plans = [lesion_plan(trials.chain, [block.name]) for block in trials.chain.blocks]
     return lambda: trials.run(plans, data, len(data[0]))

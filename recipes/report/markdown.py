@@ -1,102 +1,101 @@
-"""Writes the tables of recipes/README.md from the lines of recipes/results.
-
-    python recipes/report/markdown.py
-
-One table a paper: the paper's value beside ours, an empty row where nothing was run, and under it
-the departures and the commands. Lines that differ in their seed alone are one row: mean and
-standard deviation. What is not in the lines is not in the tables.
-"""
+"""Tables of all saved results in Markdown: docs/results.md."""
 
 import pathlib
-import sys
+import re
 
 from report import artifacts, records
+from zoo.io import replace
 
-FOLDER = pathlib.Path(__file__).resolve().parents[1]
-START, END = "<!-- made by results_table.py -->", "<!-- end -->"
-HEAD = (
-    "| | model | measured | ours | paper | verdict | data | epochs | seeds | hardware, time |\n"
-    "| --- | --- | --- | ---: | ---: | --- | --- | --- | ---: | --- |"
+PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results.md"
+RESULTS = "../recipes/results"  # as seen from docs/
+COLUMNS = (
+    "model",
+    "measured",
+    "ours",
+    "paper",
+    "verdict",
+    "data",
+    "epochs",
+    "seeds",
+    "hardware, time",
 )
+NUMBERS = ("ours", "paper", "seeds")
+INTRODUCTION = f"""# Results
+
+Every number here was measured by a recipe. The page is generated from the lines of
+[recipes/results]({RESULTS}) by `make results`; do not edit it.
+[recipes/results/index.html]({RESULTS}/index.html) shows the figures.
+
+An empty row was not run yet. "not comparable" means that the run deviates from the paper; the
+deviations stand below each table, with assumptions where the paper is silent. Runs that differ only
+in their seed are one row: mean ± standard deviation. Commands are those of the named commits, in
+which scripts may have had other names; DATA is a folder of data sets. [findings.md](findings.md)
+discusses the numbers.
+"""
 
 
-def main():
-    from zoo.io import replace
-
-    path = FOLDER / "README.md"
-    text = with_table(path.read_text(encoding="utf-8"), records.merged(records.lines()))
-    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def write():
+    """Write docs/results.md from the saved results."""
+    text = page(records.merged(records.lines()))
+    replace(PATH, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def with_table(text, rows):
-    """`text` with the part between the two marks made anew."""
-    if text.count(START) != 1 or text.count(END) != 1:
-        raise ValueError(f"Expected {START} and {END} once each in the text. Received: {text!r}")
-    before, rest = text.split(START)
-    return f"{before}{START}\n\n{tables(rows)}\n{END}{rest.split(END)[1]}"
+def page(rows):
+    """Return the whole page for merged `rows`."""
+    sections = [section(paper, records.by_artifact(rows, paper)) for paper in records.TITLES]
+    return "\n".join([INTRODUCTION, *sections])
 
 
-def tables(rows):
-    """Markdown of `rows`, a table a paper."""
-    return "\n".join(table(paper, records.by_artifact(rows, paper)) for paper in records.TITLES)
+def section(paper, rows_by_artifact):
+    """Return a paper's table, the deviations of its runs, and their commands."""
+    lines = [f"## {records.TITLES[paper]}", ""]
+    lines.append("| | " + " | ".join(COLUMNS) + " |")
+    lines.append("| --- | " + " | ".join("---:" if c in NUMBERS else "---" for c in COLUMNS) + " |")
+    for artifact, rows in rows_by_artifact.items():
+        lines += table_rows(artifact, rows)
+    rows = [row for rows in rows_by_artifact.values() for row in rows]
+    lines += paragraph("Deviations from the paper, and assumptions:", deviations(rows))
+    lines += paragraph("Commands and their commits:", commands(rows))
+    return "\n".join(lines) + "\n"
 
 
-def table(paper, rows_by_name):
-    body = []
-    for name, rows in rows_by_name.items():
-        short = name.split("/")[1]
-        body += (cells(short, row) for row in rows)
-        drawn = ", ".join(
-            f"[{path.split('/')[1]}](results/{path})" for path in records.figures(name)
-        )
-        if not rows and drawn:
-            body.append(f"| {short} | | {drawn} |" + " |" * 7)
-        elif not rows and not is_no_run(name):
-            body.append(f"| {short} |" + " |" * 9)
-    rows = [row for mine in rows_by_name.values() for row in mine]
-    told = {}  # rows that depart alike are told of together
+def paragraph(title, lines):
+    """Return a titled list, or nothing without lines."""
+    return ["", title, "", *lines] if lines else []
+
+
+def table_rows(artifact, rows):
+    """Return an artifact's rows, its figures if there are no rows, or an empty row."""
+    name = artifact.split("/")[1]
+    if rows:
+        shown = [[records.cells(row)[column] for column in COLUMNS] for row in rows]
+        return [f"| {name} | " + " | ".join(cells) + " |" for cells in shown]
+    figures = records.figures(artifact)
+    if figures:
+        links = ", ".join(f"[{path.split('/')[1]}]({RESULTS}/{path})" for path in figures)
+        return [f"| {name} | | {links} |" + " |" * (len(COLUMNS) - 2)]
+    described = artifacts.ARTIFACTS.get(artifact)
+    if described and (described.is_test or not described.commands):
+        return []  # a test or another artifact shows it, or nothing is measured
+    return [f"| {name} |" + " |" * len(COLUMNS)]
+
+
+def deviations(rows):
+    """Return a list item for each set of deviations, with the models that share it."""
+    models = {}
     for row in rows:
-        if text := "; ".join(told_of(row)):
-            told.setdefault((row["artifact"].split("/")[1], text), []).append(row["model"])
-    told = [f"- {key}, {', '.join(dict.fromkeys(m))}: {text}." for (key, text), m in told.items()]
-    commands = dict.fromkeys(
-        f"    {command}  # {commit}" for row in rows for command, commit in records.commands(row)
-    )
-    parts = [f"### {records.TITLES[paper]}", "\n".join([HEAD, *body])]
-    parts += ["Departures:\n\n" + "\n".join(told)] if told else []
-    parts += (
-        ["Commands, and the commits that they ran on:\n\n" + "\n".join(commands)] if rows else []
-    )
-    return "\n\n".join(parts) + "\n"
+        if text := "; ".join(records.deviations(row)):
+            models.setdefault((row["artifact"].split("/")[1], text), {})[row["model"]] = None
+    return [f"- {name}, {', '.join(names)}: {text}." for (name, text), names in models.items()]
 
 
-def told_of(row):
-    """What distinguishes the run from the paper's, and what is ours where the paper is silent."""
-    readings = row.get("readings", [])
-    return [*row["departures"], *([f"ours: {', '.join(readings)}"] if readings else [])]
+def commands(rows):
+    """Return the runs' commands as a block of code, without paths of the machine they ran on."""
+    runs = [run for row in rows for run in records.commands(row)]
+    return list(dict.fromkeys(f"    {without_paths(text)}  # {commit}" for text, commit in runs))
 
 
-def is_no_run(name):
-    """Whether a test or another artifact shows it, or nothing does."""
-    artifact = artifacts.ARTIFACTS.get(name)
-    return artifact is not None and (not artifact.recipe or artifact.recipe.startswith("tests/"))
-
-
-def cells(short, row):
-    values = (
-        short,
-        records.named(row),
-        row["metric"].replace("_", " "),
-        records.number(row),
-        records.paper(row),
-        row["verdict"],
-        row["data"],
-        row["budget"] if row["epochs"] is None else row["epochs"],
-        len(row["seeds"]),
-        f"{row['hardware']}, {row['seconds'] / 60:.0f} min",
-    )
-    return "| " + " | ".join(map(str, values)) + " |"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def without_paths(command):
+    """Return a command without its output flags, and with DATA for its data."""
+    command = re.sub(r" --(run_dir|runs|results)[ =]\S+", "", command)
+    return re.sub(r"(--data_dir[ =])\S+", r"\1DATA", command)

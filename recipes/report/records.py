@@ -1,7 +1,4 @@
-"""What is on record in recipes/results: lines of results, by paper and artifact.
-
-The recipes' tools import it from beside themselves.
-"""
+"""Saved results: the lines and figures of recipes/results, by paper and artifact."""
 
 import collections
 import json
@@ -23,120 +20,136 @@ TITLES = {
     "stability",
     "benchmark": "Benchmarks",
 }
-# what must be equal in runs of different seeds
-KEYS = "artifact model config metric paper data budget epochs departures backend".split()
+# keys whose values are equal in runs that differ only in their seed
+SHARED = "artifact model config metric paper data budget epochs departures backend".split()
 
 
 def lines(folder=FOLDER):
-    """All lines of results, file by file, in the order in which they were written.
+    """Return all lines of results, file by file, in the order in which they were written.
 
     Raises:
-        ValueError: if one is not JSON.
+        ValueError: if a line is not JSON.
     """
-    found = []
+    rows = []
     for file in sorted(pathlib.Path(folder).glob("*.jsonl")):
         for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             try:
-                found += [json.loads(text)] if text else []
+                rows += [json.loads(text)] if text else []
             except json.JSONDecodeError as error:
                 raise ValueError(f"{file}, line {number}, is not JSON: {error}") from None
-    return found
+    return rows
 
 
-def figures(name, folder=FOLDER):
-    """What was drawn of an artifact: pictures, and tables that have none, as paths from `folder`.
+def figures(artifact, folder=FOLDER):
+    """Return the pictures of an artifact, and its tables without picture, relative to `folder`.
 
     A file belongs to the artifact that its name begins with, e.g. fig7-depth20.png.
     """
-    paper, short = name.split("/")
-    mine = re.compile(re.escape(short) + r"(?![0-9a-z])")
-    there = sorted((pathlib.Path(folder) / paper).glob(f"{short}*"))
-    there = [path for path in there if mine.match(path.name)]
-    pictures = {path for path in there if path.suffix == ".png"}
-    shown = (p for p in there if p in pictures or p.with_suffix(".png") not in pictures)
-    return [f"{paper}/{path.name}" for path in shown if path.suffix in (".png", ".csv")]
+    paper, name = artifact.split("/")
+    pattern = re.compile(re.escape(name) + r"(?![0-9a-z]).*\.(png|csv)")
+    files = sorted((pathlib.Path(folder) / paper).glob(f"{name}*"))
+    files = [path for path in files if pattern.fullmatch(path.name)]
+    shown = [p for p in files if p.suffix == ".png" or p.with_suffix(".png") not in files]
+    return [f"{paper}/{path.name}" for path in shown]
+
+
+def by_artifact(rows, paper):
+    """Return a paper's artifacts with their rows; an artifact that was not run has none."""
+    rows = [row for row in rows if row["artifact"].split("/")[0] == paper]
+    names = [name for name in artifacts.ARTIFACTS if name.split("/")[0] == paper]
+    names = dict.fromkeys(names + [row["artifact"] for row in rows])
+    return {name: [row for row in rows if row["artifact"] == name] for name in names}
 
 
 def merged(rows):
-    """`rows` with those that differ in their seed alone, or in cores, made one."""
+    """Return `rows` with runs that differ only in seed, or in number of cores, as one row each."""
     groups = {}
     for row in rows:
         single = len(row["seeds"]) == 1 and row["std"] is None and row["epochs"] is not None
-        key = {k: row[k] for k in KEYS} | {"on": device(row)} if single else row
+        key = {k: row[k] for k in SHARED} | {"device": device(row)} if single else row
         groups.setdefault(json.dumps(key, sort_keys=True), []).append(row)
-    return [several(group) if len(group) > 1 else group[0] for group in groups.values()]
+    return [mean_of(group) for group in groups.values()]
 
 
 def device(row):
-    """The hardware without its number: "2 cores of X" is X."""
+    """Return the hardware without its number: "X" for "2 cores of X"."""
     return re.sub(r"^\d+ (cores of|x) ", "", row["hardware"])
 
 
-def several(group):
-    """One row of runs with different seeds; of a seed that ran twice the later counts."""
-    by_seed = {row["seeds"][0]: row for row in group}
+def mean_of(group):
+    """Return one row for runs of several seeds; the last run of a seed counts."""
+    by_seed = {str(row["seeds"]): row for row in group}
     rows = [*by_seed.values()]
     if len(rows) == 1:
         return rows[0]
     values = [row["value"] for row in rows]
     finite = [value for value in values if value is not None and math.isfinite(value)]
     mean = statistics.mean(finite) if finite else None
-    std = statistics.stdev(finite) if len(finite) > 1 else None
-    return {
-        **rows[-1],
-        **{"value": mean, "std": std, "verdict": judged(rows, mean)},
-        **{"seeds": [*by_seed], "seconds": sum(row["seconds"] for row in rows)},
+    return rows[-1] | {
+        "value": mean,
+        "std": statistics.stdev(finite) if len(finite) > 1 else None,
+        "verdict": verdict_of_mean(rows, mean),
+        "seeds": [row["seeds"][0] for row in rows],
+        "seconds": sum(row["seconds"] for row in rows),
         "runs": [(row["command"], row["commit"]) for row in rows],
         "finite": len(finite),
     }
 
 
-def judged(rows, mean):
-    """The verdict on the mean of several seeds."""
-    from experiment import results
+def verdict_of_mean(rows, mean):
+    """Return the verdict on the mean of several seeds, or the counts of the runs' verdicts."""
+    from experiment import results  # imports a backend, which `reproduce.py list` does not need
 
-    last, told = rows[-1], collections.Counter(row["verdict"] for row in rows)
+    counts = collections.Counter(row["verdict"] for row in rows)
+    if len(counts) == 1 or mean is None:
+        return rows[-1]["verdict"]
 
-    def difference(value):
-        return results.compare(value, last["paper"], last.get("spread"), last["departures"])
+    def compare(row, value):
+        return results.compare(value, row["paper"], row.get("spread"), row["departures"])
 
-    if len(told) == 1 or mean is None:
-        return last["verdict"]
-    if all(row["verdict"] == difference(row["value"]) for row in rows):
-        return f"{difference(mean)}, mean of {len(rows)} seeds"
-    return ", ".join(f"{verdict}: {count} of {len(rows)}" for verdict, count in told.items())
-
-
-def by_artifact(rows, paper):
-    """The paper's artifacts with their rows, none where nothing was run."""
-    mine = [row for row in rows if row["artifact"].split("/")[0] == paper]
-    names = [name for name in artifacts.ARTIFACTS if name.split("/")[0] == paper]
-    names += [row["artifact"] for row in mine]
-    return {name: [row for row in mine if row["artifact"] == name] for name in dict.fromkeys(names)}
+    if all(row["verdict"] == compare(row, row["value"]) for row in rows):
+        return f"{compare(rows[-1], mean)}, mean of {len(rows)} seeds"
+    return ", ".join(f"{verdict}: {count} of {len(rows)}" for verdict, count in counts.items())
 
 
-def named(row):
-    """The model and what distinguishes it; numbers with what they are."""
-    items = row["config"].items()
-    config = ", ".join(v if isinstance(v, str) else f"{k.replace('_', ' ')} {v}" for k, v in items)
-    return f"{row['model']}{' ' if config else ''}{config} ({row['backend']})"
+def cells(row):
+    """Return the texts that tables show of a row, by column."""
+    config = ", ".join(
+        value if isinstance(value, str) else f"{key.replace('_', ' ')} {value}"
+        for key, value in row["config"].items()
+    )
+    source = f" ({row['paper_of']})" if row.get("paper_of") else ""
+    return {
+        "model": f"{row['model']}{' ' if config else ''}{config} ({row['backend']})",
+        "measured": row["metric"].replace("_", " "),
+        "ours": number(row),
+        "paper": "" if row["paper"] is None else f"{row['paper']}{source}",
+        "verdict": row["verdict"],
+        "data": row["data"],
+        "epochs": str(row["budget"] if row["epochs"] is None else row["epochs"]),
+        "seeds": str(len(row["seeds"])),
+        "hardware, time": f"{row['hardware']}, {row['seconds'] / 60:.0f} min",
+        "deviations and assumptions": "; ".join(deviations(row)),
+    }
 
 
 def number(row):
-    """Value and deviation."""
+    """Return value and standard deviation, and how many runs ended without a finite value."""
     if row["value"] is None:
-        return "none is finite"
-    spread = "" if row["std"] is None else f" ± {row['std']:.3g}"
+        return "not finite"
+    std = "" if row["std"] is None else f" ± {row['std']:.3g}"
     lost = len(row["seeds"]) - row.get("finite", len(row["seeds"]))
-    return f"{row['value']:.5g}{spread}" + (f", {lost} of {len(row['seeds'])} not" if lost else "")
+    return f"{row['value']:.5g}{std}" + (
+        f", {lost} of {len(row['seeds'])} not finite" if lost else ""
+    )
 
 
-def paper(row):
-    """The paper's value, and whose it is where it is another's."""
-    source = f" ({row['paper_of']})" if row.get("paper_of") else ""
-    return "" if row["paper"] is None else f"{row['paper']}{source}"
+def deviations(row):
+    """Return the deviations from the paper, and last the assumptions where it is silent."""
+    assumptions = row.get("readings", [])
+    return row["departures"] + (["assumed: " + ", ".join(assumptions)] if assumptions else [])
 
 
 def commands(row):
-    """The commands of a row, of one run or of several, each with its commit."""
+    """Return the commands of a row, of one run or several, each with its commit."""
     return row.get("runs") or [(row["command"], row["commit"])]

@@ -97,7 +97,7 @@ class SideBySide(keras.layers.Layer):
         branches = "h" + self.form.gates
 
         def kernel(rows, columns):
-            return self.initializer.draw(generator, (rows, columns))
+            return self.initializer.sample(generator, (rows, columns))
 
         first = kernel(features, units)
         blocks = [[kernel(units, units) for _ in branches] for _ in range(self.depth - 1)]

@@ -11,7 +11,7 @@ import zoo
 from helpers import reference
 from zoo import callbacks
 from zoo.callbacks.probes.sweep import Trials
-from zoo.graph.chain import unroll_plan
+from zoo.graph.surgery import unroll_plan
 
 X = reference.images(10, 4)
 Y = np.arange(10) % 3
@@ -87,7 +87,7 @@ def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
     trials = Trials(model)
     runs = []
     trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
-    plans = [[(step[0]._replace(what="carry"),) if i == j else step
+    plans = [[(step[0]._replace(action="carry"),) if i == j else step
               for i, step in enumerate(trials.chain.plan)] for j in range(4)]  # fmt: skip
     trials.run(plans, (X, Y))
     blocks = [key for key in runs if not isinstance(key, str) and key[0] != "link"]
@@ -99,7 +99,7 @@ def test_repetitions_are_computed_once_however_many_there_are(model):
     trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
     plans = [unroll_plan(trials.chain, n, 0.5) for n in range(1, 5)]
     trials.run(plans, (X, Y))
-    assert sum(getattr(key, "what", None) == "scale" for key in runs) == 4
+    assert sum(getattr(key, "action", None) == "scale" for key in runs) == 4
 
 
 def test_probes_see_each_repetition_and_how_it_is_scaled(model):
@@ -163,7 +163,7 @@ def test_sweeps_take_one_hot_labels_and_batches(model):
         (lambda m: callbacks.lesions(m, X), "need labels"),
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
         (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
-        (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block of that name"),
+        (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block has that name"),
     ],
 )
 def test_bad_input_of_sweeps(model, sweep, message):
@@ -190,7 +190,7 @@ def test_what_a_network_that_is_not_finite_does_is_not_called_accuracy(model, ca
     table = callbacks.lesions(model, (X, Y))
     accuracy = table.values("lesion_accuracy")
     assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
-    assert "Not finite: what 4 of 5 networks make" in caplog.text
+    assert "4 of 5 networks produced NaN or Inf" in caplog.text
 
 
 def test_a_network_of_one_output_has_no_accuracy():

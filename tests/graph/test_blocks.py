@@ -97,9 +97,9 @@ def test_a_block_around_blocks_must_be_named():
 
     blocks, missing = find_blocks(small(make))
     assert [block.name for block in blocks] == ["inner"]
-    assert missing[0][0] == "outer" and "name those that you mean" in missing[0][1]
+    assert missing[0][0] == "outer" and "name those to use" in missing[0][1]
     assert [block.name for block in find_blocks(small(make), ["outer"])[0]] == ["outer"]
-    with pytest.raises(ValueError, match="no block of that name"):
+    with pytest.raises(ValueError, match="no block has that name"):
         find_blocks(small(make), ["another"])
 
 

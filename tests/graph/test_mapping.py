@@ -9,7 +9,7 @@ import zoo
 from helpers.gradients import assert_close, gradients
 from helpers.harness import slow_elsewhere
 from helpers.reference import images, random_weights
-from zoo.graph import mapping
+from zoo import mapping
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries
 from zoo.regularizers import penalize, penalty

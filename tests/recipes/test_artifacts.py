@@ -1,6 +1,7 @@
 """Every table and figure of the papers has a command that runs, to its end, in seconds."""
 
 import concurrent.futures
+import pathlib
 import re
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from helpers.harness import ROOT, output_of, slow_elsewhere, start_module, start_recipe
 from report import artifacts
 
-MADE = {}  # the artifacts that a command makes
+MADE = {}  # command: the artifacts that it makes
 for name, artifact in artifacts.ARTIFACTS.items():
-    for one in filter(None, artifact.recipe.split(" && ")):
-        MADE.setdefault(one, []).append(name)
+    for command in artifact.commands:
+        MADE.setdefault(command, []).append(name)
 SETS = {  # shape and classes of images
     "mnist": ((28, 28, 1), 10),
     "cifar10": ((32, 32, 3), 10),
@@ -25,8 +26,9 @@ pytestmark = slow_elsewhere
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder of all sets: brighter noise for higher labels, and a text that counts."""
-    folder, random = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    """Return a folder of all sets: brighter noise for higher labels, and a text that counts."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
     for name, (shape, classes) in SETS.items():
         arrays = {}
         for split, count in (("train", 260), ("test", 20)):
@@ -42,40 +44,42 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def started(request, data, tmp_path_factory):
-    """Of each command that is asked for: its folder, in the future when it has run."""
-    folder, pool = tmp_path_factory.mktemp("runs"), concurrent.futures.ThreadPoolExecutor(2)
-    asked = (item.callspec.params["command"] for item in request.session.items if has(item))
-    yield {one: pool.submit(run, one, data, folder / str(i)) for i, one in enumerate(asked)}
+    """Start the selected commands, two at a time; return the future of each one's folder."""
+    folder = tmp_path_factory.mktemp("runs")
+    items = [item for item in request.session.items if item.path == pathlib.Path(__file__)]
+    commands = [item.callspec.params["command"] for item in items]
+    pool = concurrent.futures.ThreadPoolExecutor(2)
+    yield {c: pool.submit(run, c, data, folder / str(i)) for i, c in enumerate(commands)}
     pool.shutdown(cancel_futures=True)
 
 
-def has(item):
-    return item.path == ROOT / "tests" / "test_artifacts.py" and hasattr(item, "callspec")
-
-
 def run(command, data, folder):
-    """Runs a command at `--budget smoke`; returns its run directory."""
+    """Run a command at `--budget smoke`; return its folder, or None of a test."""
     script, *flags = command.split()
     if script.startswith("tests/"):
         assert " passed" in output_of(start_module("pytest", "-q", str(ROOT / script), *flags))
         return None
-    where = f"--run_dir={folder / 'run'}", f"--results={folder / 'lines.jsonl'}"
+    flags += [
+        "--budget=smoke",
+        f"--run_dir={folder / 'run'}",
+        f"--results={folder / 'lines.jsonl'}",
+    ]
     if script != "trivial_dominance.py":
-        where = *where, f"--data_dir={data}"
-        where += ("--export=false",) if script != "mnist_depth_search.py" else ()
-        where += (f"--runs={folder / 'runs'}",) if script != "ptb_char_lm.py" else ()
-    output_of(start_recipe(script, *flags, "--budget=smoke", *where))
+        flags.append(f"--data_dir={data}")
+        flags += ["--export=false"] if script != "mnist_depth_search.py" else []
+        flags += [f"--runs={folder / 'runs'}"] if script != "ptb_char_lm.py" else []
+    output_of(start_recipe(script, *flags))
     return folder
 
 
 @pytest.mark.parametrize("command", MADE)
-def test_its_command_makes_every_table_and_figure_at_smoke(command, started):
+def test_every_table_and_figure_is_made_by_its_command_at_smoke(command, started):
     folder = started[command].result()
     if folder is None:
         return
     lines = (folder / "lines.jsonl").read_text() if (folder / "lines.jsonl").exists() else ""
     files = {path.name for path in (folder / "run").iterdir()} if lines else set()
     for name in MADE[command]:
-        short = name.split("/")[1]
-        drawn = any(re.match(re.escape(short) + "(?![0-9a-z])", file) for file in files)
+        pattern = re.escape(name.split("/")[1]) + "(?![0-9a-z])"
+        drawn = any(re.match(pattern, file) for file in files)
         assert f'"{name}"' in lines or drawn, (name, sorted(files))

@@ -1,42 +1,35 @@
-"""The list of every table and figure, and what runs them."""
+"""The list of every table and figure, and the commands that make them."""
 
-import importlib
 import pathlib
 import signal
-import sys
 
 import pytest
 
+import reproduce
 from helpers.harness import ROOT, fresh_python, without_backend
+from report import records
 
 pytestmark = without_backend
 
 
-@pytest.fixture(scope="module")
-def reproduce():
-    sys.path.insert(0, str(ROOT / "recipes"))
-    yield importlib.import_module("reproduce")
-    sys.path.remove(str(ROOT / "recipes"))
-
-
 @pytest.fixture
-def commands(reproduce, monkeypatch):
-    """What would have been run."""
-    found = []
+def commands(monkeypatch):
+    """Return the commands that would have run, without running them."""
+    run_commands = []
 
     def run(command, environment=None):
         assert environment is None
-        found.append(command[1:])
+        run_commands.append(command[1:])
         return 0
 
     monkeypatch.setattr(reproduce.process, "run", run)
-    return found
+    return run_commands
 
 
-def test_every_recipe_that_the_list_names_is_there_and_knows_its_flags(reproduce):
+def test_every_recipe_that_the_list_names_is_there_and_knows_its_flags():
     for name, artifact in reproduce.ARTIFACTS.items():
-        assert not (artifact.same and artifact.recipe), name
-        for command in filter(None, artifact.recipe.split(" && ")):
+        assert not (artifact.same_as and artifact.commands), name
+        for command in artifact.commands:
             script, *flags = command.split()
             if script.startswith("tests/"):
                 text = (ROOT / script).read_text(encoding="utf-8")
@@ -47,13 +40,13 @@ def test_every_recipe_that_the_list_names_is_there_and_knows_its_flags(reproduce
             assert {word[2:] for word in flags if word.startswith("--")} <= defined, name
 
 
-def test_every_line_of_results_of_a_paper_belongs_to_an_artifact(reproduce):
+def test_every_line_of_results_of_a_paper_belongs_to_an_artifact():
     papers = {name.split("/")[0] for name in reproduce.ARTIFACTS}
-    for artifact in {row["artifact"] for row in reproduce.record.lines()}:
+    for artifact in {row["artifact"] for row in records.lines()}:
         assert artifact in reproduce.ARTIFACTS or artifact.split("/")[0] not in papers, artifact
 
 
-def test_the_list_tells_what_was_run(reproduce, capsys):
+def test_the_list_shows_what_was_run(capsys):
     assert reproduce.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(reproduce.ARTIFACTS)
@@ -65,30 +58,30 @@ def test_the_list_tells_what_was_run(reproduce, capsys):
     assert reproduce.state_of("srivastava2015/fig5") == reproduce.state_of("srivastava2015/fig1")
 
 
-def test_flags_go_to_the_recipe_once_for_every_seed(reproduce, commands):
+def test_flags_go_to_the_recipe_once_for_every_seed(commands):
     words = ["jastrzebski2018/fig6", "--seeds", "2", "--budget=smoke", "--run_dir", "a"]
     assert reproduce.main(words) == 0
     scripts = [pathlib.Path(command[0]).name for command in commands]
     assert scripts == ["iterative_inference.py"] * 2
     assert [command[1:] for command in commands] == [
-        ["--budget=smoke", "--run_dir", f"a/seed{seed}", f"--seed={seed}"] for seed in (0, 1)
+        ["--budget=smoke", f"--run_dir=a/seed{seed}", f"--seed={seed}"] for seed in (0, 1)
     ]
 
 
-def test_several_commands_run_once_each_in_folders_of_their_own(reproduce, commands, capsys):
+def test_several_commands_run_once_each_in_folders_of_their_own(commands, capsys):
     words = ["srivastava2015/table1", "--budget=smoke", "-run_dir=runs/a"]
     assert reproduce.main(words) == 0
     folders = ["highway_conv-model-highway_mnist", "highway_conv-model-highway_mnist-width-32"]
     assert [command[1:] for command in commands] == [
-        ["--model", "highway_mnist", "--budget=smoke", f"-run_dir=runs/a/{folders[0]}"],
+        ["--model", "highway_mnist", "--budget=smoke", f"--run_dir=runs/a/{folders[0]}"],
         ["--model", "highway_mnist", "--width", "32", "--budget=smoke"]
-        + [f"-run_dir=runs/a/{folders[1]}"],
+        + [f"--run_dir=runs/a/{folders[1]}"],
     ]
     assert capsys.readouterr().out.count("done after") == 2
     assert "illustration" in reproduce.main(["greff2017/fig1"])
 
 
-def test_a_pattern_runs_what_its_artifacts_share_once(reproduce, commands, capsys):
+def test_a_pattern_runs_shared_commands_once(commands, capsys):
     assert reproduce.main(["yutomasi2019/*", "--data_dir=d", "--noexport", "--dry_run"]) == 0
     assert not commands
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("+ ")]
@@ -99,22 +92,22 @@ def test_a_pattern_runs_what_its_artifacts_share_once(reproduce, commands, capsy
     assert all("--data_dir=d" in line for line in lines if "noise_stability" in line)
 
 
-def test_every_artifact_is_made_by_all(reproduce):
-    plan = reproduce.plan(reproduce.matching("all"), None, [])
+def test_every_artifact_is_made_by_all():
+    plan = reproduce.plan(reproduce.matches(["all"]), reproduce.parser().parse_args([]), [])
     made = {name for _, names in plan for name in names}
-    measured = {name for name, one in reproduce.ARTIFACTS.items() if one.recipe or one.same}
+    measured = {name for name in reproduce.ARTIFACTS if reproduce.commands_of(name)}
     assert made == measured and len({words for words, _ in plan}) == len(plan)
 
 
-def test_a_recipe_that_fails_does_not_keep_the_others_from_running(reproduce, monkeypatch, capsys):
+def test_a_recipe_that_fails_does_not_keep_the_others_from_running(monkeypatch, capsys):
     codes = iter([3, 0])
     monkeypatch.setattr(reproduce.process, "run", lambda *_: next(codes))
     assert reproduce.main(["srivastava2015/table1"]) == 3
-    told = capsys.readouterr().out
-    assert told.count("FAILED with status 3") == 1 and told.count("done after") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("FAILED with status 3") == 1 and printed.count("done after") == 1
 
 
-def test_who_ends_a_recipe_ends_all_and_a_crash_does_not(reproduce, monkeypatch, capsys):
+def test_a_signal_ends_all_recipes_and_a_crash_only_one(monkeypatch, capsys):
     for first, count in ((-signal.SIGKILL, 2), (-signal.SIGTERM, 1), (-signal.SIGINT, 1)):
         codes = iter([first, 0])
         monkeypatch.setattr(reproduce.process, "run", lambda *_, codes=codes: next(codes))
@@ -122,27 +115,26 @@ def test_who_ends_a_recipe_ends_all_and_a_crash_does_not(reproduce, monkeypatch,
         assert len([*codes]) == 2 - count
 
 
-def test_flags_go_to_the_recipes_that_have_them(reproduce):
+def test_flags_go_to_the_recipes_that_have_them():
     words = ["--gate_bias", "-3", "--probe_examples", "9", "--noexport"]
     assert reproduce.known("mnist_gates.py", words) == words
     assert reproduce.known("divergence.py", words) == ["--noexport"]
     assert reproduce.known("imagenet_resnet50.py", words) == words[2:]
 
 
-def test_kept_figures_and_lines_go_on_record(reproduce, monkeypatch, tmp_path):
-    """A recipe's figures of an artifact, and no others of its files, come to the paper's folder."""
-    monkeypatch.setattr(reproduce.record, "FOLDER", tmp_path)
+def test_kept_figures_and_lines_are_saved_with_the_results(monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
     words = ["yutomasi2019/fig11", "--budget=smoke", f"--run_dir={tmp_path / 'run'}"]
-    assert "those of --budget smoke are none" in reproduce.main([*words, "--keep"])
-    found = []
-    monkeypatch.setattr(reproduce.process, "run", lambda *given: found.append(given) or 0)
+    assert "those of --budget smoke are meaningless" in reproduce.main([*words, "--keep"])
+    calls = []
+    monkeypatch.setattr(reproduce.process, "run", lambda *call: calls.append(call) or 0)
     assert reproduce.main([words[0], "--seeds=2", "--keep"]) == 0
     lines = f"--results={tmp_path / 'trivial_dominance.jsonl'}"
-    assert [command[-1] for command, _ in found] == [lines, lines]
-    assert found[0][1]["ZOO_FIGURES"] == str(tmp_path / "yutomasi2019") and found[1][1] is None
+    assert [command[-1] for command, _ in calls] == [lines, lines]
+    assert calls[0][1]["ZOO_FIGURES"] == str(tmp_path / "yutomasi2019") and calls[1][1] is None
 
 
-def test_figures_are_put_where_they_are_asked_for_too(reproduce, monkeypatch, tmp_path):
+def test_figures_are_also_saved_in_the_folder_of_the_environment(monkeypatch, tmp_path):
     from experiment import plots
 
     monkeypatch.setenv("ZOO_FIGURES", str(tmp_path / "kept"))
@@ -154,24 +146,25 @@ def test_figures_are_put_where_they_are_asked_for_too(reproduce, monkeypatch, tm
     assert kept == {"fig3.csv", "table1-a.csv", "section2.2.csv"}
 
 
-def test_a_recipe_ends_with_who_started_it(reproduce):
-    code = (
-        "import signal, sys; sys.path.insert(0, 'recipes'); from experiment import process; import os, threading"
-    )
+def test_a_recipe_ends_with_the_process_that_started_it():
+    code = "import os, signal, sys, threading; sys.path.insert(0, 'recipes')"
+    code += "; from experiment import process"
     code += "; threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()"
     code += "; print(process.run([sys.executable, '-c', 'import time; time.sleep(60)']))"
     assert fresh_python(code, timeout=30).stdout.strip() == str(-signal.SIGTERM)
 
 
-def test_what_a_test_shows_is_run_by_pytest(reproduce, commands):
+def test_claims_that_a_test_shows_are_run_by_pytest(commands):
     assert reproduce.main(["greff2017/appendix_a"]) == 0
     assert commands == [["-m", "pytest", str(ROOT / "tests/test_theory.py"), "-k", "optimal"]]
 
 
-def test_a_name_that_is_none_says_so(reproduce, commands):
-    told = reproduce.main(["greff2017/table1"])
-    assert "Did you mean greff2017/table1a, greff2017/table1b" in told
+def test_unknown_names_are_answered_with_similar_ones(commands, capsys):
+    answer = reproduce.main(["greff2017/table1"])
+    assert "Did you mean greff2017/table1a, greff2017/table1b" in answer
     assert "jastrzebski2018/fig4" in reproduce.main(["jastrzebsky2018/fig4"])
-    assert "positive number" in reproduce.main(["greff2017/table1a", "--seeds=none"])
-    assert reproduce.matching("section2.2") == ["srivastava2015/section2.2"]
+    with pytest.raises(SystemExit, match="2"):
+        reproduce.main(["greff2017/table1a", "--seeds=none"])
+    assert "expected a positive number, received 'none'" in capsys.readouterr().err
+    assert reproduce.matches(["section2.2"]) == ["srivastava2015/section2.2"]
     assert not commands

@@ -2,18 +2,17 @@
 
 import io
 import itertools
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from zoo.io import UNREADABLE
+
 SPLITS = ("train", "test")
 SUFFIXES = (".png", ".jpg", ".jpeg")
 PIXEL_KEYS = ("x_train", "y_train", "x_test", "y_test")
 JPEG_KEYS = tuple(f"{split}_{part}" for split in SPLITS for part in ("jpeg", "offsets", "labels"))
-UNREADABLE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test and y_test
 

@@ -1,10 +1,17 @@
-"""A Functional model as a list of calls, which can be run, and changed, call by call."""
+"""A Functional model as a list of layer calls that can be run, replaced and copied."""
 
 import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import keras
 from keras import tree
+
+from zoo.types import Shape, Tensor
+
+Values: TypeAlias = dict[int, Tensor]  # tensors by slot
+Apply: TypeAlias = Callable[..., Any]  # a `Call` and its arguments -> its outputs
 
 
 @dataclass(frozen=True)
@@ -12,181 +19,277 @@ class Call:
     """One call of a layer (or operation) in a graph.
 
     Attributes:
-        index: Its place in `Graph.calls`.
-        name: The layer's name; "#1", "#2" for its second and third call, and before it the names
-            of the models that it is nested in.
+        index: Position in `Graph.calls`.
+        name: The layer's name, with the names of enclosing models before it and "#1", "#2" after
+            it for its second and third call.
         layer: The layer.
-        arguments: What Keras recorded of the call.
+        arguments: The arguments as Keras recorded them.
         inputs: Pairs of a key of `arguments` and the slot that holds its value.
-        outputs: The slots of what it returns, flattened.
-        shapes: Their shapes.
+        outputs: Slots of the flattened outputs.
+        shapes: Shapes of the outputs.
     """
 
     index: int
     name: str
-    layer: object
-    arguments: object
-    inputs: tuple
-    outputs: tuple
-    shapes: tuple
+    layer: Any
+    arguments: Any
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[int, ...]
+    shapes: tuple[Shape, ...]
 
-    def filled(self, values):
-        """The call's arguments with the values of their slots: positional and named ones."""
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Slots that the call reads, in the order of its arguments."""
+        return tuple(slot for _, slot in self.inputs)
+
+    def bind(self, values: Values) -> tuple[tuple, dict[str, Any]]:
+        """Return the positional and keyword arguments, with the values of their slots."""
         return self.arguments.fill_in({key: values[slot] for key, slot in self.inputs})
 
 
 class Graph:
-    """The calls of a Functional or Sequential model, nested models included, in running order.
+    """The layer calls of a Functional or Sequential model, in the order in which they run.
 
-    Every tensor of the model has a slot, a number; running the graph fills a dictionary of slots.
-    Nothing is added to the layers: no node, no hook. Weights are the model's own.
+    Nested models are flattened. Every tensor of the model has a slot, an integer; running the graph
+    fills a dictionary of slots. The layers are not changed, and the weights are the model's.
 
     Args:
         model: A built `keras.Model` that is a graph of layers.
 
     Attributes:
         calls: A list of `Call`.
-        inputs, outputs: The slots of the model's inputs and outputs, flattened.
+        inputs, outputs: Slots of the model's flattened inputs and outputs.
 
     Raises:
-        ValueError: if the model is subclassed or not built, so that Keras knows no graph of it.
+        ValueError: if the model is subclassed or not built.
 
     Example:
-
     >>> inputs = keras.Input((4,))
     >>> graph = Graph(keras.Model(inputs, keras.layers.Dense(2, name="top")(inputs)))
     >>> [(call.name, call.outputs, call.shapes) for call in graph.calls]
     [('top', (1,), ((None, 2),))]
     """
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model) -> None:
         self.model = _functional(model)
         if self.model is None:
             raise ValueError(
-                f"Expected a Functional model, or a Sequential one that is built: what lies "
-                f"between its layers must be a graph. Received: {model!r}. Rewrite a subclassed "
-                f"model as keras.Model(inputs, outputs)."
+                f"Expected a Functional model or a built Sequential one: other models have no "
+                f"graph of layers. Received: {model!r}. Rewrite a subclassed model as "
+                f"keras.Model(inputs, outputs)."
             )
-        self.calls, self._new, self._uses = [], itertools.count(), {}
-        slots = {id(tensor): next(self._new) for tensor in self.model.inputs}
+        self.calls: list[Call] = []
+        self._next_slot = itertools.count()
+        self._num_uses: dict[int, int] = {}
+        slots = {id(tensor): next(self._next_slot) for tensor in self.model.inputs}
         self.inputs = [*slots.values()]
         self.outputs = self._flatten(self.model, slots, "")
-        last = {slot: call.index for call in self.calls for _, slot in call.inputs}
-        self._frees = {}
-        for slot, index in last.items():
+        last_reader = {slot: call.index for call in self.calls for slot in call.sources}
+        self._last_read_by: dict[int, list[int]] = {}  # slots, by the index of their last reader
+        for slot, index in last_reader.items():
             if slot not in self.outputs:
-                self._frees.setdefault(index, []).append(slot)
+                self._last_read_by.setdefault(index, []).append(slot)
 
     def _flatten(self, model, slots, prefix):
         for depth in sorted(model._nodes_by_depth, reverse=True):
             for node in model._nodes_by_depth[depth]:
                 if node.is_input:
                     continue
-                tensors = node.arguments.keras_tensors
                 inner = _functional(node.operation)
                 if inner is None:
-                    found = self._add(node, slots, prefix)
+                    outputs = self._add(node, slots, prefix)
                 else:
-                    keys = map(id, inner.inputs)
-                    own = dict(zip(keys, (slots[id(t)] for t in tensors), strict=True))
-                    found = self._flatten(inner, own, f"{prefix}{node.operation.name}/")
-                slots.update(zip(map(id, node.outputs), found, strict=True))
+                    sources = [slots[id(tensor)] for tensor in node.arguments.keras_tensors]
+                    inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
+                    outputs = self._flatten(inner, inner_slots, f"{prefix}{node.operation.name}/")
+                slots.update(zip(map(id, node.outputs), outputs, strict=True))
         return [slots[id(tensor)] for tensor in model.outputs]
 
     def _add(self, node, slots, prefix):
         layer = node.operation
-        use = self._uses[id(layer)] = self._uses.get(id(layer), -1) + 1
-        name = f"{prefix}{layer.name}" + (f"#{use}" if use else "")
-        inputs = tuple((id(t), slots[id(t)]) for t in node.arguments.keras_tensors)
-        outputs = tuple(next(self._new) for _ in node.outputs)
-        shapes = tuple(tuple(tensor.shape) for tensor in node.outputs)
-        arguments = node.arguments
-        call = Call(len(self.calls), name, layer, arguments, inputs, outputs, shapes)
+        use = self._num_uses.get(id(layer), 0)
+        self._num_uses[id(layer)] = use + 1
+        call = Call(
+            index=len(self.calls),
+            name=f"{prefix}{layer.name}" + (f"#{use}" if use else ""),
+            layer=layer,
+            arguments=node.arguments,
+            inputs=tuple((id(t), slots[id(t)]) for t in node.arguments.keras_tensors),
+            outputs=tuple(next(self._next_slot) for _ in node.outputs),
+            shapes=tuple(tuple(tensor.shape) for tensor in node.outputs),
+        )
         self.calls.append(call)
-        return outputs
+        return call.outputs
 
-    def start(self, x):
-        """The slots that hold the model's inputs, for `run`.
+    def start(self, x: Any) -> Values:
+        """Return the model's inputs by slot, converted to tensors, for `run`.
 
         Args:
             x: The input, or a list or dictionary of inputs, as the model takes it.
         """
         names = [tensor.name.split("/")[-1] for tensor in self.model.inputs]
         flat = [x[name] for name in names] if isinstance(x, dict) else tree.flatten(x)
-        tensors = zip(flat, self.model.inputs, strict=True)
-        flat = (keras.ops.convert_to_tensor(value, dtype=like.dtype) for value, like in tensors)
-        return dict(zip(self.inputs, flat, strict=True))
+        return {
+            slot: keras.ops.convert_to_tensor(value, dtype=like.dtype)
+            for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
+        }
 
-    def run(self, values, apply=None, calls=None, keep=False):
-        """Runs calls, each on the slots that it reads and into the slots that it writes.
+    def run(
+        self,
+        values: Values,
+        apply: Apply | None = None,
+        calls: Iterable[Call] | None = None,
+        keep: bool = False,
+    ) -> Values:
+        """Run calls one after the other; each reads and writes slots.
 
         Args:
-            values: Tensors by slot; changed.
-            apply: A function of a `Call` and its arguments that returns what the call would;
-                `None` is `infer`.
-            calls: Which; `None`: all.
-            keep: Whether slots that no later call reads are kept.
+            values: Tensors by slot; updated in place.
+            apply: A function of a `Call` and its arguments that returns the outputs; `None`:
+                `infer`.
+            calls: The calls to run; `None`: all.
+            keep: Keep the values of slots that no later call reads.
 
         Returns:
             `values`.
         """
         apply = apply or infer
         for call in self.calls if calls is None else calls:
-            args, kwargs = call.filled(values)
-            found = tree.flatten(apply(call, *args, **kwargs))
-            values.update(zip(call.outputs, found, strict=True))
-            for slot in () if keep else self._frees.get(call.index, ()):
+            args, kwargs = call.bind(values)
+            outputs = tree.flatten(apply(call, *args, **kwargs))
+            values.update(zip(call.outputs, outputs, strict=True))
+            for slot in () if keep else self._last_read_by.get(call.index, ()):
                 values.pop(slot, None)
         return values
 
-    def new_inputs(self):
-        """Symbolic inputs like the model's, by slot."""
+    def new_inputs(self) -> Values:
+        """Return new symbolic inputs like the model's, by slot."""
         return {
             slot: keras.Input(batch_shape=like.shape, dtype=like.dtype, name=like.name)
             for slot, like in zip(self.inputs, self.model.inputs, strict=True)
         }
 
-    def new_model(self, inputs, outputs, name=None):
-        """A model from `new_inputs` to symbolic outputs, in the structure of the old one's.
-
-        Args:
-            inputs: What `new_inputs` returned.
-            outputs: Flattened, one for each slot of `outputs`.
-            name: Of the model; `None`: the old one's.
-        """
+    def new_model(
+        self, inputs: Values, outputs: Sequence[Tensor], name: str | None = None
+    ) -> keras.Model:
+        """Return a model from `new_inputs` to flattened outputs, in the old model's structure."""
         return keras.Model(
             tree.pack_sequence_as(self.model._inputs_struct, [*inputs.values()]),
             tree.pack_sequence_as(self.model._outputs_struct, outputs),
             name=name or self.model.name,
         )
 
-    def after(self, slot):
-        """The calls that depend on a slot's value, in running order."""
-        reached, calls = {slot}, []
+    def after(self, slot: int) -> list[Call]:
+        """Return the calls that depend on a slot's value, in running order."""
+        reached = {slot}
+        calls = []
         for call in self.calls:
-            if any(read in reached for _, read in call.inputs):
+            if reached.intersection(call.sources):
                 reached.update(call.outputs)
                 calls.append(call)
         return calls
 
-    def between(self, first, last):
-        """The calls on the ways from slot `first` to slot `last`, in running order."""
-        wanted, calls = {last}, []
-        for call in reversed(self.after(first)):
-            if wanted & {*call.outputs}:
-                wanted.update(slot for _, slot in call.inputs)
-                calls.append(call)
-        return calls[::-1]
+    def between(self, first: int, last: int) -> list[Call]:
+        """Return the calls on the paths from slot `first` to slot `last`, in running order."""
+        return calls_before(last, self.after(first))
 
 
-def infer(call, *args, **kwargs):
-    """What a call returns in inference mode: the `apply` of values that are not symbolic."""
+def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
+    """Return those of `calls` on which a slot's value depends, in running order."""
+    needed = {slot}
+    selected = []
+    for call in reversed(calls):
+        if needed.intersection(call.outputs):
+            needed.update(call.sources)
+            selected.append(call)
+    return selected[::-1]
+
+
+def infer(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Call the layer in inference mode: the `apply` for values that are not symbolic."""
     if "training" in getattr(call.layer, "_call_context_args", {}):
         kwargs["training"] = False
     return call.layer(*args, **kwargs)
 
 
+def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Call the layer as it is: the `apply` for symbolic values."""
+    return call.layer(*args, **kwargs)
+
+
+def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.Model:
+    """Return a model of the same layers in a new graph; it shares `model`'s weights.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`; nested models are flattened.
+        apply: A function of a `Call` and its symbolic arguments that returns the outputs;
+            `call.layer(*args, **kwargs)` leaves the call as it is.
+        name: Name of the new model; `None`: the old one's.
+
+    Returns:
+        A Functional `keras.Model`. Each rewiring leaves a node on every layer, so reuse it.
+
+    Raises:
+        ValueError: if `model` is not a graph of layers; see `Graph`.
+
+    Example:
+    >>> inputs = keras.Input((4,))
+    >>> x = keras.layers.Dense(4, name="hidden")(inputs)
+    >>> model = keras.Model(inputs, keras.layers.Dense(2, name="top")(x))
+    >>> shorter = rewire(model, lambda call, x: x if call.name == "hidden" else call.layer(x))
+    >>> [layer.name for layer in shorter.layers[1:]]
+    ['top']
+    """
+    graph = Graph(model)
+    inputs = graph.new_inputs()
+    values = graph.run({**inputs}, apply)
+    return graph.new_model(inputs, [values[slot] for slot in graph.outputs], name or model.name)
+
+
+def rebuild(
+    model: keras.Model, replace: Callable[[Call], Callable[..., Any] | None] | None = None
+) -> keras.Model:
+    """Return a copy of a model with weights of its own, some of its calls replaced.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`; nested models are flattened.
+        replace: A function of a `Call` that returns a function of the call's arguments (a layer,
+            for example) to use instead, or None to copy the layer; `None`: copy all.
+
+    Returns:
+        A Functional `keras.Model`, not compiled.
+
+    Raises:
+        ValueError: if `model` is not a graph of layers; see `Graph`.
+    """
+    copies: dict[int, tuple[Any, Any]] = {}
+
+    def apply(call, *args, **kwargs):
+        replacement = replace(call) if replace else None
+        if replacement is not None:
+            return replacement(*args, **kwargs)
+        layer = call.layer
+        if id(layer) not in copies:
+            copies[id(layer)] = layer, type(layer).from_config(layer.get_config())
+        return copies[id(layer)][1](*args, **kwargs)
+
+    copy = rewire(model, apply)
+    for layer, new in copies.values():
+        if isinstance(layer, keras.layers.Layer):  # and not an operation
+            for old_variable, new_variable in zip(layer.variables, new.variables, strict=True):
+                # through NumPy: `fit` on JAX consumes the buffers of its variables
+                new_variable.assign(keras.ops.convert_to_numpy(old_variable))
+    return copy
+
+
+def compile_like(copy: keras.Model, model: keras.Model) -> keras.Model:
+    """Compile `copy` as `model` is compiled, with a new optimizer; return `copy`."""
+    if model.compiled:
+        copy.compile_from_config(model.get_compile_config())
+    return copy
+
+
 def _functional(x):
-    """The graph of `x`, itself or a Sequential's, or None."""
+    """Return the graph model of `x`, itself or a Sequential's, or None."""
     x = getattr(x, "_functional", None) or x
     return x if isinstance(x, keras.Model) and hasattr(x, "_nodes_by_depth") else None

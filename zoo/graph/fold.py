@@ -1,130 +1,254 @@
-"""Skips folded into the kernels beside them: fewer operations and tensors at inference."""
+"""Fold identity skips into the kernels beside them, and take them out again.
+
+Plain and residual networks are equivalent: the exact mapping between their weights adds one to a
+kernel's identity entries, or subtracts it.
+
+Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
+section 3.1, equation 1.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 
-from zoo.graph.blocks import find_blocks
-from zoo.graph.calls import Graph
-from zoo.graph.mapping import to_plain
-from zoo.graph.surgery import copied
-from zoo.graph.tracing import rewire
-from zoo.layers.simplified import SimplifiedResidual, id_entries
+from zoo.graph.blocks import Block, find_blocks, residual_branch
+from zoo.graph.calls import Graph, compile_like, rebuild
+from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
+from zoo.layers.simplified import id_entries as id_entries
+from zoo.layers.simplified import plain_kernel as plain_kernel
 
 
-def fold_identity(model):
-    """`model` with every skip that can be folded into a kernel turned into a plain layer.
+def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
+    """Return `model` with every skip that can be folded into a kernel as a plain layer.
 
     A `SimplifiedResidual` becomes a `SimplifiedPlain`; an identity added to one `Conv2D` or `Dense`
-    with nothing between becomes that layer, its kernel one larger at the identity's entries. In the
-    reals the outputs are equal.
+    with nothing between becomes that layer, its kernel one larger at the identity's entries. In
+    exact arithmetic the outputs are equal.
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
 
     Returns:
-        A Functional `keras.Model` with weights of its own, and a dictionary: the names of the
-        blocks that stayed as they are, and why.
+        A Functional `keras.Model` with weights of its own, and a dictionary with the reason for
+        each block that stayed as it is, by name.
 
     Raises:
-        ValueError: if no block is found, or none can be folded; the message says why.
+        ValueError: if there is no block, or none can be folded; the message has the reasons.
 
     Example:
-
     >>> inputs = keras.Input((4, 4, 2))
     >>> branch = keras.layers.Conv2D(2, 3, padding="same", name="branch")(inputs)
     >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, branch]))
     >>> folded, kept = fold_identity(model)
     >>> [layer.name for layer in folded.layers[1:]], kept
     (['branch'], {})
-
-    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 3.1, equation 1.
     """
     graph = Graph(model)
-    blocks, missing = find_blocks(graph)
-    kept = dict(missing)
-    simplified, sums, inner = set(), {}, set()
+    blocks, rejected = find_blocks(graph)
+    kept = dict(rejected)
+    replacements: dict[int, Callable[..., Any]] = {}  # by index of a call
+    plain_layers: dict[int, Simplified] = {}  # by id of the residual layer, which may be shared
     for block in blocks:
-        if isinstance(block.layer, SimplifiedResidual):
-            simplified.add(block.call)
+        layer = block.layer
+        if isinstance(layer, SimplifiedResidual):
+            if id(layer) not in plain_layers:
+                plain_layers[id(layer)] = _converted(layer, SimplifiedPlain, 1)
+            replacements[block.call] = plain_layers[id(layer)]
             continue
-        call, reason = _foldable(graph, block)
+        reason = _reason_to_keep(graph, block)
         if reason:
             kept[block.name] = reason
-        else:
-            sums[block.call] = call
-            inner.add(call.index)
-    if not simplified and not sums:
-        told = "".join(f"\n  {name}: {why}" for name, why in kept.items())
-        raise ValueError(f"No skip of {model.name!r} can be folded into a kernel:{told}")
-    made = {}
-
-    def apply(call, *args, **kwargs):
-        if call.index in inner:
-            return args[0]  # the sum, which alone reads it, takes its place
-        if call.index in simplified:
-            if id(call.layer) not in made:
-                made[id(call.layer)] = to_plain(call.layer)
-            return made[id(call.layer)](*args)
-        if call.index in sums:
-            branch = sums[call.index]
-            source = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
-            return _folded(branch.layer)(source)
-        return call.layer(*args, **kwargs)
-
-    return copied(rewire(model, apply)), kept
+            continue
+        (branch,) = residual_branch(graph, block)
+        replacements[branch.index] = _with_identity(branch.layer)
+        replacements[block.call] = _select(graph.calls[block.call].sources.index(block.f))
+    if not replacements:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in kept.items())
+        raise ValueError(f"No skip of {model.name!r} can be folded into a kernel:{reasons}")
+    return rebuild(model, lambda call: replacements.get(call.index)), kept
 
 
-def _foldable(graph, block):
-    """The one call of a block's residual branch, or why it cannot be folded."""
-    if block.layer is not None and block.layer.variant == "plain":
-        return None, "it is plain already"
-    if block.layer is not None:
-        return None, (
-            f"the branch of a {type(block.layer).__name__} has a normalisation, an activation or a "
-            f"gate between its kernel and the sum"
+def to_plain(x: keras.Model | SimplifiedResidual) -> keras.Model | SimplifiedPlain:
+    """Return the plain block or network that is equivalent to a residual one.
+
+    Each `SimplifiedResidual` becomes a `SimplifiedPlain` whose kernel has one more at each of its
+    identity entries; so does a `Conv2D` or `Dense` whose input is added to its output with nothing
+    between. Everything else is copied.
+
+    Args:
+        x: A built `SimplifiedResidual`, or a Functional `keras.Model`.
+
+    Returns:
+        A built `SimplifiedPlain`, or a Functional `keras.Model`, with weights of its own. In exact
+        arithmetic the outputs are equal; in float64 they differ by some 1e-15, relatively, because
+        1 + w is rounded.
+
+    Raises:
+        ValueError: if a block has no plain equivalent, or there is none. `zoo.fold_identity`
+            converts the blocks that have one, and keeps the rest.
+
+    Example:
+    >>> block = SimplifiedResidual(2, kernel_size=1, kernel_initializer="zeros")
+    >>> block.build((None, 4, 4, 2))
+    >>> to_plain(block).get_weights()[0].tolist()
+    [[[[1.0, 0.0], [0.0, 1.0]]]]
+    """
+    if not isinstance(x, keras.Model):
+        _check_block(x, SimplifiedResidual)
+        return _converted(x, SimplifiedPlain, 1)
+    blocks, _ = find_blocks(x)
+    skips = [b.name for b in blocks if b.layer is None or b.layer.variant != "plain"]
+    if not skips:
+        raise ValueError(f"Expected a network with skips. Received: {x.name!r}, plain already.")
+    model, kept = fold_identity(x)
+    reasons = "".join(f"\n  {name}: {kept[name]}" for name in skips if name in kept)
+    if reasons:
+        raise ValueError(f"These blocks have no plain equivalent of one kernel:{reasons}")
+    return compile_like(model, x)
+
+
+def to_residual(
+    x: keras.Model | SimplifiedPlain | keras.layers.Conv2D,
+) -> keras.Model | SimplifiedResidual:
+    """Return the residual block or network that is equivalent to a plain one; undoes `to_plain`.
+
+    Args:
+        x: A built `SimplifiedPlain` or `Conv2D`, or a Functional `keras.Model` of the former.
+
+    Returns:
+        A built `SimplifiedResidual`; for a `Conv2D`, a Functional `keras.Model` that adds the input
+        to a convolution; for a model, a model. See `to_plain`.
+
+    Raises:
+        ValueError: if there is nothing to convert, or no identity fits the convolution.
+    """
+    if type(x) is keras.layers.Conv2D:
+        return _residual_convolution(x)
+    if not isinstance(x, keras.Model):
+        _check_block(x, SimplifiedPlain)
+        return _converted(x, SimplifiedResidual, -1)
+    plain_layers = {id(c.layer): c.layer for c in Graph(x).calls}
+    residual_layers = {
+        key: _converted(layer, SimplifiedResidual, -1)
+        for key, layer in plain_layers.items()
+        if isinstance(layer, SimplifiedPlain)
+    }
+    if not residual_layers:
+        raise ValueError(f"Expected a model with `SimplifiedPlain` layers. Received: {x!r}.")
+    return compile_like(rebuild(x, lambda call: residual_layers.get(id(call.layer))), x)
+
+
+def _check_block(x, expected):
+    if not isinstance(x, expected) or not x.built:
+        raise ValueError(
+            f"Expected a built `{expected.__name__}`, or a Functional model that has some. "
+            f"Received: {x!r}. Blocks with normalisation or an activation between convolution and "
+            f"sum have no equivalent."
         )
-    calls = graph.between(block.source, block.f)
-    kinds = [type(call.layer).__name__ for call in calls]
-    layer = calls[0].layer
-    strided = getattr(layer, "strides", (1, 1)) != (1, 1) and layer.kernel_size != (1, 1)
-    if block.changes_shape and len(calls) == 1 and strided:
-        return None, (
-            f"strides {layer.strides} with padding {layer.padding!r} centre the kernel beside the "
-            f"pixels that a shortcut keeps: SimplifiedResidual pads both sides alike"
+
+
+def _converted(block, new_class, change):
+    """Return a simplified block as one of `new_class`; `change` is added at the identity."""
+    new = new_class.from_config(block.get_config())
+    new.build(block.get_build_config()["input_shape"])
+    kernel, bias = block.get_weights()
+    kernel[id_entries(kernel, block.identity)] += change
+    new.set_weights([kernel, bias])
+    return new
+
+
+def _residual_convolution(conv):
+    same = conv.padding == "same" or conv.kernel_size == (1, 1)
+    square = (
+        conv.built and conv.kernel.shape[2] == conv.filters and conv.data_format == "channels_last"
+    )
+    linear = conv.activation is keras.activations.linear and conv.groups == 1
+    if not (square and same and linear and conv.strides == (1, 1)):
+        raise ValueError(
+            f"Expected a built Conv2D, channels last, that keeps shape and channels, without "
+            f"groups or activation: only there an identity can be taken out. Received: {conv!r} "
+            f"with strides {conv.strides}, padding {conv.padding!r}, {conv.filters} filters."
         )
-    if block.changes_shape:
-        return None, "its shortcut is not the identity"
-    if len(calls) > 1:
-        return None, f"its branch is {' - '.join(kinds)}, not one kernel"
-    if type(layer) not in (keras.layers.Conv2D, keras.layers.Dense):
-        return None, f"its branch is a {kinds[0]}, not a Conv2D or Dense"
-    if layer.activation is not keras.activations.linear:
-        return None, f"the activation of {layer.name} lies between its kernel and the sum"
-    if sum(call.layer is layer for call in graph.calls) > 1:
-        return None, f"{layer.name} is used elsewhere too"
-    readers = [c for c in graph.calls if block.f in {slot for _, slot in c.inputs}]
-    if len(readers) > 1 or block.f in graph.outputs:
-        return None, f"the output of {layer.name} is read elsewhere too"
-    if type(layer) is keras.layers.Dense:
-        return calls[0], None
-    if layer.kernel_size[0] != layer.kernel_size[1] or layer.kernel_size[0] % 2 == 0:
-        return None, f"a kernel of {layer.kernel_size} has no centre for the identity"
-    if layer.strides != (1, 1) or layer.padding != "same" and layer.kernel_size != (1, 1):
-        return None, f"strides {layer.strides} and padding {layer.padding!r} move the centre"
-    if layer.groups > 1 or layer.data_format != "channels_last":
-        return None, f"{layer.name} has groups, or channels first"
-    return calls[0], None
+    inputs = keras.Input(conv.get_build_config()["input_shape"][1:], dtype=conv.dtype)
+    branch = keras.layers.Conv2D.from_config(conv.get_config())
+    outputs = keras.layers.Add(dtype=conv.dtype_policy)([inputs, branch(inputs)])
+    kernel, *bias = conv.get_weights()
+    kernel[id_entries(kernel)] -= 1  # refuses an even side
+    branch.set_weights([kernel, *bias])
+    return keras.Model(inputs, outputs)
 
 
-def _folded(layer):
-    """A new layer with the kernel of `layer` plus the identity."""
+def _with_identity(layer):
+    """Return a new layer with the kernel of `layer` plus the identity."""
     new = type(layer).from_config(layer.get_config())
     new.build(layer.get_build_config()["input_shape"])
     kernel, *bias = layer.get_weights()
     if kernel.ndim == 2:
-        kernel = kernel + np.eye(len(kernel), dtype=kernel.dtype)
+        kernel += np.eye(len(kernel), dtype=kernel.dtype)
     else:
         kernel[id_entries(kernel)] += 1
     new.set_weights([kernel, *bias])
     return new
+
+
+def _select(index):
+    """Return a function that replaces a sum by its term `index`."""
+    return lambda *tensors: keras.tree.flatten(tensors)[index]
+
+
+def _reason_to_keep(graph: Graph, block: Block) -> str | None:
+    """Return why a block cannot be folded into the kernel of its residual branch, or None."""
+    if block.layer is not None and block.layer.variant == "plain":
+        return "it is plain already"
+    if block.layer is not None:
+        return (
+            f"the branch of a {type(block.layer).__name__} has a normalisation, an activation or a "
+            f"gate between its kernel and the sum"
+        )
+    calls = residual_branch(graph, block)
+    if block.changes_shape:
+        return _shortcut_reason(calls)
+    if len(calls) > 1:
+        kinds = " - ".join(type(call.layer).__name__ for call in calls)
+        return f"its branch is {kinds}, not one kernel"
+    return _layer_reason(calls[0].layer) or _use_reason(graph, block, calls[0].layer)
+
+
+def _shortcut_reason(calls):
+    layer = calls[0].layer
+    strided = getattr(layer, "strides", (1, 1)) != (1, 1) and layer.kernel_size != (1, 1)
+    if len(calls) == 1 and strided:
+        return (
+            f"strides {layer.strides} with padding {layer.padding!r} centre the kernel beside the "
+            f"pixels that a shortcut keeps: SimplifiedResidual pads both sides alike"
+        )
+    return "its shortcut is not the identity"
+
+
+def _layer_reason(layer):
+    """Return why the identity cannot be added to a layer's kernel, or None."""
+    if type(layer) not in (keras.layers.Conv2D, keras.layers.Dense):
+        return f"its branch is a {type(layer).__name__}, not a Conv2D or Dense"
+    if layer.activation is not keras.activations.linear:
+        return f"the activation of {layer.name} lies between its kernel and the sum"
+    if type(layer) is keras.layers.Dense:
+        return None
+    if layer.kernel_size[0] != layer.kernel_size[1] or layer.kernel_size[0] % 2 == 0:
+        return f"a kernel of {layer.kernel_size} has no centre for the identity"
+    if layer.strides != (1, 1) or (layer.padding != "same" and layer.kernel_size != (1, 1)):
+        return f"strides {layer.strides} and padding {layer.padding!r} move the centre"
+    if layer.groups > 1 or layer.data_format != "channels_last":
+        return f"{layer.name} has groups, or channels first"
+    return None
+
+
+def _use_reason(graph, block, layer):
+    """Return why a branch's layer cannot change without effect elsewhere, or None."""
+    if sum(call.layer is layer for call in graph.calls) > 1:
+        return f"{layer.name} is used elsewhere too"
+    readers = [call for call in graph.calls if block.f in call.sources]
+    if len(readers) > 1 or block.f in graph.outputs:
+        return f"the output of {layer.name} is read elsewhere too"
+    return None

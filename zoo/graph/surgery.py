@@ -1,27 +1,31 @@
-"""Operating on a network's blocks: the same layers in another order, some left out or repeated."""
+"""Modify a network's blocks: the same layers reordered, some left out or repeated."""
 
 import itertools
+import math
+from collections.abc import Mapping, Sequence
 
 import keras
+import numpy as np
 
-from zoo.graph.calls import Graph
-from zoo.graph.chain import Chain, exit_plan, lesion_plan, shuffle_plan, unroll_plan
+from zoo.graph.calls import Graph, rebuild
+from zoo.graph.chain import Chain, Plan, Step
+
+MODES = {"removed": "carry", "closed": "close"}  # modes of `lesion` and their `Step.action`
 
 
-def lesion(model, *names, mode="removed", blocks=None):
-    """`model` without what the named blocks do; a new model that shares its weights.
+def lesion(
+    model: keras.Model, *names: str, mode: str = "removed", blocks: Sequence[str] | None = None
+) -> keras.Model:
+    """Return `model` without the residual part of the named blocks; it shares `model`'s weights.
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
         *names: Blocks: names of skip layers or of sums; see `zoo.blocks.find_blocks`.
-        mode: "removed": a block returns what it carries, x, or its projection where the shape
+        mode: "removed": a block returns its skip input x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
-        blocks: Names of the blocks to take at all; `None`: those that are found. A block around
-            other blocks has to be named.
-
-    Returns:
-        A `keras.Model`.
+        blocks: Names of the blocks of the chain; `None`: all. A block around other blocks has to
+            be named.
 
     Raises:
         ValueError: if there is no such block or mode.
@@ -30,36 +34,31 @@ def lesion(model, *names, mode="removed", blocks=None):
     Jastrzebski et al. (2018), arXiv:1710.04773, section 4.3 (removed).
     """
     chain = Chain(model, blocks)
-    return chain.rebuild(lesion_plan(chain, names, mode))
+    return chain.to_model(lesion_plan(chain, names, mode))
 
 
-def shuffle(model, order, blocks=None):
-    """`model` with blocks at each other's places; a new model that shares its weights.
+def shuffle(
+    model: keras.Model, order: Mapping[str, str], blocks: Sequence[str] | None = None
+) -> keras.Model:
+    """Return `model` with blocks at each other's positions; it shares `model`'s weights.
 
-    Args:
-        model: As in `lesion`.
-        order: A dictionary: at the place of each key works the block that is its value. Blocks
-            that change the shape stay where they are.
-        blocks: As in `lesion`.
+    `order` has the name of the block to run at each position, by the name of the block that is
+    there. Blocks that change the shape stay. Other arguments as in `lesion`.
 
     Raises:
-        ValueError: if `order` is no permutation, or a block does not fit its place.
+        ValueError: if `order` is no permutation, or a block does not fit its position.
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
     chain = Chain(model, blocks)
-    return chain.rebuild(shuffle_plan(chain, order))
+    return chain.to_model(shuffle_plan(chain, order))
 
 
-def early_exit(model, name, blocks=None):
-    """`model` that stops refining behind the block `name`: later ones return what they carry.
+def early_exit(model: keras.Model, name: str, blocks: Sequence[str] | None = None) -> keras.Model:
+    """Return `model` stopped after the block `name`: later ones return their skip input.
 
-    Later blocks that change the shape still work, as the classifier needs it.
-
-    Args:
-        model: As in `lesion`.
-        name: A block.
-        blocks: As in `lesion`.
+    Later blocks that change the shape still run, as the classifier needs their shape. Other
+    arguments as in `lesion`.
 
     Raises:
         ValueError: if there is no such block.
@@ -67,17 +66,15 @@ def early_exit(model, name, blocks=None):
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4.
     """
     chain = Chain(model, blocks)
-    return chain.rebuild(exit_plan(chain, name))
+    return chain.to_model(exit_plan(chain, name))
 
 
-def unroll(model, times, scale=1.0, blocks=None):
-    """`model` that applies its last block `times` times more: h <- h + scale f(h).
+def unroll(
+    model: keras.Model, times: int, scale: float = 1.0, blocks: Sequence[str] | None = None
+) -> keras.Model:
+    """Return `model` with its last block repeated `times` times: h <- h + scale f(h).
 
-    Args:
-        model: As in `lesion`.
-        times: How often.
-        scale: Factor of f in the repetitions.
-        blocks: As in `lesion`.
+    Other arguments as in `lesion`.
 
     Raises:
         ValueError: if the last block changes the shape.
@@ -85,40 +82,67 @@ def unroll(model, times, scale=1.0, blocks=None):
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5, Figs 7 and 20.
     """
     chain = Chain(model, blocks)
-    return chain.rebuild(unroll_plan(chain, times, scale))
+    return chain.to_model(unroll_plan(chain, times, scale))
 
 
-def prune_blocks(model, blocks):
-    """A smaller model without these blocks, with weights of its own.
+def prune_blocks(model: keras.Model, blocks: str | Sequence[str]) -> keras.Model:
+    """Return a smaller model without these blocks, with weights of its own.
 
-    Its output is that of `lesion(model, *blocks)`. It can be saved, fine-tuned and exported.
-
-    Args:
-        model: As in `lesion`.
-        blocks: Names of blocks; those that change the shape keep their projection.
-
-    Returns:
-        A `keras.Model`; `cost` tells what it saves.
+    Its output is that of `lesion(model, *blocks)`; blocks that change the shape keep their
+    projection. It can be saved, fine-tuned and exported; `cost` has what it saves.
 
     Raises:
-        ValueError: if there is no such block, or nothing would be left out.
+        ValueError: if there is no such block, or `blocks` is empty.
     """
     blocks = [blocks] if isinstance(blocks, str) else [*blocks]
     if not blocks:
         raise ValueError("Expected at least one block to leave out. Received: none.")
-    return copied(lesion(model, *blocks))
+    return rebuild(lesion(model, *blocks))
 
 
-def copied(model):
-    """A model of the same layers with weights of its own."""
-    copy = keras.models.clone_model(model)
-    for old, new in zip(model.variables, copy.variables, strict=True):
-        new.assign(keras.ops.convert_to_numpy(old))  # a copy: `fit` on JAX consumes buffers
-    return copy
+def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Plan:
+    """Return the plan of `lesion`."""
+    if mode not in MODES:
+        raise ValueError(f"`mode` must be one of {[*MODES]}. Received: mode={mode!r}")
+    removed = {chain.index(name) for name in names}
+    return [
+        (Step(index, MODES[mode]),) if index in removed else steps
+        for index, steps in enumerate(chain.plan)
+    ]
 
 
-def cost(model):
-    """What a model costs: `{"parameters": ..., "operations": ...}`.
+def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
+    """Return the plan of `shuffle`."""
+    plan = [*chain.plan]
+    for position, name in order.items():
+        plan[chain.index(position)] = (Step(chain.index(name)),)
+    if sorted(order) != sorted(order.values()):
+        raise ValueError(
+            f"`order` must be a permutation: each block that leaves a position takes another's. "
+            f"Received: order={order}"
+        )
+    return plan
+
+
+def exit_plan(chain: Chain, name: str) -> Plan:
+    """Return the plan of `early_exit`."""
+    last = chain.index(name)
+    return [
+        (Step(block.index, "carry"),) if block.index > last and not block.changes_shape else steps
+        for block, steps in zip(chain.blocks, chain.plan, strict=True)
+    ]
+
+
+def unroll_plan(chain: Chain, times: int, scale: float = 1.0) -> Plan:
+    """Return the plan of `unroll`."""
+    if not isinstance(times, int) or times < 0:
+        raise ValueError(f"`times` must be a non-negative integer. Received: times={times!r}")
+    last = len(chain.blocks) - 1
+    return [*chain.plan[:-1], (Step(last), *[Step(last, "scale", scale)] * times)]
+
+
+def cost(model: keras.Model) -> dict[str, int]:
+    """Return a model's number of parameters and operations.
 
     Operations are the multiply-adds of an example's products and convolutions: of each layer,
     the elements of its kernels times the positions of its output.
@@ -130,7 +154,6 @@ def cost(model):
         ValueError: if a layer's output has an unknown number of positions.
 
     Example:
-
     >>> inputs = keras.Input((4, 4, 3))
     >>> cost(keras.Model(inputs, keras.layers.Conv2D(2, 3, padding="same")(inputs)))
     {'parameters': 56, 'operations': 864}
@@ -147,23 +170,23 @@ def cost(model):
                 f"Operations depend on the input's size. Received: {call.name} with output shape "
                 f"{call.shapes[0]}. Build the model with a fixed size."
             )
-        positions = 1
-        for side in sides:
-            positions *= side
-        operations += positions * sum(keras.ops.size(w) for w in kernels)
-    return {"parameters": model.count_params(), "operations": int(operations)}
+        positions = math.prod(side or 1 for side in sides)
+        operations += positions * sum(math.prod(w.shape) for w in kernels)
+    return {"parameters": model.count_params(), "operations": operations}
 
 
-def orders(names, swaps, rng):
-    """A random order of `names` after so many swaps of two, and its Kendall tau.
+def random_order(
+    names: Sequence[str], swaps: int, rng: np.random.Generator
+) -> tuple[dict[str, str], float]:
+    """Return a random order of blocks and its Kendall tau.
 
     Args:
-        names: Blocks that may take each other's place.
-        swaps: How many pairs are swapped, one after the other.
+        names: Blocks that may take each other's position.
+        swaps: Number of random pairs to swap, one after the other.
         rng: A `numpy.random.Generator`.
 
     Returns:
-        A dictionary as `shuffle` takes it, and tau: 1 for the old order, -1 for its reverse.
+        A dictionary for `shuffle`, and tau: 1 for the original order, -1 for its reverse.
     """
     order = [*range(len(names))]
     for _ in range(swaps):

@@ -1,63 +1,98 @@
-"""The same layers in a new graph: changed, or with every block's parts among the outputs."""
+"""Observe every block's skip input, gates and output, on values or in a new symbolic graph."""
 
+import dataclasses
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
-from zoo.graph.blocks import find_blocks
-from zoo.graph.calls import Graph
+from zoo.graph.blocks import Block, find_blocks
+from zoo.graph.calls import Apply, Graph, Values, infer, symbolic
+from zoo.layers.skip import Skip
+from zoo.types import Tensor
+
+Mark = Callable[[tuple[str, int], Tensor], Tensor]
 
 
-def rewire(model, apply, name=None):
-    """The same layers in a new graph: a model that shares `model`'s weights.
+def observe(
+    graph: Graph,
+    blocks: Sequence[Block],
+    values: Values,
+    mark: Mark | None = None,
+    apply: Apply = infer,
+    keep: bool = False,
+) -> dict[str, dict[str, Tensor]]:
+    """Run a graph and return what every block reads, computes and returns.
 
     Args:
-        model: A Functional or built Sequential `keras.Model`; nested models become flat.
-        apply: A function of a `Call` and its symbolic arguments that returns what takes the call's
-            place: `call.layer(*args, **kwargs)` leaves it as it is.
-        name: Of the new model; `None`: the old one's.
+        graph: The graph.
+        blocks: Its blocks.
+        values: The graph's inputs by slot; updated in place as by `Graph.run`.
+        mark: A function of a key and a tensor that returns the tensor to continue with. It is
+            called on the input of every block, key `("slot", slot)`, and on its skip input, with
+            the same kind of key, or `("shortcut", block.index)` where that is inside a skip layer.
+        apply: As in `Graph.run`.
+        keep: As in `Graph.run`.
 
     Returns:
-        A Functional `keras.Model`. Each rewiring leaves a node on every layer, so keep it.
-
-    Raises:
-        ValueError: as `Graph`.
-
-    Example:
-
-    >>> inputs = keras.Input((4,))
-    >>> x = keras.layers.Dense(4, name="hidden")(inputs)
-    >>> model = keras.Model(inputs, keras.layers.Dense(2, name="top")(x))
-    >>> shorter = rewire(model, lambda call, x: x if call.name == "hidden" else call.layer(x))
-    >>> [layer.name for layer in shorter.layers[1:]]
-    ['top']
+        By block name a dictionary: `input`, what the block reads; `x`, the skip input, `f = y - x`
+        (before a final ReLU of the block) and `y`, the output; of a skip layer also `h`, `t` and
+        `c`, where it has them. A plain skip layer that changes the shape has no `x` and `f`.
     """
-    graph = Graph(model)
-    inputs = graph.new_inputs()
-    values = graph.run({**inputs}, apply)
-    return graph.new_model(inputs, [values[slot] for slot in graph.outputs], name or model.name)
+    by_call = {block.call: block for block in blocks}
+    sources = {block.source for block in blocks}
+    marked = sources | {block.x for block in blocks}
+    inputs = {}  # of blocks, by slot: a sum needs its input after its branches have read it
+    parts: dict[str, dict[str, Tensor]] = {}
+
+    def enter(slot, tensor):
+        if mark is not None and slot in marked:
+            tensor = mark(("slot", slot), tensor)
+        if slot in sources:
+            inputs[slot] = tensor
+        return tensor
+
+    def observing(call, *args, **kwargs):
+        block = by_call.get(call.index)
+        if block is None:
+            outputs = apply(call, *args, **kwargs)
+        else:
+            if block.layer is None:
+                part = {"x": values[block.x], "f": values[block.f]}
+                part["y"] = apply(call, *args, **kwargs)
+            else:
+                branches = dataclasses.replace(call, layer=Branches(block.layer, block.name))
+                part = _combined(block, {**apply(branches, *args, **kwargs)}, mark)
+            parts[block.name] = {"input": inputs[block.source], **part}
+            outputs = part["y"]
+        flat = keras.tree.flatten(outputs)
+        flat = [enter(slot, tensor) for slot, tensor in zip(call.outputs, flat, strict=True)]
+        return keras.tree.pack_sequence_as(outputs, flat)
+
+    for slot in graph.inputs:
+        values[slot] = enter(slot, values[slot])
+    graph.run(values, observing, keep=keep)
+    return parts
 
 
-def trace(model, blocks=None):
-    """A model that also returns what every block takes and makes.
+def trace(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Model:
+    """Return a model that also returns every block's skip input, gates and output.
 
-    It shares `model`'s weights, and its outputs have the same bits.
+    It shares `model`'s weights, and its outputs are bit-identical.
 
     Args:
         model: A Functional or built Sequential `keras.Model`; see `zoo.blocks.find_blocks`.
-        blocks: Names of the blocks to take; `None`: all that are found.
+        blocks: Names of the blocks; `None`: all.
 
     Returns:
-        A Functional `keras.Model` with the outputs `{"outputs": ..., "blocks": {name: parts}}`.
-        Parts are a dictionary of `x`, what the block carries, `y`, what it returns, `f = y - x`
-        (before a ReLU that the block ends in), and in the zoo's layers `h`, `t` and `c`, where
-        there are any. A plain block that changes the shape has no `x` and `f`.
+        A Functional `keras.Model` with the outputs `{"outputs": ..., "blocks": {name: parts}}`;
+        `parts` is a dictionary of `x`, `f`, `y`, `h`, `t` and `c`, as `observe` describes it.
 
     Raises:
-        ValueError: if no block is found.
+        ValueError: if there is no block.
 
     Example:
-
     >>> from zoo.layers.highway import HighwayDense
     >>> inputs = keras.Input((4,))
     >>> model = keras.Model(inputs, HighwayDense(name="block")(inputs))
@@ -65,75 +100,45 @@ def trace(model, blocks=None):
     ['f', 'h', 't', 'x', 'y']
     """
     graph = Graph(model)
-    found, _ = find_blocks(graph, blocks)
-    by_call, parts = {block.call: block for block in found}, {}
+    selected, _ = find_blocks(graph, blocks)
     inputs = graph.new_inputs()
     values = {**inputs}
-
-    def apply(call, *args, **kwargs):
-        block = by_call.get(call.index)
-        if block is None:
-            return call.layer(*args, **kwargs)
-        if block.layer:
-            part = Reader(block)(*args, **kwargs)
-        else:
-            part = {"x": values[block.x], "f": values[block.f]}
-            part["y"] = call.layer(*args, **kwargs)
-        parts[block.name] = part
-        return part["y"]
-
-    graph.run(values, apply, keep=True)
-    outputs = [values[slot] for slot in graph.outputs]
-    outputs = keras.tree.pack_sequence_as(graph.model._outputs_struct, outputs)
-    inputs = keras.tree.pack_sequence_as(graph.model._inputs_struct, [*inputs.values()])
-    return keras.Model(inputs, {"outputs": outputs, "blocks": parts}, name=f"{model.name}_trace")
+    parts = observe(graph, selected, values, apply=symbolic)
+    for part in parts.values():
+        del part["input"]
+    copy = graph.new_model(inputs, [values[slot] for slot in graph.outputs])
+    outputs = {"outputs": copy.output, "blocks": parts}
+    return keras.Model(copy.input, outputs, name=f"{model.name}_trace")
 
 
-class Reader:
-    """What a skip layer takes and makes, by letter, from the layer's own methods.
-
-    Args:
-        block: A `zoo.blocks.Block` that is a skip layer.
-    """
-
-    def __init__(self, block):
-        self.block, self.branches = block, Branches(block)
-
-    def __call__(self, x, mark=None, **context):
-        """x, h, t, c, f and y, those that there are.
-
-        Args:
-            x: What the layer reads.
-            mark: A function of a key and a tensor through which a projected x goes; see
-                `zoo.backend.gradients_at_marks`.
-            **context: What the layer's `call` takes beside x.
-        """
-        layer = self.block.layer
-        found = self.branches(x, **context)
-        if "x" not in found:
-            return {**found, "y": layer.output_of(found)}
-        x = found.pop("x")
-        if mark and self.block.x is None:
-            x = mark(f"x of {self.block.name}", x)
-        y = layer.form.mix(x=x, **found, dtype=layer.compute_dtype)
-        f = found["h"] if layer.variant == "residual" else y - x  # h: without cancellation
-        return {"x": x, **found, "f": f, "y": layer.finish(y)}
+def _combined(block, terms, mark):
+    """Return all parts of a skip layer's block, from the terms of its formula."""
+    layer = block.layer
+    if "x" in terms and block.x is None and mark is not None:
+        terms["x"] = mark(("shortcut", block.index), terms["x"])
+    y = layer.form.mix(**terms, dtype=layer.compute_dtype)
+    part = {**terms, "y": layer.finish(y)}
+    if "x" in terms:  # h: without cancellation
+        part["f"] = terms["h"] if layer.variant == "residual" else y - terms["x"]
+    return part
 
 
 class Branches(keras.layers.Layer):
-    """What a skip layer carries and its branches make, in the layer's own precision.
+    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision.
 
     Args:
-        block: A `zoo.blocks.Block` that is a skip layer.
+        layer: A skip layer.
+        name: Name of its block.
     """
 
-    def __init__(self, block):
-        name = re.sub("[/#]", "_", block.name)
-        super().__init__(name=f"{name}_branches", dtype=block.layer.dtype_policy)
-        self.layer, self.built = block.layer, True
-        self.takes_training = "training" in block.layer._call_signature.parameters
+    def __init__(self, layer: Skip, name: str) -> None:
+        super().__init__(name=re.sub("[/#]", "_", f"{name}_branches"), dtype=layer.dtype_policy)
+        self.layer = layer
+        self.built = True
+        self.takes_training = "training" in layer._call_signature.parameters
 
-    def call(self, x, training=None, **context):
+    def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
+        """Return the terms, as far as the layer has them."""
         if self.takes_training:
             context["training"] = training
         return self.layer.parts(x, **context)
