@@ -32,6 +32,7 @@ from experiment.results import Result
 from yutomasi2019 import networks
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs, PassProgress
+from zoo.graph.fold import to_plain, to_residual
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.regularizers import penalize
 
@@ -239,8 +240,8 @@ def build(depth, start, images):
     """Return a residual network and its plain equivalent, with the same penalty."""
     model = networks.build(STARTS[start], depth, images.x_train.shape[1:], images.classes)
     if start == "hardt_ma":
-        return model, penalize(zoo.mapping.to_plain(model), transferred=True)
-    return penalize(zoo.mapping.to_residual(model), transferred=True), model
+        return model, penalize(to_plain(model), transferred=True)
+    return penalize(to_residual(model), transferred=True), model
 
 
 def largest_difference(residual, plain):

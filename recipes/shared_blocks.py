@@ -171,7 +171,7 @@ def measure_start(run, splits):
     """
     paths = {split: run.folder / f"start-{split}.csv" for split in splits}
     if not FLAGS.resume or not all(path.exists() for path in paths.values()):
-        with settled(run.model, splits["train"][0][:BATCH]):
+        with batch_statistics(run.model, splits["train"][0][:BATCH]):
             for split, data in splits.items():
                 probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
                 progress = PassProgress(f"before training, {split}", len(data[0]))

@@ -19,6 +19,7 @@ from experiment import hardware, run_dirs, training
 from experiment.flags import FLAGS
 from experiment.results import Result
 from experiment.training import Run, Study
+from zoo.graph.fold import to_plain
 from zoo.regularizers import FACTOR, penalize
 
 Artifacts = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # networks and depths, by table
@@ -193,7 +194,7 @@ def build(network: str, depth: int, shape: tuple[int, ...], classes: int) -> ker
     builders = {"plain": zoo.simplified_plain_net, "dominant": zoo.simplified_dominant_net}
     model = builders.get(network, zoo.simplified_residual_net)(depth, **arguments)
     if network == "transferred":
-        model = zoo.mapping.to_plain(model)
+        model = to_plain(model)
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
 
 
