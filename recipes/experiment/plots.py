@@ -78,11 +78,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
             for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
                 _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
             axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
-            axis.set(yscale="log" if y_key in log else "linear")
-            if x_key in log:
-                axis.set(xscale="log")
-            elif all(isinstance(row.get(x_key), int | None) for row in rows):
-                axis.xaxis.get_major_locator().set_params(integer=True)
+            _set_scales(axis, x_key, y_key, log, rows)
             if panel_value is not None:
                 axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
     for axis in axes.flat:
@@ -90,6 +86,14 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
             axis.legend(fontsize=6, handlelength=4)
     figure.suptitle(title, fontsize=9)
     save(path, figure, rows if table is None else table)
+
+
+def _set_scales(axis, x, y, log, rows):
+    axis.set(yscale="log" if y in log else "linear")
+    if x in log:
+        axis.set(xscale="log")
+    elif all(isinstance(row.get(x), int | None) for row in rows):
+        axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_mark(axis, mark, x, y, style):
