@@ -4,8 +4,6 @@ from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExam
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
 from zoo.callbacks.probes.cushions import ActivationContraction as ActivationContraction
 from zoo.callbacks.probes.cushions import LayerCushion as LayerCushion
-from zoo.callbacks.probes.cushions import interlayer_cushions as interlayer_cushions
-from zoo.callbacks.probes.cushions import minimal_interlayer_cushions as minimal_interlayer_cushions
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow
 from zoo.callbacks.probes.dominance import probability_of_dominance as probability_of_dominance
 from zoo.callbacks.probes.dominance import trivial_dominance as trivial_dominance
@@ -21,6 +19,8 @@ from zoo.callbacks.probes.interventions import prune_report as prune_report
 from zoo.callbacks.probes.interventions import random_lesions as random_lesions
 from zoo.callbacks.probes.interventions import shuffles as shuffles
 from zoo.callbacks.probes.interventions import unrollings as unrollings
+from zoo.callbacks.probes.jacobian import interlayer_cushions as interlayer_cushions
+from zoo.callbacks.probes.jacobian import minimal_interlayer_cushions as minimal_interlayer_cushions
 from zoo.callbacks.probes.patches import draw_patches as draw_patches
 from zoo.callbacks.probes.patches import top_patches as top_patches
 from zoo.callbacks.probes.probe import Probe as Probe

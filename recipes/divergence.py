@@ -24,6 +24,7 @@ import numpy as np
 from absl import app, flags
 
 from experiment import data, hardware, plots, run_dirs, training
+from experiment import flags as common
 from yutomasi2019 import networks as plain_nets
 
 STEPS = {"smoke": 4, "minutes": 20, "paper": None}  # None: as long as the paper trains
@@ -33,13 +34,12 @@ STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network that begins
 SECONDS = 20.0  # between two checkpoints
 READINGS = (plain_nets.TRAINING, "of weights, the largest: what the figure shows is lost")
 
-training.define_flags()
+common.define_image_flags(["float64", "float32"], "float64")
+flags.adopt_module_key_flags(common)
 flags.DEFINE_list("depths", None, f"Layers, 3 n + 2. Default by budget: {DEPTHS}.")
 flags.DEFINE_list("starts", ["hardt_ma"], f"Initial weights, of {', '.join(STARTS)}.")
 told = f"Default: --epochs, or by budget: {STEPS}; None is {plain_nets.EPOCHS} epochs."
 flags.DEFINE_integer("steps", None, told, lower_bound=1)
-kinds = ["float64", "float32"]
-flags.DEFINE_enum("precision", "float64", kinds, "The paper's: float64.", allow_override=True)
 FLAGS = flags.FLAGS
 
 
@@ -58,7 +58,8 @@ def main(argv):
     found, failed = {}, []
     study = dataclasses.replace(plain_nets.study("residual"), batch=BATCH[FLAGS.budget])
     try:
-        images, _, batches, *_ = data.arrays(study, "cifar10")
+        prepared = data.prepare(study, "cifar10")
+        images, batches = prepared.images, prepared.train
         for depth, start in [(int(depth), start) for depth in depths for start in FLAGS.starts]:
             pair = Pair(study, depth, start, images, batches)
             try:
@@ -75,7 +76,7 @@ def main(argv):
 
 def asked(argv):
     """The depths, if the flags are such that this recipe can follow them."""
-    training.check(argv)
+    common.check(argv)
     depths = FLAGS.depths or DEPTHS[FLAGS.budget]
     if not all(plain_nets.fits("residual", depth) for depth in depths) or not depths:
         raise app.UsageError(f"Expected --depths of 3 n + 2 layers. Received: {FLAGS.depths}")
@@ -127,14 +128,16 @@ class Pair:
             total = plain_nets.EPOCHS * len(batches)  # the paper's: the rate does not fall sooner
             model.compile(plain_nets.optimizer(total), "sparse_categorical_crossentropy")
             model.optimizer.build(model.trainable_variables)
-        name, settings = f"pair{depth}-{start}", run_dirs.settings(self.models[0].optimizer)
+        name, settings = (
+            f"pair{depth}-{start}",
+            run_dirs.optimizer_settings(self.models[0].optimizer),
+        )
         identity = {
-            **{"model": name, "data": images.name, "images": len(images.x_train)},
-            **{"checksum": data.checksum(images), "seed": FLAGS.seed},
+            **{"model": name, "seed": FLAGS.seed, **data.identity(images)},
             **{"precision": FLAGS.precision, "backend": keras.config.backend()},
             **{"batch": study.batch, "preprocessing": study.preprocessing, "optimizer": settings},
         }
-        self.folder = run_dirs.folder_of(FLAGS.runs, name, images.name, FLAGS.seed, identity)
+        self.folder = run_dirs.folder_of(name, images.name, identity)
         open_run(self.folder, identity, 100)
         self.path, self.gaps, self.times = self.folder / "pair.npz", [], []
         if not FLAGS.resume:
@@ -168,7 +171,7 @@ class Pair:
                     f"difference {self.gaps[-1]:.3g}, {clock(left)} left",
                     flush=True,
                 )
-        run_dirs.remember(self.folder, before < steps)
+        run_dirs.save_metadata(self.folder, before < steps)
         self.gaps, self.times = self.gaps[:steps], self.times[:steps]
 
     def step(self, epoch, place):
@@ -242,29 +245,24 @@ def distance(residual, plain):
 def report(study, images, batches, found):
     """Figure and lines of results."""
     given = FLAGS.run_dir or run_dirs.folder_of(
-        FLAGS.runs,
         "divergence",
         images.name,
-        FLAGS.seed,
         {"pairs": [str(pair.folder) for pair in found.values()], "steps": steps_of(batches)},
     )
     folder, total = hardware.folder_for(given), plain_nets.EPOCHS * len(batches)
     single = FLAGS.precision == "float32"
     draw(folder / ("fig6-float32.png" if single else "fig6.png"), found)
     for (depth, start), pair in found.items():
-        steps, departures = len(pair.gaps), data.left_out(images)
-        if images.name not in study.paper:
-            notice = images.notice or "not the images of the paper"
-            departures.insert(0, f"{images.name}: {notice}")
+        steps, departures = len(pair.gaps), data.deviations(images, images.name in study.paper)
         departures += [] if steps == total else [f"{steps:,} of {total:,} steps"]
         departures += [] if study.batch == plain_nets.BATCH else [f"batches of {study.batch}"]
         departures += ["float32; the paper: double precision"] if single else []
         departures += [] if start == "hardt_ma" else ["Kaiming's start; the paper: Hardt and Ma's"]
-        facts = {"model": f"residual and plain {depth}", "std": None, "seeds": [FLAGS.seed]}
+        facts = {"model": f"residual and plain {depth}", "seeds": [FLAGS.seed]}
         facts |= {"config": {"start": start, "precision": FLAGS.precision, "steps": steps}}
         facts |= {"data": images.name, "budget": FLAGS.budget, "departures": departures}
         facts |= {"epochs": round(steps / len(batches), 3), "seconds": round(pair.times[-1], 1)}
-        facts |= run_dirs.told(pair.folder)
+        facts |= run_dirs.load_metadata(pair.folder)
         trained = plain_nets.Trained("pair", depth, {}, False, facts)
         metric = "largest_difference_of_a_weight"
         after = {"metric": metric, "after_first_step": pair.gaps[0]}

@@ -21,9 +21,11 @@ import time
 import numpy as np
 from absl import app, flags
 
-from experiment import hardware, plots, progress, training
+from experiment import flags as common
+from experiment import hardware, plots, training
 from yutomasi2019 import networks as plain_nets
 from yutomasi2019 import noise_plots
+from zoo.callbacks.training import PassProgress
 
 ARTIFACTS = {  # the networks and depths that each needs
     "fig3": (("plain", "residual"), ("20", "32")),
@@ -40,11 +42,12 @@ EXCEPTIONS = 2  # layers of Fig. 3's networks
 METRICS = {"fig3": "layer_cushion", "section5": "interlayer_cushion", "fig12": "dominant_flow"}
 
 plain_nets.define_flags(ARTIFACTS)
+flags.adopt_module_key_flags(plain_nets)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    training.check(argv)
+    common.check(argv)
     asked, found = plain_nets.asked(ARTIFACTS), {}
     given = plain_nets.folder("noise-stability", asked)
 
@@ -102,7 +105,7 @@ def dominance(run):
     from zoo import callbacks
 
     few = FEW[FLAGS.budget][0]
-    data = run.prepared(run.images.x_train[:few]), run.images.y_train[:few]
+    data = run.data.preprocess(run.images.x_train[:few]), run.images.y_train[:few]
     return callbacks.dominant_flow(run.model, data, batch_size=min(few, 8))
 
 
@@ -115,7 +118,7 @@ def cushions(run):
         callbacks.ActivationContraction(),
     )
     count = plain_nets.examples(run, IMAGES)
-    say = progress.Left("layer cushions", count)
+    say = PassProgress("layer cushions", count)
     return callbacks.run(probes, run.model, plain_nets.pieces(run, count), progress=say)
 
 
@@ -125,7 +128,7 @@ def interlayer_cushions(run):
 
     few, projections = FEW[FLAGS.budget]
     print(f"interlayer cushions of {few} images, {projections} projections", flush=True)
-    x, options = run.prepared(run.images.x_train[:few]), {"projections": projections}
+    x, options = run.data.preprocess(run.images.x_train[:few]), {"projections": projections}
     return callbacks.interlayer_cushions(run.model, x, **options, seed=FLAGS.seed)
 
 

@@ -24,8 +24,10 @@ import sys
 import numpy as np
 from absl import app, flags
 
-from experiment import hardware, progress, training
+from experiment import flags as common
+from experiment import hardware, training
 from yutomasi2019 import networks, plots, tables
+from zoo.callbacks.training import PassProgress
 
 ARTIFACTS = {  # the networks and depths that each needs
     "table1": (("plain", "residual"), networks.DEPTHS),
@@ -40,11 +42,12 @@ ARTIFACTS = {  # the networks and depths that each needs
 MEASURED = {"smoke": 256, "minutes": 2000, "paper": None}  # images of the training loss; all
 
 networks.define_flags(ARTIFACTS)
+flags.adopt_module_key_flags(networks)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    training.check(argv)
+    common.check(argv)
     asked, found = networks.asked(ARTIFACTS), []
     given = networks.folder("plain-vs-residual", asked)
     failed = networks.each(asked, lambda *network: found.append(one(*network)))
@@ -101,7 +104,7 @@ def cross_entropy(run):
     import keras
 
     count, seen, total = networks.examples(run, MEASURED), 0, 0.0
-    say = progress.Left("training loss", count)
+    say = PassProgress("training loss", count)
     for x, y in networks.pieces(run, count):
         p = run.model.predict_on_batch(x)
         losses = keras.losses.sparse_categorical_crossentropy(y, p)

@@ -31,7 +31,7 @@ import sys
 import time
 from xml.etree import ElementTree
 
-from experiment import children
+from experiment import process
 from report import records
 from report.artifacts import ARTIFACTS
 
@@ -209,7 +209,7 @@ def run_all(runs, options):
             continue
         begin = time.monotonic()
         extra, environment = to_keep(words, names[0]) if options.keep else ([], None)
-        status = children.run([*words, *extra], environment)
+        status = process.run([*words, *extra], environment)
         state = "done" if status == 0 else f"FAILED with status {status}"
         ended.append(
             (status, f"{state} after {(time.monotonic() - begin) / 60:.1f} min: {command}")

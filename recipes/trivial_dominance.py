@@ -19,7 +19,8 @@ import time
 import numpy as np
 from absl import app, flags
 
-from experiment import plots
+from experiment import flags as common
+from experiment import plots, results
 
 USUAL = {"width": 64, "depth": 5, "sigma": 0.03, "keep": 0.9, "feature_sigma": 1.0}
 SWEEPS = {  # ours: what the figure's axes show is lost
@@ -38,16 +39,15 @@ AXES = {
 }
 DRAWS = {"smoke": 5, "minutes": 100, "paper": 1000}  # ours: networks that are simulated
 
-flags.DEFINE_enum("budget", "minutes", list(DRAWS), f"Simulated networks: {DRAWS}.")
-flags.DEFINE_integer("seed", 0, "Of the simulation.", lower_bound=0)
-flags.DEFINE_string("run_dir", None, "Default: runs/trivial-dominance-BUDGET-SEED.")
-flags.DEFINE_string("results", None, "Also append the lines of results to this file.")
+common.define_output_flags(
+    "runs/trivial-dominance-BUDGET-SEED", f"Number of simulated networks, by budget: {DRAWS}."
+)
+flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
+    common.check(argv)
     began = time.perf_counter()
     folder = FLAGS.run_dir or f"runs/trivial-dominance-{FLAGS.budget}-{FLAGS.seed}"
     folder, rows = pathlib.Path(folder), []
@@ -59,8 +59,8 @@ def main(argv):
     gaps = [abs(r["simulated"] - r["approximated"]) for r in rows if r["network"] == "residual"]
     plain = [r["simulated"] for r in rows if r["network"] == "plain" and r["parameter"] != "width"]
     readings = [f"{draws()} networks a value, and the values: the paper's are lost"]
-    told = {"readings": readings, "seconds": round(time.perf_counter() - began, 1)}
-    told |= {"mean_difference": float(np.mean(gaps)), "plain": [min(plain), max(plain)]}
+    told = {"assumptions": readings, "seconds": round(time.perf_counter() - began, 1)}
+    told["more"] = {"mean_difference": float(np.mean(gaps)), "plain": [min(plain), max(plain)]}
     config = {"networks": draws()}
     write(folder, "fig11", "trivial networks", "simulated", config, max(gaps), [FLAGS.seed], **told)
     logistic = max(abs(row["exact"] - row["logistic"]) for row in table)
@@ -78,27 +78,19 @@ def draws():
 
 
 def write(folder, artifact, model, data, config, value, seeds, **more):
-    """A line of results, in `folder` and in --results."""
-    from experiment import results
-
-    line = results.row(
+    """Write a result to `folder` and to --results."""
+    result = results.Result(
         artifact=f"yutomasi2019/{artifact}",
         model=model,
         config=config,
         metric="largest_difference_of_approximation",
         value=value,
-        std=None,
         seeds=seeds,
-        paper=None,
         data=data,
         budget=FLAGS.budget,
-        epochs=None,
-        departures=[],
-        verdict=results.verdict(value, None),
         **more,
     )
-    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
-        results.append(path, line)
+    results.write(result, folder / "results.jsonl", FLAGS.results)
 
 
 def simulate(key, value):
@@ -108,7 +100,7 @@ def simulate(key, value):
     case = {**USUAL, key: value}
     for network in ("residual", "plain"):
         kind = {"residual": network == "residual", "seed": FLAGS.seed}
-        found = trivial_dominance(**case, **kind, draws=draws())
+        found = trivial_dominance(**case, **kind, samples=draws())
         close = trivial_dominance(**case) if kind["residual"] else None
         names = {"parameter": key, "value": value, "network": network}
         yield {**names, "simulated": found, "approximated": close}

@@ -219,7 +219,7 @@ def test_what_a_run_remembers_of_other_keys_is_refused(content, tmp_path, monkey
 
     (tmp_path / "trained.json").write_text(content)
     with pytest.raises(ValueError, match="Expect"):
-        run_dirs.told(tmp_path)
+        run_dirs.load_metadata(tmp_path)
 
 
 @pytest.fixture

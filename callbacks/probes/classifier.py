@@ -1,55 +1,65 @@
-"""Probes of what the network's classifier makes of earlier blocks."""
+"""Probes of the early readout: the network's classifier applied to the outputs of blocks."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from keras import ops
 
-from zoo.callbacks.probes.batching import hits
-from zoo.callbacks.probes.probe import Probe
+from zoo.callbacks.probes.batching import class_indices, hits
+from zoo.callbacks.probes.probe import Parts, Probe
+from zoo.types import Tensor
 
 
 class IntermediateAccuracy(Probe):
-    """Accuracy, and `loss`, of the network's classifier reading each block of the last stage.
+    """Accuracy, and `loss`, of the early readout after each block of the last stage.
 
-    Rises along the blocks if each refines the same representation. Jastrzebski et al. (2018),
+    It rises along the blocks if each refines the same representation. Jastrzebski et al. (2018),
     section 4.4, Figs 5, 17.
     """
 
     needs = ("probabilities", "loss", "labels")
 
-    def measure(self, block, stage):
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return correctness and loss of each example."""
         return {self.name: correct(block), "loss": block["loss"]}
 
 
 class BorderlineExamples(Probe):
-    """Accuracy, loss and entropy behind each of the last blocks, of three groups of examples.
+    """Accuracy, loss and entropy of the early readout for three groups of examples.
 
     `borderline`: the true class's probability and the highest other one differ by less than
     `margin`; `correct`: classified correctly, not borderline; `all`. If late blocks refine, the
-    borderline ones gain most. `share`: what part of all a group is; where that is 0 it has no other
-    number. Entropy in nats. Jastrzebski et al. (2018), section 4.4, Figs 6 and 7.
+    borderline ones gain most. `share`: the group's share of all examples; a group without examples
+    has no other number. Entropy in nats. Jastrzebski et al. (2018), section 4.4, Figs 6 and 7.
 
     Args:
-        blocks: How many of the last stage's blocks to follow.
-        margin: In probability.
-        at: Where the groups are formed: "first" or "last" of these blocks.
+        blocks: Number of the last stage's blocks to measure.
+        margin: Difference of probabilities.
+        at: Block at which the groups are formed: the "first" or "last" of these blocks.
         name: See `Probe`.
     """
 
     needs = ("probabilities", "loss", "labels")
 
-    def __init__(self, blocks=5, margin=0.1, at="first", name=None):
+    def __init__(
+        self, blocks: int = 5, margin: float = 0.1, at: str = "first", name: str | None = None
+    ) -> None:
         super().__init__(name)
         if at not in ("first", "last") or not isinstance(blocks, int) or blocks < 1:
             raise ValueError(
                 f"`at` must be 'first' or 'last', and `blocks` a positive integer. "
                 f"Received: at={at!r}, blocks={blocks!r}"
             )
-        self.followed, self.margin, self.at = blocks, margin, at
+        self.num_blocks = blocks
+        self.margin = margin
+        self.at = at
 
-    def measure(self, block, stage):
-        followed = stage[-self.followed :]
-        if not any(block is one for one in followed):
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each example's membership of the groups, and the groups' numbers."""
+        last_blocks = stage[-self.num_blocks :]
+        if not any(block is other for other in last_blocks):
             return {}
-        at = followed[0 if self.at == "first" else -1]
+        at = last_blocks[0 if self.at == "first" else -1]
         borderline = ops.cast(ops.abs(margin(at)) < self.margin, "float32")
         groups = {
             "borderline": borderline,
@@ -59,37 +69,34 @@ class BorderlineExamples(Probe):
         p = block["probabilities"]
         entropy = -ops.sum(p * ops.log(ops.maximum(p, 1e-30)), axis=-1)
         numbers = {"accuracy": correct(block), "loss": block["loss"], "entropy": entropy}
-        found = {f"{group}_share": mask for group, mask in groups.items()}
+        values = {f"{group}_share": mask for group, mask in groups.items()}
         for group, mask in groups.items():
             for key, value in numbers.items():
-                found[f"{group}_{key}"] = ops.where(mask > 0, value, 0.0)
-        return found
+                values[f"{group}_{key}"] = ops.where(mask > 0, value, 0.0)
+        return values
 
-    def summarize(self, mean):
-        shares = {key: value for key, value in mean.items() if key.endswith("_share")}
-        found = dict(shares)
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return the shares, and the other numbers averaged over each group's examples."""
+        numbers = {key: value for key, value in mean.items() if key.endswith("_share")}
         for key, value in mean.items():
             share = mean[key.split("_")[0] + "_share"]
-            if key not in shares and share > 0:
-                found[key] = value / share
-        return found
+            if key not in numbers and share > 0:
+                numbers[key] = value / share
+        return numbers
 
 
-def correct(block):
-    """1 where the most probable class is the true one, `(batch,)`; NaN where there is none."""
+def correct(block: Parts) -> Tensor:
+    """Return 1 where the most probable class is the true one, `(batch,)`; NaN without one."""
     return hits(block["probabilities"], true_class(block))
 
 
-def margin(block):
-    """The true class's probability minus the highest other one, `(batch,)`."""
+def margin(block: Parts) -> Tensor:
+    """Return the true class's probability minus the highest other one, `(batch,)`."""
     p = block["probabilities"]
     true = ops.one_hot(true_class(block), p.shape[-1], dtype=p.dtype)
     return ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1)
 
 
-def true_class(block):
-    """The class of each example, an integer, of labels that are integers or one-hot."""
-    labels, classes = block["labels"], block["probabilities"].shape[-1]
-    if len(labels.shape) > 1 and labels.shape[-1] == classes:
-        return ops.argmax(labels, axis=-1)
-    return ops.cast(ops.reshape(labels, (-1,)), "int32")
+def true_class(block: Parts) -> Tensor:
+    """Return the true class of each example, an integer."""
+    return class_indices(block["labels"], block["probabilities"].shape[-1])

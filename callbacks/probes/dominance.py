@@ -1,14 +1,18 @@
-"""Dominant gradient flow: whether channel i learns from feature i, or from all at once.
+"""Dominant gradient flow: does channel i learn from feature i, or from all at once?
 
 Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
 section 4 and appendices D and E.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import keras
 import numpy as np
 from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import batches, example_loss, normalizes
+from zoo.callbacks.probes.batching import Loss, batches, example_loss, normalizes
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
@@ -16,26 +20,33 @@ from zoo.graph.calls import Graph, infer
 DENOMINATORS = ("sum", "absolute", "channels")
 
 
-def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, blocks=None):
-    """How many of a layer's channels get most of their gradient through the feature of their index.
+def dominant_flow(
+    model: keras.Model,
+    data: Any,
+    loss: Loss = None,
+    denominator: str = "sum",
+    batch_size: int = 8,
+    blocks: Sequence[str] | None = None,
+) -> Table:
+    """Measure how many channels get most of their gradient through the feature of their index.
 
     g_ji, the gradient at channel i of a layer's output that the final feature j mediates, is
     dL/df_j df_j/da_i. r_i is the mean over the map's entries of |g_ii| / |sum over j != i of g_ji|
-    (equations 5 and 6), and the measure d of a layer the share of its channels with r_i > 1
-    (equation 13), averaged over examples. Final features are what the last `Dense` reads; if there
-    are fewer of these than channels in a layer, the rest of its channels has none of its own and
-    is left out. So are blocks behind which channels are only pooled: there d is 1 in any network.
-    All features' gradients come from one backward pass over a batch repeated for each.
+    (equations 5 and 6), and the measure d of a layer is the share of its channels with r_i > 1
+    (equation 13), averaged over examples. Final features are the input of the last `Dense`; if
+    there are fewer of these than channels in a layer, the rest of its channels is left out. So are
+    blocks after which channels are only pooled: there d is 1 in any network. All features'
+    gradients come from one backward pass over a batch that is repeated for each.
 
     Args:
         model: A Functional or built Sequential `keras.Model` that ends in a `Dense` classifier.
         data: As in `zoo.callbacks.run`, with labels.
         loss: As in `zoo.callbacks.run`.
-        denominator: "sum": as above, appendix D.4's reading. "absolute": the sum of the |g_ji|.
-            "channels": |sum over j != i of g_ij|, what feature i passes to the other channels, as
-            the text below equation 5 can be read.
-        batch_size: Of arrays; the pass is as large as that times the number of features.
-        blocks: Names of the blocks whose outputs to take; `None`: all.
+        denominator: "sum": as above, our assumption about appendix D.4. "absolute": the sum of the
+            |g_ji|. "channels": |sum over j != i of g_ij|, from feature i to the other channels,
+            another assumption, about the text below equation 5.
+        batch_size: Batch size of arrays; the pass is that times the number of features.
+        blocks: Names of the blocks to measure; `None`: all.
 
     Returns:
         A `Table`: `dominant_flow`, d by block; `dominant_flow_ratio`, the mean of r, which is
@@ -43,100 +54,108 @@ def dominant_flow(model, data, loss=None, denominator="sum", batch_size=8, block
         dominance, for 64 features, d is about 0.080: `probability_of_dominance`.
 
     Raises:
-        ValueError: if no `Dense` ends the network, no block has channels that mix behind it,
+        ValueError: if the network does not end in a `Dense`, channels do not mix after any block,
             `denominator` is unknown, or labels are missing.
     """
     if denominator not in DENOMINATORS:
         raise ValueError(f"`denominator` must be of {DENOMINATORS}. Received: {denominator!r}")
     graph = Graph(model)
-    found, _ = find_blocks(graph, blocks)
     dense = [call for call in graph.calls if isinstance(call.layer, layers.Dense)]
     if not dense or dense[-1].outputs[0] not in graph.outputs:
         raise ValueError(
-            f"Final features are what a last Dense reads. Received: {graph.model.name!r}, which "
-            f"ends in {graph.calls[-1].name}."
+            f"Expected a network that ends in a Dense, whose input are the final features. "
+            f"Received: {graph.model.name!r}, which ends in {graph.calls[-1].name}."
         )
-    features = dense[-1].inputs[0][1]
-    found = [block for block in found if _mixes(graph.between(block.y, features))]
-    if not found:
+    classifier = dense[-1]
+    features = classifier.inputs[0][1]
+    measured = [
+        block
+        for block in find_blocks(graph, blocks)[0]
+        if any(map(_has_kernel, graph.between(block.y, features)))
+    ]
+    if not measured:
         raise ValueError(
             f"Expected a block whose channels reach several features. Received: "
             f"{graph.model.name!r}, where only pooling lies between blocks and classifier."
         )
-    num = dense[-1].layer.kernel.shape[0]
-    each = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
-    flow = compiled(_flow(graph, found, dense[-1], features, num, each, denominator), model)
-    sums, seen = {block.name: np.zeros(3) for block in found}, 0
+    loss = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
+    flow = compiled(_flow(graph, measured, classifier, loss, denominator), model)
+    sums = {block.name: np.zeros(3) for block in measured}
+    count = 0
     for x, y in batches(data, batch_size):
         if y is None:
             raise ValueError("Dominance is of the loss's gradient. Received: data without labels.")
-        values = flow(graph.start(x), ops.convert_to_tensor(y))
-        for name, numbers in values.items():
+        for name, numbers in flow(graph.start(x), ops.convert_to_tensor(y)).items():
             sums[name] += ops.convert_to_numpy(numbers).astype("float64").sum(1)
-        seen += len(y)
-    if not seen:
+        count += len(y)
+    if not count:
         raise ValueError("Expected at least one example. Received: data without any.")
     names = ("dominant_flow", "dominant_flow_ratio", "dominant_flow_median")
     return Table(
-        Row(name, block.name, block.stage, None, None, sums[block.name][i] / seen)
+        Row(name, block.name, block.stage, None, None, sums[block.name][i] / count)
         for i, name in enumerate(names)
-        for block in found
+        for block in measured
     )
 
 
-def _mixes(calls):
-    """Whether channels are mixed: without, each reaches the feature of its index alone."""
-    return any("kernel" in w.path.split("/")[-1] for c in calls for w in _weights(c.layer))
+def _has_kernel(call):
+    """Return True if a call mixes channels; without, each reaches the feature of its index."""
+    weights = getattr(call.layer, "weights", ())  # an operation has none
+    return any("kernel" in weight.path.split("/")[-1] for weight in weights)
 
 
-def _weights(layer):
-    return getattr(layer, "weights", ())
+def _flow(graph, blocks, classifier, loss, denominator):
+    """Return a function of inputs and labels that computes `_ratios` by block."""
+    names = {block.y: block.name for block in blocks}
+    features = classifier.inputs[0][1]
+    num_features = classifier.layer.kernel.shape[0]
+    below = graph.calls[: classifier.index]
 
-
-def _flow(graph, blocks, dense, features, num, each, denominator):
-    slots = {block.y: block.name for block in blocks}
-    below = graph.calls[: dense.index]
-
-    def mediated(mark, values, weights):
-        """The sum of the features, each example's weighted by its row of `weights`."""
+    def weighted_features(mark, values, weights):
+        """Return the sum of the features, each example's weighted by its row of `weights`."""
         values = {**values}
 
         def apply(call, *args, **kwargs):
             y = infer(call, *args, **kwargs)
-            return mark(slots[call.outputs[0]], y) if call.outputs[0] in slots else y
+            slot = call.outputs[0]
+            return mark(names[slot], y) if slot in names else y
 
         graph.run(values, apply, below, keep=True)
         return ops.sum(values[features] * weights), None
 
+    def summed_loss(mark, values, labels):
+        values = graph.run({**values}, calls=below, keep=True)
+        values[features] = mark("features", values[features])
+        graph.run(values, calls=graph.calls[classifier.index :], keep=True)
+        return ops.sum(loss(labels, values[graph.outputs[0]])), None
+
     def flow(values, labels):
         batch = ops.shape(labels)[0]
-
-        def risk(mark, values, labels):
-            run = graph.run({**values}, calls=below, keep=True)
-            f = mark("f", run[features])
-            rest = graph.run({**run, features: f}, calls=graph.calls[dense.index :], keep=True)
-            return ops.sum(each(labels, rest[graph.outputs[0]])), None
-
-        of_f = gradients_at_marks(risk, values, labels)[1]["f"]  # (batch, num)
-        whole = gradients_at_marks(mediated, values, of_f)[1]
-        # replica j of the batch carries feature j alone
-        only = ops.expand_dims(ops.eye(num, dtype=of_f.dtype), 1) * ops.expand_dims(of_f, 0)
-        only = ops.reshape(only, (-1, num))  # (num * batch, num)
+        gradient = gradients_at_marks(summed_loss, values, labels)[1]["features"]
+        whole = gradients_at_marks(weighted_features, values, gradient)[1]
+        # repetition j of the batch has the gradient of feature j alone
+        identity = ops.expand_dims(ops.eye(num_features, dtype=gradient.dtype), 1)
+        single = ops.reshape(identity * ops.expand_dims(gradient, 0), (-1, num_features))
         repeated = {
-            slot: ops.tile(v, (num, *[1] * (len(v.shape) - 1))) for slot, v in values.items()
+            slot: ops.tile(v, (num_features, *[1] * (len(v.shape) - 1)))
+            for slot, v in values.items()
         }
-        alone = gradients_at_marks(mediated, repeated, only)[1]
-        return {name: _ratios(alone[name], whole[name], batch, num, denominator) for name in alone}
+        alone = gradients_at_marks(weighted_features, repeated, single)[1]
+        return {
+            name: _ratios(alone[name], whole[name], batch, num_features, denominator)
+            for name in alone
+        }
 
     return flow
 
 
-def _ratios(alone, whole, batch, num, denominator):
-    """Share of r > 1, mean r and median r of each example: `(3, batch)`."""
+def _ratios(alone, whole, batch, num_features, denominator):
+    """Return the share of r > 1, mean r and median r of each example: `(3, batch)`."""
     channels = whole.shape[-1]
-    common = min(channels, num)
-    alone, whole = (ops.cast(v, "float32") for v in (alone, whole))  # sums of halves cancel
-    alone = ops.reshape(alone, (num, batch, -1, channels))
+    common = min(channels, num_features)
+    alone = ops.cast(alone, "float32")  # sums of half precision cancel
+    whole = ops.cast(whole, "float32")
+    alone = ops.reshape(alone, (num_features, batch, -1, channels))
     whole = ops.reshape(whole, (batch, -1, channels))[..., :common]
     own = ops.stack([alone[i, :, :, i] for i in range(common)], axis=-1)  # (batch, places, common)
     if denominator == "sum":
@@ -149,18 +168,17 @@ def _ratios(alone, whole, batch, num, denominator):
     # 0 / 0, a dead entry, is no dominance
     ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))
     r = ops.mean(ratio, axis=1)  # (batch, common)
-    middle = ops.median(r, axis=1)
     share = ops.mean(ops.cast(r > 1, r.dtype), axis=1)
-    return ops.stack([share, ops.mean(r, axis=1), middle])
+    return ops.stack([share, ops.mean(r, axis=1), ops.median(r, axis=1)])
 
 
-def probability_of_dominance(ratio, logistic=False):
-    """P(|X| > |Y|) of independent normal X and Y of mean 0: (2/pi) arctan(sx / sy).
+def probability_of_dominance(ratio: Any, logistic: bool = False) -> Any:
+    """Return P(|X| > |Y|) of independent normal X and Y of mean 0: (2/pi) arctan(sx / sy).
 
     Args:
         ratio: sx / sy, positive; a number or an array.
-        logistic: Whether by the approximation 1 / (1 + (sy / sx)^(4/pi)), which has the value and
-            the slope of the exact one at 1.
+        logistic: Use the approximation 1 / (1 + (sy / sx)^(4/pi)), which has the value and the
+            slope of the exact one at 1.
 
     Raises:
         ValueError: if a ratio is not positive.
@@ -169,7 +187,7 @@ def probability_of_dominance(ratio, logistic=False):
     >>> round(float(probability_of_dominance(1 / np.sqrt(63))), 3)  # 64 alike, none dominant
     0.08
 
-    Reference: Yu & Tomasi (2019), appendix E, Fig. 13; the exponent: reconstructed.
+    Reference: Yu & Tomasi (2019), appendix E, Fig. 13; the exponent is our assumption.
     """
     ratio = np.asarray(ratio, "float64")
     if not (ratio > 0).all():
@@ -180,23 +198,30 @@ def probability_of_dominance(ratio, logistic=False):
 
 
 def trivial_dominance(
-    width, depth, sigma, keep=1.0, residual=True, draws=None, seed=0, feature_sigma=1.0
-):
-    """P(r_i > 1) of a network of 1 x 1 convolutions on one pixel: approximated, or simulated.
+    width: int,
+    depth: int,
+    sigma: float,
+    keep: float = 1.0,
+    residual: bool = True,
+    samples: int | None = None,
+    seed: int = 0,
+    feature_sigma: float = 1.0,
+) -> float:
+    """Approximate or simulate P(r_i > 1) of a network of 1 x 1 convolutions on one pixel.
 
-    M, the product of `depth` layers Lambda W' diag(g), with W = E or I + E, E of normal entries,
+    M is the product of `depth` layers Lambda W' diag(g), with W = E or I + E, E of normal entries,
     Lambda of Bernoulli(`keep`) masks: r_i = |M_ii| / |sum over j != i of M_ij|.
 
     Args:
-        width: Channels.
-        depth: Layers between the two places.
-        sigma: Deviation of E's entries.
+        width: Number of channels.
+        depth: Number of layers.
+        sigma: Standard deviation of E's entries.
         keep: Share of ReLUs that are open.
-        residual: Whether W = I + E.
-        draws: How many to simulate; `None`: the approximation, of residual networks: p^n (2/pi)
-            arctan(1 / (sigma sqrt((d - 1) S))), S = p (1 - p^n) / (1 - p), or n at p = 1.
-        seed: Of the simulation.
-        feature_sigma: Deviation of g, the features' gradients; r does not depend on it.
+        residual: W is I + E instead of E.
+        samples: Number of simulated networks; `None`: the approximation, of residual networks: p^n
+            (2/pi) arctan(1 / (sigma sqrt((d - 1) S))), S = p (1 - p^n) / (1 - p), or n at p = 1.
+        seed: Random seed of the simulation.
+        feature_sigma: Standard deviation of g, the features' gradients; r does not depend on it.
 
     Raises:
         ValueError: if the approximation of a plain network is asked for.
@@ -205,16 +230,20 @@ def trivial_dominance(
     >>> round(trivial_dominance(64, 5, 0.01), 3)
     0.888
 
-    Reference: Yu & Tomasi (2019), appendix D.4.1, Fig. 11; the formula: re-derived to first order.
+    Reference: Yu & Tomasi (2019), appendix D.4.1, Fig. 11; the formula is derived by us, to first
+    order.
     """
-    if draws is None:
+    if samples is None:
         if not residual:
-            raise ValueError("The approximation is of residual networks. Give `draws` to simulate.")
+            raise ValueError(
+                "The approximation is of residual networks. Give `samples` to simulate."
+            )
         total = depth if keep == 1 else keep * (1 - keep**depth) / (1 - keep)
         ratio = 1 / (sigma * np.sqrt((width - 1) * total))
         return float(keep**depth * probability_of_dominance(ratio))
-    rng, dominant = np.random.default_rng(seed), 0
-    for _ in range(draws):
+    rng = np.random.default_rng(seed)
+    dominant = 0.0
+    for _ in range(samples):
         product = np.eye(width)
         for _ in range(depth):
             w = sigma * rng.standard_normal((width, width)) + (np.eye(width) if residual else 0)
@@ -223,4 +252,4 @@ def trivial_dominance(
         product = product * feature_sigma * rng.standard_normal(width)
         own = np.abs(np.diag(product))
         dominant += (own > np.abs(product.sum(1) - np.diag(product))).mean()
-    return float(dominant / draws)
+    return float(dominant / samples)

@@ -127,14 +127,14 @@ def write(table, path: str | pathlib.Path, title: str) -> None:
 def meaning(probe: str) -> str:
     """Return what a value measures, by the beginning of its name; "" if that is not known.
 
-    For values of a `Probe`, the first paragraph of the class's docstring.
+    For values of a `Probe`, the class's docstring without its arguments.
     """
     prefixes = {cls.default_name(): cls.__doc__ or "" for cls in _subclasses(Probe)}
     prefixes |= MEANINGS
     fitting = [prefix for prefix in prefixes if probe.startswith(prefix)]
     if not fitting:
         return ""
-    return " ".join(prefixes[max(fitting, key=len)].split("\n\n")[0].split())
+    return " ".join(prefixes[max(fitting, key=len)].partition("Args:")[0].split())
 
 
 def _subclasses(cls) -> Iterator[type[Probe]]:

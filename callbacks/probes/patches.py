@@ -1,10 +1,9 @@
-"""What a unit looks for along the blocks of a stage: top patches and guided backpropagation."""
+"""Top patches of a unit and their guided gradients, along the blocks of a stage."""
 
-import collections
 import contextlib
 import pathlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -15,103 +14,141 @@ from zoo.callbacks.probes.batching import batches
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Call, Graph, infer
 from zoo.io import replace
+from zoo.types import PathLike
 
-Patch = collections.namedtuple("Patch", "block rank example row column value image gradient")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def top_patches(model, data, unit, blocks=None, stage=None, count=9, batch_size=32):
-    """The places in `data` where a unit is largest, behind each block of a stage.
+class Patch(NamedTuple):
+    """A part of an image in which a unit is large.
 
-    If the blocks of a stage refine one representation, a unit means the same behind each of them,
-    and later blocks choose it more purely.
+    Attributes:
+        block: Name of the block.
+        rank: Rank among the block's patches, from 0.
+        example: Index of the image in the data.
+        row: Row of the unit's largest value in the block's output.
+        column: Column of this value.
+        value: The value.
+        image: The part of the image that the value depends on.
+        gradient: Gradient of the value with respect to this part, by guided backpropagation.
+    """
+
+    block: str
+    rank: int
+    example: int
+    row: int
+    column: int
+    value: float
+    image: np.ndarray
+    gradient: np.ndarray
+
+
+class _Maximum(NamedTuple):
+    """The largest value of a unit in one image."""
+
+    value: float
+    example: int
+    row: int
+    column: int
+    image: np.ndarray
+
+
+def top_patches(
+    model: keras.Model,
+    data: Any,
+    unit: int,
+    blocks: Sequence[str] | None = None,
+    stage: int | None = None,
+    count: int = 9,
+    batch_size: int = 32,
+) -> list[Patch]:
+    """Find the places in `data` where a unit is largest, after each block of a stage.
+
+    If the blocks of a stage refine one representation, a unit means the same after each of them,
+    and later blocks select it more purely.
 
     Args:
-        model: A Functional or built Sequential `keras.Model` that reads images.
-        data: Images, as the model takes them, or as in `zoo.callbacks.run`.
-        unit: The channel, from 0.
+        model: A Functional or built Sequential `keras.Model` of images.
+        data: Images, preprocessed for the model, or as in `zoo.callbacks.run`.
+        unit: Index of the channel.
         blocks: Names of the blocks; `None`: all of the stage.
         stage: A stage; `None`: the first. Ignored if `blocks` are named.
-        count: Patches of each block; of one image at most one.
-        batch_size: Of arrays.
+        count: Number of patches of each block; of one image at most one.
+        batch_size: Batch size of arrays.
 
     Returns:
-        A list of `Patch`: `block`; `rank`, from 0; `example`, the image's place in the data;
-        `row`, `column` and `value` of the unit behind the block; `image`, the part of the image
-        that the value depends on; `gradient`, by guided backpropagation, of the same part.
+        The patches, by block and rank.
 
     Raises:
-        ValueError: if there is no such stage, block or unit, or the blocks make no images.
+        ValueError: if there is no such stage, block or unit, or the blocks' outputs are no images.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, Fig. 4 (after Chu et al.,
     2017); Springenberg et al. (2015), arXiv:1412.6806.
     """
     graph = Graph(model)
-    found, _ = find_blocks(graph, blocks)
-    stages = [*dict.fromkeys(block.stage for block in found)]
+    measured, _ = find_blocks(graph, blocks)
     if blocks is None:
-        wanted = stages[0] if stage is None else stage
-        if wanted not in stages:
+        stages = [*dict.fromkeys(block.stage for block in measured)]
+        stage = stages[0] if stage is None else stage
+        if stage not in stages:
             raise ValueError(f"`stage` must be one of {stages}. Received: stage={stage!r}")
-        found = [block for block in found if block.stage == wanted]
-    for block in found:
+        measured = [block for block in measured if block.stage == stage]
+    for block in measured:
         if len(block.shape) != 4 or not 0 <= unit < block.shape[-1]:
             raise ValueError(
-                f"Expected blocks that make images with a channel {unit}. Received: {block.name} "
-                f"with output shape {block.shape}."
+                f"Expected blocks whose outputs are images with a channel {unit}. Received: "
+                f"{block.name} with output shape {block.shape}."
             )
-    best = _best(graph, model, found, data, unit, count, batch_size)
+        if block.shape[2] is None:
+            raise ValueError(
+                f"Expected a model of known image size. Received: {graph.model.name!r}"
+            )
+    maxima = _maxima(graph, measured, data, unit, count, batch_size)
     patches = []
-    for block in found:
-        chosen = best[block.name]
-        images = np.stack([image for *_, image in chosen])
-        places = np.array([place for _, _, place, _ in chosen])
-        guided, plain = _gradients(graph, model, block, images, places, unit)
-        for rank, (value, example, (row, column), image) in enumerate(chosen):
+    for block in measured:
+        guided, plain = _gradients(graph, block, maxima[block.name], unit)
+        for rank, (value, example, row, column, image) in enumerate(maxima[block.name]):
             part = _extent(plain[rank])
-            patch = Patch(block.name, rank, example, row, column, value, image[part], None)
-            patches.append(patch._replace(gradient=guided[rank][part]))
+            parts = image[part], guided[rank][part]
+            patches.append(Patch(block.name, rank, example, row, column, value, *parts))
     return patches
 
 
-def _best(graph, model, blocks, data, unit, count, batch_size):
-    """Of each block the `count` largest: (value, example, (row, column), image), falling."""
-    slots = {block.name: block.y for block in blocks}
+def _maxima(graph, blocks, data, unit, count, batch_size):
+    """Return the `count` largest maxima by block, in descending order."""
 
     def largest(values):
         values = graph.run({**values}, keep=True)
-        maps = {name: values[slot][..., unit] for name, slot in slots.items()}
-        flat = {name: ops.reshape(v, (ops.shape(v)[0], -1)) for name, v in maps.items()}
-        return {name: (ops.max(v, axis=1), ops.argmax(v, axis=1)) for name, v in flat.items()}
+        maps = [values[block.y][..., unit] for block in blocks]
+        flat = [ops.reshape(v, (ops.shape(v)[0], -1)) for v in maps]
+        return [(ops.max(v, axis=1), ops.argmax(v, axis=1)) for v in flat]
 
-    largest, seen = compiled(largest, model), 0
-    best = {name: [] for name in slots}
-    shapes = {block.name: block.shape for block in blocks}
+    largest = compiled(largest, graph.model)
+    maxima = {block.name: [] for block in blocks}
+    seen = 0
     for x, _ in batches(data, batch_size):
-        for name, pair in largest(graph.start(x)).items():
-            value, place = map(ops.convert_to_numpy, pair)
-            width = _width(shapes[name], graph, x)
-            best[name] += (
-                (float(v), seen + i, divmod(int(p), width), x[i])
-                for i, (v, p) in enumerate(zip(value, place, strict=True))
-            )
-            best[name] = sorted(best[name], key=lambda one: -one[0])[:count]
+        for block, (values, indices) in zip(blocks, largest(graph.start(x)), strict=True):
+            values = ops.convert_to_numpy(values)
+            rows, columns = np.divmod(ops.convert_to_numpy(indices), block.shape[2])
+            candidates = maxima[block.name] + [
+                _Maximum(float(values[i]), seen + i, int(rows[i]), int(columns[i]), x[i])
+                for i in range(len(x))
+            ]
+            maxima[block.name] = sorted(candidates, key=lambda m: -m.value)[:count]
         seen += len(x)
     if not seen:
         raise ValueError("Expected at least one image. Received: data without any.")
-    return best
+    return maxima
 
 
-def _width(shape, graph, x):
-    if shape[2] is None:
-        raise ValueError(f"Expected a model of known image size. Received: {graph.model.name!r}")
-    return shape[2]
-
-
-def _gradients(graph, model, block, images, places, unit):
-    """Return the gradient of a unit's values with respect to the images: guided, and plain."""
+def _gradients(graph, block, maxima, unit):
+    """Return the gradient of the maxima with respect to the images: guided, and plain."""
+    images = np.stack([m.image for m in maxima])
     calls = graph.between(graph.inputs[0], block.y)
-    mask = np.zeros((len(images), *block.shape[1:3]), "float32")
-    mask[np.arange(len(images)), places[:, 0], places[:, 1]] = 1
+    mask = np.zeros((len(maxima), *block.shape[1:3]), "float32")
+    for i, maximum in enumerate(maxima):
+        mask[i, maximum.row, maximum.column] = 1
     x = graph.start(images)[graph.inputs[0]]
     mask = ops.convert_to_tensor(mask)
 
@@ -120,10 +157,10 @@ def _gradients(graph, model, block, images, places, unit):
             values = graph.run({graph.inputs[0]: mark("x", x)}, apply, calls, keep=True)
             return ops.sum(values[block.y][..., unit] * mask), None
 
-        run = compiled(lambda x, mask: gradients_at_marks(observe, x, mask)[1]["x"], model)
+        run = compiled(lambda x, mask: gradients_at_marks(observe, x, mask)[1]["x"], graph.model)
         return ops.convert_to_numpy(run(x, mask))
 
-    with guided_relus(model):
+    with guided_relus(graph.model):
         guided = gradient(infer_guided)
     return guided, gradient(infer)
 
@@ -154,20 +191,21 @@ def infer_guided(call: Call, *args: Any, **kwargs: Any) -> Any:
 
 
 def _extent(gradient):
-    """The rows and columns that a value depends on."""
+    """Return the rows and columns that a value depends on."""
     touched = np.abs(gradient).max(-1) > 0
     if not touched.any():
         return np.s_[:, :]
-    sides = (np.flatnonzero(touched.any(axis)) for axis in (1, 0))
-    return tuple(slice(found[0], found[-1] + 1) for found in sides)
+    rows = np.flatnonzero(touched.any(1))
+    columns = np.flatnonzero(touched.any(0))
+    return np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def draw_patches(patches, path=None):
-    """Figure 4 of Greff et al.: of each block the patches, and under them their gradients.
+def draw_patches(patches: Sequence[Patch], path: PathLike | None = None) -> "Figure":
+    """Draw Figure 4 of Greff et al.: each block's patches, and below them their gradients.
 
     Args:
-        patches: What `top_patches` returned.
-        path: Where to write it as PNG; `None`: nowhere.
+        patches: The result of `top_patches`.
+        path: PNG file to write; `None`: none.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -183,19 +221,18 @@ def draw_patches(patches, path=None):
         axis.set_axis_off()
     for patch in patches:
         row = 2 * blocks.index(patch.block)
-        for offset, pixels in enumerate((patch.image, patch.gradient)):
-            axis = axes[row + offset, patch.rank]
-            axis.imshow(_visible(pixels), cmap="gray")
-        axes[row, patch.rank].set_title(f"{patch.value:.3g}", fontsize=8)
-        if patch.rank == 0:
-            axes[row, 0].set_title(f"{patch.block}\n{patch.value:.3g}", fontsize=8)
+        axes[row, patch.rank].imshow(_scaled(patch.image), cmap="gray")
+        axes[row + 1, patch.rank].imshow(_scaled(patch.gradient), cmap="gray")
+        title = f"{patch.block}\n{patch.value:.3g}" if patch.rank == 0 else f"{patch.value:.3g}"
+        axes[row, patch.rank].set_title(title, fontsize=8)
     if path is not None:
         replace(pathlib.Path(path), lambda new: figure.savefig(new, format="png", dpi=120))
     return figure
 
 
-def _visible(pixels):
-    """Scaled to [0, 1]; one channel or three."""
-    low, high = pixels.min(), pixels.max()
+def _scaled(pixels):
+    """Return pixels scaled to [0, 1], with one channel or three."""
+    low = pixels.min()
+    high = pixels.max()
     pixels = (pixels - low) / ((high - low) or 1.0)
     return pixels if pixels.shape[-1] == 3 else pixels.mean(-1)

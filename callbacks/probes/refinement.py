@@ -1,28 +1,36 @@
-"""Probes of iterative refinement: what a block adds to what it carries."""
+"""Probes of iterative refinement: the change that a block makes to its skip input."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.probe import Probe, cosine, dot, norm
+from zoo.callbacks.probes.probe import Parts, Probe, cosine, dot, norm
+from zoo.types import Tensor
+
+GRADIENTS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
 class Scalar(Probe):
-    """A probe of one number an example, of which it gives mean and standard deviation."""
+    """Base of probes with one number per example: its mean and standard deviation."""
 
-    def value(self, block, stage):
-        """The number of each example, `(batch,)`."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it measures.")
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the number of each example, `(batch,)`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `value`.")
 
-    def measure(self, block, stage):
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each example's number and its square."""
         value = self.value(block, stage)
         return {"mean": value, "square": ops.square(value)}
 
-    def summarize(self, mean):
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return mean and standard deviation."""
         return {self.name: mean["mean"], "std": deviation(mean["mean"], mean["square"])}
 
 
-def deviation(mean, square):
-    """The standard deviation of what has this mean and mean square."""
+def deviation(mean: Any, square: Any) -> Any:
+    """Return the standard deviation that follows from a mean and a mean square."""
     return np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
@@ -34,63 +42,70 @@ class EstimationError(Probe):
     falls along a stage that refines an estimate. Greff et al. (2017), section 4.2, Fig. 3.
 
     Args:
-        rectified: Whether outputs are compared behind a ReLU, as in networks that have one there.
+        rectified: Compare the outputs after a ReLU, for networks that have one there.
         name: See `Probe`.
     """
 
-    def __init__(self, rectified=False, name=None):
+    def __init__(self, rectified: bool = False, name: str | None = None) -> None:
         super().__init__(name)
         self.rectified = rectified
 
-    def measure(self, block, stage):
-        ends = (ops.cast(part["y"], "float32") for part in (block, stage[-1]))
-        y, last = map(ops.relu, ends) if self.rectified else ends
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each unit's error and its square."""
+        y = ops.cast(block["y"], "float32")
+        last = ops.cast(stage[-1]["y"], "float32")
+        if self.rectified:
+            y = ops.relu(y)
+            last = ops.relu(last)
         return {"error": y - last, "square": ops.square(y - last)}
 
-    def summarize(self, mean):
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return averages over units."""
         spread = deviation(mean["error"], mean["square"])
         return {self.name: mean["error"].mean(), "std": spread.mean()}
 
 
 class CosineLoss(Scalar):
-    """cos(f, dL/dx): negative where a block moves what it carries down the loss, as a step of
-    gradient descent would; 0 where it moves across it; positive where it undoes what others do.
+    """Mean cosine of f and dL/dx, the gradient of each example's loss at the skip input.
 
-    The mean of each example's cosine. Jastrzebski et al. (2018), section 4.1, Figs 4, 10; with
-    `classifier="block"` figures 13, 15, 18, 19.
+    Negative: the block moves its input down the loss, as a step of gradient descent would; 0: it
+    moves across it; positive: it undoes the work of others. Jastrzebski et al. (2018), section
+    4.1, Figs 4, 10; with `classifier="block"` figures 13, 15, 18, 19.
 
     Args:
-        classifier: "network": L is the loss of the whole network. "block": of the classifier
-            reading x itself, in the last stage.
+        classifier: "network": L is the loss of the whole network. "block": L is the loss of the
+            early readout of x, in the last stage.
         name: See `Probe`.
     """
 
     gradient = True
 
-    def __init__(self, classifier="network", name=None):
+    def __init__(self, classifier: str = "network", name: str | None = None) -> None:
         super().__init__(name)
-        self.needs = ("f", gradient_of(classifier))
+        self.needs = ("f", gradient_key(classifier))
 
-    def value(self, block, stage):
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the cosine of each example."""
         return cosine(block["f"], block[self.needs[1]])
 
 
 class L2Ratio(Scalar):
-    """|f| / |x|: how far a block moves what it carries. Small: it refines; 1 and more: it replaces.
+    """Mean ratio |f| / |x|: the size of a block's change, relative to its skip input.
 
-    The mean of each example's ratio. Jastrzebski et al. (2018), section 4.2, Figs 2, 11.
+    Small: it refines; 1 and more: it replaces. Jastrzebski et al. (2018), section 4.2, Figs 2, 11.
     """
 
     needs = ("f", "x")
 
-    def value(self, block, stage):
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the ratio of each example."""
         return norm(block["f"]) / norm(block["x"])
 
 
 class TaylorTerm(Scalar):
-    """f . dL/dx: the change of the loss by a block, to first order. Negative: the loss falls.
+    """Mean of f . dL/dx: a block's change of the loss, to first order; negative: the loss falls.
 
-    The sum over the blocks behind block i approximates L at the end minus L behind block i.
+    The sum over the blocks after block i approximates L at the end minus L after block i.
     Jastrzebski et al. (2018), equations 2 to 4.
 
     Args:
@@ -100,50 +115,60 @@ class TaylorTerm(Scalar):
 
     gradient = True
 
-    def __init__(self, classifier="block", name=None):
+    def __init__(self, classifier: str = "block", name: str | None = None) -> None:
         super().__init__(name)
-        self.needs = ("f", gradient_of(classifier))
+        self.needs = ("f", gradient_key(classifier))
 
-    def value(self, block, stage):
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the term of each example."""
         return dot(block["f"], block[self.needs[1]])
 
 
-def gradient_of(classifier):
-    """The key of the gradient that `classifier` names."""
-    keys = {"network": "dx", "block": "dx_classifier"}
-    if classifier not in keys:
-        raise ValueError(f"`classifier` must be one of {[*keys]}. Received: {classifier!r}")
-    return keys[classifier]
+def gradient_key(classifier: str) -> str:
+    """Return the key of the gradient that `classifier` names.
+
+    Raises:
+        ValueError: if there is no such gradient.
+    """
+    if classifier not in GRADIENTS:
+        raise ValueError(f"`classifier` must be one of {[*GRADIENTS]}. Received: {classifier!r}")
+    return GRADIENTS[classifier]
 
 
 class ActivationNorm(Scalar):
-    """|y|: grows along the blocks if each adds to the last; explodes where blocks share
-    normalisation badly. Jastrzebski et al. (2018), section 5, Fig. 8.
+    """Mean norm |y| of a block's output.
+
+    It grows along the blocks if each adds to the last, and explodes where blocks share
+    normalization badly. Jastrzebski et al. (2018), section 5, Fig. 8.
     """
 
-    def value(self, block, stage):
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the norm of each example."""
         return norm(block["y"])
 
 
 class GradientNorm(Scalar):
-    """|dL/dh| at what a block reads, h, of each example's loss. Equal along the blocks: gradients
-    neither vanish nor explode.
+    """Mean norm |dL/dh| of the gradient of each example's loss at the input h of a block.
 
-    `first_to_last_stage`: the mean norm before the first stage's first block over that before the
-    last stage's; far above 1: gradients explode on the way down. Jastrzebski et al. (2018),
-    section 5, Fig. 8.
+    Equal along the blocks: gradients neither vanish nor explode. `first_to_last_stage`: the mean
+    norm before the first stage's first block over that before the last stage's; far above 1:
+    gradients explode on the way down. Jastrzebski et al. (2018), section 5, Fig. 8.
     """
 
     gradient = True
     needs = ("dinput",)
 
-    def value(self, block, stage):
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the norm of each example."""
         return norm(block["dinput"])
 
-    def overall(self, values):
-        found, firsts = dict(values), {}
+    def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+        """Return the ratio of the first stage's norm to the last one's."""
+        norms = {name: numbers[self.name] for name, numbers in values}
+        first_blocks = {}
         for block in self.blocks:
-            if block.name in found:
-                firsts.setdefault(block.stage, found[block.name][self.name])
-        first, last = [*firsts.values()][0], [*firsts.values()][-1]
+            if block.name in norms:
+                first_blocks.setdefault(block.stage, norms[block.name])
+        first, *rest = first_blocks.values()
+        last = rest[-1] if rest else first
         return {"first_to_last_stage": first / last if last else np.nan}

@@ -6,10 +6,11 @@ same trainings, and the second finds them done.
 
 import dataclasses
 
-import numpy as np
 from absl import app, flags
 
-from experiment import hardware, run_dirs, schedules, training
+from experiment import flags as common
+from experiment import run_dirs, training
+from experiment.results import Result
 
 NETWORKS = ("plain", "residual", "transferred", "dominant")
 FULL = ("full_plain", "full_residual")  # two convolutions a block, with batch normalisation
@@ -43,7 +44,8 @@ def define_flags(artifacts):
     flags.DEFINE_list("depths", None, told)
     told = "Training images that are looked at after training. Default: by budget, all of paper."
     flags.DEFINE_integer("probe_examples", None, told, lower_bound=1)
-    training.define_flags()
+    common.define_image_flags()
+    flags.adopt_module_key_flags(common)
 
 
 def wants(artifact):
@@ -94,7 +96,7 @@ def folder(name, asked):
     identity = {"networks": asked, **{key: FLAGS[key].value for key in keys.split()}}
     identity["backend"] = keras.config.backend()
     data = FLAGS.data or "cifar10"
-    return FLAGS.run_dir or run_dirs.folder_of(FLAGS.runs, name, data, FLAGS.seed, identity)
+    return FLAGS.run_dir or run_dirs.folder_of(name, data, identity)
 
 
 def each(asked, do):
@@ -136,7 +138,7 @@ def pieces(run, count):
     x, y = run.images.x_train[:count], run.images.y_train[:count]
     for start in range(0, count, BATCH):
         cut = slice(start, start + BATCH)
-        yield run.prepared(x[cut]), y[cut]
+        yield run.data.preprocess(x[cut]), y[cut]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,13 +160,10 @@ class Trained:
 
     @classmethod
     def of(cls, run, network, depth):
-        facts = {"model": f"{network}{depth}", "config": {}, "std": None, "seeds": [FLAGS.seed]}
+        facts = {"model": f"{network}{depth}", "seeds": [FLAGS.seed]}
         facts |= {"data": run.images.name, "budget": FLAGS.budget, "epochs": run.epochs}
-        facts |= {"departures": training.usual_departures(run), "seconds": 0.0}
-        facts |= {**run_dirs.told(run.folder), **hardware.told()}
-        history = run.resume.read()["history"]["history"]
-        known = training.of_paper(run, True) is not None
-        return cls(network, depth, history, known, facts)
+        facts |= {"departures": run.deviations(), **run_dirs.load_metadata(run.folder)}
+        return cls(network, depth, run.history, run.known, facts)
 
     def at_start(self):
         """The same before training, which knows nothing yet of images, length or precision."""
@@ -182,17 +181,18 @@ class Trained:
             readings: See `image_recipe.finish`.
             **facts: Of the line, e.g. metric; those of the network are the default.
         """
-        from experiment import results
-
-        found = {**self.facts, **facts, "artifact": f"yutomasi2019/{artifact}", "value": value}
-        found["departures"] = [*found["departures"], *departures]
-        found["paper"] = paper if self.known else None
-        found["readings"] = [*readings]
-        comparable = value is not None and np.isfinite(value)
-        found["verdict"] = "not comparable"
-        if comparable:
-            found["verdict"] = results.verdict(value, found["paper"], None, found["departures"])
-        hardware.append(folder, results.row(**found))
+        found = {**self.facts, **facts}
+        known = {field.name for field in dataclasses.fields(Result)}
+        result = Result(
+            artifact=f"yutomasi2019/{artifact}",
+            value=value,
+            paper=paper if self.known else None,
+            deviations=[*found.pop("departures"), *departures],
+            assumptions=[*readings],
+            more={key: found.pop(key) for key in [*found] if key not in known},
+            **found,
+        )
+        run_dirs.write(folder, result)
 
 
 def prepare(network, depth):
@@ -216,19 +216,19 @@ def optimizer(iterations):
     """Of a training of so many iterations."""
     import keras
 
-    rate = schedules.piecewise(RATES, DROPS, EPOCHS)(iterations)
+    rate = training.piecewise(RATES, DROPS, EPOCHS)(iterations)
     return keras.optimizers.SGD(rate, 0.9, global_clipnorm=CLIP_NORM)
 
 
 def study(network):
     return training.Study(
-        "yutomasi2019/" + TABLES.get(network, "fig12"),
-        optimizer,
+        artifact="yutomasi2019/" + TABLES.get(network, "fig12"),
         preprocessing="he_cifar",
-        paper={"CIFAR-10": None},
-        minutes=MINUTES,
         batch=BATCH,
+        optimizer=optimizer,
         epochs=EPOCHS,
+        minutes=MINUTES,
+        paper={"CIFAR-10": None},
         metrics=(RISK,),
     )
 

@@ -230,15 +230,15 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
 )
 def test_the_trivial_case_agrees_with_its_simulation(setting, simulated):
     close = callbacks.trivial_dominance(*setting)
-    found = callbacks.trivial_dominance(*setting, draws=100)
+    found = callbacks.trivial_dominance(*setting, samples=100)
     assert abs(found - close) < 0.02
     assert abs(found - simulated) < 0.02  # the card's
 
 
 def test_a_plain_trivial_network_has_no_dominance():
-    found = callbacks.trivial_dominance(64, 5, 0.01, residual=False, draws=30)
+    found = callbacks.trivial_dominance(64, 5, 0.01, residual=False, samples=30)
     assert abs(found - 0.06) < 0.03
-    with pytest.raises(ValueError, match="Give `draws`"):
+    with pytest.raises(ValueError, match="Give `samples`"):
         callbacks.trivial_dominance(64, 5, 0.01, residual=False)
 
 
@@ -260,6 +260,6 @@ def test_bad_input_of_noise_probes(model):
         callbacks.dominant_flow(model, X)
     with pytest.raises(ValueError, match="denominator"):
         callbacks.dominant_flow(model, (X, Y), denominator="mean")
-    with pytest.raises(ValueError, match="is of convolutions"):
+    with pytest.raises(ValueError, match="defined for convolutions"):
         deep = zoo.highway_mlp(3, 4, input_shape=(5,))
         callbacks.run([callbacks.LayerCushion()], deep, reference.images(2, 5))

@@ -128,12 +128,7 @@ class RecordBatches(keras.utils.PyDataset):
     """
 
     def __init__(
-        self,
-        records: Records,
-        batch_size: int,
-        steps: int,
-        image_size: int = 224,
-        seed: int = 0,
+        self, records: Records, batch_size: int, steps: int, image_size: int = 224, seed: int = 0
     ) -> None:
         super().__init__()
         self.records = records

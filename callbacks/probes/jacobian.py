@@ -1,0 +1,196 @@
+"""Interlayer cushions: how much better than noise a part of a network passes a signal on.
+
+Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
+section 5; Arora, Ge, Neyshabur, Zhang (2018), arXiv:1802.05296, section 4.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from zoo.backend import compiled, gradients_at_marks, jacobian_product
+from zoo.callbacks.probes.batching import batches
+from zoo.callbacks.probes.probe import norm
+from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.chain import Chain
+
+
+def interlayer_cushions(
+    model: keras.Model,
+    data: Any,
+    pairs: Iterable[tuple[str, str]] | None = None,
+    projections: int = 16,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Table:
+    """Measure sqrt(n1 n2) |J x| / (|J|_F |x|), J the Jacobian from one block to a later one.
+
+    It says how much better J passes the signal x than noise, whose every direction it passes
+    alike. |J|_F^2 is the mean of |J' r|^2 over `projections` random normal r; its 95 % interval is
+    part of the result. n1 x n2 is the size of the image that is the first block's input. The mean
+    and deviation over examples are given, and the smallest: the cushion itself.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        data: Inputs, or as in `zoo.callbacks.run`.
+        pairs: Pairs of block names: from the first one's input to the second one's output; `None`:
+            each block by itself.
+        projections: Number of random vectors.
+        seed: Random seed of these.
+        batch_size: Batch size of arrays.
+
+    Returns:
+        A `Table`: `interlayer_cushion`; `_std` over examples, without the estimates' own variance;
+        `_min`, the smallest estimate; `_error`, the half-width of the mean's interval, relative;
+        `_dead`, the share of examples whose x or J is zero, which are left out. `block` is the
+        pair, joined by ">".
+
+    Raises:
+        ValueError: if there is no such block, or the blocks do not follow each other.
+
+    Reference: Yu & Tomasi (2019), section 5; Arora et al. (2018), definition 4, for convolutions
+    definition 9.
+    """
+    chain = Chain(model)
+    if pairs is None:
+        pairs = [(block.name, block.name) for block in chain.blocks]
+    ranges = {tuple(pair): tuple(chain.index(name) for name in pair) for pair in pairs}
+    if any(first > last for first, last in ranges.values()):
+        raise ValueError(f"A pair names the earlier block first. Received: pairs={[*ranges]}")
+    if not isinstance(projections, int) or projections < 2:
+        raise ValueError(f"`projections` must be 2 or more. Received: {projections!r}")
+    measured = _measure(chain, ranges, data, projections, seed, batch_size)
+    rows = []
+    for names, (first, _) in ranges.items():
+        ratio, *squares = np.concatenate(measured[names], axis=1).astype("float64")
+        pixels = np.prod(chain.source_shape(first)[1:-1])
+        numbers = _summary(np.sqrt(pixels) * ratio, np.stack(squares))
+        for key, number in numbers.items():
+            probe = f"interlayer_cushion{key}"
+            stage = chain.blocks[first].stage
+            rows.append(Row(probe, _joined(*names), stage, None, None, float(number)))
+    return Table(rows)
+
+
+def minimal_interlayer_cushions(
+    model: keras.Model, data: Any, projections: int = 16, seed: int = 0, batch_size: int = 64
+) -> Table:
+    """Measure the smallest cushion from each block to any later one.
+
+    It is min(1/sqrt(c), min over j of mu_ij), with mu_ij the smallest `interlayer_cushion` over
+    examples, and c the channels of block i's input: 1/sqrt(c) is the cushion of the identity. All
+    pairs of blocks are measured, so the time grows with the square of the depth.
+
+    Args:
+        model: As in `interlayer_cushions`.
+        data: As in `interlayer_cushions`.
+        projections: Number of random vectors.
+        seed: Random seed of these.
+        batch_size: Batch size of arrays.
+
+    Returns:
+        A `Table` of `minimal_interlayer_cushion` by block.
+
+    Raises:
+        ValueError: as `interlayer_cushions`.
+
+    Reference: Arora et al. (2018), definition 5; Yu & Tomasi (2019), section 5.
+    """
+    chain = Chain(model)
+    names = [block.name for block in chain.blocks]
+    pairs = [(first, last) for i, first in enumerate(names) for last in names[i:]]
+    table = interlayer_cushions(model, data, pairs, projections, seed, batch_size)
+    smallest = table.values("interlayer_cushion_min")
+    rows = []
+    for index, block in enumerate(chain.blocks):
+        bound = 1 / np.sqrt(chain.source_shape(index)[-1])
+        cushions = [smallest[_joined(block.name, last)] for last in names[index:]]
+        value = float(min(bound, *cushions))
+        rows.append(Row("minimal_interlayer_cushion", block.name, block.stage, None, None, value))
+    return Table(rows)
+
+
+def _joined(first, last):
+    return first if first == last else f"{first}>{last}"
+
+
+def _measure(chain, ranges, data, projections, seed, batch_size):
+    """Return arrays of |J x| / |x| and of each |J' r|^2, batch by batch, by pair of names."""
+    firsts = {first for first, _ in ranges.values()}
+
+    def run_to_firsts(values):
+        inputs = {}
+        x = values
+        for index, steps in enumerate(chain.plan):
+            x = chain.link(index, x)
+            if index in firsts:
+                inputs[str(index)] = x
+            x = chain.do(steps[0], x)
+        return inputs
+
+    model = chain.graph.model
+    run_to_firsts = compiled(run_to_firsts, model)
+    products = {pair: compiled(_products(chain, *pair), model) for pair in {*ranges.values()}}
+    rng = np.random.default_rng(seed)
+    measured = {names: [] for names in ranges}
+    for x, _ in batches(data, batch_size):
+        inputs = run_to_firsts(chain.graph.start(x))
+        for names, (first, last) in ranges.items():
+            x = inputs[str(first)]
+            shape = (len(x), *chain.blocks[last].shape[1:])
+            squares = []
+            for _ in range(projections):
+                r = ops.convert_to_tensor(rng.standard_normal(shape, dtype="float32"))
+                ratio, square = products[first, last](x, r)
+                squares.append(ops.convert_to_numpy(square))
+            measured[names].append(np.stack([ops.convert_to_numpy(ratio), *squares]))
+    return measured
+
+
+def _products(chain, first, last):
+    """Return a function of x and r that computes |J x| / |x| and |J' r|^2 of each example."""
+
+    def forward(x):
+        for index in range(first, last + 1):
+            x = chain.link(index, x) if index > first else x
+            x = chain.do(chain.plan[index][0], x)
+        return x
+
+    def products(x, r):
+        def observe(mark, x):
+            y = forward(mark("x", x))
+            return ops.sum(y * ops.cast(r, y.dtype)), None
+
+        _, product = jacobian_product(forward, x, x)
+        transposed = gradients_at_marks(observe, x)[1]["x"]
+        return norm(product) / norm(x), ops.square(norm(transposed))
+
+    return products
+
+
+def _summary(signal, squares):
+    """Return the cushion over examples.
+
+    Args:
+        signal: |J x| / |x| of each example, scaled.
+        squares: Estimates of each example's |J|_F^2, `(projections, examples)`.
+    """
+    alive = np.isfinite(signal) & (squares.mean(0) > 0)
+    if not alive.any():
+        return {"": np.nan, "_std": np.nan, "_min": np.nan, "_error": np.nan, "_dead": 1.0}
+    signal = signal[alive]
+    squares = squares[:, alive]
+    spread = squares.std(0, ddof=1) / np.sqrt(len(squares)) / squares.mean(0)
+    value = signal / np.sqrt(squares.mean(0))
+    value /= 1 + 3 / 8 * spread**2  # 1/sqrt of a noisy mean is too large, to second order
+    noise = (value * spread / 2) ** 2  # variance of each estimate: of a square root, half
+    return {
+        "": value.mean(),
+        "_std": np.sqrt(max(value.var() - np.mean(noise), 0.0)),
+        "_min": value.min(),
+        "_error": 1.96 * np.sqrt(np.mean(noise) / len(value)) / value.mean(),
+        "_dead": 1 - alive.mean(),
+    }

@@ -1,0 +1,52 @@
+"""The examples of README and docs run, their links lead somewhere, and every recipe is listed."""
+
+import re
+
+import keras
+import pytest
+
+from helpers.harness import ROOT, without_backend
+
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
+TEXTS = [ROOT / "README.md", ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def run_examples(path):
+    """Run the Python examples of a page, one after the other, in one namespace."""
+    namespace = {"__name__": "__main__"}
+    for number, code in enumerate(re.findall("```python\n(.*?)```", path.read_text(), re.S)):
+        exec(compile(code, f"{path.name}, example {number + 1}", "exec"), namespace)
+
+
+@without_backend
+def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_examples(ROOT / "README.md")
+    assert (tmp_path / "smaller" / "saved_model.pb").exists()
+    assert (tmp_path / "probes.html").exists()
+
+
+@without_backend
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_examples_of_a_page_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    registered = dict(keras.saving.get_custom_objects())
+    run_examples(path)
+    keras.saving.get_custom_objects().clear()
+    keras.saving.get_custom_objects().update(registered)
+
+
+@without_backend
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_no_folder_of_a_machine_is_named(path):
+    text = path.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#:]+)", text):
+        assert (path.parent / link).exists(), link
+    assert not re.search(r"(?<![\w.])/(root|home|tmp|work)/", text)
+
+
+@without_backend
+def test_every_recipe_is_listed():
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    scripts = {path.name for path in (ROOT / "recipes").glob("*.py")} - {"benchmark.py"}
+    assert scripts <= set(re.findall(r"\w+\.py", text))
