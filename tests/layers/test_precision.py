@@ -79,6 +79,7 @@ def network(optimizer, depth=4):
     return model, (x_train, data.y_train), (x_test, data.y_test)
 
 
+@slow_elsewhere
 def test_a_highway_network_in_half_precision_is_as_accurate_as_in_float32(policy):
     # Measured test accuracy in %, torch, JAX and TensorFlow alike: float32 89.90, mixed_bfloat16
     # 90.24, mixed_float16 90.24 (89.90 on JAX): an image of 297. Tolerated: four.
