@@ -6,106 +6,117 @@
 
 The paper's test accuracies: highway_mnist 99.43 % (width 32: 99.55), highway_a 89.18, highway_b
 92.46, highway_c 91.20, highway_cifar 92.40 on CIFAR-10 and 67.76 on CIFAR-100 (--data cifar100).
-What our runs gave, and how long they took, stands in recipes/README.md. `--budget minutes` is a
-small fraction of the paper's iterations, and its accuracy far below; on two cores 45 epochs of
-10,000 MNIST images took 12 minutes. `--budget paper` is for an accelerator.
+`--budget minutes` is a small fraction of the paper's iterations, and its accuracy far below; on two
+cores 45 epochs of 10,000 MNIST images took 12 minutes. `--budget paper` needs an accelerator.
 
 A run directory holds config.json, metrics.csv, accuracy.png, state.npz (from which a killed run
-goes on), model.keras, saved_model/ and results.jsonl. KERAS_BACKEND chooses tensorflow, jax, torch.
+resumes), model.keras, saved_model/ and results.jsonl. KERAS_BACKEND selects tensorflow, jax or
+torch.
 """
 
 import dataclasses
 
 from absl import app, flags
 
-from experiment import schedules, training
+import zoo
+from experiment import flags as common
+from experiment import training
+from experiment.training import Study
+from zoo.optimizers import CaffeSGD
 
-BATCH, SMOKE_BATCH = 100, 20  # the authors' train_test files; of --budget smoke
-VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
-BY_WIDTH = {16: (99.43, (99.4, 0.03)), 32: (99.55, (99.54, 0.02))}  # Table 1
+SMOKE_BATCH = 20
 
 
-def caffe(learning_rate, drops, iterations):
-    """The authors' solver: the learning rate falls to a tenth at each drop; zoo/optimizers.py."""
+def solver(learning_rate, drops, iterations):
+    """Return the optimizer of the authors' solver: the rate falls to a tenth at each drop."""
     rates = [learning_rate * 0.1**i for i in range(len(drops) + 1)]
-    schedule = schedules.piecewise(rates, drops, iterations)
-
-    def optimizer(total):
-        from zoo.optimizers import CaffeSGD
-
-        return CaffeSGD(schedule(total))
-
-    return {"optimizer": optimizer, "iterations": iterations, "batch": BATCH}
+    schedule = training.piecewise(rates, drops, iterations)
+    return lambda total: CaffeSGD(schedule(total))
 
 
-MNIST = caffe(0.01, (60_000, 120_000), 180_000)  # the authors' solver files
-CIFAR = caffe(0.025, (100_000, 150_000, 175_000), 200_000)
-
-
-def cifar(table, minutes, paper, spread=()):
-    """The study of a network for CIFAR; the paper's accuracies, on CIFAR-10 first."""
-    data, artifact = ("CIFAR-10", "CIFAR-100"), f"srivastava2015/table{table}"
-    named = {
-        "paper": dict(zip(data, paper, strict=False)),
-        "spread": dict(zip(data, spread, strict=False)),
-    }
-    return training.Study(
-        artifact, preprocessing="highway_cifar", minutes=minutes, **named, **CIFAR
-    )
-
-
+MNIST = Study(
+    artifact="srivastava2015/table1",
+    preprocessing="highway_mnist",
+    batch=100,  # the authors' train_test files
+    optimizer=solver(0.01, (60_000, 120_000), 180_000),  # the authors' solver files
+    iterations=180_000,  # ibid.
+    minutes=30,  # ours
+    paper={"MNIST": 99.43},  # Table 1, width 16
+    spread={"MNIST": (99.4, 0.03)},
+)
+CIFAR = Study(
+    artifact="srivastava2015/table2",
+    preprocessing="highway_cifar",
+    batch=100,  # the authors' train_test files
+    optimizer=solver(0.025, (100_000, 150_000, 175_000), 200_000),  # the authors' solver files
+    iterations=200_000,  # ibid.
+    minutes=8,  # ours
+    paper={"CIFAR-10": 89.18},  # Table 2, highway A
+)
 STUDIES = {
-    "highway_mnist": training.Study(
-        "srivastava2015/table1",
-        preprocessing="highway_mnist",
-        paper={"MNIST": None},  # see BY_WIDTH
-        minutes=30,
-        **MNIST,
+    "highway_mnist": MNIST,
+    "highway_a": CIFAR,
+    "highway_b": dataclasses.replace(
+        CIFAR, minutes=1, paper={"CIFAR-10": 92.46}, spread={"CIFAR-10": (92.28, 0.16)}
     ),
-    "highway_a": cifar(2, 8, [89.18]),
-    "highway_b": cifar(2, 1, [92.46], [(92.28, 0.16)]),
-    "highway_c": cifar(2, 2, [91.20]),
-    "highway_cifar": cifar(3, 1, [92.40, 67.76], [(92.31, 0.12), (67.61, 0.15)]),
+    "highway_c": dataclasses.replace(CIFAR, minutes=2, paper={"CIFAR-10": 91.20}),
+    "highway_cifar": dataclasses.replace(
+        CIFAR,
+        artifact="srivastava2015/table3",
+        minutes=1,
+        paper={"CIFAR-10": 92.40, "CIFAR-100": 67.76},
+        spread={"CIFAR-10": (92.31, 0.12), "CIFAR-100": (67.61, 0.15)},
+    ),
 }
+WIDE = dataclasses.replace(  # Table 1, width 32
+    MNIST, paper={"MNIST": 99.55}, spread={"MNIST": (99.54, 0.02)}
+)
 
-flags.DEFINE_enum("model", "highway_mnist", list(STUDIES), "Network.")
-flags.DEFINE_enum("variant", "coupled", VARIANTS, "Form of its layers.")
-flags.DEFINE_integer("width", 16, "Channels of highway_mnist: 16 or 32 in the paper.")
-training.define_flags()
+flags.DEFINE_enum("model", "highway_mnist", list(STUDIES), "Network to train.")
+flags.DEFINE_enum("variant", "coupled", list(zoo.FORMS), "Functional form of its layers.")
+help_text = "Number of channels of highway_mnist; the paper's are 16 and 32."
+flags.DEFINE_integer("width", 16, help_text, lower_bound=1)
+common.define_image_flags()
+flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    training.check(argv)
-    study, departures = STUDIES[FLAGS.model], []
-    if FLAGS.budget == "smoke":
-        study = dataclasses.replace(study, batch=SMOKE_BATCH)
-        departures.append(f"batches of {SMOKE_BATCH}, not {BATCH}")
-    is_mnist = FLAGS.model == "highway_mnist"
-    if is_mnist and FLAGS.width in BY_WIDTH:
-        paper, spread = BY_WIDTH[FLAGS.width]
-        study = dataclasses.replace(study, paper={"MNIST": paper}, spread={"MNIST": spread})
-    elif is_mnist:
-        departures.append(f"width {FLAGS.width}")
+    """Run the recipe."""
+    common.check(argv)
+    study, deviations = choose()
     run = training.prepare(
         study,
         f"{FLAGS.model}-{FLAGS.variant}",
-        "mnist" if is_mnist else "cifar10",
+        "mnist" if FLAGS.model == "highway_mnist" else "cifar10",
         build,
         variant=FLAGS.variant,
         width=FLAGS.width,
     )
     training.train(run)
-    paper = training.paper_of(run)
+    training.finish(run, FLAGS.model, {"variant": FLAGS.variant}, run.paper, deviations)
+
+
+def choose():
+    """Return the study that the flags select, and how it deviates from the paper."""
+    study = STUDIES[FLAGS.model]
+    deviations = []
+    if FLAGS.budget == "smoke":
+        deviations.append(f"batches of {SMOKE_BATCH}, not {study.batch}")
+    if study is MNIST and FLAGS.width == 32:
+        study = WIDE
+    elif study is MNIST and FLAGS.width != 16:
+        study = dataclasses.replace(MNIST, paper={"MNIST": None}, spread={})
+        deviations.append(f"width {FLAGS.width}")
     if FLAGS.variant != "coupled":
-        departures.append(f"variant {FLAGS.variant}")
-    training.finish(run, FLAGS.model, {"variant": FLAGS.variant}, paper, departures)
+        deviations.append(f"variant {FLAGS.variant}")
+    if FLAGS.budget == "smoke":
+        study = dataclasses.replace(study, batch=SMOKE_BATCH)
+    return study, deviations
 
 
 def build(images):
-    """The network for these images."""
-    import zoo
-
+    """Return the network for these images."""
     arguments = {"input_shape": images.x_train.shape[1:], "classes": images.classes}
     if FLAGS.model == "highway_mnist":
         arguments["width"] = FLAGS.width

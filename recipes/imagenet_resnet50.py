@@ -21,11 +21,13 @@ The networks are kept in --runs, each with what highway_conv.py leaves. --run_di
 other commands of the same settings trained are found, not trained again.
 """
 
+import dataclasses
 import sys
 
 from absl import app, flags
 
-from experiment import hardware, plots, run_dirs, schedules, training
+from experiment import flags as common
+from experiment import hardware, plots, run_dirs, training
 from greff2017 import imagenet, inspection, variants
 
 NETWORKS = {  # Table 1b: builder, batch normalisation, top-5 error in % and its deviation
@@ -48,12 +50,14 @@ flags.DEFINE_list("networks", list(NETWORKS), f"Which, of {', '.join(NETWORKS)}.
 flags.DEFINE_string("trained", None, "Only Figs 3 and 4, of this file: .keras, or .h5.")
 imagenet.define_flags()
 inspection.define_flags()
-training.define_flags()
+common.define_image_flags()
+for module in (common, imagenet, inspection):
+    flags.adopt_module_key_flags(module)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    training.check(argv)
+    common.check(argv)
     if {*FLAGS.networks} - {*NETWORKS} or not FLAGS.networks:
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS)}. Received: {','.join(FLAGS.networks)}"
@@ -70,9 +74,7 @@ def main(argv):
         print(f"network {len(found) + 1} of {len(asked)}: {network}", flush=True)
         found[network] = one(network, fed)
     folders = [kept["folder"] for kept in found.values()]
-    given = FLAGS.run_dir or run_dirs.figures_of(FLAGS.runs, "imagenet_resnet50", folders)
-    folder = hardware.folder_for(given)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = run_dirs.figures_folder("imagenet_resnet50", folders)
     draw_curves(folder, found, fed.images)
     lines = {network: kept["line"] for network, kept in found.items() if not kept["failed"]}
     if len(lines) > 1:
@@ -88,7 +90,7 @@ def study(network, fed):
     batch, few = imagenet.setting("batch"), fed.images.classes < 6
     rate = imagenet.setting("learning_rate")
     rates = [rate * fall * batch / BATCH for fall in FALLS]  # the batch: Goyal et al. (2017)
-    schedule = schedules.piecewise(rates, DROPS, EPOCHS)
+    schedule = training.piecewise(rates, DROPS, EPOCHS)
 
     def optimizer(iterations):
         from zoo.optimizers import CaffeSGD
@@ -99,14 +101,14 @@ def study(network, fed):
     top5 = keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")
     key = "accuracy" if few else "top5_accuracy"
     return training.Study(
-        "greff2017/table1b",
-        optimizer,
+        artifact="greff2017/table1b",
         preprocessing="fb.resnet.torch",
+        batch=batch,
+        optimizer=optimizer,
+        epochs=EPOCHS,
+        minutes=5,
         paper={"ImageNet": NETWORKS[network][2]},
         spread={"ImageNet": NETWORKS[network][2:]},
-        minutes=5,
-        batch=batch,
-        epochs=EPOCHS,
         data=fed.as_study,
         metrics=() if few else (top5,),
         score=("top1_error" if few else "top5_error", lambda history: errors(history, key)),
@@ -147,9 +149,9 @@ def one(network, fed):
         training.train(run)
     except training.Diverged as reason:  # the others may do better
         print(f"{network}: {reason}", flush=True)
-        history = run_dirs.history(run.resume)
+        history = run.history
         return {"folder": run.folder, "history": history, "failed": str(reason)}
-    history = run_dirs.history(run.resume)
+    history = run.history
     paper, deviation = NETWORKS[network][2:] if run.images.name == "ImageNet" else (None, None)
     more = {
         "paper_std": deviation,
@@ -159,7 +161,7 @@ def one(network, fed):
     found, ours = departures(fed), readings(network)
     config = {key: settings[key] for key in keys[:4]}
     line = training.finish(run, network, config, paper, found, ours, **more)
-    others = [*training.usual_departures(run), *found, "not He et al.'s trained network"]
+    others = [*run.deviations(), *found, "not He et al.'s trained network"]
     folder = hardware.folder_for(FLAGS.run_dir or run.folder)
     inspection.inspect(run.model, network, folder, fed, others, run.epochs)
     return {"folder": run.folder, "history": history, "failed": None, "line": line}
@@ -184,25 +186,24 @@ def readings(network):
 
 def tell_order(folder, lines):
     """The line of the networks' order: Kendall's tau with that of Table 1b."""
-    from experiment import results
-
-    rows = [*lines.values()]
-    found = dict.fromkeys(sentence for row in rows for sentence in row["departures"])
-    values, theirs = [row["value"] for row in rows], [NETWORKS[network][2] for network in lines]
+    first, *_ = rows = [*lines.values()]
+    found = dict.fromkeys(sentence for row in rows for sentence in row.deviations)
+    values, theirs = [row.value for row in rows], [NETWORKS[network][2] for network in lines]
     tau = variants.kendall(values, theirs)
-    same = {key: rows[0][key] for key in results.KEYS}
-    own = {
-        "model": "resnet50 and highways",
-        "config": {"networks": ",".join(lines)},
-        "metric": "kendall_tau_with_the_paper's_order",
-        "value": round(tau, 3),
-        "paper": 1.0 if rows[0]["data"] == "ImageNet" else None,
-        "departures": [*found],
-        "verdict": "same order" if tau == 1 else "another order",
-        "seconds": round(sum(row["seconds"] for row in rows), 1),
-        "errors": dict(zip(lines, values, strict=True)),
-    }
-    hardware.append(folder, same | own | hardware.told())
+    result = dataclasses.replace(
+        first,
+        model="resnet50 and highways",
+        config={"networks": ",".join(lines)},
+        metric="kendall_tau_with_the_paper's_order",
+        value=round(tau, 3),
+        paper=1.0 if first.data == "ImageNet" else None,
+        deviations=[*found],
+        verdict="same order" if tau == 1 else "another order",
+        seconds=round(sum(row.seconds for row in rows), 1),
+        assumptions=None,
+        more={"errors": dict(zip(lines, values, strict=True))},
+    )
+    run_dirs.write(folder, result)
     print(f"Kendall's tau between the order of {', '.join(lines)} and the paper's: {tau:.2f}")
 
 

@@ -4,12 +4,12 @@
     python recipes/iterative_inference.py --budget paper
     python recipes/iterative_inference.py --model wide_resnet --data cifar100 --budget paper
 
-Trains a network as the paper did and then asks of each block, on training and on test images: how
-it moves what it carries against the loss (cosine loss, Fig. 4), how far (l2 ratio, Fig. 2), what is
-lost without it (Fig. 3), how well the classifier reads it (Fig. 5), what the last blocks do to
-borderline examples (Fig. 6), and what repeating the last block does (Figs 7 and 20). Figs 13 and 14
-are the first two, of the last stage, epoch by epoch. With CIFAR-100, Figs 2, 3, 4, 5, 13 and 14 are
-Figs 11, 12, 10, 17, 15 and 16.
+Trains a network as the paper did and then measures each block on training and on test images: the
+cosine between its branch and the gradient of the loss (cosine loss, Fig. 4), the size of the branch
+relative to the input (l2 ratio, Fig. 2), the accuracy without the block (Fig. 3), the accuracy of
+the early readout (Fig. 5), the effect of the last blocks on borderline examples (Fig. 6), and that
+of repeating the last block (Figs 7 and 20). Figs 13 and 14 are the first two, of the last stage,
+epoch by epoch. With CIFAR-100, Figs 2, 3, 4, 5, 13 and 14 are Figs 11, 12, 10, 17, 15 and 16.
 
 The paper's four networks are cifar_resnet --depth 110, which `--budget paper` takes, and the other
 models. Its test errors on CIFAR-10: ResNet-110 6.13 %, ResNet-56 6.53, ResNet-38 6.99, ResNet-32
@@ -18,249 +18,307 @@ models. Its test errors on CIFAR-10: ResNet-110 6.13 %, ResNet-56 6.53, ResNet-3
 
 The network is kept in --runs. --run_dir, which is the network's folder if it is not given, gets
 figN-NETWORK.png and .csv, probes-NETWORK-train.html and probes-NETWORK-test.html (and .csv), and
-unrolling-NETWORK.csv with every scale that was tried. Lines of results, beside the test accuracy's
-(Table 1, or Fig. 5 for a network that is not in it), all on test images: Fig. 3, how many blocks
+unrolling-NETWORK.csv with every scale that was tried. Results, beside the test accuracy (Table 1,
+or Fig. 5 for a network that is not in it), all on test images: Fig. 3, the number of blocks that
 can each be left out for at most 5 points of accuracy; Fig. 4, the cosine loss of the last block;
-Fig. 7, the accuracy of borderline examples, those of the trained network's output, behind the last
+Fig. 7, the accuracy of borderline examples, those of the trained network's output, after the last
 repetition.
 """
 
-import functools
-
 from absl import app, flags
 
+import zoo
 from experiment import data as image_data
-from experiment import hardware, progress, training
-from jastrzebski2018 import plots
-from jastrzebski2018 import study as refinement_recipe
-from jastrzebski2018.study import BATCH
+from experiment import flags as common
+from experiment import hardware, training
+from jastrzebski2018 import plots, study
+from jastrzebski2018.study import BATCH, Inspection
+from zoo import callbacks
+from zoo.applications.cifar_resnet import preactivated
+from zoo.applications.input_and_head import Top
+from zoo.callbacks.training import PassProgress
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
 DEPTHS = {"smoke": 14, "minutes": 20, "paper": 110}  # 14: two blocks a stage: one is repeated
 UNROLLED = {"smoke": 2, "minutes": 20, "paper": 20}  # section 4.4: repetitions
-SLIM = {  # of smoke: channels of the stem, and channels, blocks and strides of each stage
+SMOKE_STAGES = {  # channels of the stem, and channels, blocks and strides of each stage
     "single_representation_resnet": (8, ((8, 3, 1),)),
     "avg_pooling_resnet": (8, ((8, 2, 1), (8, 2, "pool"), (8, 2, "pool"))),
     "wide_resnet": (8, ((16, 2, 1), (16, 2, 2), (16, 2, 2))),
 }
-FOLLOWED = 5  # blocks of Fig. 6
-SPARED = 5  # points of accuracy; ours
+LAST_BLOCKS = 5  # of Fig. 6
+TOLERATED = 5  # points of accuracy; ours
 SCALES = (1.0, 0.5, 0.25, 0.1, 0.05)  # of the repetitions; ours: the paper gives none
 CIFAR100 = {2: 11, 3: 12, 4: 10, 5: 17, 13: 15, 14: 16}  # figures that have other numbers there
 LAST_COSINE = -0.1  # Fig. 6, "around"
-MARKS = {  # section 4.4: before and after 20 repetitions
-    ("train", "loss"): ("all", (0.0012, 0.001)),
-    ("test", "accuracy"): ("borderline", (0.43, 0.53)),
-}
+BORDERLINE_ACCURACY = (0.43, 0.53)  # section 4.4: before and after 20 repetitions
+MARKS = [  # ibid.
+    {"split": split, "group": group, "place": place, key: value, "label": f"{group}, paper"}
+    for split, group, key, values in (
+        ("train", "all", "loss", (0.0012, 0.001)),
+        ("test", "borderline", "accuracy", BORDERLINE_ACCURACY),
+    )
+    for place, value in zip((0, 20), values, strict=True)
+]
+BORDERLINE = "borderline_examples_borderline"
 
-flags.DEFINE_enum("model", "cifar_resnet", MODELS, "Network.")
-told = "Layers of cifar_resnet, 6 n + 2; default: 110 for --budget paper, else 20."
-flags.DEFINE_integer("depth", None, told, lower_bound=14)
-told = "Repetitions of the last block; default: 20."
-flags.DEFINE_integer("unroll", None, told, lower_bound=1)
-refinement_recipe.define_flags()
+flags.DEFINE_enum("model", "cifar_resnet", MODELS, "Network to train and inspect.")
+help_text = "Number of layers of cifar_resnet, 6 n + 2. Default: 20; for --budget paper 110."
+flags.DEFINE_integer("depth", None, help_text, lower_bound=14)
+help_text = "Number of repetitions of the last block. Default: 20."
+flags.DEFINE_integer("unroll", None, help_text, lower_bound=1)
+study.define_flags()
+flags.adopt_module_key_flags(study)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    training.check(argv)
+    """Run the recipe."""
+    common.check(argv)
     name, depth = network()
-    errors = refinement_recipe.ERRORS["cifar_resnet"].get(depth, ())
-    study = refinement_recipe.study(FLAGS.model, errors, f"fig{number(5)}")
-    probing = refinement_recipe.probing()
-    run = training.prepare(study, name, "cifar10", build(depth), shared=True, **probing)
-    splits = refinement_recipe.examples(run)
-    refinement_recipe.train(run, splits)
-    others = ["not a network of the paper"] if depth and not errors or slim() else []
-    line = refinement_recipe.record(run, name, {}, errors, others)
+    errors = study.ERRORS["cifar_resnet"].get(depth, ())
+    run = training.prepare(
+        study.study(FLAGS.model, errors, f"fig{number(5)}"),
+        name,
+        "cifar10",
+        lambda images: build(images, depth),
+        shared=True,
+        **study.probing(),
+    )
+    splits = study.examples(run)
+    study.train(run, splits)
+    is_papers = not smoke_stages() and (depth is None or errors)
+    deviations = [] if is_papers else ["not a network of the paper"]
+    result = study.record(run, name, {}, errors, deviations)
     folder = hardware.folder_for(FLAGS.run_dir or run.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    told = functools.partial(refinement_recipe.append, run, splits, folder, line)
-    inspect(run, splits, name, folder, told)
-    unroll(run, splits, name, folder, told)
+    inspection = Inspection(run, name, splits, folder, result)
+    inspect(inspection)
+    unroll(inspection)
     print(f"figures of {name} in {folder}")
 
 
 def network():
-    """The network's name, and its depth if it is a cifar_resnet."""
+    """Return the network's name, and its depth if it is a cifar_resnet."""
     if FLAGS.model != "cifar_resnet":
         return FLAGS.model, None
     depth = FLAGS.depth or DEPTHS[FLAGS.budget]
     return f"cifar_resnet{depth}", depth
 
 
-def slim():
-    """Stem and stages of smoke's network, of the paper's kind; None: the paper's own."""
-    return SLIM.get(FLAGS.model) if FLAGS.budget == "smoke" else None
+def smoke_stages():
+    """Return stem and stages of the smaller network for --budget smoke; None: the paper's."""
+    return SMOKE_STAGES.get(FLAGS.model) if FLAGS.budget == "smoke" else None
 
 
-def build(depth):
-    """A function of the images to the network; `depth`: of cifar_resnet."""
-
-    def of(images):
-        import zoo
-        from zoo.applications.cifar_resnet import preactivated
-        from zoo.applications.input_and_head import Top
-
-        classes, shape = images.classes, images.x_train.shape[1:]
-        if slim():
-            return preactivated(*slim(), classes, shape, Top(name=FLAGS.model))
-        arguments = {"depth": depth} if depth else {}
-        return zoo.create_model(FLAGS.model, input_shape=shape, classes=classes, **arguments)
-
-    return of
+def build(images, depth):
+    """Return the network for these images; `depth` is that of cifar_resnet."""
+    shape = images.x_train.shape[1:]
+    if smoke_stages():
+        return preactivated(*smoke_stages(), images.classes, shape, Top(name=FLAGS.model))
+    arguments = {"depth": depth} if depth else {}
+    return zoo.create_model(FLAGS.model, input_shape=shape, classes=images.classes, **arguments)
 
 
 def number(figure):
-    """Of CIFAR-10's figure, or of the one that shows the same of CIFAR-100."""
+    """Return the number of a figure of CIFAR-10, or that of its counterpart for CIFAR-100."""
     return CIFAR100.get(figure, figure) if FLAGS.data == "cifar100" else figure
 
 
 def path_of(folder, figure, name):
-    """Where CIFAR-10's figure, or CIFAR-100's, of a network is written."""
+    """Return the path of a network's figure, given by its number for CIFAR-10."""
     same = FLAGS.data == "cifar100" and number(figure) == figure
     return folder / f"fig{number(figure)}-{name}{'-cifar100' if same else ''}.png"
 
 
-def papers(run, name):
-    """Whether section 4.4's numbers, and Fig. 6's, are of this network and these images."""
-    return name == "cifar_resnet110" and image_data.original(run.images) == "CIFAR-10"
+def has_papers_numbers(inspection):
+    """Return True if section 4.4's numbers, and Fig. 6's, are of this network and these images."""
+    data = image_data.original_name(inspection.run.images)
+    return inspection.name == "cifar_resnet110" and data == "CIFAR-10"
 
 
-def inspect(run, splits, name, folder, told):
-    """Figs 2 to 6, 13 and 14: tables, pages, pictures, and what they say in lines."""
-    from zoo import callbacks
-
+def inspect(inspection):
+    """Make Figs 2 to 6, 13 and 14: tables, pages, pictures and results."""
+    run = inspection.run
     tables = {}
-    for split, data in splits.items():
-        probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
-        probes += [callbacks.BorderlineExamples(FOLLOWED), callbacks.EstimationError()]
-        probes += [callbacks.GradientNorm(), callbacks.ActivationNorm()]
-        shown = {w: progress.Left(f"{w}, {split}", len(data[0])) for w in ("probes", "lesions")}
-        table = callbacks.run(probes, run.model, data, batch_size=BATCH, progress=shown["probes"])
-        more = {"batch_size": BATCH, "progress": shown["lesions"]}
-        table += callbacks.lesions(run.model, data, **more)
-        table.to_csv(folder / f"probes-{name}-{split}.csv")
-        title = f"{name}, {len(data[0])} {split} images of {run.images.name}, epoch {run.epochs}"
-        table.to_html(folder / f"probes-{name}-{split}.html", title)
-        say(table, split)
+    for split, data in inspection.splits.items():
+        table = measure(run, split, data)
+        path = inspection.folder / f"probes-{inspection.name}-{split}.csv"
+        table.to_csv(path)
+        images = f"{len(data[0])} {split} images of {run.images.name}"
+        title = f"{inspection.name}, {images}, epoch {run.epochs}"
+        table.to_html(path.with_suffix(".html"), title)
+        summarize(table, split)
         tables[split] = table
-    mark = LAST_COSINE if papers(run, name) else None
-    draw(run, tables, name, folder, mark)
-    tell(tables["test"], mark, told)
+    mark = LAST_COSINE if has_papers_numbers(inspection) else None
+    draw(inspection, tables, mark)
+    record(inspection, tables["test"], mark)
 
 
-def draw(run, tables, name, folder, mark):
-    """Figs 2 to 6, 13 and 14."""
-    figures = plots
-    figures.by_block(path_of(folder, 2, name), tables, "l2_ratio", "|f| / |x|")
-    label = "accuracy without the block"
-    figures.by_block(path_of(folder, 3, name), tables, "lesion_accuracy", label)
-    label = "cosine of f and dL/dx"
-    figures.by_block(path_of(folder, 4, name), tables, "cosine_loss", label, mark)
-    first = 1 + max(0, trained(tables["test"]) - FOLLOWED)
-    figures.groups(path_of(folder, 6, name), tables, "block of the last stage", first)
-    during = refinement_recipe.measured_in_training(run, "training")
-    epochs = {5: "intermediate_accuracy", 13: "cosine_loss_block", 14: "l2_ratio"}
-    for figure, probe in epochs.items():
-        figures.by_epoch(path_of(folder, figure, name), during, [probe])
+def measure(run, split, data):
+    """Return the table of all probes and lesions."""
+    probes = [
+        callbacks.CosineLoss(),
+        callbacks.L2Ratio(),
+        callbacks.IntermediateAccuracy(),
+        callbacks.BorderlineExamples(LAST_BLOCKS),
+        callbacks.EstimationError(),
+        callbacks.GradientNorm(),
+        callbacks.ActivationNorm(),
+    ]
+    progress = PassProgress(f"probes, {split}", len(data[0]))
+    table = callbacks.run(probes, run.model, data, batch_size=BATCH, progress=progress)
+    progress = PassProgress(f"lesions, {split}", len(data[0]))
+    return table + callbacks.lesions(run.model, data, batch_size=BATCH, progress=progress)
 
 
-def tell(table, mark, told):
-    """The lines of Figs 3 and 4, of test images; `told` writes them."""
+def draw(inspection, tables, mark):
+    """Draw Figs 2 to 6, 13 and 14."""
+    folder, name = inspection.folder, inspection.name
+    plots.by_block(path_of(folder, 2, name), tables, "l2_ratio")
+    plots.by_block(path_of(folder, 3, name), tables, "lesion_accuracy")
+    plots.by_block(path_of(folder, 4, name), tables, "cosine_loss", mark)
+    first = 1 + max(0, num_blocks(tables["test"]) - LAST_BLOCKS)
+    plots.groups(path_of(folder, 6, name), tables, "block of the last stage", first)
+    table = study.table_of_training(inspection.run, "training")
+    probes = {5: "intermediate_accuracy", 13: "cosine_loss_block", 14: "l2_ratio"}
+    for figure, probe in probes.items():
+        plots.by_epoch(path_of(folder, figure, name), table, [probe])
+
+
+def record(inspection, table, mark):
+    """Write the results of Figs 3 and 4, of test images."""
     accuracies = table.values("lesion_accuracy")
-    intact = accuracies.pop(None)
-    spared = sum(value >= intact - SPARED / 100 for value in accuracies.values())
-    reading = [f"a block can be left out for at most {SPARED} points of accuracy"]
-    more = {"blocks": len(accuracies), "lowest_accuracy": round(100 * min(accuracies.values()), 3)}
-    found = f"fig{number(3)}", "blocks_that_can_be_left_out", spared
-    told(*found, readings=reading, **more)
+    floor = accuracies.pop(None) - TOLERATED / 100
+    inspection.write(
+        f"fig{number(3)}",
+        "blocks_that_can_be_left_out",
+        sum(value >= floor for value in accuracies.values()),
+        assumptions=[f"a block can be left out for at most {TOLERATED} points of accuracy"],
+        blocks=len(accuracies),
+        lowest_accuracy=round(100 * min(accuracies.values()), 3),
+    )
     cosines = [value for block, value in table.values("cosine_loss").items() if block]
     stage = plots.at_end(table, "cosine_loss")
-    more = {
-        "cosine_loss_of_last_stage": round(sum(stage) / len(stage), 4),
-        "negative_blocks": sum(value < 0 for value in cosines),
-        "blocks": len(cosines),
-    }
-    told(f"fig{number(4)}", "cosine_loss_of_last_block", round(cosines[-1], 4), mark, **more)
+    inspection.write(
+        f"fig{number(4)}",
+        "cosine_loss_of_last_block",
+        round(cosines[-1], 4),
+        mark,
+        cosine_loss_of_last_stage=round(sum(stage) / len(stage), 4),
+        negative_blocks=sum(value < 0 for value in cosines),
+        blocks=len(cosines),
+    )
 
 
-def trained(table):
-    """How many blocks the last stage has."""
+def num_blocks(table):
+    """Return the number of blocks in the last stage."""
     return len(plots.last_stage(table, "l2_ratio"))
 
 
-def unroll(run, splits, name, folder, told):
-    """Figs 7 and 20: the last block repeated, as it is and with the scale of the lowest loss."""
-    import zoo
-    from zoo import callbacks
-
+def unroll(inspection):
+    """Make Figs 7 and 20: the last block repeated, unscaled and with the scale of lowest loss."""
     times = FLAGS.unroll or UNROLLED[FLAGS.budget]
-    left = progress.Left("unrolling", len(splits["train"][0]), len(SCALES))
-    options = {"scales": SCALES, "batch_size": BATCH, "progress": left}
-    scale, table = callbacks.unrollings(run.model, splits["train"], times, **options)
-    table.to_csv(folder / f"unrolling-{name}.csv")
-    tables = {}
-    for factor in dict.fromkeys((1.0, scale)):
-        model = zoo.unroll(run.model, times, factor)
-        tables[factor] = {}
-        for split, data in splits.items():
-            probes = [callbacks.CosineLoss(), callbacks.CosineLoss("block", "cosine_loss_block")]
-            probes += [callbacks.L2Ratio(), callbacks.BorderlineExamples(times + 1)]
-            left = progress.Left(f"scale {factor}, {split}", len(data[0]))
-            options = {"batch_size": BATCH, "progress": left}
-            tables[factor][split] = callbacks.run(probes, model, data, **options)
-    figures, best = plots, tables[scale]
-    marks = MARKS if papers(run, name) and times == UNROLLED["paper"] else {}
-    words = "repetitions of the last block"
-    figures.groups(path_of(folder, 7, name), best, words, marks=marks)
-    before = trained(best["test"]) - times
-    figures.unrolled(path_of(folder, 20, name), tables, before)
+    model, splits, name = inspection.run.model, inspection.splits, inspection.name
+    progress = PassProgress("unrolling", len(splits["train"][0]), len(SCALES))
+    scale, table = callbacks.unrollings(
+        model, splits["train"], times, scales=SCALES, batch_size=BATCH, progress=progress
+    )
+    table.to_csv(inspection.folder / f"unrolling-{name}.csv")
+    tables = {
+        factor: measure_unrolled(zoo.unroll(model, times, factor), splits, times, factor)
+        for factor in dict.fromkeys((1.0, scale))
+    }
+    best = tables[scale]
+    known = has_papers_numbers(inspection) and times == UNROLLED["paper"]
+    plots.groups(
+        path_of(inspection.folder, 7, name),
+        best,
+        "repetitions of the last block",
+        marks=MARKS if known else (),
+    )
+    trained = num_blocks(best["test"]) - times
+    plots.unrolled(path_of(inspection.folder, 20, name), tables, trained)
     losses = [row.value for row in table if row.probe == f"unroll_{scale}_loss"]
     print(
         f"the last block {times} times more, f scaled by {scale} (lowest loss): training loss "
-        f"{losses[0]:.4g} -> {losses[-1]:.4g}; {negative(tables, times)}"
+        f"{losses[0]:.4g} -> {losses[-1]:.4g}; {negative_cosines(tables, times)}"
     )
-    found = {"scale": scale, "repetitions": times, "training_loss": [losses[0], losses[-1]]}
-    found["examples"] = len(splits["test"][0])
-    tell_borderline(best["test"], marks, told, **found)
+    record_borderline(
+        inspection,
+        best["test"],
+        BORDERLINE_ACCURACY if known else None,
+        scale=scale,
+        repetitions=times,
+        training_loss=[losses[0], losses[-1]],
+    )
 
 
-def tell_borderline(table, marks, told, examples, **found):
-    """The line of Fig. 7, if there is a borderline example."""
-    key = "borderline_examples_borderline"
-    if f"{key}_accuracy" not in table.probes():
-        return print("no borderline example: no line of Fig. 7")
-    accuracy = [round(100 * v, 3) for v in plots.at_end(table, f"{key}_accuracy")]
-    count = round(examples * plots.at_end(table, f"{key}_share")[0])
-    paper = round(100 * marks["test", "accuracy"][1][1]) if marks else None
-    reading = [f"f scaled by the one of {', '.join(map(str, SCALES))} of the lowest training loss"]
-    reading += ["borderline: within 0.1 of the highest other probability"]
-    more = {"before": accuracy[0], "borderline_examples": count, **found}
-    told("fig7", "borderline_accuracy_unrolled", accuracy[-1], paper, reading, **more)
+def measure_unrolled(model, splits, times, factor):
+    """Return the tables of an unrolled model, by split."""
+    tables = {}
+    for split, data in splits.items():
+        probes = [
+            callbacks.CosineLoss(),
+            callbacks.CosineLoss("block", "cosine_loss_block"),
+            callbacks.L2Ratio(),
+            callbacks.BorderlineExamples(times + 1),
+        ]
+        progress = PassProgress(f"scale {factor}, {split}", len(data[0]))
+        tables[split] = callbacks.run(probes, model, data, batch_size=BATCH, progress=progress)
+    return tables
 
 
-def negative(tables, times):
-    """In how many of the repetitions the cosine loss is negative, by scale, on test images."""
-    found = []
+def record_borderline(inspection, table, paper, **more):
+    """Write the result of Fig. 7, if there is a borderline example.
+
+    Args:
+        inspection: Of the trained network.
+        table: Of the unrolled network, on test images.
+        paper: The paper's accuracies before and after the repetitions, or None.
+        **more: Further keys of the line.
+    """
+    if f"{BORDERLINE}_accuracy" not in table.probes():
+        print("no borderline example: no result for Fig. 7")
+        return
+    accuracy = [round(100 * value, 3) for value in plots.at_end(table, f"{BORDERLINE}_accuracy")]
+    share = plots.at_end(table, f"{BORDERLINE}_share")[0]
+    inspection.write(
+        "fig7",
+        "borderline_accuracy_unrolled",
+        accuracy[-1],
+        round(100 * paper[1]) if paper else None,
+        [
+            f"f scaled by the one of {', '.join(map(str, SCALES))} of the lowest training loss",
+            "borderline: within 0.1 of the highest other probability",
+        ],
+        before=accuracy[0],
+        borderline_examples=round(len(inspection.splits["test"][0]) * share),
+        **more,
+    )
+
+
+def negative_cosines(tables, times):
+    """Return a sentence: in how many repetitions the cosine loss on test images is negative."""
+    counts = []
     for scale, by_split in tables.items():
         values = plots.at_end(by_split["test"], "cosine_loss_block")[-times:]
-        found.append(f"{sum(value < 0 for value in values)} of {times} scaled by {scale}")
-    return "cosine loss on test images negative in " + ", ".join(found)
+        counts.append(f"{sum(value < 0 for value in values)} of {times} scaled by {scale}")
+    return "cosine loss on test images negative in " + ", ".join(counts)
 
 
-def say(table, split):
-    """The numbers that the paper's text names."""
-    cosine = [v for block, v in table.values("cosine_loss").items() if block]
-    ratio = [v for block, v in table.values("l2_ratio").items() if block]
-    lesion = table.values("lesion_accuracy")
-    intact, others = lesion[None], {b: v for b, v in lesion.items() if b}
-    worst = min(others, key=others.get)
+def summarize(table, split):
+    """Print the numbers that the paper's text names."""
+    cosine = [value for block, value in table.values("cosine_loss").items() if block]
+    ratio = [value for block, value in table.values("l2_ratio").items() if block]
+    accuracies = table.values("lesion_accuracy")
+    intact = accuracies.pop(None)
+    worst = min(accuracies, key=accuracies.get)
     print(
         f"{split}: cosine loss negative in {sum(v < 0 for v in cosine)} of {len(cosine)} blocks "
         f"(last {cosine[-1]:.3f}); l2 ratio {max(ratio):.2f} to {min(ratio):.2f}; accuracy "
-        f"{intact:.3f}, without {worst} {others[worst]:.3f}, without another at least "
-        f"{sorted(others.values())[1]:.3f}"
+        f"{intact:.3f}, without {worst} {accuracies[worst]:.3f}, without another at least "
+        f"{sorted(accuracies.values())[1]:.3f}"
     )
 
 

@@ -17,13 +17,18 @@ KERAS_BACKEND chooses tensorflow, jax or torch.
 
 import dataclasses
 import pathlib
-import sys
 import time
 
+import keras
 from absl import app, flags, logging
 
-from experiment import hardware, run_dirs
+import zoo
+from experiment import flags as common
+from experiment import hardware, plots, process, results, run_dirs, training
 from greff2017 import generate, variants
+from zoo.applications import char_lm_export, char_lm_inference
+from zoo.datasets import ptb, text
+from zoo.io import save_model
 
 SIZES = ("small", "large")
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
@@ -42,62 +47,54 @@ LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
 EPOCHS = 25  # ibid.: max_epochs
 TOKENS = {"smoke": 2_100, "minutes": 800_000}  # ours: words read in all
 
-forms = "Form of the layers between CNN and LSTM; all: see ptb_variants.py."
-flags.DEFINE_enum("variant", "coupled", [*VARIANTS, "all"], forms)
-flags.DEFINE_enum("size", None, SIZES, "Default: large for --budget paper, else small.")
-flags.DEFINE_enum("budget", "minutes", ["smoke", "minutes", "paper"], "paper: 25 epochs.")
-flags.DEFINE_integer("epochs", None, "Overrides the budget's epochs.", lower_bound=1)
-flags.DEFINE_integer("seed", 3435, "Kim et al., main.lua: seed.", lower_bound=0)
-flags.DEFINE_string("data_dir", None, "Folder with [ptb.]train.txt and so on, or ptb/.")
-flags.DEFINE_integer("max_word_length", 65, "Longer words are cut; main.lua: max_word_l.")
-flags.DEFINE_string("run_dir", None, "Default: runs/CORPUS-SIZE-VARIANT-BUDGET-SEED.")
-flags.DEFINE_bool("resume", True, "Go on from the run directory's checkpoint.")
-flags.DEFINE_bool("export", True, "Write a SavedModel (needs TensorFlow).")
-flags.DEFINE_string("generate", None, 'Continue this text, e.g. "the company".')
-flags.DEFINE_integer("words", 30, "Words to generate.", lower_bound=1)
-hardware.define_flags()
-flags.DEFINE_enum("jit", "auto", ["auto", "on", "off"], "XLA; auto: what was measured faster.")
-flags.DEFINE_string("results", None, "Also append the line of results to this file.")
+help_text = "Form of the layers between CNN and LSTM; all: six runs and their order."
+flags.DEFINE_enum("variant", "coupled", [*VARIANTS, "all"], help_text)
+help_text = "Size of the model. Default: small; for --budget paper large."
+flags.DEFINE_enum("size", None, SIZES, help_text)
+help_text = "Folder with [ptb.]train.txt and so on, or with ptb/. Default: download."
+flags.DEFINE_string("data_dir", None, help_text)
+help_text = "Length to which longer words are cut."  # main.lua: max_word_l
+flags.DEFINE_integer("max_word_length", 65, help_text)
+flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company".')
+flags.DEFINE_integer("words", 30, "Number of words to generate.", lower_bound=1)
+help_text = "XLA compilation; auto: what was measured faster."
+flags.DEFINE_enum("jit", "auto", ["auto", "on", "off"], help_text)
+common.define_output_flags(
+    "RUNS/CORPUS-SIZE-VARIANT-BUDGET-SEED",
+    "Size of the run: smoke is 2,100 words, minutes 800,000, paper 25 epochs.",
+    seed=3435,  # Kim et al., main.lua
+)
+common.define_training_flags()
+common.define_export_flag()
+flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-    import keras
-
-    import zoo
-    from zoo.datasets import ptb, text
-
+    """Run the recipe."""
+    common.check(argv)
     size = FLAGS.size or ("large" if FLAGS.budget == "paper" else "small")
-    try:
+    with process.usage_errors():
         devices = hardware.devices(BATCH)
         devices.check_batch(BATCH)
-        corpus = find_corpus(ptb, text)
+        corpus = find_corpus()
         if FLAGS.budget == "smoke":
             corpus = shortened(corpus, TOKENS["smoke"])
-        given = FLAGS.run_dir or default_run_dir(corpus, size)
-        folders = {FLAGS.variant: pathlib.Path(given)}
+        folder = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
+        folders = {FLAGS.variant: folder}
         if FLAGS.variant == "all":
-            folders = {variant: pathlib.Path(given) / variant for variant in VARIANTS}
-        resumes = {v: prepare(folder, corpus, size, v) for v, folder in folders.items()}
-    except ValueError as error:
-        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error}")
-
+            folders = {variant: folder / variant for variant in VARIANTS}
+        resumes = {v: prepare(path, corpus, size, v) for v, path in folders.items()}
     keras.config.set_dtype_policy(FLAGS.precision)
     zoo.keep_memory()
-    lines = {v: run(v, corpus, size, folders[v], resume) for v, resume in resumes.items()}
+    trained = {v: run(v, corpus, size, folders[v], resume) for v, resume in resumes.items()}
     if FLAGS.variant == "all" and devices.is_chief:
         paper = {variant: PAPER["large", variant] for variant in VARIANTS}
-        variants.compare(lines, paper, pathlib.Path(given), FLAGS)
+        variants.compare(trained, paper, folder)
 
 
 def run(variant, corpus, size, run_dir, resume):
-    """Trains one variant; returns its line of results, or None from a worker that writes none."""
-    import keras
-
-    import zoo
-
+    """Train one variant and return its result, or None from a worker that writes none."""
     keras.utils.clear_session()
     zoo.seed_everything(FLAGS.seed)
     devices = hardware.devices()
@@ -106,21 +103,17 @@ def run(variant, corpus, size, run_dir, resume):
         compile_model(model, FLAGS.jit)
     run_dir = hardware.folder_for(run_dir)
     epochs = FLAGS.epochs or epochs_of(corpus)
-    try:
-        seconds = train(model, corpus, epochs, run_dir, resume)
-    except FloatingPointError as error:
-        kept = resume.path if resume.path.exists() else "none: the first epoch was not finished"
-        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {error} Last good checkpoint: {kept}.")
+    seconds = train(model, corpus, epochs, run_dir, resume)
     if not devices.is_chief:
         return None
-    line = finish(model, corpus, size, variant, run_dir, resume, seconds)
+    result = finish(model, corpus, size, variant, run_dir, resume, seconds)
     if FLAGS.generate is not None:
         print(generate.generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
-    return line
+    return result
 
 
-def find_corpus(ptb, text):
-    """Penn Treebank or the user's text; without both, the embedded corpus, said loudly."""
+def find_corpus():
+    """Return Penn Treebank or the user's text; without both, warn and return the embedded one."""
     try:
         corpus = ptb.load(FLAGS.data_dir, max_word_length=FLAGS.max_word_length)
     except ptb.DownloadError as error:
@@ -145,16 +138,12 @@ def epochs_of(corpus):
 
 
 def default_run_dir(corpus, size):
-    return f"runs/{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}".lower()
+    name = f"{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}"
+    return pathlib.Path(FLAGS.runs) / name.lower()
 
 
 def prepare(run_dir, corpus, size, variant):
-    """Makes the run directory and its `Resume`, or raises before any work is lost."""
-    import keras
-
-    from zoo.callbacks.checkpoint import open_run
-    from zoo.datasets import text
-
+    """Open the run directory and return its `Resume`, or raise before any work is lost."""
     for part in (corpus.train, corpus.valid):
         text.streams(part, BATCH, STEPS)  # raises if the corpus is too short for one batch
     identity = {
@@ -167,33 +156,21 @@ def prepare(run_dir, corpus, size, variant):
         "precision": FLAGS.precision,
         "backend": keras.config.backend(),
     }
-    megabytes = 1000 if size == "large" else 300
-    chief = hardware.devices().is_chief
-    resume = open_run(run_dir, identity, megabytes, from_scratch=not FLAGS.resume, writes=chief)
-    if chief:
+    resume = run_dirs.open_folder(run_dir, identity, 1000 if size == "large" else 300)
+    if hardware.devices().is_chief:
         corpus.vocabulary.save(run_dir / "vocabulary.json")
     return resume
 
 
 def compile_model(model, jit="auto"):
-    """Plain SGD on the sum over steps of the batch's mean loss, the global norm clipped at 5."""
-    import keras
-
-    from zoo.applications import char_lm_inference
-
+    """Compile with plain SGD on the sum over steps of the batch's mean loss, its norm clipped."""
     optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
     compiled = {"auto": "auto", "on": True, "off": False}[jit]
     model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=compiled)
 
 
 def train(model, corpus, epochs, run_dir, resume):
-    """Kim et al.'s training in one call of `fit`; returns its seconds, over all processes."""
-    import keras
-
-    import zoo
-    from zoo.applications import char_lm_inference
-    from zoo.datasets import text
-
+    """Train as Kim et al. did and return the seconds, over all processes."""
     x, y = (v.reshape(-1, STEPS) for v in text.streams(corpus.train, BATCH, STEPS))
     valid = text.streams(corpus.valid, BATCH, STEPS)
     scorer = char_lm_inference.Scorer(model)
@@ -207,80 +184,72 @@ def train(model, corpus, epochs, run_dir, resume):
         save_weights_only=True,
     )
     best.state = ("best",)  # what `Resume` restores
-    resume.track[:] = [halve, progress, best]
-    callbacks = [
-        zoo.callbacks.StopOnNaN(),
-        zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid)),
-        halve,
-        progress,
-        best,
-        resume,
-    ]
-    options = {"epochs": epochs, "verbose": 0, "callbacks": callbacks, "shuffle": False}
-    before = (resume.read() or {}).get("epoch")
-    hardware.devices().fit(model, x, y, BATCH, **options)
-    run_dirs.remember(run_dir, before != resume.read()["epoch"])
+    perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
+    training.fit(
+        model,
+        x,
+        y,
+        BATCH,
+        folder=run_dir,
+        epochs=epochs,
+        resume=resume,
+        callbacks=[zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best],
+        track=[halve, progress, best],
+    )
     return progress.elapsed
 
 
 def finish(model, corpus, size, variant, run_dir, resume, seconds):
-    """Curve, test perplexity of the last and of the best epoch, model, SavedModel, results.
-
-    Returns:
-        The line of results.
-    """
-    from experiment import results
-    from zoo.applications import char_lm_export, char_lm_inference
-    from zoo.io import save_model
-
+    """Write learning curve, model, SavedModel and the result of the last and the best epoch."""
     start = time.perf_counter()
     paper = PAPER.get((size, variant)) if corpus.name == "PTB" else None
-    history = resume.read()["history"]["history"]
+    history = run_dirs.history_of(resume)
     epochs = len(history["loss"])
-    results.curve(run_dir / "metrics.csv", history, "perplexity", f"{corpus.name}, nats")
+    title = f"{corpus.name}, nats"
+    plots.learning_curve(run_dir / "metrics.csv", history, "perplexity", title)
     scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
     save_model(model, run_dir / "model.keras")
-    kept = model.get_weights()
+    weights = model.get_weights()
     model.load_weights(run_dir / "best.weights.h5")
     best = scorer.contiguous(corpus.test)
-    model.set_weights(kept)
-    line = results.row(
+    model.set_weights(weights)
+    best_epoch = 1 + min(range(epochs), key=history["val_perplexity"].__getitem__)
+    more = {
+        "test_perplexity_of_best_epoch": round(best, 3),
+        "best_epoch": best_epoch,
+        "val_perplexity": [round(value, 3) for value in history["val_perplexity"]],
+    }
+    if paper is not None and size in PAPER_OF:
+        more["paper_of"] = PAPER_OF[size]
+    result = results.Result(
         artifact="greff2017/table1a",
         model="char_lm",
         config={"size": size, "variant": variant},
         metric="test_perplexity",
         value=round(last, 3),
-        std=None,
         seeds=[FLAGS.seed],
         paper=paper,
         data=corpus.name,
         budget=FLAGS.budget,
         epochs=epochs,
-        departures=departures(corpus, epochs),
-        verdict=results.verdict(last, paper, departures=departures(corpus, epochs)),
+        deviations=deviations(corpus, epochs),
+        verdict=results.compare(last, paper, deviations=deviations(corpus, epochs)),
         seconds=round(seconds + time.perf_counter() - start, 1),
-        test_perplexity_of_best_epoch=round(best, 3),
-        best_epoch=1 + min(range(epochs), key=history["val_perplexity"].__getitem__),
-        val_perplexity=[round(value, 3) for value in history["val_perplexity"]],
-        **run_dirs.told(run_dir),
-        **hardware.told(),
+        more=more,
+        **run_dirs.load_metadata(run_dir),
     )
-    if paper is not None and size in PAPER_OF:
-        line["paper_of"] = PAPER_OF[size]
-    hardware.append(run_dir, line)
+    run_dirs.write(run_dir, result)
     print(f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {best:.2f} with the")
-    print(
-        f"weights of epoch {line['best_epoch']}, the best on the validation text; all in {run_dir}"
-    )
+    print(f"weights of epoch {best_epoch}, the best on the validation text; all in {run_dir}")
     if FLAGS.export:
         deviation = char_lm_export.export(model, run_dir / "saved_model", corpus.vocabulary)
         print(f"SavedModel: {run_dir / 'saved_model'}; deviates by {deviation:.1e} at most")
-    return line
+    return result
 
 
-def departures(corpus, epochs):
-    """What distinguishes the run from the paper's, but for Keras's single LSTM bias."""
+def deviations(corpus, epochs):
+    """Return how the run deviates from the paper's, beside Keras's single LSTM bias."""
     found = []
     if corpus.name != "PTB":
         found.append(f"{corpus.name} instead of Penn Treebank")
@@ -294,7 +263,4 @@ def departures(corpus, epochs):
 
 
 if __name__ == "__main__":
-    from experiment.process import use_huge_pages
-
-    use_huge_pages()
     app.run(main)

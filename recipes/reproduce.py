@@ -31,7 +31,7 @@ import sys
 import time
 from xml.etree import ElementTree
 
-from experiment import children
+from experiment import process
 from report import records
 from report.artifacts import ARTIFACTS
 
@@ -194,9 +194,13 @@ def known(script, flags):
 @functools.cache
 def flags_of(path):
     """Return the names of a recipe's flags."""
+    return {name.text for name in ElementTree.fromstring(help_of(path)).iterfind("flag/name")}
+
+
+def help_of(path):
+    """Return a recipe's help as XML."""
     command = [sys.executable, str(path), "--helpxml"]
-    text = subprocess.run(command, capture_output=True, text=True).stdout
-    return {name.text for name in ElementTree.fromstring(text).iterfind("flag/name")}
+    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 def run_all(runs, options):
@@ -209,7 +213,7 @@ def run_all(runs, options):
             continue
         begin = time.monotonic()
         extra, environment = to_keep(words, names[0]) if options.keep else ([], None)
-        status = children.run([*words, *extra], environment)
+        status = process.run([*words, *extra], environment)
         state = "done" if status == 0 else f"FAILED with status {status}"
         ended.append(
             (status, f"{state} after {(time.monotonic() - begin) / 60:.1f} min: {command}")

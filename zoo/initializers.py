@@ -33,12 +33,15 @@ class NumpyInitializer(keras.initializers.Initializer):
     def __call__(self, shape: Shape, dtype: str | None = None) -> Tensor:
         """Return a tensor of this shape."""
         generator = GENERATOR if self.seed is None else np.random.default_rng(self.seed)
+        values = self.sample(generator, shape)
+        return keras.ops.convert_to_tensor(values, dtype=dtype or keras.config.floatx())
+
+    def sample(self, generator: np.random.Generator, shape: Shape) -> np.ndarray:
+        """Return an array of this shape, in float64."""
         spread = self.spread(tuple(shape))
         if self.distribution == "uniform":
-            values = generator.uniform(-spread, spread, shape)
-        else:
-            values = generator.normal(0.0, spread, shape)
-        return keras.ops.convert_to_tensor(values, dtype=dtype or keras.config.floatx())
+            return generator.uniform(-spread, spread, shape)
+        return generator.normal(0.0, spread, shape)
 
     def get_config(self) -> dict[str, Any]:
         """Return the initializer's configuration."""

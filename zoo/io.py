@@ -26,7 +26,7 @@ UNREADABLE += (zipfile.BadZipFile, zlib.error)
 
 
 def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
-    """Write a file atomically: call `write(temporary)`, then rename the temporary file to `path`."""
+    """Write a file atomically: `write(temporary)`, then rename the temporary file to `path`."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
@@ -130,7 +130,7 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
 
 
 def _check_keras_file(path):
-    """Raise one of `UNREADABLE` unless `path` is a whole archive with a well-formed configuration."""
+    """Raise one of `UNREADABLE` unless `path` is a whole archive with a sound configuration."""
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
         if damaged or "config.json" not in archive.namelist():

@@ -1,4 +1,4 @@
-"""`python -m zoo.launch`: see `zoo.distribute.launch`."""
+"""The command `python -m zoo.launch`, see `zoo.distribute.launch`."""
 
 import sys
 

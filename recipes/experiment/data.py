@@ -1,69 +1,97 @@
-"""The images of the recipes: what the flags ask for, as a training reads them.
-
-`image_recipe.py` imports it from beside itself.
-"""
+"""The images that the flags select, as training and evaluation read them."""
 
 import dataclasses
 import re
 import zlib
+from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags, logging
+from absl import logging
 
-FLAGS = flags.FLAGS
+from experiment.flags import FLAGS
+from zoo.datasets import images as sources
+from zoo.datasets import preprocessing
+from zoo.datasets.batches import Batches
 
-
-def define_flags():
-    """Which images, and how many of them."""
-    flags.DEFINE_string("data", None, "mnist, cifar10, cifar100; with --data_dir any name.")
-    where = "An .npz file, a folder of images, or of sets by name: zoo.datasets.images.load."
-    flags.DEFINE_string("data_dir", None, where)
-    flags.DEFINE_integer("train_examples", None, "Only the first N for training.", lower_bound=1)
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def arrays(study, default_data):
-    """Images, their preprocessing, batches of both parts, and the test images as it makes them.
+class Prepared(NamedTuple):
+    """Images and what training and evaluation read of them.
 
-    The batches of the second part are of the test images, or of those that the study holds out.
+    Attributes:
+        images: `zoo.datasets.images.Images`, or what has its attributes.
+        preprocess: Function that prepares images for evaluation, or None if they are prepared.
+        train: Batches for training.
+        test: Batches for validation: of the test images, or of the images held out.
+        x_test: The test images, prepared for evaluation.
     """
-    from zoo.datasets import images as sources
-    from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches
 
-    images = load(sources, default_data, study.batch)
-    images, held = held_out(images, study.validation, study.batch)
-    prepared = preprocessing.fit(study.preprocessing, images.x_train)
-    train = images.x_train, images.y_train, study.batch, FLAGS.seed, prepared.augment
-    x_test = prepared(images.x_test)
-    seen = (prepared(held[0]), held[1]) if held else (x_test, images.y_test)
-    test = Batches(*seen, study.batch, shuffle=False)
-    return images, prepared, Batches(*train, drop_remainder=True), test, x_test
+    images: Any
+    preprocess: Any
+    train: Any
+    test: Any
+    x_test: np.ndarray
 
 
-def held_out(images, count, batch):
-    """`images` without the last `count` for training, and those, if there are any."""
+def prepare(study: Any, default_data: str) -> Prepared:
+    """Load and prepare the images for a `Study`.
+
+    Args:
+        study: Its preprocessing, batch and validation are used.
+        default_data: What --data is if it is not given.
+
+    Raises:
+        ValueError: if there are too few images.
+    """
+    images = load(default_data, study.batch)
+    images, held_out = hold_out(images, study.validation, study.batch)
+    preprocess = preprocessing.fit(study.preprocessing, images.x_train)
+    x_test = preprocess(images.x_test)
+    validation = x_test, images.y_test
+    if held_out:
+        validation = preprocess(held_out[0]), held_out[1]
+    train = Batches(
+        images.x_train,
+        images.y_train,
+        study.batch,
+        FLAGS.seed,
+        preprocess.augment,
+        drop_remainder=True,
+    )
+    test = Batches(*validation, study.batch, shuffle=False)
+    return Prepared(images, preprocess, train, test, x_test)
+
+
+def hold_out(images: sources.Images, count: int, batch: int) -> tuple:
+    """Return `images` without the last `count` for training, and those; () if there are none."""
     kept = len(images.x_train) - count
     if kept < batch:
         raise ValueError(
             f"Expected --validation to leave at least one batch of {batch} training images. "
             f"Received: {count} of {len(images.x_train)}"
         )
-    held = (images.x_train[kept:], images.y_train[kept:]) if count else ()
-    rest = {key: getattr(images, key)[:kept] for key in ("x_train", "y_train")}
-    return dataclasses.replace(images, **rest), held
+    held_out = (images.x_train[kept:], images.y_train[kept:]) if count else ()
+    return first(images, kept), held_out
 
 
-def load(sources, default_data, batch):
-    """The images asked for; two batches of them for `--budget smoke`."""
+def first(images: sources.Images, count: int) -> sources.Images:
+    """Return `images` with the first `count` for training."""
+    x_train = images.x_train[:count]
+    return dataclasses.replace(images, x_train=x_train, y_train=images.y_train[:count])
+
+
+def load(default_data: str, batch: int) -> sources.Images:
+    """Return the images that the flags select; two batches of them for `--budget smoke`."""
     images = sources.load(FLAGS.data or default_data, FLAGS.data_dir)
     if images.notice:
         logging.warning("%s", images.notice)
     if FLAGS.train_examples:
-        images = first(images, FLAGS.train_examples)
+        images = _checked(first(images, FLAGS.train_examples), images)
     if FLAGS.budget == "smoke":
-        keys = ("x_train", "y_train", "x_test", "y_test")
-        cut = {key: getattr(images, key)[: 2 * batch] for key in keys}
-        images = dataclasses.replace(images, **cut)
+        images = dataclasses.replace(
+            images, **{key: getattr(images, key)[: 2 * batch] for key in ARRAYS}
+        )
     if len(images.x_train) < batch:
         raise ValueError(
             f"Expected at least one batch of {batch} training images. "
@@ -72,35 +100,44 @@ def load(sources, default_data, batch):
     return images
 
 
-def first(images, count):
-    """`images` with the first `count` for training, which hold every class but in folders."""
-    x, y = images.x_train[:count], images.y_train[:count]
-    if len(x) < count or len(set(y.tolist())) < len(set(images.y_train.tolist())):
+def _checked(images, all_images):
+    """Return `images` if --train_examples leaves all classes; folders are sorted by class."""
+    classes = len(set(images.y_train.tolist()))
+    complete = len(images.x_train) == FLAGS.train_examples
+    if not complete or classes < len(set(all_images.y_train.tolist())):
         raise ValueError(
-            f"Expected --train_examples up to {len(images.x_train)}, enough to hold every class. "
-            f"Received: {count}, of {len(set(y.tolist()))} classes"
+            f"Expected --train_examples up to {len(all_images.x_train)}, enough to hold every "
+            f"class. Received: {FLAGS.train_examples}, of {classes} classes"
         )
-    return dataclasses.replace(images, x_train=x, y_train=y)
+    return images
 
 
-def left_out(images):
-    """What the flags leave out of the set, sentences."""
-    if FLAGS.budget == "smoke":
-        return [f"{len(images.x_train)} training and {len(images.x_test)} test images only"]
-    count = FLAGS.train_examples
-    return [f"the first {count:,} training images only"] if count else []
+def deviations(images: sources.Images, known: bool, selected: bool = True) -> list[str]:
+    """Return how the images deviate from the paper's.
+
+    Args:
+        images: As `load` returned them.
+        known: True if the paper used this data set.
+        selected: True if `load` applied --budget and --train_examples to them.
+    """
+    found = [] if known else [f"{images.name}: {images.notice or 'not the images of the paper'}"]
+    if selected and FLAGS.budget == "smoke":
+        found.append(f"{len(images.x_train)} training and {len(images.x_test)} test images only")
+    elif selected and FLAGS.train_examples:
+        found.append(f"the first {FLAGS.train_examples:,} training images only")
+    return found
 
 
-def original(images):
-    """The name of the set that these are, of which they may be a part or JPEGs."""
+def original_name(images: sources.Images) -> str:
+    """Return the name of the data set that `images` are a part or a JPEG version of."""
     return re.sub(r"-[0-9.]+k| \(JPEG\)", "", images.name)
 
 
-def checksum(images):
-    """Of images and labels in memory; None where these are read from records."""
-    found, keys = 0, ("x_train", "y_train", "x_test", "y_test")
-    if not isinstance(images.x_train, np.ndarray):
-        return None
-    for key in keys:
-        found = zlib.crc32(np.ascontiguousarray(getattr(images, key)), found)
-    return found
+def identity(images: sources.Images) -> dict[str, Any]:
+    """Return what identifies the images in the identity of a run."""
+    checksum = None  # of images that are read from records
+    if isinstance(images.x_train, np.ndarray):
+        checksum = 0
+        for key in ARRAYS:
+            checksum = zlib.crc32(np.ascontiguousarray(getattr(images, key)), checksum)
+    return {"data": images.name, "images": len(images.x_train), "checksum": checksum}

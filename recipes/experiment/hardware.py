@@ -1,6 +1,13 @@
-"""What a recipe runs on: the flags, and the devices that they ask for.
+"""Devices and memory: the strategy that the flags select, and batches larger than memory.
 
-A recipe imports it from beside itself.
+`--accumulate N` gives the device N micro-batches of each batch and updates once, by the mean of
+their gradients: batch, data order, augmentation and schedule stay those of the paper. `--remat`
+keeps only the input of each block for the backward pass. Batch normalization sees a micro-batch at
+a time, which deviates from the paper.
+
+ptb_char_lm.py has neither flag. Its LSTMs carry their state from batch to batch: micro-batches
+would each need a state of their own, and shorter sequences would truncate the gradient through
+time. Most of what its step keeps are logits, which belong to no block.
 """
 
 import functools
@@ -8,71 +15,92 @@ import pathlib
 import tempfile
 import zlib
 
-from absl import flags
+import keras
 
-FLAGS = flags.FLAGS
-STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-chosen = []  # what `devices` found
-
-
-def define_flags(precisions=PRECISIONS):
-    """The flags of every recipe that trains."""
-    told = "Devices, as zoo.distribute.strategy has them. Batches stay the paper's."
-    flags.DEFINE_enum("strategy", "auto", STRATEGIES, told)
-    flags.DEFINE_enum("precision", "float32", precisions, "")
+import zoo
+from experiment.flags import FLAGS
+from zoo import distribute
+from zoo.datasets.batches import MicroBatches
+from zoo.optimizers import accumulating
 
 
-def devices(batch=None):
-    """The `zoo.distribute.Strategy` of this process; ask before anything is computed.
+def devices(batch: int | None = None) -> distribute.Strategy:
+    """Return the distribution strategy of this process; call it before computing anything.
 
     Args:
-        batch: Examples of a batch, which --strategy=auto must be able to split.
+        batch: Examples of a batch. If --strategy=auto cannot split it evenly, one device is used.
 
     Raises:
-        ValueError: if the backend or the machine has no such thing.
+        ValueError: if the backend or the machine has no such strategy.
     """
-    from zoo import distribute
-
-    if not chosen:
-        chosen.append(distribute.strategy(FLAGS.strategy))
-        if chosen[0].num_replicas > 1:
-            print(f"{chosen[0].num_replicas} replicas: {chosen[0].name}", flush=True)
-    alone = FLAGS.strategy == "auto" and chosen[0].name != "multiworker"  # these would all train
-    if batch and alone and batch % chosen[0].num_replicas:
-        print(f"{chosen[0].num_replicas} devices cannot split {batch} examples: one device.")
-        chosen[0] = distribute.strategy("one")
-    return chosen[0]
-
-
-def folder_for(path):
-    """`path`, or for a worker that is not the chief a folder that is forgotten."""
-    path = pathlib.Path(path)
-    return path if devices().is_chief else _forgotten(str(path.resolve()))
+    strategy = _strategy(FLAGS.strategy)
+    splits = not batch or batch % strategy.num_replicas == 0
+    # a worker of several cannot change to one device: all of them would train
+    if FLAGS.strategy == "auto" and strategy.name != "multiworker" and not splits:
+        print(f"{strategy.num_replicas} devices cannot split {batch} examples: one device.")
+        FLAGS.strategy = "one"
+        strategy = _strategy("one")
+    return strategy
 
 
 @functools.cache
-def _forgotten(path):
-    folder = pathlib.Path(_temporary().name) / str(zlib.crc32(path.encode()))
+def _strategy(name):
+    strategy = distribute.strategy(name)
+    if strategy.num_replicas > 1:
+        print(f"{strategy.num_replicas} replicas: {strategy.name}", flush=True)
+    return strategy
+
+
+def folder_for(path: str | pathlib.Path) -> pathlib.Path:
+    """Return `path`, or in a worker that is not the chief a temporary folder instead."""
+    path = pathlib.Path(path)
+    return path if devices().is_chief else _temporary_folder(str(path.resolve()))
+
+
+@functools.cache
+def _temporary_folder(path):
+    folder = pathlib.Path(_temporary_root().name) / str(zlib.crc32(path.encode()))
     folder.mkdir()
     return folder
 
 
 @functools.cache
-def _temporary():
+def _temporary_root():
     return tempfile.TemporaryDirectory(prefix="zoo-worker-")
 
 
-def append(folder, line):
-    """Writes a line of results to `folder` and to --results, if this process writes."""
-    from experiment import results
+def fit_into_memory(model: keras.Model, optimizer: keras.optimizers.Optimizer, batch: int) -> tuple:
+    """Return model and optimizer as --remat and --accumulate change them.
 
-    for path in filter(None, [folder / "results.jsonl", FLAGS.results]):
-        if devices().is_chief:
-            results.append(path, line)
+    Args:
+        model: Not yet compiled.
+        optimizer: For batches of `batch` examples.
+        batch: Examples of a batch.
+
+    Raises:
+        ValueError: if `--accumulate` does not divide the batch, or the model has no block.
+    """
+    if batch % FLAGS.accumulate:
+        divisors = [n for n in range(1, batch + 1) if batch % n == 0]
+        raise ValueError(
+            f"`--accumulate` must divide the batch of {batch} examples: one of {divisors}. "
+            f"Received: --accumulate={FLAGS.accumulate}"
+        )
+    model = zoo.remat(model) if FLAGS.remat else model
+    return model, accumulating(optimizer, FLAGS.accumulate)
 
 
-def told():
-    """What a line of results says of the devices."""
-    found = devices()
-    return {} if found.name == "one" else {"strategy": f"{found.name}, {found.num_replicas}"}
+def micro_batches(batches: keras.utils.PyDataset) -> keras.utils.PyDataset:
+    """Return the batches, or with --accumulate their micro-batches."""
+    return batches if FLAGS.accumulate == 1 else MicroBatches(batches, FLAGS.accumulate)
+
+
+def batch_norm_deviations(model: keras.Model, batch: int) -> list[str]:
+    """Return how normalizing micro-batches deviates from the paper's batches, if it does."""
+    layers = model._flatten_layers()
+    if FLAGS.accumulate == 1 or not any(
+        isinstance(layer, keras.layers.BatchNormalization) for layer in layers
+    ):
+        return []
+    size = batch // FLAGS.accumulate
+    return [f"batch normalisation over {size} examples: a batch of {batch} in pieces"]

@@ -1,59 +1,190 @@
-"""What the recipes' figures share: a picture beside the table it was drawn from, legible in grey.
+"""Figures of the recipes: a PNG beside the CSV file of the rows that it was drawn from.
 
-A recipe imports it from beside itself. With $ZOO_FIGURES set, a folder, what is named after a
-figure, table or section of a paper is put there, too: `reproduce.py --keep` does.
+If $ZOO_FIGURES names a folder, files named after a figure, table or section of a paper are also
+written there: `reproduce.py --keep` sets it.
 """
 
 import csv
-import itertools
 import os
 import pathlib
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-COLORS, LINES = ("black", "0.5", "0.75"), ("-", "--", ":", "-.")
+import matplotlib
+from matplotlib.figure import Figure
+
+from zoo.io import replace
+
+Row = Mapping[str, Any]
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
+LINES = ("-", "--", ":", "-.")
+MARKERS = ".sx^+dv"
+PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
+DPI = 200
 
 
-def new(width=5.0, height=3.0, **grid):
-    """A figure without global state or window, and its axes, in inches.
+def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
+    path: str | pathlib.Path,
+    rows: Sequence[Row],
+    *,
+    x: str | Sequence[str],
+    y: str | Sequence[str],
+    by: str | Sequence[str] = (),
+    panel: str | None = None,
+    marks: Sequence[Row] = (),
+    labels: Mapping[str, str] | None = None,
+    log: Sequence[str] = (),
+    steps: bool = False,
+    title: str = "",
+    table: Sequence[Row] | None = None,
+) -> None:
+    """Draw columns of tidy rows as lines, and write the rows as CSV.
 
     Args:
-        width, height: Of the figure.
+        path: Of the PNG; the CSV file has the same stem.
+        rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
+        x: Column of the horizontal axis, or one for each of `y`.
+        y: Column of the vertical axis; several make several columns of panels.
+        by: Columns that distinguish lines: the first by color, the second by line style.
+        panel: Column whose values make rows of panels.
+        marks: What is drawn beside the lines, dictionaries with "label" and x and y, which make a
+            point, or x or y only, which makes a line across; a pair as x makes a band. Values of
+            `panel` and `by` restrict and color it.
+        labels: Texts for columns on axes and for values in legends.
+        log: Columns with a logarithmic axis.
+        steps: True draws histograms: steps without markers, from one x to the next.
+        title: Of the figure.
+        table: Rows of the CSV file. Default: `rows`.
+    """
+    ys = [y] if isinstance(y, str) else [*y]
+    xs = [x] * len(ys) if isinstance(x, str) else [*x]
+    by = [by] if isinstance(by, str) else [*by]
+    labels = labels or {}
+    panels = _values(rows, panel) if panel else [None]
+    grid = {"nrows": len(panels), "ncols": len(ys), "squeeze": False}
+    figure, axes = new(4.6 * len(ys), 3.3 * len(panels), **grid)
+    styles = _styles(rows, by, steps)
+    for panel_value, line in zip(panels, axes, strict=True):
+        shown = [row for row in rows if panel is None or row.get(panel) == panel_value]
+        for axis, x_key, y_key in zip(line, xs, ys, strict=True):
+            known = [row for row in shown if _known(row, x_key) and _known(row, y_key)]
+            for key, style in styles.items():
+                points = [(row[x_key], row[y_key]) for row in known if _key(row, by) == key]
+                names = [str(value) for value in key if value is not None]
+                label = ", ".join(labels.get(name, name) for name in names)
+                if points:
+                    axis.plot(*zip(*points, strict=True), label=label or None, **style)
+            for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
+                _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
+            axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
+            _set_scales(axis, x_key, y_key, log, rows)
+            if panel_value is not None:
+                axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
+    for axis in axes.flat:
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=6, handlelength=4)
+    figure.suptitle(title, fontsize=9)
+    save(path, figure, rows if table is None else table)
+
+
+def _set_scales(axis, x, y, log, rows):
+    axis.set(yscale="log" if y in log else "linear")
+    if x in log:
+        axis.set(xscale="log")
+    elif all(isinstance(row.get(x), int | None) for row in rows):
+        axis.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _draw_mark(axis, mark, x, y, style):
+    color = {} if style is None else {"color": style["color"]}
+    across = {"color": "0.6", "linestyle": "--", "linewidth": 1, "label": mark.get("label")}
+    if _known(mark, x) and _known(mark, y):
+        axis.plot(mark[x], mark[y], label=mark.get("label"), **PAPER | color)
+    elif _known(mark, x) and isinstance(mark[x], Sequence):
+        axis.axvspan(*mark[x], color="0.9", label=mark.get("label"))
+    elif _known(mark, x):
+        axis.axvline(mark[x], **across | color)
+    elif _known(mark, y):
+        axis.axhline(mark[y], **across | color)
+
+
+def _values(rows, column):
+    return [*dict.fromkeys(row[column] for row in rows if row.get(column) is not None)]
+
+
+def _key(row, by):
+    return tuple(row.get(column) for column in by)
+
+
+def _known(row, column):
+    return row.get(column) not in (None, "")
+
+
+def _styles(rows, by, steps):
+    """Return a color, a line style and a marker for each combination of the values of `by`."""
+    more = {"drawstyle": "steps-post", "marker": ""} if steps else {}
+    places = [{value: i for i, value in enumerate(_values(rows, column))} for column in by]
+    colors = colors_for(len(places[0])) if places else COLORS
+    styles = {}
+    for key in dict.fromkeys(_key(row, by) for row in rows):
+        indices = [place.get(value, 0) for place, value in zip(places, key, strict=True)]
+        first, second = [*indices, 0, 0][:2]
+        line = LINES[second % len(LINES)]
+        marker = MARKERS[first % len(MARKERS)]
+        style = {"color": colors[first], "linestyle": line, "marker": marker, "markersize": 4}
+        styles[key] = style | more
+    return styles
+
+
+def colors_for(count: int) -> list[str]:
+    """Return `count` colors: distinct ones, or if there are many, from dark blue to yellow."""
+    if count <= len(COLORS):
+        return [*COLORS[:count]]
+    cividis = matplotlib.colormaps["cividis"]
+    return [matplotlib.colors.to_hex(cividis(i / (count - 1))) for i in range(count)]
+
+
+def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
+    """Return a figure without global state or window, and its axes.
+
+    Args:
+        width: In inches.
+        height: In inches.
         **grid: Of `Figure.subplots`, e.g. ncols=2.
     """
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**grid)
 
 
-def save(path, figure, rows):
-    """Writes `figure` to `path`, a PNG, and beside it the CSV of `rows` that it was drawn from.
+def styles() -> Iterator[dict[str, Any]]:
+    """Yield keywords of `plot` for lines that can be told apart, without end."""
+    while True:
+        for line in LINES:
+            for color in COLORS:
+                yield {"color": color, "linestyle": line}
 
-    Args:
-        path: Ends in .png.
-        figure: Of matplotlib.
-        rows: Dictionaries of the same keys.
-    """
-    from zoo.io import replace
 
+def save(path: str | pathlib.Path, figure: Figure, rows: Sequence[Row]) -> None:
+    """Write a figure as PNG, and beside it the CSV file of `rows` that it was drawn from."""
     path = pathlib.Path(path)
     write_rows(path.with_suffix(".csv"), rows)
-    for one in places(path):
-        replace(one, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
+    for place in places(path):
+        replace(place, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
 
 
-def places(path):
-    """`path`, and where else the file belongs."""
-    path, more = pathlib.Path(path), os.environ.get("ZOO_FIGURES")
+def places(path: str | pathlib.Path) -> list[pathlib.Path]:
+    """Return `path`, and the path of its copy in $ZOO_FIGURES if there is to be one."""
+    path = pathlib.Path(path)
+    more = os.environ.get("ZOO_FIGURES")
     if not more or not re.match(r"(fig|table|section)\d", path.name):
         return [path]
     pathlib.Path(more).mkdir(parents=True, exist_ok=True)
     return [path, pathlib.Path(more) / path.name]
 
 
-def write_rows(path, rows):
-    """A CSV file of dictionaries with the same keys."""
-    from zoo.io import replace
+def write_rows(path: str | pathlib.Path, rows: Sequence[Row]) -> None:
+    """Write a CSV file of dictionaries with the same keys."""
 
     def write(temporary):
         with open(temporary, "w", newline="", encoding="utf-8") as file:
@@ -61,11 +192,32 @@ def write_rows(path, rows):
             writer.writeheader()
             writer.writerows(rows)
 
-    for one in places(path):
-        replace(one, write)
+    for place in places(path):
+        replace(place, write)
 
 
-def styles():
-    """Lines that can be told apart in grey, without end: keywords of `plot`."""
-    for color, line in itertools.cycle(itertools.product(COLORS, LINES)):
-        yield {"color": color, "linestyle": line}
+def learning_curve(
+    path: str | pathlib.Path, history: Mapping[str, Sequence[float]], metric: str, title: str
+) -> None:
+    """Write the metrics of each epoch as metrics.csv, and draw one as METRIC.png beside it.
+
+    Args:
+        path: The CSV file.
+        history: Lists of one number an epoch, by key, as of `History.history`.
+        metric: Key to draw; with `val_METRIC`, if it is there. An accuracy's axis is linear.
+        title: Of the picture.
+    """
+    path = pathlib.Path(path)
+    epochs = range(1, 1 + len(history[metric]))
+    table = [["epoch", *history], *zip(epochs, *history.values(), strict=True)]
+    text = "".join(",".join(map(str, line)) + "\n" for line in table)
+    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    figure, axes = new(6, 4)
+    for key, name in ((metric, "training"), (f"val_{metric}", "validation")):
+        if key in history:
+            axes.plot(epochs, history[key], "o-", label=name, markersize=4)
+    scale = "linear" if metric == "accuracy" else "log"
+    axes.set(xlabel="epoch", ylabel=metric, title=title, yscale=scale)
+    axes.legend()
+    picture = path.with_name(f"{metric}.png")
+    replace(picture, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))

@@ -1,16 +1,41 @@
-"""What scripts do before they import anything large."""
+"""Processes: a child's whole life, and ends without a traceback."""
 
-import os
+import contextlib
+import pathlib
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 
-SETTING = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Run a command to its end and return its exit status; signals that end us end it, too.
 
-def use_huge_pages():
-    """Starts the process again with an allocator that maps large buffers in 2 MB pages.
-
-    glibc reads the setting at start only. It saves a fifth to a quarter of a training step of the
-    language model on two cores: recipes/benchmark.py char_lm.
+    Args:
+        command: Program and arguments.
+        environment: Environment of the child. Default: this process's.
     """
-    if sys.platform.startswith("linux") and not SETTING.keys() <= os.environ.keys():
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, **SETTING})
+    with subprocess.Popen(command, env=environment) as child:
+        before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        try:
+            return child.wait()
+        except KeyboardInterrupt:  # the terminal sent it to the child, too
+            return child.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def script() -> str:
+    """Return the name of the running script, for messages."""
+    return pathlib.Path(sys.argv[0]).name
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """End the process with a message instead of a traceback if flags or data are unusable."""
+    from zoo.datasets.download import DownloadError  # reproduce.py does not wait for Keras
+
+    try:
+        yield
+    except (ValueError, DownloadError) as error:
+        sys.exit(f"{script()}: {error}")

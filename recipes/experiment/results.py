@@ -1,5 +1,6 @@
-"""A line of results: what was measured, by which command, of which code, on what."""
+"""Results: what was measured, by which command, of which code, on what; one JSON line each."""
 
+import dataclasses
 import json
 import math
 import os
@@ -8,64 +9,115 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 
 from zoo.io import locked, replace
 
-KEYS = (
-    "artifact model config metric value std seeds paper data budget epochs departures verdict "
-    "command commit backend hardware seconds"
-).split()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+JSON_KEYS = {"deviations": "departures", "assumptions": "readings"}  # names on record
+NOT_COMPARABLE = "not comparable"
 
 
-def row(**values):
-    """A complete line of results.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """One measured value and everything needed to judge and repeat it.
 
-    Args:
-        **values: One for each of `KEYS` but `command`, `commit`, `backend` and `hardware`,
-            which are read from the process; more are kept as they are.
-
-    Returns:
-        A dictionary in the order of `KEYS`.
-
-    Raises:
-        ValueError: if a key is missing.
+    Attributes:
+        artifact: Table or figure, e.g. "greff2017/table1a".
+        model: Name of the network.
+        config: What distinguishes the network, or the measurement.
+        metric: Name of the measured quantity.
+        value: What was measured; None if no number is finite.
+        std: Standard deviation over seeds, or None of a single run.
+        seeds: Random seeds.
+        paper: The paper's value of the same quantity, or None.
+        data: Name of the data set.
+        budget: Of the run, "smoke", "minutes" or "paper".
+        epochs: Length of the training, or None.
+        deviations: From the paper; with any, value and paper are not comparable.
+        verdict: Comparison with the paper. Default: that of `compare`.
+        command, commit, backend, hardware: Origin of the result. Default: this process's.
+        seconds: Duration.
+        assumptions: What the paper leaves open; None: the line has no such key.
+        more: Further keys of the line, e.g. "spread": the paper's mean and standard deviation.
     """
-    values = {
-        "command": command(),
-        "commit": commit(),
-        "backend": keras.config.backend(),
-        "hardware": hardware(),
-        **values,
-    }
-    missing = [key for key in KEYS if key not in values]
-    if missing:
-        raise ValueError(f"A line of results needs {missing}. Received: {sorted(values)}")
-    return {key: values[key] for key in [*KEYS, *(k for k in values if k not in KEYS)]}
+
+    artifact: str
+    model: str
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metric: str
+    value: float | None
+    std: float | None = None
+    seeds: Sequence[int] = ()
+    paper: float | None = None
+    data: str = ""
+    budget: str = ""
+    epochs: float | None = None
+    deviations: Sequence[str] = ()
+    verdict: str | None = None
+    command: str = dataclasses.field(default_factory=lambda: command())
+    commit: str = dataclasses.field(default_factory=lambda: commit())
+    backend: str = dataclasses.field(default_factory=keras.config.backend)
+    hardware: str = dataclasses.field(default_factory=lambda: hardware())
+    seconds: float = 0.0
+    assumptions: Sequence[str] | None = None
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        """Return the JSON line, a dictionary: the attributes in their order, then `more`."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        more = values.pop("more")
+        if self.verdict is None:
+            spread = more.get("spread")
+            values["verdict"] = compare(self.value, self.paper, spread, self.deviations)
+        if self.assumptions is None:
+            del values["assumptions"]
+        return {JSON_KEYS.get(key, key): value for key, value in values.items()} | more
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any]) -> "Result":
+        """Return the result that a JSON line holds.
+
+        Raises:
+            ValueError: if a key is missing.
+        """
+        optional = {"assumptions", "more"}
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "more"]
+        keys = {JSON_KEYS.get(name, name): name for name in names}
+        missing = [key for key, name in keys.items() if key not in line and name not in optional]
+        if missing:
+            raise ValueError(f"A line of results needs {missing}. Received: {sorted(line)}")
+        values = {keys[key]: value for key, value in line.items() if key in keys}
+        return cls(**values, more={key: v for key, v in line.items() if key not in keys})
 
 
-def verdict(value, paper, spread=None, departures=()):
-    """How a value stands to the paper's.
+def compare(
+    value: float | None,
+    paper: float | None,
+    spread: Sequence[float] | None = None,
+    deviations: Sequence[str] = (),
+) -> str:
+    """Return how a value compares with the paper's.
 
     Args:
         value: Ours.
         paper: The paper's, or None.
         spread: Mean and standard deviation of the paper's runs, or None if it gives none.
-        departures: From the paper; with any, the two are not comparable.
+        deviations: From the paper; with any, the two are not comparable.
 
     Returns:
-        "not comparable", "within the paper's spread" (two deviations of its mean), or the
+        "not comparable", "within the paper's spread" (two standard deviations of its mean), or the
         difference.
 
     Example:
-
-    >>> verdict(92.2, 92.40, (92.31, 0.12)), verdict(92.2, 92.40)
+    >>> compare(92.2, 92.40, (92.31, 0.12)), compare(92.2, 92.40)
     ("within the paper's spread", '-0.2; the paper gives no spread')
     """
-    if paper is None or departures:
-        return "not comparable"
+    if value is None or not math.isfinite(value) or paper is None or deviations:
+        return NOT_COMPARABLE
     if spread is None:
         return f"{value - paper:+.3g}; the paper gives no spread"
     mean, deviation = spread
@@ -74,45 +126,54 @@ def verdict(value, paper, spread=None, departures=()):
     return f"{value - mean:+.3g}, beyond the paper's spread of {deviation:g}"
 
 
-def append(path, line):
-    """Adds `line` to the JSON-lines file `path`, whole or not at all, one process at a time.
+def write(result: Result, *paths: str | pathlib.Path | None) -> None:
+    """Append a result to JSON-lines files; paths that are None are skipped."""
+    line = result.line()
+    for path in paths:
+        if path is not None:
+            append(path, line)
 
-    A finished run that is asked again says the same: a line that differs from one that is there in
-    its seconds and its command alone is not added.
+
+def append(path: str | pathlib.Path, line: Mapping[str, Any]) -> None:
+    """Append a line to a JSON-lines file, whole or not at all, one process at a time.
+
+    Repeating a finished run adds nothing: a line that differs only in seconds and command from one
+    that is there is not added.
     """
     path = pathlib.Path(path)
     text = json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
     with locked(path):
         past = path.read_text(encoding="utf-8") if path.exists() else ""
-        if _said(json.loads(text)) in (_said(json.loads(one)) for one in past.splitlines() if one):
+        known = [_without_run(json.loads(known)) for known in past.splitlines() if known]
+        if _without_run(json.loads(text)) in known:
             return
         replace(path, lambda temporary: temporary.write_text(f"{past}{text}\n", encoding="utf-8"))
 
 
 def _finite(value):
-    """JSON has neither infinities nor NaN: null."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+    """Return `value` with null for infinities and NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _said(line):
+def _without_run(line):
     return {key: value for key, value in line.items() if key not in ("seconds", "command")}
 
 
-def command():
-    """What was typed, as far as the process knows: its backend, script and arguments."""
+def command() -> str:
+    """Return the command line of this process: backend, script and arguments."""
     script = os.path.relpath(sys.argv[0], ROOT) if os.path.exists(sys.argv[0]) else sys.argv[0]
     words = ["python", script, *sys.argv[1:]]
     return f"KERAS_BACKEND={keras.config.backend()} " + shlex.join(words)
 
 
-def commit():
-    """The commit of the source checkout, "+changes" if it was edited, or "not a checkout".
+def commit() -> str:
+    """Return the checkout's commit, with "+changes" if it was edited, or "not a checkout".
 
-    What is on record in recipes/results is no source.
+    Changes in recipes/results do not count: they are not source code.
     """
 
     def git(*arguments):
@@ -121,15 +182,15 @@ def commit():
         ).stdout.strip()
 
     try:
-        but = ":(exclude)recipes/results"
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", but)
+        source = ".", ":(exclude)recipes/results"
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", *source)
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "not a checkout"
 
 
-def hardware():
-    """The accelerators that the backend sees, or the processor and its cores."""
+def hardware() -> str:
+    """Return the accelerators that the backend sees, or the processor and its cores."""
     accelerators = []
     if keras.config.backend() == "jax":
         accelerators = [d.device_kind for d in sys.modules["jax"].devices() if d.platform != "cpu"]
@@ -154,28 +215,10 @@ def _processor():
         return platform.processor() or platform.machine()
 
 
-def curve(path, history, metric, title, scale="log"):
-    """Writes `history` as CSV, one line an epoch, and `metric` drawn from it beside it as PNG.
-
-    Args:
-        path: The CSV file; the picture has its folder and the metric's name.
-        history: Lists of one number an epoch, by key, as `History.history`.
-        metric: Key to draw; `val_` and the key is drawn too if it is there.
-        title: Of the picture.
-        scale: Of the metric's axis, "log" or "linear".
-    """
-    from matplotlib.figure import Figure
-
-    path, epochs = pathlib.Path(path), range(1, 1 + len(history[metric]))
-    lines = [["epoch", *history], *zip(epochs, *history.values(), strict=True)]
-    text = "".join(",".join(map(str, line)) + "\n" for line in lines)
-    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    figure = Figure(figsize=(6, 4), layout="constrained")  # no global state, no window
-    axes = figure.subplots()
-    for key, style, name in ((metric, "o--", "training"), (f"val_{metric}", "s-", "validation")):
-        if key in history:
-            axes.plot(epochs, history[key], style, color="black", label=name, markersize=4)
-    axes.set(xlabel="epoch", ylabel=metric, title=title, yscale=scale)
-    axes.legend()
-    picture = path.with_name(f"{metric}.png")
-    replace(picture, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
+def row(**values: Any) -> dict[str, Any]:
+    """Return the line of a result given by its JSON keys."""
+    names = {key: name for name, key in JSON_KEYS.items()}
+    values = {names.get(key, key): value for key, value in values.items()}
+    known = {field.name for field in dataclasses.fields(Result)}
+    more = {key: values.pop(key) for key in [*values] if key not in known}
+    return Result(**values, more=more).line()

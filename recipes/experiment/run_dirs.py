@@ -1,72 +1,116 @@
-"""Networks that the recipes have trained and keep: where, and what makes one the one.
+"""Run directories: where trained networks are kept, and what identifies each.
 
-`image_recipe.py` imports it from beside itself.
+A network's folder is named by a digest of everything that determines its training, so recipes that
+need the same network share it: the second finds it trained.
 """
 
+import dataclasses
 import hashlib
 import json
 import pathlib
 import re
+from collections.abc import Mapping, Sequence
+
+import keras
+
+from experiment import hardware, results
+from experiment.flags import FLAGS
+from zoo.callbacks.checkpoint import Resume, open_run
+from zoo.io import replace
+
+METADATA = {"backend", "hardware", "commit"}  # of a training, in trained.json
 
 
-def settings(optimizer):
-    """What an optimizer does; its name counts those of the process."""
-    import keras
-
+def optimizer_settings(optimizer: keras.optimizers.Optimizer) -> dict:
+    """Return an optimizer's configuration; its name without the process's counter."""
     return {**keras.optimizers.serialize(optimizer)["config"], "name": type(optimizer).__name__}
 
 
-def folder_of(runs, name, data, seed, identity):
-    """Where a run of this identity, and no other, is kept."""
+def folder_of(name: str, data: str, identity: Mapping) -> pathlib.Path:
+    """Return the folder in --runs of the run with this identity, and of no other.
+
+    Args:
+        name: Of the network.
+        data: Of the data set.
+        identity: Everything that determines the run.
+    """
     data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
-    return pathlib.Path(runs) / f"{name}-{data}-{seed}-{digest(identity)}"
+    return pathlib.Path(FLAGS.runs) / f"{name}-{data}-{FLAGS.seed}-{_digest(identity)}"
 
 
-def figures_of(runs, name, folders):
-    """Where a recipe keeps its figures of the networks in these folders, and of no others."""
-    return pathlib.Path(runs) / f"{name}-{digest([folder.name for folder in folders])}"
+def figures_folder(name: str, networks: Sequence[pathlib.Path]) -> pathlib.Path:
+    """Return the folder for figures of several networks: --run_dir, or one in --runs.
+
+    Args:
+        name: Of the recipe.
+        networks: The networks' own folders.
+    """
+    default = f"{name}-{_digest([folder.name for folder in networks])}"
+    folder = hardware.folder_for(FLAGS.run_dir or pathlib.Path(FLAGS.runs) / default)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def digest(identity):
+def _digest(identity):
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def remember(folder, trained):
-    """Keeps where and by which code a network was trained: it may be asked for elsewhere.
+def open_folder(folder: pathlib.Path, identity: Mapping, megabytes: int = 200) -> Resume:
+    """Make or reopen a run directory and return the `Resume` of its checkpoint.
 
     Args:
-        folder: Of the run.
-        trained: Whether this process trained it, in part.
+        folder: The run directory.
+        identity: Everything that determines the run.
+        megabytes: Free space that it needs.
+
+    Raises:
+        ValueError: if the folder cannot be used; see `zoo.callbacks.checkpoint.open_run`.
     """
-    import keras
+    writes = hardware.devices().is_chief
+    return open_run(folder, identity, megabytes, from_scratch=not FLAGS.resume, writes=writes)
 
-    from experiment import results
-    from zoo.io import replace
 
+def save_metadata(folder: pathlib.Path, trained: bool) -> None:
+    """Save backend, hardware and commit of a training: later commands may only reuse it.
+
+    Args:
+        folder: The run directory.
+        trained: True if this process trained at least one epoch.
+    """
     path = folder / "trained.json"
     if trained or not path.exists():
-        where = {"backend": keras.config.backend(), "hardware": results.hardware()}
-        text = json.dumps({**where, "commit": results.commit()})
-        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        backend = keras.config.backend()
+        metadata = {"backend": backend, "hardware": results.hardware(), "commit": results.commit()}
+        replace(path, lambda temporary: temporary.write_text(json.dumps(metadata), "utf-8"))
 
 
-def told(folder):
-    """What `remember` kept, for the line of results.
+def load_metadata(folder: pathlib.Path) -> dict[str, str]:
+    """Return backend, hardware and commit of a training, as `save_metadata` saved them.
 
     Raises:
         ValueError: if the file holds something else.
     """
     path = folder / "trained.json"
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or {*found} != {"backend", "hardware", "commit"}:
+    metadata = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(metadata, dict) or {*metadata} != METADATA:
         raise ValueError(
             f"Expected backend, hardware and commit of a training. Received: {path} with "
-            f"{str(found)[:80]}. Delete it, and it is written again."
+            f"{str(metadata)[:80]}. Delete it, and it is written again."
         )
-    return found
+    return metadata
 
 
-def history(resume):
-    """Of the epochs that were finished, lists by key; empty if none was."""
-    kept = resume.read()
-    return kept["history"]["history"] if kept else {}
+def history_of(resume: Resume) -> dict[str, list[float]]:
+    """Return the finished epochs' metrics, lists by key; empty if no epoch was finished."""
+    checkpoint = resume.read()
+    return checkpoint["history"]["history"] if checkpoint else {}
+
+
+def write(folder: pathlib.Path, result: results.Result) -> None:
+    """Append a result to the folder's results.jsonl and to --results, from the chief only."""
+    devices = hardware.devices()
+    if devices.name != "one":
+        strategy = f"{devices.name}, {devices.num_replicas}"
+        result = dataclasses.replace(result, more={**result.more, "strategy": strategy})
+    if devices.is_chief:
+        results.write(result, folder / "results.jsonl", FLAGS.results)

@@ -9,6 +9,8 @@ import math
 import numpy as np
 from absl import flags, logging
 
+from experiment.data import Prepared
+
 FLAGS = flags.FLAGS
 SIZES = {  # paper: section 5.1, and 4.2 for the probes; the others ours; None: all
     "smoke": {"image_size": 32, "batch": 8, "width": 1 / 16, "train_examples": 16},
@@ -66,7 +68,7 @@ class Fed:
 
     def as_study(self, study, default_data):
         """See `image_recipe.Study.data`."""
-        return self.images, self.prepared, self.train, self.test, self.x_test
+        return Prepared(self.images, self.prepared, self.train, self.test, self.x_test)
 
 
 @dataclasses.dataclass

@@ -10,8 +10,10 @@ import time
 import numpy as np
 from absl import flags
 
-from experiment import hardware, plots, progress
+from experiment import plots, run_dirs
+from experiment.results import Result
 from greff2017 import imagenet
+from zoo.callbacks.training import PassProgress
 
 FLAGS = flags.FLAGS
 COUNT = 9  # Fig. 4
@@ -124,7 +126,7 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
     folder.mkdir(parents=True, exist_ok=True)
     errors = callbacks.EstimationError(rectified=True)  # behind the ReLU that ends a block
     strengths = callbacks.BlockOutputs(rectified=True, name="strength")
-    left = progress.Left(f"probes of {name}", len(fed.places))
+    left = PassProgress(f"probes of {name}", len(fed.places))
     table = callbacks.run([errors, strengths], model, fed.probed, progress=left)
     rows = estimation(table)
     title = f"{name}, {len(fed.places)} images of {fed.images.name}"
@@ -136,39 +138,38 @@ def inspect(model, name, folder, fed, departures, epochs, flip=False):
     patches = callbacks.top_patches(model, fed.probed, unit, count=COUNT)
     draw_patches(folder / f"fig4-{name}.png", patches, unit, fed.places, flip)
     seconds = time.perf_counter() - start
-    line = line_of(rows, name, fed, departures, epochs, seconds)
-    hardware.append(folder, line | {"unit": unit})
+    result = result_of(rows, name, fed, departures, epochs, seconds, unit)
+    run_dirs.write(folder, result)
     print(
-        f"{name}: estimation error of the last stage {line['value']:.4f} +- "
-        f"{line['deviation_over_images']:.4f}; patches of unit {unit}; figures in {folder}"
+        f"{name}: estimation error of the last stage {result.value:.4f} +- "
+        f"{result.more['deviation_over_images']:.4f}; patches of unit {unit}; figures in {folder}"
     )
 
 
-def line_of(rows, name, fed, departures, epochs, seconds):
-    """The line of results of Fig. 3, of its rows; see `inspect`."""
-    from experiment import results
-
+def result_of(rows, name, fed, departures, epochs, seconds, unit):
+    """Return the result of Fig. 3, of its rows; see `inspect`."""
     stages = [[r for r in rows if r["stage"] == s] for s in dict.fromkeys(r["stage"] for r in rows)]
     estimates = stages[-1][:-1]  # the last block's own error is 0
     mean, std = (float(np.mean([row[key] for row in estimates])) for key in ("mean", "std"))
     sign = "negative" if mean < 0 else "not negative"
-    return results.row(
+    return Result(
         artifact="greff2017/fig3",
         model=name,
         config={"examples": len(fed.places)},
         metric="estimation_error",
         value=round(mean, 5),
-        std=None,
         seeds=[FLAGS.seed],
-        paper=None,
         data=fed.images.name,
         budget=FLAGS.budget,
         epochs=epochs,
-        departures=departures,
+        deviations=departures,
         verdict="not comparable" if departures else f"{sign}, in Fig. 3 negative",
         seconds=round(seconds, 1),
-        deviation_over_images=round(std, 5),
-        by_stage=[[[round(r["mean"], 5), round(r["std"], 5)] for r in stage] for stage in stages],
+        more={
+            "deviation_over_images": round(std, 5),
+            "by_stage": [[[round(r["mean"], 5), round(r["std"], 5)] for r in s] for s in stages],
+            "unit": unit,
+        },
     )
 
 

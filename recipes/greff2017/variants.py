@@ -5,34 +5,33 @@ Each variant is a run of its own in --run_dir/VARIANT, so a killed one goes on w
 perplexities and that of the paper, 1 if they are the same.
 """
 
+import dataclasses
 import itertools
 import sys
 
-from experiment import hardware, plots
+from experiment import plots, run_dirs
 
 
-def compare(lines, paper, folder, flags):
-    """Prints, draws and records how the variants stand to each other; ends if they cannot be.
+def compare(trained, paper, folder):
+    """Print, draw and record how the variants compare; end the process if they cannot be.
 
     Args:
-        lines: Each variant's line of results.
+        trained: Each variant's `Result`.
         paper: The paper's test perplexity of the large model, by variant.
         folder: Gets the table.
-        flags: The recipe's flags.
     """
-    epochs = {variant: line["epochs"] for variant, line in lines.items()}
+    epochs = {variant: result.epochs for variant, result in trained.items()}
     if len({*epochs.values()}) > 1:
         sys.exit(f"Expected as many epochs of each variant. Received: {epochs} in {folder}")
-    values = [line["value"] for line in lines.values()]
-    theirs = [paper[variant] for variant in lines]
+    values = [result.value for result in trained.values()]
+    theirs = [paper[variant] for variant in trained]
     tau = kendall(values, theirs)
     print(f"{'variant':10}{'ours':>10}{'paper, large':>15}")
-    for variant, value, other in zip(lines, values, theirs, strict=True):
+    for variant, value, other in zip(trained, values, theirs, strict=True):
         print(f"{variant:10}{value:10.2f}{other:15.2f}")
     print(f"Kendall's tau between the two orders: {tau:.2f}; all in {folder}")
-    rows = [*lines.values()]
-    draw(folder / "table1a.png", [*lines], values, theirs, rows[0])
-    record(folder, rows, tau, flags)
+    draw(folder / "table1a.png", [*trained], values, theirs, trained[[*trained][0]])
+    record(folder, [*trained.values()], tau)
 
 
 def kendall(ours, theirs):
@@ -42,44 +41,35 @@ def kendall(ours, theirs):
     return 2 * same / len(pairs) - 1
 
 
-def draw(path, variants, values, theirs, row):
+def draw(path, variants, values, theirs, result):
+    """Draw the perplexities of the variants, ours and the paper's."""
     figure, axis = plots.new()
-    axis.plot(variants, values, "o", color="black", label=f"ours, {row['epochs']} epochs")
+    axis.plot(variants, values, "o", color="black", label=f"ours, {result.epochs} epochs")
     axis.plot(variants, theirs, "x", color="0.5", label="paper, large, 25 epochs")
-    axis.set(
-        ylabel="test perplexity", yscale="log", title=f"{row['data']}, {row['config']['size']}"
-    )
+    title = f"{result.data}, {result.config['size']}"
+    axis.set(ylabel="test perplexity", yscale="log", title=title)
     axis.legend(fontsize=7)
     table = zip(variants, values, theirs, strict=True)
     names = ("variant", "test_perplexity", "paper_large")
     plots.save(path, figure, [dict(zip(names, line, strict=True)) for line in table])
 
 
-def record(folder, rows, tau, flags):
-    """The line of results of the order."""
-    from experiment import results
-
-    departures = [*rows[0]["departures"]]
-    if rows[0]["config"]["size"] != "large":
-        departures.append(
-            f"the {rows[0]['config']['size']} model; the paper's order is the large's"
-        )
-    line = results.row(
-        artifact="greff2017/table1a",
-        model="char_lm",
-        config={"size": rows[0]["config"]["size"], "variant": "all"},
+def record(folder, trained, tau):
+    """Write the result of the order."""
+    first = trained[0]
+    size = first.config["size"]
+    deviations = [*first.deviations]
+    if size != "large":
+        deviations.append(f"the {size} model; the paper's order is the large's")
+    result = dataclasses.replace(
+        first,
+        config={"size": size, "variant": "all"},
         metric="kendall_tau_with_the_paper's_order",
         value=round(tau, 3),
-        std=None,
-        seeds=rows[0]["seeds"],
-        paper=1.0 if rows[0]["data"] == "PTB" else None,
-        data=rows[0]["data"],
-        budget=flags.budget,
-        epochs=rows[0]["epochs"],
-        departures=departures,
+        paper=1.0 if first.data == "PTB" else None,
+        deviations=deviations,
         verdict="same order" if tau == 1 else "another order",
-        seconds=round(sum(row["seconds"] for row in rows), 1),
-        test_perplexity={row["config"]["variant"]: row["value"] for row in rows},
+        seconds=round(sum(result.seconds for result in trained), 1),
+        more={"test_perplexity": {r.config["variant"]: r.value for r in trained}},
     )
-    line |= {key: rows[0][key] for key in ("backend", "hardware", "commit")}  # of the training
-    hardware.append(folder, line)
+    run_dirs.write(folder, result)

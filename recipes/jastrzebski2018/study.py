@@ -1,17 +1,31 @@
-"""What the recipes of Jastrzebski et al. (2018) share: training, probes in training, lines.
+"""What the recipes of Jastrzebski et al. (2018) share: training, probes in training, results.
 
-A recipe imports it from beside itself. Both train a network alike and under one name, so the second
-finds it done. Whether the network of Figs 13 to 19 trained for 300 epochs is not clear: section 4
-says so, and the axes end at 200; from epoch 200 on the learning rate is 1e-5.
+Both recipes train a network alike and under the same name, so the second finds it trained. Whether
+the network of Figs 13 to 19 trained for 300 epochs is not clear: section 4 says so, and the axes
+end at 200; from epoch 200 on the learning rate is 1e-5.
 """
 
+import dataclasses
 import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 from absl import flags
 
 from experiment import data as image_data
-from experiment import hardware, run_dirs, schedules, training
+from experiment import flags as common
+from experiment import run_dirs, training
+from experiment.flags import FLAGS
+from experiment.results import Result
+from experiment.training import Run, Study
+from zoo import callbacks
+from zoo.callbacks import Table
+from zoo.optimizers import CaffeSGD
+
+Splits = Mapping[str, tuple[np.ndarray, np.ndarray]]  # images and labels, "train" and "test"
 
 BATCH = 128  # the first author's later code; the paper does not say
 DECAY = 2e-4  # ibid.: Keras l2(1e-4), whose gradient is 2e-4 w
@@ -37,190 +51,238 @@ ERRORS = {  # Table 1: training and test error in %, CIFAR-10's and CIFAR-100's,
     },
 }
 PROBED = {"smoke": 8, "minutes": 2000, "paper": None}  # images of each split; None: all
-FOLLOWED = 2000  # training images whose gradients are followed, epoch by epoch; ours
+GRADIENT_IMAGES = 2000  # training images whose gradients are measured after each epoch; ours
 SMOKE_BATCH = 8  # of which an epoch has two
 AXES = "300 epochs, as section 4 says: the axes of Figs 13 to 19 end at 200"
 LATER_CODE = "batch 128, weight decay 1e-4, shifts by 1/8: the first author's later code"
 
-FLAGS = flags.FLAGS
+
+def define_flags() -> None:
+    """Define the flags of both recipes, with those of every recipe for images."""
+    help_text = "Number of epochs of --budget minutes."
+    flags.DEFINE_integer("minutes_epochs", 8, help_text, lower_bound=1)
+    help_text = "Number of images of each split to probe. Default: 2000; for --budget paper all."
+    flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
+    flags.DEFINE_integer("probe_every", 1, "Number of epochs between probings.", lower_bound=1)
+    help_text = "Hold out the last N training images for the learning curves; the test images are "
+    help_text += "then used for the result only."
+    flags.DEFINE_integer("validation", 0, help_text, lower_bound=0)
+    help_text = "Learning rates of cifar_resnet: as the paper prints them, or the later code's."
+    flags.DEFINE_enum("schedule", "printed", ["printed", "later"], help_text)
+    common.define_image_flags()
+    flags.adopt_module_key_flags(common)
 
 
-def define_flags():
-    """The flags that both recipes have, beside those of every recipe for images."""
-    flags.DEFINE_integer("minutes_epochs", 8, "Epochs of --budget minutes.", lower_bound=1)
-    told = "Images of each split to probe; default: 2000, for --budget paper all."
-    flags.DEFINE_integer("probe_examples", None, told, lower_bound=1)
-    flags.DEFINE_integer("probe_every", 1, "Epochs between two probings.", lower_bound=1)
-    told = "The last N training images are for the curves, the test images for the line only."
-    flags.DEFINE_integer("validation", 0, told, lower_bound=0)
-    told = "Learning rates of cifar_resnet: as the paper prints them, or the later code's."
-    flags.DEFINE_enum("schedule", "printed", ["printed", "later"], told)
-    training.define_flags()
-
-
-def study(schedule, errors, artifact):
-    """The paper's training of one network.
+def study(network: str, errors: Sequence[float], artifact: str) -> Study:
+    """Return the paper's training of one network.
 
     Args:
-        schedule: A key of `SCHEDULES`.
-        errors: A value of `ERRORS`; empty: the network is none of Table 1.
-        artifact: Of the line of results if the network is none of Table 1, e.g. "fig3".
-
-    Returns:
-        A `image_recipe.Study`.
+        network: A key of `SCHEDULES`.
+        errors: A value of `ERRORS`; empty: the network is not in Table 1.
+        artifact: Of the result of a network that is not in Table 1, e.g. "fig3".
     """
-    later = schedule == "cifar_resnet" and FLAGS.schedule == "later"
-    rates, drops, epochs = LATER if later else SCHEDULES[schedule]
-    schedule = schedules.piecewise(rates, drops, epochs)
-
-    def optimizer(iterations):
-        from zoo.optimizers import CaffeSGD
-
-        decay = {"decay": DECAY, "last_decay": DECAY, "bias_rate": 1.0}
-        return CaffeSGD(schedule(iterations), momentum=0.9, nesterov=False, **decay)
-
-    def score(history):
-        return [100 * value for value in history["val_accuracy"]]
-
-    return training.Study(
-        "jastrzebski2018/" + ("table1" if errors else artifact),
-        optimizer,
+    later = network == "cifar_resnet" and FLAGS.schedule == "later"
+    rates, drops, epochs = LATER if later else SCHEDULES[network]
+    schedule = training.piecewise(rates, drops, epochs)
+    metric = "validation_accuracy" if FLAGS.validation else "test_accuracy"
+    return Study(
+        artifact="jastrzebski2018/" + ("table1" if errors else artifact),
         preprocessing="jastrzebski_cifar",
-        paper={data: accuracies(errors, data)[1] for data in DATA},
-        minutes=FLAGS.minutes_epochs,
         batch=SMOKE_BATCH if FLAGS.budget == "smoke" else BATCH,
+        optimizer=lambda iterations: CaffeSGD(
+            schedule(iterations),
+            momentum=0.9,
+            nesterov=False,
+            decay=DECAY,
+            last_decay=DECAY,
+            bias_rate=1.0,
+        ),
         epochs=epochs,
-        score=("validation_accuracy" if FLAGS.validation else "test_accuracy", score),
+        minutes=FLAGS.minutes_epochs,  # ours
+        paper={data: accuracies(errors, data)[1] for data in DATA},
+        score=(metric, training.accuracy_percent),
         validation=FLAGS.validation,
     )
 
 
-def accuracies(errors, data):
-    """Training and test accuracy in %, of `errors`; None where the paper gives none."""
+def accuracies(errors: Sequence[float], data: str) -> tuple[float | None, float | None]:
+    """Return training and test accuracy in %; None where the paper gives none.
+
+    Args:
+        errors: As in `study`.
+        data: Name of the data set.
+    """
     if not errors or data not in DATA:
         return None, None
-    place = 2 * DATA.index(data)
-    return tuple(round(100 - error, 2) for error in errors[place : place + 2])
+    start = 2 * DATA.index(data)
+    train, test = errors[start : start + 2]
+    return round(100 - train, 2), round(100 - test, 2)
 
 
-def probed():
-    """How many images of each split are probed; None: all."""
+def num_probed() -> int | None:
+    """Return the number of images of each split to probe; None: all."""
     return FLAGS.probe_examples or PROBED[FLAGS.budget]
 
 
-def examples(run):
-    """The images that are probed, of both splits, as the network sees them at test."""
-    chosen = np.random.default_rng(FLAGS.seed).permutation(len(run.images.x_train))
-    chosen = np.sort(chosen[: probed()])
-    train = run.prepared(run.images.x_train[chosen]), run.images.y_train[chosen]
-    return {"train": train, "test": (run.x_test[: probed()], run.images.y_test[: probed()])}
+def examples(run: Run) -> Splits:
+    """Return the images to probe, prepared for evaluation, and their labels, by split."""
+    count = num_probed()
+    images = run.images
+    order = np.random.default_rng(FLAGS.seed).permutation(len(images.x_train))
+    chosen = np.sort(order[:count])
+    train = run.data.preprocess(images.x_train[chosen]), images.y_train[chosen]
+    return {"train": train, "test": (run.data.x_test[:count], images.y_test[:count])}
 
 
-def probing():
-    """What of the probes decides what a run directory holds, for its identity."""
-    return {"probe_examples": probed(), "probe_every": FLAGS.probe_every}
+def probing() -> dict[str, int | None]:
+    """Return the flags that decide which probes a run directory holds, for its identity."""
+    return {"probe_examples": num_probed(), "probe_every": FLAGS.probe_every}
 
 
-def train(run, splits):
-    """Trains with probes after each epoch, whose tables it leaves in the run directory.
+def train(run: Run, splits: Splits) -> None:
+    """Train with probes after each epoch, whose tables are left in the run directory.
 
     training.csv: the last stage's blocks on test images, Figs 5, 13 to 19, and the norm of
     gradients before each block; gradients.csv: the latter on training images, Fig. 8.
     """
-    from zoo import callbacks
+    probes = [
+        callbacks.IntermediateAccuracy(),
+        callbacks.CosineLoss("block", "cosine_loss_block"),
+        callbacks.L2Ratio(),
+        callbacks.GradientNorm(),
+    ]
+    every = FLAGS.probe_every
+    path = run.folder / "training.csv"
+    on_test = callbacks.RunProbes(probes, splits["test"], every, BATCH, path=path)
+    few = tuple(array[:GRADIENT_IMAGES] for array in splits["train"])
+    norm = callbacks.GradientNorm("training_gradient_norm")
+    path = run.folder / "gradients.csv"
+    training.train(run, [on_test, callbacks.RunProbes([norm], few, every, BATCH, path=path)])
 
-    probes = [callbacks.IntermediateAccuracy(), callbacks.CosineLoss("block", "cosine_loss_block")]
-    probes += [callbacks.L2Ratio(), callbacks.GradientNorm()]
-    path, every = run.folder / "training.csv", FLAGS.probe_every
-    test = callbacks.RunProbes(probes, splits["test"], every, BATCH, path=path)
-    few = tuple(array[:FOLLOWED] for array in splits["train"])
-    path, norm = run.folder / "gradients.csv", callbacks.GradientNorm("training_gradient_norm")
-    training.train(run, [test, callbacks.RunProbes([norm], few, every, BATCH, path=path)])
 
-
-def measured_in_training(run, name):
-    """The table that `train` left as NAME.csv; empty if no epoch was probed."""
-    from zoo import callbacks
-
+def table_of_training(run: Run, name: str) -> Table:
+    """Return the table that `train` left as NAME.csv; empty if no epoch was probed."""
     path = run.folder / f"{name}.csv"
-    return callbacks.Table.from_csv(path) if path.exists() else callbacks.Table()
+    return Table.from_csv(path) if path.exists() else Table()
 
 
-def record(run, name, config, errors, others=(), ours=()):
-    """The line of the trained network, of Table 1 if it is one of its networks.
+def record(
+    run: Run,
+    name: str,
+    config: Mapping[str, Any],
+    errors: Sequence[float],
+    deviations: Sequence[str] = (),
+    assumptions: Sequence[str] = (),
+) -> Result:
+    """Write the result of a trained network.
 
     Args:
-        run: A trained `image_recipe.Run`.
+        run: A trained run.
         name: Of the network.
         config: What distinguishes it.
         errors: As in `study`.
-        others: Departures from the paper of this network.
-        ours: Readings of what the paper leaves open of it.
+        deviations: From the paper, of this network.
+        assumptions: What the paper leaves open of it.
     """
-    history = run_dirs.history(run.resume)
-    paper = accuracies(errors, image_data.original(run.images))
-    config = {**config, "validation": FLAGS.validation} if FLAGS.validation else config
-    more = {
-        "training_accuracy": round(100 * history["accuracy"][-1], 3),
-        "paper_training_accuracy": paper[0],
-        "trainable_parameters": sum(math.prod(v.shape) for v in run.model.trainable_variables),
-    }
+    history = run.history
+    paper_train, paper_test = accuracies(errors, image_data.original_name(run.images))
+    if FLAGS.validation:
+        config = {**config, "validation": FLAGS.validation}
+    weights = run.model.trainable_variables
     accuracy = test_accuracy(run)
-    found = [*departures(run), *others], [*readings(run), *ours], accuracy
     if FLAGS.validation:
-        print(f"test accuracy after the last epoch: {accuracy[1]:.2f} %")
-    return training.finish(run, name, config, paper[1], *found, **more)
+        print(f"test accuracy after the last epoch: {accuracy:.2f} %")
+    return training.finish(
+        run,
+        name,
+        config,
+        paper_test,
+        [*common_deviations(run), *deviations],
+        [*common_assumptions(run), *assumptions],
+        measured=("test_accuracy", accuracy),
+        training_accuracy=round(100 * history["accuracy"][-1], 3),
+        paper_training_accuracy=paper_train,
+        trainable_parameters=sum(math.prod(variable.shape) for variable in weights),
+    )
 
 
-def test_accuracy(run):
-    """Of the last epoch: the metric's name, and its value in %."""
-    import keras
-
-    value = run_dirs.history(run.resume)["val_accuracy"][-1]
-    if FLAGS.validation:
-        found = run.model.predict(run.x_test, batch_size=BATCH, verbose=0).argmax(-1)
-        value = np.mean(keras.ops.convert_to_numpy(found) == run.images.y_test)
-    return "test_accuracy", round(100 * float(value), 3)
+def test_accuracy(run: Run) -> float:
+    """Return the test accuracy after the last epoch in %."""
+    if not FLAGS.validation:
+        return round(100 * run.history["val_accuracy"][-1], 3)
+    labels = run.model.predict(run.data.x_test, batch_size=BATCH, verbose=0).argmax(-1)
+    correct = keras.ops.convert_to_numpy(labels) == run.images.y_test
+    return round(100 * float(np.mean(correct)), 3)
 
 
-def departures(run):
-    """From the paper, beside those of `image_recipe.usual_departures`."""
+def common_deviations(run: Run) -> list[str]:
+    """Return the deviations from the paper beside those of `Run.deviations`."""
     found = [] if run.study.batch == BATCH else [f"batches of {run.study.batch}, not {BATCH}"]
-    later = "the later code's learning rates, not those printed"
-    return found + ([later] if FLAGS.schedule == "later" else [])
+    if FLAGS.schedule == "later":
+        found.append("the later code's learning rates, not those printed")
+    return found
 
 
-def readings(run):
-    """What is ours because the paper does not say, or not clearly."""
-    held = f"the last {FLAGS.validation:,} training images are held out for the curves"
-    held = held if FLAGS.validation else "no validation part is held out"
-    found = [LATER_CODE, f"{held}: the paper does not say how many are"]
-    return found + ([AXES] if run.study.epochs == 300 else [])
+def common_assumptions(run: Run) -> list[str]:
+    """Return what is ours because the paper does not say, or not clearly."""
+    held_out = "no validation part is held out"
+    if FLAGS.validation:
+        held_out = f"the last {FLAGS.validation:,} training images are held out for the curves"
+    found = [LATER_CODE, f"{held_out}: the paper does not say how many are"]
+    return [*found, AXES] if run.study.epochs == 300 else found
 
 
-def append(run, splits, folder, line, artifact, metric, value, paper=None, readings=(), **more):
-    """Another line of results, of what was measured in a trained network.
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """A trained network, the images that it is probed on, and where figures and results go.
 
-    Args:
-        run: The `image_recipe.Run`.
-        splits: What was probed: `examples`.
-        folder: Its results.jsonl gets the line.
-        line: What `record` returned.
-        artifact: E.g. "fig3".
-        metric, value: What was measured.
-        paper: The paper's value, if it is of this network and these data.
-        readings: What is ours in the measurement.
-        **more: Of the line.
+    Attributes:
+        run: A trained run.
+        name: Of the network.
+        splits: Of `examples`.
+        folder: For figures and results.
+        trained: The result of `record`.
     """
-    from experiment import results
 
-    counts = {split: len(y) for split, (_, y) in splits.items()}
-    whole = {"train": len(run.images.y_train), "test": len(run.images.y_test)}
-    few = f"{counts['train']} training and {counts['test']} test images are probed"
-    found = [*line["departures"], *([few] if counts != whole else [])]
-    own = {"artifact": f"jastrzebski2018/{artifact}", "metric": metric, "value": value}
-    own |= {"paper": paper, "departures": found, "readings": [*line["readings"], *readings]}
-    own |= {"verdict": results.verdict(value, paper, None, found)}
-    more = {"probe_examples": counts, "test_accuracy": line["value"], **more}
-    kept = {key: line[key] for key in results.KEYS}
-    hardware.append(folder, kept | own | hardware.told() | more)
+    run: Run
+    name: str
+    splits: Splits
+    folder: pathlib.Path
+    trained: Result
+
+    def write(
+        self,
+        artifact: str,
+        metric: str,
+        value: float,
+        paper: float | None = None,
+        assumptions: Sequence[str] = (),
+        **more: Any,
+    ) -> None:
+        """Write another result, of what was measured in the network.
+
+        Args:
+            artifact: E.g. "fig3".
+            metric: Name of the quantity.
+            value: What was measured.
+            paper: The paper's value, if it is of this network and these data.
+            assumptions: What is ours in the measurement.
+            **more: Further keys of the line.
+        """
+        counts = {split: len(labels) for split, (_, labels) in self.splits.items()}
+        images = self.run.images
+        deviations = [*self.trained.deviations]
+        if counts != {"train": len(images.y_train), "test": len(images.y_test)}:
+            probed = f"{counts['train']} training and {counts['test']} test images are probed"
+            deviations.append(probed)
+        result = dataclasses.replace(
+            self.trained,
+            artifact=f"jastrzebski2018/{artifact}",
+            metric=metric,
+            value=value,
+            paper=paper,
+            deviations=deviations,
+            assumptions=[*self.trained.assumptions, *assumptions],
+            more={"probe_examples": counts, "test_accuracy": self.trained.value, **more},
+        )
+        run_dirs.write(self.folder, result)

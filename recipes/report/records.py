@@ -105,7 +105,7 @@ def verdict_of_mean(rows, mean):
         return rows[-1]["verdict"]
 
     def compare(row, value):
-        return results.verdict(value, row["paper"], row.get("spread"), row["departures"])
+        return results.compare(value, row["paper"], row.get("spread"), row["departures"])
 
     if all(row["verdict"] == compare(row, row["value"]) for row in rows):
         return f"{compare(rows[-1], mean)}, mean of {len(rows)} seeds"

@@ -1,11 +1,10 @@
-"""Many MLPs of one shape side by side: stacked weights, each network trained as if it were alone.
+"""Many MLPs of one shape side by side: stacked weights, each trained as if it were alone.
 
-Used by mnist_depth_search.py: on a CPU, layers of 50 units are too small to compute one by one.
-recipe imports it from beside itself.
+On a CPU, layers of 50 units are too small to compute network by network.
 """
 
-import math
-import time
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,58 +13,91 @@ from keras import ops
 from zoo import backend
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.gating import form, gate
+from zoo.types import Tensor
 
 FORMS = {"plain": "plain", "highway": "coupled"}
 
 
-def build(kind, depth, units, activation, seeds, gate_biases, input_shape, classes):
-    """Networks as `zoo.plain_mlp` or `zoo.highway_mlp` build one, of the same images.
+def build(
+    kind: str,
+    depth: int,
+    units: int,
+    activation: str,
+    seeds: Sequence[int],
+    gate_biases: Sequence[float | None],
+    input_shape: Sequence[int],
+    classes: int,
+) -> keras.Model:
+    """Return networks side by side, each as `zoo.plain_mlp` or `zoo.highway_mlp` builds it.
 
     Args:
         kind: "plain" or "highway".
-        depth, units, activation, classes: As the builders take them.
+        depth: Number of layers, as for the builders.
+        units: Units of a layer, as for the builders.
+        activation: As for the builders.
         seeds: One a network: `zoo.seed_everything(seed)` and the builder give its weights.
         gate_biases: One a network; plain ones have no gates.
         input_shape: Of an image.
+        classes: Number of classes.
 
     Returns:
-        A `keras.Model` from images to logits, `(batch, networks, classes)`.
+        A model from images to logits, `(batch, networks, classes)`.
     """
-    shape = kind, depth, units, activation, seeds, gate_biases, classes
     inputs = keras.Input(tuple(input_shape))
     x = keras.layers.Flatten()(inputs)
-    return keras.Model(inputs, SideBySide(*shape, name="networks")(x))
+    networks = SideBySide(
+        kind, depth, units, activation, seeds, gate_biases, classes, name="networks"
+    )
+    return keras.Model(inputs, networks(x))
 
 
 class SideBySide(keras.layers.Layer):
-    """The networks of `build`, whose arguments it has, from flat images on.
+    """The networks of `build`, from flat images to logits.
 
-    First and last weights have the shape `(networks, in, out)`, those between `(depth - 1,
-    networks, in, out)`, and biases an `in` of 1.
+    The first and last weights have the shape `(networks, in, out)`, those between `(depth - 1,
+    networks, in, out)`; biases have an `in` of 1. Arguments are those of `build`.
     """
 
-    def __init__(self, kind, depth, units, activation, seeds, gate_biases, classes, **kwargs):
+    def __init__(
+        self,
+        kind: str,
+        depth: int,
+        units: int,
+        activation: str,
+        seeds: Sequence[int],
+        gate_biases: Sequence[float | None],
+        classes: int,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.form, self.depth, self.units = form(FORMS[kind]), depth, units
+        self.form = form(FORMS[kind])
+        self.depth = depth
+        self.units = units
         self.activation = keras.activations.get(activation)
         self.initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
-        self.seeds, self.gate_biases, self.classes = list(seeds), list(gate_biases), classes
+        self.seeds = list(seeds)
+        self.gate_biases = list(gate_biases)
+        self.classes = classes
 
-    def build(self, input_shape):
-        pairs = zip(self.seeds, self.gate_biases, strict=True)
-        drawn = [self.draw(input_shape[-1], *pair) for pair in pairs]
+    def build(self, input_shape: Sequence[int]) -> None:
+        """Sample the networks' weights and stack them."""
+        networks = [
+            self._sample(input_shape[-1], seed, bias)
+            for seed, bias in zip(self.seeds, self.gate_biases, strict=True)
+        ]
         self.stacked = {}
-        for name, kernel in drawn[0].items():
-            axis = kernel.ndim - 2
-            self.stacked[name] = self.constant(name, np.stack([d[name] for d in drawn], axis))
+        for name, kernel in networks[0].items():
+            values = np.stack([weights[name] for weights in networks], axis=kernel.ndim - 2)
+            self.stacked[name] = self._constant(name, values)
 
-    def draw(self, features, seed, gate_bias):
-        """The weights of one network, drawn in the order in which the builders make layers."""
-        generator, units = np.random.default_rng(seed), self.units
+    def _sample(self, features, seed, gate_bias):
+        """Sample one network's weights in the order in which the builders make layers."""
+        generator = np.random.default_rng(seed)
+        units = self.units
         branches = "h" + self.form.gates
 
         def kernel(rows, columns):
-            return self.initializer.draw(generator, (rows, columns))
+            return self.initializer.sample(generator, (rows, columns))
 
         first = kernel(features, units)
         blocks = [[kernel(units, units) for _ in branches] for _ in range(self.depth - 1)]
@@ -77,14 +109,19 @@ class SideBySide(keras.layers.Layer):
         last = kernel(units, self.classes)
         return {**weights, "last": last, "last_bias": np.zeros((1, self.classes))}
 
-    def constant(self, name, values):
+    def _constant(self, name, values):
         def initializer(shape, dtype=None):
             return ops.convert_to_tensor(values, dtype)
 
-        half = not name.startswith("last")  # the classifier's sum over classes is float32
-        return self.add_weight(values.shape, initializer=initializer, name=name, autocast=half)
+        return self.add_weight(
+            values.shape,
+            initializer=initializer,
+            name=name,
+            autocast=not name.startswith("last"),  # the classifier's sum over classes is float32
+        )
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
+        """Return logits, `(batch, networks, classes)`."""
         w = self.stacked
 
         def dense(x, kernel, bias, activation):
@@ -103,120 +140,96 @@ class SideBySide(keras.layers.Layer):
         return ops.transpose(logits, (1, 0, 2))
 
 
-def compile_networks(model, settings, steps):
-    """Compiles a model of `build` such that its networks train independently of each other.
+def compile_networks(model: keras.Model, settings: Sequence[Any], steps: int) -> None:
+    """Compile a model of `build` so that its networks train independently of each other.
 
     Args:
         model: Of `build`.
         settings: One a network, with `rate`, `momentum` and `decay`, the factor of an epoch.
-        steps: Batches of an epoch.
+        steps: Number of batches in an epoch.
     """
 
     def column(name):
-        values = [getattr(one, name) for one in settings]
+        values = [getattr(network, name) for network in settings]
         return np.reshape(np.array(values, "float32"), (-1, 1, 1))  # to all weights' shapes
 
     rates = Rates(column("rate"), column("decay"), steps)
-    model.compile(SGD(rates, column("momentum")), summed_loss, metrics=[EachLoss(len(settings))])
+    model.compile(
+        SGD(rates, column("momentum")), summed_loss, metrics=[NetworkLosses(len(settings))]
+    )
 
 
 class Rates(keras.optimizers.schedules.LearningRateSchedule):
-    """`keras.optimizers.schedules.ExponentialDecay` of arrays: a rate a network."""
+    """`keras.optimizers.schedules.ExponentialDecay` of arrays: a rate for each network."""
 
-    def __init__(self, rates, decays, steps):
-        self.rates, self.decays, self.steps = rates, decays, steps
+    def __init__(self, rates: np.ndarray, decays: np.ndarray, steps: int) -> None:
+        self.rates = rates
+        self.decays = decays
+        self.steps = steps
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
+        """Return the rates at a step."""
         epochs = ops.divide(ops.cast(step, "float32"), float(self.steps))
         return ops.multiply(self.rates, ops.power(self.decays, epochs))
 
 
 class SGD(keras.optimizers.Optimizer):
-    """`keras.optimizers.SGD` with a momentum a network."""
+    """`keras.optimizers.SGD` with a momentum for each network."""
 
-    def __init__(self, rates, momenta, **kwargs):
+    def __init__(self, rates: Rates, momenta: np.ndarray, **kwargs: Any) -> None:
         super().__init__(rates, **kwargs)
         self.momenta = momenta
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Create the slots of the momentum."""
         if not self.built:
             super().build(variables)
             self.steps = self.add_optimizer_variables(variables, "momentum")
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
+        """Update one variable."""
         m = self.steps[self._get_variable_index(variable)]
         kept = ops.multiply(m, ops.cast(self.momenta, m.dtype))
         self.assign(m, ops.subtract(kept, ops.multiply(gradient, ops.cast(learning_rate, m.dtype))))
         self.assign_add(variable, m)
 
 
-def each_loss(labels, logits):
-    """Cross entropies, `(batch, networks)`."""
+def network_losses(labels: Tensor, logits: Tensor) -> Tensor:
+    """Return cross entropies, `(batch, networks)`."""
     labels = ops.repeat(ops.reshape(labels, (-1, 1)), logits.shape[1], axis=1)
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
-def summed_loss(labels, logits):
-    """Added over the networks, of which none sees another's weights in its gradient."""
-    return ops.sum(each_loss(labels, logits), axis=1)
+def summed_loss(labels: Tensor, logits: Tensor) -> Tensor:
+    """Return the sum over the networks: no network's gradient depends on another's weights."""
+    return ops.sum(network_losses(labels, logits), axis=1)
 
 
-def key(index):
-    """The name of a network's loss in the logs."""
+def key(index: int) -> str:
+    """Return the name of a network's loss in the logs."""
     return f"loss{index:03d}"
 
 
-class EachLoss(keras.metrics.Metric):
-    """The mean cross entropy of each network as it trains, over the batches of an epoch."""
+class NetworkLosses(keras.metrics.Metric):
+    """Mean cross entropy of each network as it trains, over the batches of an epoch."""
 
-    def __init__(self, networks, name="each"):
+    def __init__(self, networks: int, name: str = "each") -> None:
         super().__init__(name=name)
         self.networks = networks
         self.total = self.add_weight((networks,), initializer="zeros", name="total")
         self.batches = self.add_weight((), initializer="zeros", name="batches")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        loss = ops.mean(each_loss(y_true, y_pred), axis=0)
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
+        """Add one batch."""
+        loss = ops.mean(network_losses(y_true, y_pred), axis=0)
         self.total.assign_add(ops.cast(loss, self.total.dtype))
         self.batches.assign_add(1.0)
 
-    def result(self):
+    def result(self) -> dict[str, Tensor]:
+        """Return the losses by `key`."""
         means = ops.divide_no_nan(self.total, self.batches)
         return {key(index): means[index] for index in range(self.networks)}
-
-
-class Watch(keras.callbacks.Callback):
-    """A line every 20 seconds and at the end: epoch, lowest loss, how many diverged, and `tell()`.
-
-    Args:
-        name: Of the networks.
-        epochs: In all.
-        tell: Called after each epoch: how far all is.
-    """
-
-    def __init__(self, name, epochs, tell):
-        super().__init__()
-        self.name, self.epochs, self.tell, self.elapsed = name, epochs, tell, 0.0
-        self.state = ("elapsed",)  # what `Resume` restores
-
-    def on_train_begin(self, logs=None):
-        self._said = time.perf_counter()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._start = time.perf_counter()
-
-    def on_epoch_end(self, epoch, logs=None):
-        now = time.perf_counter()
-        self.elapsed += now - self._start
-        told = self.tell()
-        if now - self._said < 20 and epoch + 1 < self.epochs:
-            return
-        self._said = now
-        losses = [value for name, value in logs.items() if name != "loss"]
-        finite = [value for value in losses if math.isfinite(value)]
-        lowest = f"{min(finite):.4g}" if finite else "none"
-        print(
-            f"{self.name}: epoch {epoch + 1}/{self.epochs}  lowest loss {lowest}"
-            f"  {len(losses) - len(finite)} of {len(losses)} diverged  {told}",
-            flush=True,
-        )

@@ -1,20 +1,26 @@
-"""The random search of mnist_depth_search.py: what it draws, and which networks train together.
-
-A recipe imports it from beside itself.
-"""
+"""The random search of mnist_depth_search.py: sampled settings, and groups that train together."""
 
 import dataclasses
-import functools
+import math
 import time
+from collections.abc import Iterator, Sequence
 
+import keras
 import numpy as np
 
 from experiment import data as image_data
-from experiment import run_dirs
+from experiment import hardware, run_dirs, training
+from experiment.flags import FLAGS
+from srivastava2015 import ensemble
+from zoo.callbacks.checkpoint import Resume
+from zoo.callbacks.training import Epochs, clock
+from zoo.datasets import preprocessing
+from zoo.datasets.batches import Batches
+from zoo.datasets.images import Images
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
 BATCH = 100  # ours: the paper does not say
-RANGES = {  # ours, but for the names, the activations and the gate bias
+RANGES = {  # ours, except the names, the activations and the gate bias
     "log10_rate": (-3.0, -0.5),
     "momentum": (0.5, 0.99),
     "decay": (0.9, 1.0),  # of the rate, an epoch
@@ -25,7 +31,7 @@ RANGES = {  # ours, but for the names, the activations and the gate bias
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the search draws for one network; `seed` is that of its initial weights."""
+    """One sample of the search; `seed` is that of the network's initial weights."""
 
     index: int
     rate: float
@@ -44,51 +50,58 @@ class Group:
     depth: int
     activation: str
     number: int
-    members: tuple
+    members: tuple[Settings, ...]
 
     @property
-    def name(self):
+    def name(self) -> str:
+        """Name of the group's run directory."""
         return f"{self.kind}{self.depth}-{self.activation}-{self.number}"
 
+    @property
+    def work(self) -> int:
+        """Cost of one epoch: layers, those with gates counted twice, times networks."""
+        return self.depth * len(self.members) * (2 if self.kind == "highway" else 1)
 
-def draw(kind, depth, index, seed):
-    """One configuration of the search: a function of these four and of nothing else."""
+
+def sample(kind: str, depth: int, index: int, seed: int) -> Settings:
+    """Sample one configuration of the search, which depends on the arguments only."""
     random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
     rate = 10 ** random.uniform(*RANGES["log10_rate"])
-    momentum, decay = random.uniform(*RANGES["momentum"]), random.uniform(*RANGES["decay"])
+    momentum = random.uniform(*RANGES["momentum"])
+    decay = random.uniform(*RANGES["decay"])
     activation = str(random.choice(RANGES["activation"]))
-    bias = int(random.integers(*RANGES["gate_bias"], endpoint=True)) if kind == "highway" else None
+    bias = None
+    if kind == "highway":
+        bias = int(random.integers(*RANGES["gate_bias"], endpoint=True))
     weights = int(random.integers(2**31))
     return Settings(index, float(rate), momentum, decay, activation, bias, weights)
 
 
-def groups_of(kind, depth, configurations, at_once, seed):
-    """The networks of one kind and depth in groups: blocks of `at_once` draws, by activation.
+def groups_of(
+    kind: str, depth: int, configurations: int, at_once: int, seed: int
+) -> Iterator[Group]:
+    """Yield the networks of one kind and depth: blocks of `at_once` samples, by activation.
 
-    By activation, because choosing it network by network takes a third more time: measured. A
-    larger search has the groups of a smaller one, but for a last block that was not full.
+    Choosing the activation network by network would take a third more time (measured). A larger
+    search has the groups of a smaller one, except for a last block that was not full.
     """
     for start in range(0, configurations, at_once):
         indices = range(start, min(start + at_once, configurations))
-        drawn = [draw(kind, depth, index, seed) for index in indices]
+        samples = [sample(kind, depth, index, seed) for index in indices]
         for activation in RANGES["activation"]:
-            members = tuple(one for one in drawn if one.activation == activation)
+            members = tuple(one for one in samples if one.activation == activation)
             if members:
                 yield Group(kind, depth, activation, start // at_once, members)
 
 
-def identity_of(images, seed, precision="float32"):
-    """What makes the networks of a search these ones, but for their settings.
+def identity_of(images: Images, seed: int, precision: str = "float32") -> dict:
+    """Return what identifies all networks of a search, beside their settings.
 
-    Not the number of epochs, on which no rate depends: a longer search goes on from a shorter one.
+    Not the number of epochs, on which no rate depends: a longer search resumes a shorter one.
     """
-    import keras
-
     return {
         "recipe": "mnist_depth",
-        "data": images.name,
-        "images": len(images.x_train),
-        "checksum": image_data.checksum(images),
+        **image_data.identity(images),
         "batch": BATCH,
         "seed": seed,
         "ranges": RANGES,
@@ -97,92 +110,170 @@ def identity_of(images, seed, precision="float32"):
     }
 
 
-def members_of(group):
-    """What makes a group of a search this one, for `zoo.checkpoint.open_run`."""
-    return {"networks": group.name, "indices": [one.index for one in group.members]}
+def members_of(group: Group) -> dict:
+    """Return what identifies a group within its search."""
+    return {"networks": group.name, "indices": [member.index for member in group.members]}
 
 
 class Pace:
-    """How long a search has taken and will take, by what this process has trained of it.
+    """Time that a search has taken and will take, estimated from this process's part of it.
 
     Args:
         groups: All of the search, in their order.
-        epochs: Of each.
+        epochs: Number of epochs of each.
     """
 
-    def __init__(self, groups, epochs):
-        self.groups, self.began = [*groups], time.perf_counter()
-        self.left, self.done = epochs * sum(map(self.work, self.groups)), 0
+    def __init__(self, groups: Sequence[Group], epochs: int) -> None:
+        self.groups = [*groups]
+        self.start = time.perf_counter()
+        self.left = epochs * sum(group.work for group in self.groups)
+        self.done = 0
 
-    @staticmethod
-    def work(group):
-        """Of one epoch: layers, of which those with gates count twice, times networks."""
-        return group.depth * len(group.members) * (2 if group.kind == "highway" else 1)
+    def skip(self, group: Group, epochs: int) -> None:
+        """Record epochs of a group that were trained before."""
+        self.left -= epochs * group.work
 
-    def kept(self, group, epochs):
-        """So many epochs of the group were trained before."""
-        self.left -= epochs * self.work(group)
+    def advance(self, group: Group) -> None:
+        """Record one more epoch of a group."""
+        self.left -= group.work
+        self.done += group.work
 
-    def trained(self, group):
-        """One more epoch of the group is; returns what to print of the search."""
-        self.left -= self.work(group)
-        self.done += self.work(group)
+    def describe(self, group: Group) -> str:
+        """Return the position of a group in the search, and the search's time."""
         return f"group {1 + self.groups.index(group)} of {len(self.groups)}, {self}"
 
     def __str__(self):
-        from zoo.callbacks.training import clock
-
-        seconds = time.perf_counter() - self.began
+        seconds = time.perf_counter() - self.start
         left = f", about {clock(seconds * self.left / self.done)} left" if self.done else ""
         return f"{clock(seconds)} so far{left}"
 
 
-def train(group, resume, images, epochs, seed, devices, precision="float32", pace=None):
-    """Trains a group, from its checkpoint if there is one.
+class GroupProgress(keras.callbacks.Callback):
+    """Print every 20 seconds and at the end: epoch, lowest loss, diverged networks, time left.
 
     Args:
-        group: A `Group`.
-        resume: The `zoo.checkpoint.Resume` of it.
-        images: `zoo.datasets.images.Images`.
-        epochs: In all.
-        seed: Of the order of the images.
-        devices: A `zoo.distribute.Strategy`.
-        precision: A dtype policy.
-        pace: The `Pace` of the search; by default of this group alone.
-
-    Returns:
-        Of each network: its settings, its losses epoch by epoch, and its share of the seconds.
+        group: The networks in training.
+        epochs: Number of epochs in all.
+        pace: Of the whole search.
+        interval: Seconds between two lines.
     """
-    import keras
 
-    from srivastava2015 import ensemble
-    from zoo.callbacks.training import Epochs
-    from zoo.datasets import preprocessing
-    from zoo.datasets.batches import Batches
+    def __init__(self, group: Group, epochs: int, pace: Pace, interval: float = 20.0) -> None:
+        super().__init__()
+        self.group = group
+        self.epochs = epochs
+        self.pace = pace
+        self.interval = interval
+        self.elapsed = 0.0
+        self.state = ("elapsed",)  # what `Resume` restores
 
-    facts, pace = resume.read(), pace or Pace([group], epochs)
-    before = facts["epoch"] if facts else 0
-    pace.kept(group, min(before, epochs))
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Start the interval."""
+        self._last = time.perf_counter()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Start the epoch's clock."""
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Print a line if one is due."""
+        now = time.perf_counter()
+        self.elapsed += now - self._start
+        self.pace.advance(self.group)
+        if now - self._last < self.interval and epoch + 1 < self.epochs:
+            return
+        self._last = now
+        losses = [value for name, value in logs.items() if name != "loss"]
+        finite = [value for value in losses if math.isfinite(value)]
+        lowest = f"{min(finite):.4g}" if finite else "none"
+        print(
+            f"{self.group.kind} {self.group.depth}, {self.group.activation}: "
+            f"epoch {epoch + 1}/{self.epochs}  lowest loss {lowest}  "
+            f"{len(losses) - len(finite)} of {len(losses)} diverged  "
+            f"{self.pace.describe(self.group)}",
+            flush=True,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """One network of the search after training: its losses by epoch, its share of the seconds."""
+
+    settings: Settings
+    losses: list[float]
+    seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """True if a loss was NaN or Inf."""
+        return not np.isfinite(self.losses).all()
+
+    @property
+    def lowest(self) -> float:
+        """Lowest loss, which the search judges by; infinity if the network diverged."""
+        return math.inf if self.diverged else min(self.losses)
+
+
+def train(
+    group: Group, resume: Resume, images: Images, epochs: int, pace: Pace | None = None
+) -> list[Trained]:
+    """Train a group, resuming from its checkpoint if there is one.
+
+    Args:
+        group: The networks.
+        resume: Of the group's run directory.
+        images: Of MNIST.
+        epochs: Number of epochs in all.
+        pace: Of the whole search. Default: of this group alone.
+    """
+    pace = pace or Pace([group], epochs)
+    checkpoint = resume.read()
+    before = checkpoint["epoch"] if checkpoint else 0
+    pace.skip(group, min(before, epochs))
     if before < epochs:
-        prepared = preprocessing.fit("highway_mlp", images.x_train)
-        data = images.x_train, images.y_train, BATCH, seed, prepared.augment
-        batches = Batches(*data, drop_remainder=True)
-        keras.config.set_dtype_policy(precision)
-        keras.utils.clear_session()  # the compiled steps of the group before
-        seeds, biases = zip(*((one.seed, one.gate_bias) for one in group.members), strict=True)
-        shape = group.kind, group.depth, UNITS[group.kind], group.activation, seeds, biases
-        with devices.scope():
-            model = ensemble.build(*shape, images.x_train.shape[1:], images.classes)
-            ensemble.compile_networks(model, group.members, len(batches))
-        name, tell = f"{group.kind} {group.depth}, {group.activation}", pace.trained
-        watch = ensemble.Watch(name, epochs, functools.partial(tell, group))
-        resume.track[:] = [watch]
-        callbacks = [Epochs(batches), watch, resume]
-        devices.fit(model, batches, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
-        facts = resume.read()
-    if devices.is_chief:
-        run_dirs.remember(resume.path.parent, before < epochs)
-    history = facts["history"]["history"]
-    losses = [history[ensemble.key(place)][:epochs] for place in range(len(group.members))]
-    share = facts["callbacks"][0]["elapsed"] / facts["epoch"] * epochs / len(group.members)
-    return [(one, curve, share) for one, curve in zip(group.members, losses, strict=True)]
+        _fit(group, resume, images, epochs, pace)
+        checkpoint = resume.read()
+    elif hardware.devices().is_chief:
+        run_dirs.save_metadata(resume.path.parent, trained=False)
+    history = checkpoint["history"]["history"]
+    seconds = checkpoint["callbacks"][0]["elapsed"] / checkpoint["epoch"] * epochs
+    return [
+        Trained(member, history[ensemble.key(i)][:epochs], seconds / len(group.members))
+        for i, member in enumerate(group.members)
+    ]
+
+
+def _fit(group, resume, images, epochs, pace):
+    preprocess = preprocessing.fit("highway_mlp", images.x_train)
+    batches = Batches(
+        images.x_train,
+        images.y_train,
+        BATCH,
+        FLAGS.seed,
+        preprocess.augment,
+        drop_remainder=True,
+    )
+    keras.config.set_dtype_policy(FLAGS.precision)
+    keras.utils.clear_session()  # the compiled steps of the group before
+    with hardware.devices().scope():
+        model = ensemble.build(
+            group.kind,
+            group.depth,
+            UNITS[group.kind],
+            group.activation,
+            [member.seed for member in group.members],
+            [member.gate_bias for member in group.members],
+            images.x_train.shape[1:],
+            images.classes,
+        )
+        ensemble.compile_networks(model, group.members, len(batches))
+    progress = GroupProgress(group, epochs, pace)
+    training.fit(
+        model,
+        batches,
+        folder=hardware.folder_for(resume.path.parent),
+        epochs=epochs,
+        resume=resume,
+        callbacks=[Epochs(batches), progress],
+        track=[progress],
+    )

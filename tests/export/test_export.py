@@ -1,6 +1,7 @@
-"""A SavedModel computes what the model computes, where neither zoo nor Keras is, or is not written.
+"""A SavedModel computes what the model computes, without zoo and Keras, or is not written.
 
 Tolerance 1e-5: float32 logits of order one, products summed in another order; measured 1e-7.
+From JAX and torch a child process of TensorFlow writes the same files: there the slow tests.
 """
 
 import json
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import fresh_python, slow_unless_tensorflow
+from helpers.harness import fresh_python, slow_unless_tensorflow, without_backend
 from zoo.applications import char_lm_export, char_lm_inference
 from zoo.datasets.text import Vocabulary
 from zoo.export import export, in_float32, serve
@@ -25,18 +26,18 @@ import numpy as np, tensorflow as tf
 folder = os.environ["FOLDER"]
 artifact = tf.saved_model.load(folder + "/artifact")
 words = dict(np.load(folder + "/words.npz"))
-found = {name: artifact.serve(words[name])["logits"] for name in words}
+result = {name: artifact.serve(words[name])["logits"] for name in words}
 
 parts, state = [], {name: tf.zeros((5, 300)) for name in ("h1", "c1", "h2", "c2")}
 for part in np.split(words["another"], [4], axis=1):
     state = artifact.step({"words": part, **state})
     parts.append(state.pop("logits"))
-found["in_two_steps"] = np.concatenate(parts, 1)
+result["in_two_steps"] = np.concatenate(parts, 1)
 
 step = artifact.signatures["step"]
 default = artifact.signatures["serving_default"](words=tf.constant(words["its_own"]))
-found["by_default"] = default["logits"]
-np.savez(folder + "/found.npz", **found)
+result["by_default"] = default["logits"]
+np.savez(folder + "/result.npz", **result)
 names = {"inputs": sorted(step.structured_input_signature[1])}
 print(json.dumps({**names, "outputs": sorted(step.structured_outputs)}))
 """
@@ -44,11 +45,11 @@ print(json.dumps({**names, "outputs": sorted(step.structured_outputs)}))
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """One export over an earlier artifact, and what a process without zoo and Keras gets of it."""
+    """Export over an earlier artifact, and read it in a process without zoo and Keras."""
     folder = tmp_path_factory.mktemp("export")
     earlier = folder / "artifact" / "assets"
     earlier.mkdir(parents=True)
-    (earlier / "stale.txt").write_text("of an earlier artifact")
+    (earlier / "stale.txt").write_text("from an earlier artifact")
     (folder / "artifact" / "saved_model.pb").write_bytes(b"")
 
     zoo.seed_everything(0)
@@ -62,7 +63,7 @@ def exported(tmp_path_factory):
     }
     np.savez(folder / "words.npz", **words)
     deviation = char_lm_export.export(model, folder / "artifact", vocabulary)
-    told = fresh_python(CONSUMER, env={"FOLDER": str(folder)}, block=["zoo", "keras"]).stdout
+    output = fresh_python(CONSUMER, env={"FOLDER": str(folder)}, block=["zoo", "keras"]).stdout
 
     by_characters = char_lm_inference.with_state(model, tabulate=False)
     states = char_lm_inference.zero_state(by_characters, 5)
@@ -76,46 +77,53 @@ def exported(tmp_path_factory):
         "deviation": deviation,
         "vocabulary": vocabulary,
         "model": model,
-        "names": json.loads(told.splitlines()[-1]),
-        "found": dict(np.load(folder / "found.npz")),
+        "names": json.loads(output.splitlines()[-1]),
+        "result": dict(np.load(folder / "result.npz")),
         "expected": expected,
     }
 
 
 @pytest.fixture
 def tiny():
-    """A model of one weight, for what does not depend on the model."""
+    """Return a model of one weight."""
     x = keras.Input((1,))
     return keras.Model(x, keras.layers.Dense(1, use_bias=False)(x))
 
 
+@slow_unless_tensorflow
 @pytest.mark.parametrize("name", SHAPES)
 def test_served_logits_are_the_model_s_for_any_batch_and_length(exported, name):
     expected = exported["expected"][name]
     assert np.abs(expected).max() > 1
-    np.testing.assert_allclose(exported["found"][name], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(exported["result"][name], expected, rtol=0, atol=1e-5)
 
 
-def test_steps_that_hand_on_the_state_equal_the_text_served_at_once(exported):
-    found = exported["found"]
-    np.testing.assert_allclose(found["in_two_steps"], found["another"], rtol=0, atol=1e-5)
+@slow_unless_tensorflow
+def test_steps_that_pass_on_the_state_equal_the_text_served_at_once(exported):
+    result = exported["result"]
+    np.testing.assert_allclose(result["in_two_steps"], result["another"], rtol=0, atol=1e-5)
 
 
+@slow_unless_tensorflow
 def test_tensorflow_serving_finds_the_inputs_and_outputs_by_name(exported):
     assert exported["names"]["inputs"] == ["c1", "c2", "h1", "h2", "words"]
     assert exported["names"]["outputs"] == ["c1", "c2", "h1", "h2", "logits"]
-    np.testing.assert_array_equal(exported["found"]["by_default"], exported["found"]["its_own"])
+    result = exported["result"]
+    np.testing.assert_array_equal(result["by_default"], result["its_own"])
 
 
+@slow_unless_tensorflow
 def test_an_export_returns_the_deviation_it_measured(exported):
     assert 0 <= exported["deviation"] <= 1e-5
 
 
+@slow_unless_tensorflow
 def test_the_words_stand_beside_the_artifact_in_the_order_of_their_ids(exported):
     text = (exported["folder"] / "assets.extra" / "labels.txt").read_text(encoding="utf-8")
     assert tuple(text.split("\n")) == (*exported["vocabulary"].words, "")
 
 
+@slow_unless_tensorflow
 def test_both_endpoints_share_one_copy_of_the_weights_they_need(exported):
     layers = [exported["model"].get_layer(name) for name in ("lstm1", "lstm2", "logits")]
     weights = [weight for layer in layers for weight in layer.trainable_weights]
@@ -125,10 +133,11 @@ def test_both_endpoints_share_one_copy_of_the_weights_they_need(exported):
     assert data.stat().st_size == pytest.approx(4 * needed, rel=1e-3)
 
 
+@slow_unless_tensorflow
 def test_an_export_replaces_an_earlier_artifact_as_a_whole(exported):
     assert not (exported["folder"] / "assets" / "stale.txt").exists()
-    left = {path.name for path in exported["folder"].parent.iterdir()}
-    assert left == {"artifact", "words.npz", "found.npz"}
+    names = {path.name for path in exported["folder"].parent.iterdir()}
+    assert names == {"artifact", "words.npz", "result.npz"}
 
 
 @slow_unless_tensorflow
@@ -155,7 +164,7 @@ def test_a_folder_of_something_else_is_refused_and_kept(tiny, tmp_path):
 def test_without_tensorflow_the_error_says_what_to_do(tiny, tmp_path, backend, monkeypatch):
     if backend == "tensorflow":
         pytest.skip("Keras itself runs on TensorFlow here")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # Python's way to say: no such module
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # the import then fails
     with pytest.raises(RuntimeError, match="pip install tensorflow"):
         export(tiny, tmp_path / "artifact")
     assert not list(tmp_path.iterdir())
@@ -166,10 +175,29 @@ def test_endpoints_that_no_other_process_could_import_are_refused(tiny, tmp_path
         export(tiny, tmp_path / "artifact", endpoints=lambda model: serve(model))
 
 
-def test_the_vocabulary_must_be_the_model_s(exported, tmp_path):
-    another = Vocabulary.from_texts("a rose\n")
+@without_backend
+def test_the_vocabulary_must_be_the_model_s(tmp_path):
+    model = zoo.char_lm("small", vocabulary=Vocabulary.from_texts("to be or not\n"))
     with pytest.raises(ValueError, match="must be the one of the model"):
-        char_lm_export.export(exported["model"], tmp_path / "artifact", another)
+        char_lm_export.export(model, tmp_path / "artifact", Vocabulary.from_texts("a rose\n"))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
+def test_in_float32_changes_every_layer_cell_and_input(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        x = keras.Input((4, 3))
+        inner = keras.Sequential([keras.Input((4, 3)), keras.layers.Dense(2, name="inner")])
+        cell = keras.layers.LSTMCell(2, recurrent_initializer="ones")
+        y = keras.layers.RNN(keras.layers.StackedRNNCells([cell]))(inner(x))
+        model = keras.Model(x, zoo.HighwayDense(2)(y))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    copy = in_float32(model)
+    dtypes = {la.compute_dtype for la in copy._flatten_layers()} | {w.dtype for w in copy.weights}
+    assert dtypes == {copy.inputs[0].dtype} == {copy.outputs[0].dtype} == {"float32"}
+    for old, new in zip(model.get_weights(), copy.get_weights(), strict=True):
+        np.testing.assert_array_equal(new, old.astype("float32"))
 
 
 def test_a_model_trained_in_mixed_precision_is_served_in_float32():

@@ -1,9 +1,10 @@
-"""What an artifact of any format holds beside the network: names, labels, preprocessing.
+"""Contents of an artifact of any format besides the network: names, labels, preprocessing.
 
-Tolerance 1e-5: see test_export.py. A format that TensorFlow writes in this process costs a second
-or two; from jax and torch it takes another process, so there some formats run with -m slow.
+Tolerance 1e-5: see test_export.py. TensorFlow writes a format within seconds; JAX and torch need
+another process, so there some formats run with -m slow.
 """
 
+import os
 import sys
 import zipfile
 
@@ -13,8 +14,10 @@ import onnx
 import onnxruntime
 import pytest
 from ai_edge_litert.interpreter import Interpreter
+from keras import ops
 
 import zoo
+from helpers import endpoints
 from helpers.harness import (
     fresh_python,
     output_of,
@@ -26,7 +29,7 @@ from zoo.applications import char_lm_export, char_lm_inference
 from zoo.datasets import preprocessing
 from zoo.datasets.text import Vocabulary
 from zoo.export import FORMATS
-from zoo.export.signatures import behind, named
+from zoo.export.signatures import named, with_preprocessing
 
 LABELS = ["cat", "dog", "Bär"]
 SUFFIX = {"saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
@@ -37,14 +40,14 @@ import os, numpy as np, tensorflow as tf
 folder = os.environ["FOLDER"]
 artifact = tf.saved_model.load(folder + "/model")
 images = np.load(folder + "/images.npy")
-np.save(folder + "/found.npy", artifact.serve(images)["predictions"])
-named = artifact.signatures["serving_default"](images=tf.constant(images))
-np.testing.assert_array_equal(named["predictions"], artifact.serve(images)["predictions"])
+result = artifact.classify(images)
+few = artifact.signatures["serving_default"](images=tf.constant(images[:2]))
+np.savez(folder + "/result.npz", few=few["predictions"], **result)
 """
 
 
 def small():
-    """A network of 8 x 8 pixels whose answers differ from image to image."""
+    """Return a network for 8 x 8 pixels whose outputs differ from image to image."""
     x = keras.Input((8, 8, 3), name="images")
     y = keras.layers.Flatten()(zoo.HighwayConv2D(3, 3)(x))
     return keras.Model(x, keras.layers.Dense(3, "softmax", name="predictions")(y))
@@ -54,23 +57,27 @@ def raw(count=5):
     return np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3)).astype("uint8")
 
 
-def ask_onnx(path, images):
+def run_onnx(path, images):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return session.run(["predictions"], {"images": images})[0]
+    names = ["predictions", "largest"]
+    all_images = session.run(names, {"images": images})
+    return *all_images, session.run(names, {"images": images[:2]})[0]
 
 
-def ask_litert(path, images):
-    runner = Interpreter(model_path=str(path)).get_signature_runner("serve")
-    return runner(images=images)["predictions"]
+def run_litert(path, images):
+    runner = Interpreter(model_path=str(path)).get_signature_runner("classify")
+    result = runner(images=images)
+    return result["predictions"], result["largest"], runner(images=images[:2])["predictions"]
 
 
-def ask_saved_model(path, images):
+def run_saved_model(path, images):
     np.save(path.parent / "images.npy", images)
     fresh_python(SERVE, env={"FOLDER": str(path.parent)}, block=["zoo", "keras"])
-    return np.load(path.parent / "found.npy")
+    result = np.load(path.parent / "result.npz")
+    return result["predictions"], result["largest"], result["few"]
 
 
-ASK = {"saved_model": ask_saved_model, "onnx": ask_onnx, "litert": ask_litert}
+RUN = {"saved_model": run_saved_model, "onnx": run_onnx, "litert": run_litert}
 
 
 def labels_of(path, format):
@@ -86,16 +93,18 @@ EVERYWHERE = [pytest.param(f, marks=slow_unless_tensorflow) for f in ("saved_mod
 
 @pytest.mark.parametrize("format", ["onnx", *EVERYWHERE])
 def test_raw_images_go_in_and_named_classes_come_out(format, tmp_path):
-    model, images = small(), raw()
+    model = small()
+    images = raw()
     prepare = preprocessing.fit("highway_cifar", raw(20))
     path = tmp_path / f"model{SUFFIX[format]}"
-    deviation = zoo.export(model, path, format, LABELS, prepare)
+    deviation = zoo.export(model, path, format, LABELS, prepare, endpoints.classify)
     expected = model.predict_on_batch(prepare(images))
     assert np.ptp(expected) > 0.1
     assert deviation <= 1e-5
-    for count in (5, 2):
-        found = ASK[format](path, images[:count])
-        np.testing.assert_allclose(found, expected[:count], rtol=0, atol=1e-5)
+    predictions, largest, few = RUN[format](path, images)
+    np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(few, expected[:2], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(largest, expected.max(axis=-1), rtol=0, atol=1e-5)
     assert labels_of(path, format).split("\n") == [*LABELS, ""]
     assert not list(tmp_path.glob(".*"))
 
@@ -104,8 +113,8 @@ def test_raw_images_go_in_and_named_classes_come_out(format, tmp_path):
 def test_preprocessing_in_layers_is_the_papers_of_the_arrays(name):
     model, prepare = small(), preprocessing.fit(name, raw(20))
     expected = model.predict_on_batch(prepare(raw()))
-    found = behind(prepare, model).predict_on_batch(raw())["predictions"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    result = with_preprocessing(prepare, model).predict_on_batch(raw())["predictions"]
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
 
 def test_a_layer_or_a_model_is_preprocessing_too():
@@ -113,8 +122,8 @@ def test_a_layer_or_a_model_is_preprocessing_too():
     layer = keras.layers.Rescaling(1 / 255)
     expected = model.predict_on_batch(images.astype("float32") / 255)
     for before in (layer, keras.Sequential([keras.Input((8, 8, 3), dtype="uint8"), layer])):
-        found = behind(before, model).predict_on_batch(images)["predictions"]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        result = with_preprocessing(before, model).predict_on_batch(images)["predictions"]
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
 
 def test_outputs_of_one_layer_get_names_of_their_own():
@@ -148,23 +157,23 @@ def test_a_path_of_another_format_is_refused_before_any_work(name, format, tmp_p
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, message",
     [
         ("highway_cifar", "training set"),
         ("nonsense", "training set"),
-        (keras.layers.Flatten(), "what the model takes"),
+        (keras.layers.Flatten(), "the model's input of shape"),
         (lambda x: x, "layer or model"),
     ],
 )
-def test_preprocessing_that_does_not_fit_is_refused(given, told, tmp_path):
-    with pytest.raises(ValueError, match=told):
+def test_preprocessing_that_does_not_fit_is_refused(given, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
         zoo.export(small(), tmp_path / "model", preprocessing=given)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("format, package", [("onnx", "tf2onnx"), ("litert", "ai_edge_litert")])
 def test_a_missing_package_is_named(format, package, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)  # Python's way to say: no such module
+    monkeypatch.setitem(sys.modules, package, None)  # the import then fails
     with pytest.raises(RuntimeError, match=rf"{package}. Run `pip install .*\[{format}\]"):
         zoo.export(small(), tmp_path / f"model{SUFFIX[format]}", format)
     assert not list(tmp_path.iterdir())
@@ -173,8 +182,8 @@ def test_a_missing_package_is_named(format, package, tmp_path, monkeypatch):
 def test_a_file_holds_one_endpoint(tmp_path):
     model = zoo.char_lm("small", vocabulary=Vocabulary.from_texts("to be or not"))
     with pytest.raises(ValueError, match="one endpoint. Received: serve, step"):
-        made = char_lm_export.endpoints
-        zoo.export(model, tmp_path / "model.onnx", "onnx", endpoints=made)
+        both = char_lm_export.endpoints
+        zoo.export(model, tmp_path / "model.onnx", "onnx", endpoints=both)
 
 
 def test_a_model_that_hides_its_graph_is_refused(tmp_path):
@@ -207,30 +216,34 @@ def language_model():
 
 
 @slow_unless_tensorflow
-def test_onnx_steps_that_hand_on_the_state_equal_the_text_at_once(tmp_path):
-    model, path = language_model(), tmp_path / "model.onnx"
+def test_onnx_steps_that_pass_on_the_state_equal_the_text_at_once(tmp_path):
+    model = language_model()
+    path = tmp_path / "model.onnx"
     assert char_lm_export.export(model, path, format="onnx") <= 1e-5
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     words = np.random.default_rng(0).integers(0, 6, (4, 7)).astype("int32")
-    state, logits = {n: np.zeros((4, 300), "float32") for n in ("h1", "c1", "h2", "c2")}, []
+    state = {name: np.zeros((4, 300), "float32") for name in ("h1", "c1", "h2", "c2")}
+    logits = []
     names = [output.name for output in session.get_outputs()]
     for part in np.split(words, [3], axis=1):
-        found = dict(zip(names, session.run(names, {"words": part, **state}), strict=True))
-        logits.append(found["logits"])
-        state = {name: found[f"new_{name}"] for name in state}
+        outputs = dict(zip(names, session.run(names, {"words": part, **state}), strict=True))
+        logits.append(outputs["logits"])
+        state = {name: outputs[f"new_{name}"] for name in state}
     stateful = char_lm_inference.with_state(model, tabulate=False)
     zeros = char_lm_inference.zero_state(stateful, 4)
-    expected = stateful.predict_on_batch([keras.ops.convert_to_tensor(words), *zeros])[0]
+    expected = stateful.predict_on_batch([ops.convert_to_tensor(words), *zeros])[0]
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(np.concatenate(logits, 1), expected, rtol=0, atol=1e-5)
 
 
 @slow_unless_tensorflow
-def test_a_model_with_a_list_of_inputs_and_unnamed_states_goes_to_onnx(tmp_path):
-    stateful = char_lm_inference.with_state(language_model())
-    assert zoo.export(stateful, tmp_path / "model.onnx", "onnx") <= 1e-5
+def test_a_model_with_a_list_of_inputs_and_unnamed_outputs_goes_to_onnx(tmp_path):
+    inputs = [keras.Input((2,), name=name) for name in ("words", "h1", "c1")]
+    y = keras.layers.Add(name="logits")(inputs)
+    model = keras.Model(inputs, [y, ops.tanh(y), inputs[1] * 2.0])
+    assert zoo.export(model, tmp_path / "model.onnx", "onnx") <= 1e-5
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    assert [x.name for x in session.get_inputs()] == ["words", "h1", "c1", "h2", "c2"]
+    assert [x.name for x in session.get_inputs()] == ["words", "h1", "c1"]
     assert session.get_outputs()[0].name == "logits"
 
 
@@ -239,38 +252,47 @@ def test_a_model_with_a_list_of_inputs_and_unnamed_states_goes_to_onnx(tmp_path)
 def test_the_operation_that_a_format_lacks_is_named(format, tmp_path):
     x = keras.Input((4,))
     with pytest.raises(ValueError, match="must have all operations .* Erfinv"):
-        model = keras.Model(x, keras.ops.erfinv(x / 9))
+        model = keras.Model(x, ops.erfinv(x / 9))
         zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)
 
 
 @slow_unless_tensorflow
 def test_litert_has_no_recurrent_layers(tmp_path):
+    x = keras.Input((None, 2))
     with pytest.raises(ValueError, match="it lacks TensorListReserve"):
-        char_lm_export.export(language_model(), tmp_path / "model.tflite", format="litert")
+        zoo.export(keras.Model(x, keras.layers.LSTM(2)(x)), tmp_path / "model.tflite", "litert")
     assert not list(tmp_path.iterdir())
 
 
 @slow_unless_tensorflow
-def test_the_shell_exports_and_says_how_far_it_deviates(tmp_path):
-    model, images = small(), raw()
+def test_the_shell_exports_and_prints_the_deviation(tmp_path):
+    model = small()
+    images = raw()
+    path = tmp_path / "model.tflite"
     model.save(tmp_path / "model.keras")
     (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
-    words = tmp_path / "model.keras", tmp_path / "model.tflite"
     options = f"--labels={tmp_path / 'labels.txt'}", "--preprocessing=highway_mnist"
-    output = output_of(start_module("zoo.export", *map(str, words), *options))
-    assert "litert: " in output and "deviates by " in output
+    options = *options, "--endpoints=helpers.endpoints:classify"
+    environment = {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    words = str(tmp_path / "model.keras"), str(path), *options
+    output = output_of(start_module("zoo.export", *words, **environment))
+    assert "litert: " in output and "max deviation " in output
     expected = model.predict_on_batch(images.astype("float32") / 256)
-    np.testing.assert_allclose(ask_litert(words[1], images), expected, rtol=0, atol=1e-5)
-    assert labels_of(words[1], "litert").split("\n") == [*LABELS, ""]
+    np.testing.assert_allclose(run_litert(path, images)[0], expected, rtol=0, atol=1e-5)
+    assert labels_of(path, "litert").split("\n") == [*LABELS, ""]
 
 
 @without_backend
-def test_the_shell_says_what_it_expects(tmp_path):
+def test_the_shell_prints_what_it_expects(tmp_path):
     small().save(tmp_path / "model.keras")
-    words = str(tmp_path / "model.keras"), str(tmp_path / "model.onnx"), "--format=litert"
-    output = output_of(start_module("zoo.export", *words), 1)
-    assert output.startswith("zoo.export: `path` must be a file that ends in .tflite")
-    assert "Traceback" not in output
+    paths = str(tmp_path / "model.keras"), str(tmp_path / "model.onnx")
+    for option, message in {
+        "--format=litert": "`path` must be a file that ends in .tflite",
+        "--endpoints=helpers": "Expected MODULE:FUNCTION in --endpoints. Received: helpers",
+    }.items():
+        output = output_of(start_module("zoo.export", *paths, option), 1)
+        assert output.startswith(f"zoo.export: {message}")
+        assert "Traceback" not in output
 
 
 LOGITS = {"classifier_activation": None}

@@ -1,6 +1,8 @@
-"""Trains on one device and on two, in a process of its own; prints how far apart they end.
+"""Train on one device and on two, in a process of its own, and print the deviations.
 
-TensorFlow and JAX are told to take the CPU for two devices, which must be said before they start.
+    replicas.py STRATEGY ...
+
+The CPU stands for two devices, which TensorFlow and JAX must know before they start.
 """
 
 import json
@@ -14,7 +16,7 @@ BATCH, STEPS, WORDS = 4, 5, 12
 
 
 def two_devices():
-    """Two CPU devices, on this process's backend."""
+    """Split the CPU into two devices, on this process's backend."""
     if keras.backend.backend() == "jax":
         assert "device_count=2" in os.environ["XLA_FLAGS"]
         return
@@ -46,7 +48,7 @@ def language_model():
 
 
 def image_model():
-    """Gates, a block of its own, one that is shared, and every kind of normalisation."""
+    """Gates, a block with its own weights, a shared one, and every kind of normalization."""
     import zoo
 
     zoo.seed_everything(1)
@@ -64,20 +66,33 @@ def image_model():
     return model
 
 
+def small_image_model():
+    """A convolution, a normalization and momentum: what a checkpoint has to restore."""
+    import zoo
+
+    zoo.seed_everything(1)
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
+    layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+    return model
+
+
 def images(count):
     random = np.random.default_rng(count)
     return random.normal(size=(count, 8, 8, 3)).astype("float32"), random.integers(0, 3, count)
 
 
 def text(seed):
-    """Streams of twelve batches: words and the next words."""
+    """Return streams of twelve batches: words and the next words."""
     words = np.random.default_rng(seed).integers(0, WORDS, (BATCH, 12 * STEPS + 1))
     parts = words[:, :-1], words[:, 1:]
     return [v.reshape(BATCH, -1, STEPS).swapaxes(0, 1).reshape(-1, STEPS) for v in parts]
 
 
-def far(a, b):
-    """The largest deviation of two lists of arrays or numbers, NaN if there is any."""
+def max_deviation(a, b):
+    """Return the largest deviation of two lists of arrays or numbers; NaN if there is any."""
     return max(float(np.max(np.abs(np.subtract(u, v)))) for u, v in zip(a, b, strict=True))
 
 
@@ -85,74 +100,95 @@ def values(model):
     return [np.array(keras.ops.convert_to_numpy(v)) for v in model.variables]
 
 
-def deviations(name):
-    """How far a training on the devices of `name` ends from that on one, by what is measured."""
-    from zoo import callbacks, distribute
-    from zoo.applications import char_lm_inference
+def fit_images(devices, num_validation):
+    """Return a model trained on the devices and the logs of its training."""
+    from zoo import callbacks
     from zoo.callbacks.training import Epochs
     from zoo.datasets.batches import Batches
 
-    several = distribute.strategy(name)
-    assert several.num_replicas == (1 if name == "model_parallel" else 2)
+    with devices.scope():
+        model = image_model()
+    batches = Batches(*images(16), BATCH)
+    history = devices.fit(
+        model,
+        batches,
+        epochs=2,
+        validation_data=Batches(*images(num_validation), BATCH, shuffle=False),
+        verbose=0,
+        shuffle=False,
+        callbacks=[Epochs(batches), callbacks.RunProbes([callbacks.L2Ratio()], images(6))],
+    )
+    return model, history.history
+
+
+def probe_values(model):
+    """Return the values of all probes and of the lesions."""
+    from zoo import callbacks
+
     kinds = [callbacks.CosineLoss, callbacks.L2Ratio, callbacks.GradientNorm]
     kinds += [callbacks.ActivationNorm, callbacks.IntermediateAccuracy, callbacks.GateActivity]
     kinds += [callbacks.EstimationError, callbacks.TaylorTerm, callbacks.BorderlineExamples]
     kinds += [callbacks.LayerCushion, callbacks.ActivationContraction]
+    rows = callbacks.run([kind() for kind in kinds], model, images(10), batch_size=4)
+    rows += callbacks.lesions(model, images(10))
+    table = {(row.probe, row.block): row.value for row in rows}
+    for probe, block in [*table]:  # a deviation is the small difference of two large sums
+        if probe.endswith("_std"):
+            mean = table[probe.removesuffix("_std"), block]
+            table[probe, block] = np.hypot(table[probe, block], mean)
+    return [*table.values()]
 
-    def table(model):
-        found = callbacks.run([kind() for kind in kinds], model, images(10), batch_size=4)
-        found += callbacks.lesions(model, images(10))
-        values = {(row.probe, row.block): row.value for row in found}
-        for probe, block in [*values]:  # a deviation is the small difference of two large sums
-            if probe.endswith("_std"):
-                mean = values[probe.removesuffix("_std"), block]
-                values[probe, block] = np.hypot(values[probe, block], mean)
-        return [*values.values()]
 
-    def fit(devices, model, epochs):
-        batches = Batches(*images(16), BATCH)
-        test = Batches(*images(6 if name == "mirrored" else 8), BATCH, shuffle=False)
-        kept = callbacks.RunProbes([callbacks.L2Ratio()], images(6))
-        return devices.fit(
-            model, batches, epochs=epochs, validation_data=test, verbose=0, shuffle=False,
-            callbacks=[Epochs(batches), kept],
-        ).history  # fmt: skip
+def fit_text(devices):
+    """Return a language model trained on the devices and its losses."""
+    with devices.scope():
+        model = language_model()
+    history = devices.fit(model, *text(0), batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
+    return model, history.history["loss"]
 
-    one, found = distribute.strategy("one"), {}
-    alone = image_model()
-    with several.scope():
-        shared = image_model()
-    theirs, ours = fit(one, alone, 2), fit(several, shared, 2)
-    found["image weights and statistics"] = far(values(alone), values(shared))
-    assert [*ours] == [*theirs] and "val_loss" in ours and "l2_ratio/block2" in ours, [*ours]
-    found["logs, of probes too"] = far(ours.values(), theirs.values())
-    shared.set_weights(alone.get_weights())  # what probes find of the same network
-    found["probes"] = far(table(alone), table(shared))
 
-    alone = language_model()
-    with several.scope():
-        shared = language_model()
-    told = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False}
-    losses = [
-        devices.fit(model, *text(0), **told).history["loss"]
-        for devices, model in ((one, alone), (several, shared))
-    ]
-    found["language losses"] = far(*losses)
-    found["language weights and states"] = far(values(alone), values(shared))
-    scores = [
-        char_lm_inference.Scorer(model).perplexity(
-            *(v.reshape(-1, BATCH, STEPS) for v in text(1))
-        )
-        for model in (alone, shared)
-    ]  # fmt: skip
-    found["perplexity"] = far(scores[:1], scores[1:]) / scores[0]
-    if name == "model_parallel":
-        kernel = shared.get_layer("logits").kernel.value
-        assert kernel.sharding.shard_shape(kernel.shape) == (8, WORDS // 2)
+def perplexity(model):
+    from zoo.applications import char_lm_inference
+
+    batches = (v.reshape(-1, BATCH, STEPS) for v in text(1))
+    return char_lm_inference.Scorer(model).perplexity(*batches)
+
+
+def deviations(names):
+    """Return, for each strategy, the deviations of what its training on two devices gives."""
+    from zoo import distribute
+
+    several = {name: distribute.strategy(name) for name in names}
+    one_device = distribute.strategy("one")
+    # only mirrored replicas take a partial batch
+    num_validation = 6 if "mirrored" in names else 8
+    one, logs = fit_images(one_device, num_validation)
+    probes = probe_values(one)
+    one_language, losses = fit_text(one_device)
+    one_perplexity = perplexity(one_language)
+    found = {}
+    for name, devices in several.items():
+        assert devices.num_replicas == (1 if name == "model_parallel" else 2)
+        model, two_logs = fit_images(devices, num_validation)
+        assert [*two_logs] == [*logs] and "val_loss" in logs and "l2_ratio/block2" in logs, logs
+        weights = max_deviation(values(one), values(model))
+        model.set_weights(one.get_weights())  # so that probes see the same network
+        language, two_losses = fit_text(devices)
+        found[name] = {
+            "image weights and statistics": weights,
+            "logs, of probes too": max_deviation(logs.values(), two_logs.values()),
+            "probes": max_deviation(probes, probe_values(model)),
+            "language losses": max_deviation(losses, two_losses),
+            "language weights and states": max_deviation(values(one_language), values(language)),
+            "perplexity": abs(perplexity(language) / one_perplexity - 1),
+        }
+        if name == "model_parallel":
+            kernel = language.get_layer("logits").kernel.value
+            assert kernel.sharding.shard_shape(kernel.shape) == (8, WORDS // 2)
     return found
 
 
 if __name__ == "__main__":
     if sys.argv[1] != "multiworker":
         two_devices()
-    print(json.dumps(deviations(sys.argv[1])))
+    print(json.dumps(deviations(sys.argv[1:])))

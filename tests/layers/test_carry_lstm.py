@@ -14,7 +14,7 @@ BATCH, STEPS, FEATURES, UNITS, CHUNKS = 2, 4, 3, 5, 3
 
 
 def texts(seed=0, chunks=CHUNKS, batch=BATCH):
-    """The same streams whole, `(batch, chunks * steps, features)`, and cut, chunk after chunk."""
+    """Return streams `(batch, chunks * steps, features)`, whole and cut into chunks."""
     rng = np.random.default_rng(seed)
     whole = rng.normal(size=(batch, chunks * STEPS, FEATURES)).astype("float32")
     return whole, np.concatenate(np.split(whole, chunks, axis=1))
@@ -33,7 +33,7 @@ def states(model):
 
 
 def unchunked(model, whole):
-    """Outputs and last states of keras.layers.LSTM over the whole text, from zero."""
+    """Return outputs and last states of `keras.layers.LSTM` over the whole text, from zero."""
     reference = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
     reference.build((None, None, FEATURES))
     lstm = model.get_layer("lstm")
@@ -62,8 +62,8 @@ def test_predict_reads_consecutive_chunks_as_one_text():
     whole, chunks = texts()
     m = model()
     y, h, c = unchunked(m, whole)
-    found = m.predict(chunks, batch_size=BATCH, verbose=0)
-    assert_close(found, np.concatenate(np.split(y, CHUNKS, axis=1)), ATOL)
+    predicted = m.predict(chunks, batch_size=BATCH, verbose=0)
+    assert_close(predicted, np.concatenate(np.split(y, CHUNKS, axis=1)), ATOL)
     assert_close(states(m), [h, c], ATOL)
 
 
@@ -104,7 +104,7 @@ def test_gradients_stop_at_the_carried_state():
 
 
 def test_the_gradient_of_a_chunk_is_truncated_to_it():
-    # The second spelling: a gradient through keras.layers.LSTM from the state as a constant.
+    # The reference: a gradient through keras.layers.LSTM from the state as a constant.
     first, second = np.split(texts(chunks=2)[0], 2, axis=1)
     m = model()
     lstm = m.get_layer("lstm")
@@ -130,14 +130,14 @@ def test_saved_weights_load_into_another_batch_size_and_hold_no_state(tmp_path):
     m.save(tmp_path / "m.keras")
     seven = model(batch=7)
     seven.load_weights(tmp_path / "m.weights.h5")
-    again = keras.saving.load_model(tmp_path / "m.keras")
-    assert not any(s.any() for s in (*states(seven), *states(again)))
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert not any(s.any() for s in (*states(seven), *states(loaded)))
     expected = unchunked(m, whole)[0]
-    assert_close(again(whole), expected, ATOL)
+    assert_close(loaded(whole), expected, ATOL)
     assert_close(seven(np.repeat(whole, [3, 4], axis=0))[::3], expected[[0, 1, 1]], ATOL)
 
 
-def test_carry_state_validates_from_zero_and_gives_training_its_own_state_back():
+def test_carry_state_validates_from_zero_and_then_restores_the_training_state():
     whole, chunks = texts()
     valid, valid_chunks = texts(seed=5)
     m = model()
@@ -160,7 +160,7 @@ def test_carry_state_validates_from_zero_and_gives_training_its_own_state_back()
     assert_close(states(m), [h, c], ATOL)
 
 
-def test_resetting_forgets_the_text_so_far():
+def test_reset_state_forgets_the_previous_text():
     whole, chunks = texts()
     m = model()
     m.predict(chunks, batch_size=BATCH, verbose=0)
@@ -186,7 +186,7 @@ def test_a_smaller_last_batch_is_an_error_and_not_a_broadcast_state(backend, run
     _, chunks = texts(chunks=1, batch=3)
     arguments = [chunks] if run == "predict" else [chunks, chunks[..., :1]]
     errors = [ValueError]
-    if backend == "tensorflow":  # its graphs may learn the size when they run
+    if backend == "tensorflow":  # its graphs may know the size at run time only
         import tensorflow as tf
 
         errors.append(tf.errors.InvalidArgumentError)
@@ -214,10 +214,10 @@ def test_explicit_state_saves_with_its_weights(tmp_path):
     start = [keras.Input((UNITS,)) for _ in "hc"]
     explicit = keras.Model([x, *start], ExplicitState(m.get_layer("lstm"))(x, *start))
     explicit.save(tmp_path / "explicit.keras")
-    again = keras.saving.load_model(tmp_path / "explicit.keras")
+    loaded = keras.saving.load_model(tmp_path / "explicit.keras")
     whole, _ = texts(batch=1)
     arguments = [ops.convert_to_tensor(v) for v in (whole, *np.ones((2, 1, UNITS), "float32"))]
-    assert_close(list(again(arguments)), [ops.convert_to_numpy(v) for v in explicit(arguments)], 0)
+    assert_close(list(loaded(arguments)), [ops.convert_to_numpy(v) for v in explicit(arguments)], 0)
 
 
 def test_mixed_precision_carries_the_state_in_float32_variables():

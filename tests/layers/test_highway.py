@@ -48,7 +48,7 @@ def test_every_convolutional_form_equals_the_reference(variant, kernel_size, siz
     assert_close(y, expected, 2e-5)  # float32 sums of 27 products, values up to 20
 
 
-@pytest.mark.parametrize("variant", TC)
+@pytest.mark.parametrize("variant", ["plain", "full"])
 @pytest.mark.parametrize(
     ("layer", "arguments", "shape"),
     [
@@ -56,7 +56,7 @@ def test_every_convolutional_form_equals_the_reference(variant, kernel_size, siz
         (zoo.HighwayConv2D, {"filters": 3, "kernel_size": 3}, (2, 4, 4, 3)),
     ],
 )
-def test_every_form_is_a_keras_layer(layer, arguments, shape, variant):
+def test_a_form_is_a_keras_layer(layer, arguments, shape, variant):
     run_layer_test(
         layer,
         {**arguments, "variant": variant, "activation": "tanh", "stage": 2},
@@ -67,6 +67,14 @@ def test_every_form_is_a_keras_layer(layer, arguments, shape, variant):
         expected_num_seed_generators=0,
         expected_num_losses=0,
     )
+
+
+@pytest.mark.parametrize("variant", TC)
+def test_a_form_has_weights_for_its_gates_and_no_others(variant):
+    for layer, shape in ((zoo.HighwayDense, (None, 4)), (zoo.HighwayConv2D, (None, 4, 4, 3))):
+        layer = layer(variant=variant)
+        layer.build(shape)
+        assert len(layer.trainable_weights) == 2 + 2 * len(zoo.FORMS[variant].gates)
 
 
 def test_a_highway_layer_of_50_costs_what_a_plain_layer_of_71_costs():

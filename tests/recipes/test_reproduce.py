@@ -6,10 +6,21 @@ import signal
 import pytest
 
 import reproduce
-from helpers.harness import ROOT, fresh_python, without_backend
+from helpers.harness import ROOT, fresh_python, start_recipe, without_backend
 from report import records
 
 pytestmark = without_backend
+
+
+@pytest.fixture(autouse=True)
+def forked_help(monkeypatch):
+    """Read the recipes' help from processes in which Keras is already imported."""
+
+    def help_of(path):
+        text, _ = start_recipe(path.name, "--helpxml").communicate(300)
+        return text[text.index("<?xml") :]
+
+    monkeypatch.setattr(reproduce, "help_of", help_of)
 
 
 @pytest.fixture
@@ -22,7 +33,7 @@ def commands(monkeypatch):
         run_commands.append(command[1:])
         return 0
 
-    monkeypatch.setattr(reproduce.children, "run", run)
+    monkeypatch.setattr(reproduce.process, "run", run)
     return run_commands
 
 
@@ -101,7 +112,7 @@ def test_every_artifact_is_made_by_all():
 
 def test_a_recipe_that_fails_does_not_keep_the_others_from_running(monkeypatch, capsys):
     codes = iter([3, 0])
-    monkeypatch.setattr(reproduce.children, "run", lambda *_: next(codes))
+    monkeypatch.setattr(reproduce.process, "run", lambda *_: next(codes))
     assert reproduce.main(["srivastava2015/table1"]) == 3
     printed = capsys.readouterr().out
     assert printed.count("FAILED with status 3") == 1 and printed.count("done after") == 1
@@ -110,7 +121,7 @@ def test_a_recipe_that_fails_does_not_keep_the_others_from_running(monkeypatch, 
 def test_a_signal_ends_all_recipes_and_a_crash_only_one(monkeypatch, capsys):
     for first, count in ((-signal.SIGKILL, 2), (-signal.SIGTERM, 1), (-signal.SIGINT, 1)):
         codes = iter([first, 0])
-        monkeypatch.setattr(reproduce.children, "run", lambda *_, codes=codes: next(codes))
+        monkeypatch.setattr(reproduce.process, "run", lambda *_, codes=codes: next(codes))
         assert reproduce.main(["srivastava2015/table1"]) == first
         assert len([*codes]) == 2 - count
 
@@ -127,7 +138,7 @@ def test_kept_figures_and_lines_are_saved_with_the_results(monkeypatch, tmp_path
     words = ["yutomasi2019/fig11", "--budget=smoke", f"--run_dir={tmp_path / 'run'}"]
     assert "those of --budget smoke are meaningless" in reproduce.main([*words, "--keep"])
     calls = []
-    monkeypatch.setattr(reproduce.children, "run", lambda *call: calls.append(call) or 0)
+    monkeypatch.setattr(reproduce.process, "run", lambda *call: calls.append(call) or 0)
     assert reproduce.main([words[0], "--seeds=2", "--keep"]) == 0
     lines = f"--results={tmp_path / 'trivial_dominance.jsonl'}"
     assert [command[-1] for command, _ in calls] == [lines, lines]
@@ -148,9 +159,9 @@ def test_figures_are_also_saved_in_the_folder_of_the_environment(monkeypatch, tm
 
 def test_a_recipe_ends_with_the_process_that_started_it():
     code = "import os, signal, sys, threading; sys.path.insert(0, 'recipes')"
-    code += "; from experiment import children"
+    code += "; from experiment import process"
     code += "; threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()"
-    code += "; print(children.run([sys.executable, '-c', 'import time; time.sleep(60)']))"
+    code += "; print(process.run([sys.executable, '-c', 'import time; time.sleep(60)']))"
     assert fresh_python(code, timeout=30).stdout.strip() == str(-signal.SIGTERM)
 
 

@@ -11,7 +11,7 @@ import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from zoo.io import replace
 
@@ -28,18 +28,10 @@ class DownloadError(RuntimeError):
 class Redirects(urllib.request.HTTPRedirectHandler):
     """Follow a redirect only to an address whose scheme is in `SCHEMES`."""
 
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """Check the new address."""
-        check(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
+        """Check the new address, which is the last argument."""
+        check(args[-1])
+        return super().redirect_request(*args)
 
 
 OPENER = urllib.request.build_opener(Redirects)
@@ -64,7 +56,7 @@ def connect(url: str) -> http.client.HTTPResponse:
         OSError: If the address is not of https, or does not answer within `SECONDS`.
     """
     check(url)
-    responses = queue.SimpleQueue()
+    responses: queue.SimpleQueue = queue.SimpleQueue()
 
     def open_url():
         try:

@@ -1,14 +1,16 @@
-"""Starts the workers of a multi-worker training on this machine, and starts them again.
+"""Start the workers of a multi-worker training on this machine, and restart them.
 
     python -m zoo.launch --workers 2 recipes/highway_conv.py --strategy multiworker
 
 Each worker is a process with a TF_CONFIG that names all of them. When one dies, the others would
 wait for it for ever: they are stopped, and all start again, from the last checkpoint if the script
-resumes, as every recipe does. Workers that all end by themselves with an error are not started
-again: the same would come of it.
+resumes, as every recipe does. Workers that all end by themselves with an error are not restarted:
+they would fail again.
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -17,60 +19,76 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 
-LOOK, GRACE = 0.2, 10.0  # seconds: between two looks, and for the others to end by themselves; ours
+POLL = 0.2  # seconds between two looks at the processes; ours
+GRACE = 10.0  # seconds that the other workers get to end by themselves; ours
 
 
-def main(argv=None):
-    told = "Arguments after SCRIPT are the script's."
-    parser = argparse.ArgumentParser(prog="python -m zoo.launch", description=__doc__, epilog=told)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--restarts", type=int, default=3, help="how often at most (default: 3)")
-    parser.add_argument("script", help="a Python script")
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Show defaults, and the description as it is."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m zoo.launch",
+        description=__doc__,
+        epilog="Arguments after SCRIPT are the script's.",
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--workers", type=int, default=2, help="Number of processes.")
+    parser.add_argument("--restarts", type=int, default=3, help="Maximum number of restarts.")
+    parser.add_argument("script", help="Python script that every worker runs.")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    if given.workers < 1 or given.restarts < 0:
+    options = parser.parse_args(argv)
+    if options.workers < 1 or options.restarts < 0:
         parser.error(
             f"Expected --workers of at least 1 and --restarts of at least 0. Received: "
-            f"{given.workers}, {given.restarts}"
+            f"{options.workers}, {options.restarts}"
         )
-    if not os.path.isfile(given.script):
-        parser.error(f"Expected a script. Received: {given.script}, which is not a file.")
-    for name in ("SIGINT", "SIGTERM"):
-        signal.signal(getattr(signal, name), lambda number, frame: sys.exit(128 + number))
-    return run([given.script, *given.arguments], given.workers, given.restarts)
+    if not os.path.isfile(options.script):
+        parser.error(f"Expected a script. Received: {options.script}, which is not a file.")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    return run([options.script, *options.arguments], options.workers, options.restarts)
 
 
-def run(command, workers, restarts=3, say=None):
-    """Runs `command` in `workers` processes until all have ended well.
+def run(
+    command: Sequence[str],
+    workers: int,
+    restarts: int = 3,
+    log: Callable[[str], None] | None = None,
+) -> int:
+    """Run `command` in `workers` processes until all have succeeded.
 
     Args:
         command: A script and its arguments.
-        workers: Processes.
-        restarts: How often all of them are started again at most.
-        say: A function of a line of text; `None` prints it.
+        workers: Number of processes.
+        restarts: Maximum number of restarts.
+        log: Receives each line of output; `None` prints it.
 
     Returns:
         0, or the exit status of a worker that failed.
     """
-    say = say or (lambda line: print(line, flush=True))
+    log = log or functools.partial(print, flush=True)
     for attempt in range(restarts + 1):
-        codes = once(command if attempt == 0 else resuming(command), workers, say)
-        failed = [code for code in codes if code]
-        if not failed:
+        statuses = _run_once(command if attempt == 0 else resuming(command), workers, log)
+        failures = [status for status in statuses if status]
+        if not failures:
             return 0
-        told = ", ".join(f"worker {i}: {code}" for i, code in enumerate(codes) if code)
-        if len(failed) == workers and min(failed) > 0:
-            say(f"All workers failed by themselves ({told}); not started again.")
+        names = ", ".join(f"worker {i}: {status}" for i, status in enumerate(statuses) if status)
+        if len(failures) == workers and min(failures) > 0:
+            log(f"All workers failed by themselves ({names}); not restarted.")
             break
-        more = "starting all again" if attempt < restarts else f"given up after {restarts} restarts"
-        say(f"Exit status of {told}: {more}.")
-    return next((code for code in failed if code > 0), 1)
+        gave_up = attempt == restarts
+        action = f"giving up after {restarts} restarts" if gave_up else "restarting all workers"
+        log(f"Exit status of {names}: {action}.")
+    return next((status for status in failures if status > 0), 1)
 
 
-def resuming(command):
-    """Without the flags that would forget the checkpoint again.
+def resuming(command: Sequence[str]) -> list[str]:
+    """Return the command without flags that would discard the checkpoint.
 
     >>> resuming(["train.py", "--resume=false", "--noresume", "--epochs=3"])
     ['train.py', '--epochs=3']
@@ -78,68 +96,53 @@ def resuming(command):
     return [word for word in command if word not in ("--resume=false", "--noresume")]
 
 
-def once(command, workers, say):
-    """Starts the workers, waits for the end of all or of one in failure; their exit statuses."""
-    ports = free_ports(workers)
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+def _run_once(command, workers, log):
+    """Run the workers until all have ended or one has failed; return their exit statuses."""
+    cluster = {"worker": [f"localhost:{port}" for port in _free_ports(workers)]}
     processes = []
+    readers = []
     try:
         for index in range(workers):
             task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, *command],
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", "TF_CONFIG": json.dumps(task)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                )
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "TF_CONFIG": json.dumps(task)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
             )
-        readers = [
-            threading.Thread(target=forward, args=(process.stdout, f"[{index}] ", say))
-            for index, process in enumerate(processes)
-        ]
-        for reader in readers:
-            reader.start()
-        while any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes):
-                wait(processes, GRACE)
-                break
-            time.sleep(LOOK)
-        codes = [process.poll() for process in processes]
+            processes.append(process)
+            readers.append(threading.Thread(target=_forward, args=(process.stdout, index, log)))
+            readers[-1].start()
+        while _running(processes) and not any(process.poll() for process in processes):
+            time.sleep(POLL)
+        end = time.monotonic() + GRACE
+        while _running(processes) and time.monotonic() < end:
+            time.sleep(POLL)
     finally:
         for process in processes:
             process.kill()
-        for process in processes:
-            process.wait()
-    for reader in readers:
-        reader.join()
-    return [-signal.SIGKILL if code is None else code for code in codes]
+        statuses = [process.wait() for process in processes]
+        for reader in readers:
+            reader.join()
+    return statuses
 
 
-def wait(processes, seconds):
-    """Waits until all have ended, but no longer."""
-    end = time.monotonic() + seconds
-    while any(process.poll() is None for process in processes) and time.monotonic() < end:
-        time.sleep(LOOK)
+def _running(processes):
+    return any(process.poll() is None for process in processes)
 
 
-def forward(lines, prefix, say):
-    """Says each line of a worker with its number before it."""
+def _forward(lines, index, log):
+    """Log each line of a worker with its number."""
     with lines:
         for line in lines:
-            say(prefix + line.rstrip("\n"))
+            log(f"[{index}] " + line.rstrip("\n"))
 
 
-def free_ports(count):
-    """Ports of this machine that nobody listens at."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)
+        ]
+        return [listener.getsockname()[1] for listener in sockets]

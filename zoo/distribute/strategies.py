@@ -1,58 +1,65 @@
 """Training on several devices: the only place that chooses hardware."""
 
 import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 
 from zoo.datasets.batches import Batches
-from zoo.distribute.devices import holds, is_chief, num_parts, open_devices
-from zoo.distribute.synchronized import as_one
+from zoo.distribute.devices import is_built_under, is_chief, num_replicas, open_devices
+from zoo.distribute.synchronized import synchronized
 from zoo.distribute.workers import fit_workers
 
-KEPT = [("verbose", 0), ("shuffle", False)]  # what the loop of workers does anyway
-NEVER_RAGGED = ("data_parallel", "model_parallel", "multiworker", "tpu")
-LAYOUT = {  # what of the zoo's language model is as long as its vocabulary; ours
+WORKERS_FIT = {"verbose": 0, "shuffle": False}  # options of `fit` that workers always have
+EVEN_VALIDATION = ("data_parallel", "model_parallel", "multiworker", "tpu")  # no partial batch
+LAYOUT = {  # the variables of the zoo's language model that grow with the vocabulary; ours
     "logits/kernel": (None, "model"),
     "logits/bias": ("model",),
     "word_embedding/table": ("model", None),
 }
 
 
-def strategy(name="auto", devices=None, layout=None, shards=None):
-    """One device or several, as something that builds and fits a model.
+def strategy(
+    name: str = "auto",
+    devices: Sequence[str] | None = None,
+    layout: Mapping[str, tuple] | None = None,
+    shards: int | None = None,
+) -> "Strategy":
+    """Return one device or several as an object that builds and fits a model.
 
-    | name | backend | what it is |
+    | name | backend | devices |
     | --- | --- | --- |
-    | "auto" | any | what is there of multiworker, tpu, mirrored, data_parallel, else one |
+    | "auto" | any | the first available of multiworker, tpu, mirrored, data_parallel, one |
     | "one" | any | Keras's default device |
     | "mirrored" | TensorFlow | `tf.distribute.MirroredStrategy`: the GPUs of this machine |
     | "tpu" | TensorFlow | `tf.distribute.TPUStrategy`: the TPU that TPU_NAME names |
-    | "multiworker" | TensorFlow | a process a machine, as TF_CONFIG says; see `zoo.launch` |
+    | "multiworker" | TensorFlow | a process per machine, as TF_CONFIG says; see `zoo.launch` |
     | "data_parallel" | JAX | `keras.distribution.DataParallel` |
-    | "model_parallel" | JAX | `keras.distribution.ModelParallel`, of what `layout` names |
+    | "model_parallel" | JAX | `keras.distribution.ModelParallel` of the variables in `layout` |
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
-    clipping, statistics of normalisations, state of `CarryLSTM`) but for the order of sums,
-    and, on TensorFlow, for the masks of dropout. TensorFlow's several devices take neither
-    mixed_float16 nor accumulated gradients. "multiworker" must be asked for before
-    TensorFlow computes anything.
+    clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
+    and, on TensorFlow, for the masks of dropout. On TensorFlow, several devices support neither
+    mixed_float16 nor accumulated gradients. Create "multiworker" before TensorFlow computes
+    anything.
 
     Args:
         name: See above.
-        devices: Names, e.g. `["GPU:0", "GPU:1"]`; JAX says "gpu:0". `None`: all GPUs or TPUs, or
-            all CPU devices where there is none.
-        layout: Of "model_parallel": by the path of variables, a regular expression, the axis of
-            the mesh ("model", None or "batch") that each of their axes is divided over; `None`:
-            softmax and word table of the language model. What cannot be divided evenly stays
-            whole.
-        shards: Of "model_parallel": parts of a variable; `None`: as many as devices. The rest of
-            the devices splits the batch.
+        devices: Names, e.g. `["GPU:0", "GPU:1"]`, on JAX `["gpu:0"]`. `None` takes all GPUs or
+            TPUs, or all CPU devices where there is none.
+        layout: For "model_parallel": by a regular expression of a variable's path, the axis of
+            the mesh ("model", None or "batch") that each of its axes is divided over; `None`
+            divides softmax and word table of the language model. A variable that cannot be
+            divided evenly is replicated.
+        shards: For "model_parallel": parts of a variable; `None` takes the number of devices. The
+            remaining devices split the batch.
 
     Returns:
         A `Strategy`.
 
     Raises:
-        ValueError: if this backend has no such strategy, or the devices are not there.
+        ValueError: if this backend has no such strategy, or a device does not exist.
 
     Example:
     >>> import numpy as np
@@ -68,36 +75,47 @@ def strategy(name="auto", devices=None, layout=None, shards=None):
 
 
 class Strategy:
-    """Devices that share a training; `strategy` makes one.
+    """Devices that share a training; created by `strategy`.
 
     Attributes:
-        name: As of `strategy`, never "auto".
+        name: A name of `strategy`, never "auto".
         native: The `tf.distribute.Strategy` or `keras.distribution.Distribution`, or None.
         num_replicas: Parts that a batch is split into.
-        is_chief: Whether this process is the one that writes files.
+        is_chief: True in the process that writes files.
     """
 
-    def __init__(self, name, native=None) -> None:
-        self.name, self.native = name, native
-        self.num_replicas, self.is_chief = num_parts(native), is_chief(native)
+    def __init__(self, name: str, native: Any = None) -> None:
+        self.name = name
+        self.native = native
+        self.num_replicas = num_replicas(native)
+        self.is_chief = is_chief(native)
 
-    def scope(self):
-        """A context in which to build and compile a model, optimizer included."""
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Return a context in which to build and compile a model, optimizer included."""
         return contextlib.nullcontext() if self.native is None else self.native.scope()
 
-    def fit(self, model, x, y=None, batch_size=None, validation_data=None, **options):
-        """`model.fit`, with the same arguments.
+    def fit(
+        self,
+        model: keras.Model,
+        x: Any,
+        y: Any = None,
+        batch_size: int | None = None,
+        validation_data: Any = None,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Train like `model.fit`, with the same arguments.
 
         Args:
             model: Built and compiled in `scope()`.
-            x, y: As of `keras.Model.fit`; of "multiworker" a `keras.utils.PyDataset`, or arrays
+            x: As for `keras.Model.fit`; for "multiworker" a `keras.utils.PyDataset`, or arrays
                 with `shuffle=False`, the same in every process.
+            y: As for `keras.Model.fit`.
             batch_size: Examples of a batch, over all devices.
-            validation_data: As of `keras.Model.fit`; of "multiworker" a `PyDataset`.
-            **options: As of `keras.Model.fit`; of "multiworker" `epochs` and `callbacks`.
+            validation_data: As for `keras.Model.fit`; for "multiworker" a `PyDataset`.
+            **options: As for `keras.Model.fit`; for "multiworker" `epochs` and `callbacks`.
 
         Returns:
-            A `keras.callbacks.History`.
+            The training history.
 
         Raises:
             ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
@@ -107,30 +125,35 @@ class Strategy:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
         self.check_data(x, batch_size, validation_data)
         self._check_optimizer(model.optimizer)
-        with as_one(model):
+        with synchronized(model):
             if self.name == "multiworker":
                 if y is not None and options.get("shuffle") is False:
                     x = Batches(x, y, batch_size or 32, shuffle=False)
                 return self._fit_workers(model, x, validation_data, **options)
-            if keras.backend.backend() == "tensorflow":
-                with self.scope():  # Keras would look at a replica's part
-                    model._symbolic_build(data_batch=_first(x, y, batch_size))
-                return model.fit(x, y, batch_size, validation_data=validation_data, **options)
-            with self.scope():
-                return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+            if keras.backend.backend() == "jax":
+                with self.scope():
+                    return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+            with self.scope():  # Keras would build from a replica's shard
+                model._symbolic_build(data_batch=_first_batch(x, y, batch_size))
+            return model.fit(x, y, batch_size, validation_data=validation_data, **options)
 
     def _fit_workers(self, model, x, validation, epochs=1, callbacks=(), **options):
-        given = {k: v for k, v in options.items() if (k, v) not in KEPT}
-        if not isinstance(x, keras.utils.PyDataset) or given:
+        unsupported = {
+            key: value
+            for key, value in options.items()
+            if key not in WORKERS_FIT or value != WORKERS_FIT[key]
+        }
+        if not isinstance(x, keras.utils.PyDataset) or unsupported:
             raise ValueError(
                 f'With "multiworker", `fit` takes a `keras.utils.PyDataset`, or arrays with '
                 f"`shuffle=False`, `epochs`, `callbacks` and `validation_data`. Received: x of "
-                f"{type(x).__name__}, {given}. `zoo.datasets.batches.Batches` makes one of arrays."
+                f"{type(x).__name__}, {unsupported}. `zoo.datasets.batches.Batches` makes one of "
+                f"arrays."
             )
         return fit_workers(self.native, model, x, epochs, validation, callbacks)
 
     def _check_model(self, model):
-        if not holds(self.native, model):
+        if not is_built_under(self.native, model):
             raise ValueError(
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "
                 f"{model.name!r}, which was not. Build and compile it in `with devices.scope():`."
@@ -141,21 +164,21 @@ class Strategy:
             return
         if hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1:
             raise ValueError(
-                f"On TensorFlow, Keras scales the loss by what one replica sees; the overflow of "
-                f"another one is applied, or waited for. Received: an optimizer that scales the "
-                f"loss, as of mixed_float16, and the strategy {self.name!r}. Use mixed_bfloat16, "
-                f'the strategy "one", or JAX.'
+                f"On TensorFlow, Keras scales the loss by what one replica sees: an overflow on "
+                f"another one would be applied, or block it. Received: an optimizer that scales "
+                f"the loss, as of mixed_float16, and the strategy {self.name!r}. Use "
+                f'mixed_bfloat16, the strategy "one", or JAX.'
             )
         if getattr(optimizer, "gradient_accumulation_steps", None):
             raise ValueError(
                 f"On TensorFlow an optimizer that accumulates gradients cannot be shared by "
-                f"devices: its update is a branch, in which replicas cannot meet. Received: "
+                f"devices: its update is a branch, in which replicas cannot synchronize. Received: "
                 f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} and the "
                 f'strategy {self.name!r}. Use more devices, the strategy "one", or JAX.'
             )
 
-    def check_batch(self, size, what="a batch"):
-        """Raises unless `size` examples can be split evenly.
+    def check_batch(self, size: int, kind: str = "a batch") -> None:
+        """Check that `size` examples can be split evenly.
 
         Raises:
             ValueError: if they cannot.
@@ -163,15 +186,17 @@ class Strategy:
         if size % self.num_replicas:
             raise ValueError(
                 f"Expected batches that {self.num_replicas} devices can split evenly. Received: "
-                f"{size} examples in {what}. Choose another batch size, or other devices (one "
+                f"{size} examples in {kind}. Choose another batch size, or other devices (one "
                 f'of them is the strategy "one"), or drop the remainder.'
             )
 
-    def check_data(self, x, batch_size=None, validation=None):
-        """Raises unless batches can be split evenly; of iterables nobody knows before.
+    def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
+        """Check that batches can be split evenly, where their sizes are known in advance.
 
         Args:
-            x, batch_size, validation: As of `fit`, `validation` its `validation_data`.
+            x: As for `fit`.
+            batch_size: As for `fit`.
+            validation: `validation_data` of `fit`.
 
         Raises:
             ValueError: if they cannot, or workers cannot read `validation`.
@@ -183,32 +208,31 @@ class Strategy:
                 f"all workers read alike. Received: {type(validation).__name__}. "
                 f"`zoo.datasets.batches.Batches` makes one of arrays."
             )
-        sizes = {"a batch": _sizes(x, batch_size)}
-        if self.name in NEVER_RAGGED:
-            given = validation[0] if isinstance(validation, tuple) else validation
-            sizes["a batch for validation"] = _sizes(given, batch_size)
-        for what, found in sizes.items():
-            for size in found:
-                self.check_batch(size, what)
+        for size in _batch_sizes(x, batch_size):
+            self.check_batch(size)
+        if self.name in EVEN_VALIDATION:
+            inputs = validation[0] if isinstance(validation, tuple) else validation
+            for size in _batch_sizes(inputs, batch_size):
+                self.check_batch(size, "a batch for validation")
 
 
-def _sizes(x, batch_size):
-    """Examples of the first and of the last batch; none where that cannot be known."""
-    if isinstance(x, keras.utils.PyDataset):  # of a stream the last batch is behind all others
+def _batch_sizes(x, batch_size):
+    """Return the sizes of the first and the last batch; none where they are unknown."""
+    if isinstance(x, keras.utils.PyDataset):  # the last batch of a stream comes after all others
         return getattr(x, "batch_sizes", None) or {len(keras.tree.flatten(x[0])[0])}
     if not _is_arrays(x):
         return set()
-    count, batch_size = len(keras.tree.flatten(x)[0]), batch_size or 32
+    count = len(keras.tree.flatten(x)[0])
+    batch_size = batch_size or 32
     return {min(count, batch_size), count % batch_size or batch_size}
 
 
-def _first(x, y, batch_size):
-    """The first batch."""
+def _first_batch(x, y, batch_size):
     if isinstance(x, keras.utils.PyDataset):
         return x[0]
     if _is_arrays(x):
-        parts = (x,) if y is None else (x, y)
-        return keras.tree.map_structure(lambda v: v[: batch_size or 32], parts)
+        data = (x,) if y is None else (x, y)
+        return keras.tree.map_structure(lambda v: v[: batch_size or 32], data)
     if iter(x) is x:
         raise ValueError(
             f"Expected data that can be read again. Received: {type(x).__name__}, whose first "

@@ -1,75 +1,79 @@
-"""Models for where Keras is not, from any backend, checked against the Keras model."""
+"""Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
 import importlib.util
 import os
 import pathlib
 import shutil
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 
-from zoo.export import check, process
-from zoo.export.formats import FORMATS, make
-from zoo.export.signatures import behind, functional, in_float32, serve, texts
+from zoo.datasets.preprocessing import Preprocessing
+from zoo.export import check, litert, onnx, process, saved_model
+from zoo.export.check import Cases
+from zoo.export.signatures import functional, in_float32, label_text, serve, with_preprocessing
 
+# Each module has PACKAGES and SUFFIX, and the functions write(models, path), which raises
+# ValueError if the format cannot hold a model; add_labels(path, text); and reader(path), which
+# returns a function from an endpoint's name and its inputs to its outputs, by name.
+FORMATS = {"saved_model": saved_model, "onnx": onnx, "litert": litert}
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 
 
 def export(
-    model,
-    path,
-    format="saved_model",
-    labels=None,
-    preprocessing=None,
-    endpoints=serve,
-    examples=None,
-):
-    """Writes `model` as a SavedModel, an ONNX or a LiteRT file, which need neither zoo nor Keras.
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    format: str = "saved_model",
+    labels: Sequence[str] | None = None,
+    preprocessing: keras.layers.Layer | Preprocessing | str | None = None,
+    endpoints: Callable[[keras.Model], dict[str, keras.Model]] = serve,
+    examples: Mapping[str, Any] | None = None,
+) -> float:
+    """Write `model` as a SavedModel, an ONNX or a LiteRT file, which need neither zoo nor Keras.
 
-    Inputs have the names of the model's inputs, and outputs those of its output layers, or the
-    keys of its dictionary. Any batch size will do. The artifact computes in float32, also if the
-    model was trained in mixed precision. It is complete before it gets its name: an export that
-    fails leaves an earlier artifact as it was.
+    Inputs have the names of the model's inputs, outputs those of its output layers or the keys of
+    its dictionary. Any batch size is accepted. The artifact computes in float32, also if the model
+    was trained in mixed precision. A failing export leaves an earlier artifact unchanged.
 
-    - "saved_model": a folder. Each endpoint is a signature, and a method of what
-      `tf.saved_model.load` returns; both give a dictionary of outputs. The first is also
+    - "saved_model": a folder. Each endpoint is a signature and a method of the object that
+      `tf.saved_model.load` returns; both return a dictionary of outputs. The first one is also
       TensorFlow Serving's default. Endpoints share their variables.
-    - "onnx": a file `.onnx` of one endpoint. An output that is called like an input gets `new_`
-      before its name. Needs the packages of `highway-zoo[onnx]`.
+    - "onnx": a file `.onnx` of one endpoint. An output with the name of an input is renamed
+      `new_NAME`. Needs the packages of `highway-zoo[onnx]`.
     - "litert": a file `.tflite` of one endpoint, if TFLite's own operations can compute it.
       Needs the package of `highway-zoo[litert]`.
 
-    All go through TensorFlow; from jax and torch, through a process of its own.
+    TensorFlow writes all of them; from JAX and torch in a child process.
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
-        path: Of the artifact; one of the format that is there is replaced.
+        path: File or folder to write; an artifact of this format is replaced.
         format: "saved_model", "onnx" or "litert".
-        labels: Names of the classes: in `assets.extra/labels.txt` of a SavedModel, a line each;
-            as the metadata `labels` of ONNX; in a zip at the end of a LiteRT file, as
-            `labels.txt`.
-        preprocessing: What makes the model's images of raw ones, to be part of the artifact: a
-            Keras layer or model, or a `Preprocessing` of `zoo.datasets.preprocessing`, or the
-            name of a recipe there that takes nothing from its training set. Raw images are
-            uint8, `(batch, height, width, channels)`, unless a model says otherwise.
-        endpoints: A function from `model` to a dictionary of Functional `keras.Model`s by
-            name. It must be importable by its name, because jax and torch call it in a process
-            of TensorFlow.
-        examples: The inputs to check an endpoint with, by its name; arrays in the structure of
-            its model's input. Others are checked with normal draws, zeros and ones where the
-            input is of integers, and grey levels where it is uint8.
+        labels: Names of the classes, stored one a line: in `assets.extra/labels.txt` of a
+            SavedModel; as the metadata `labels` of ONNX; as `labels.txt` in a zip archive at the
+            end of a LiteRT file.
+        preprocessing: Preprocessing to include in the artifact: a Keras layer or model, a
+            `zoo.datasets.preprocessing.Preprocessing`, or the name of a recipe there that is not
+            fitted to a training set. Raw images are uint8, `(batch, height, width, channels)`,
+            unless a model has another input.
+        endpoints: Importable function from `model` to a dictionary of Functional `keras.Model`s
+            by name; JAX and torch call it in the child process.
+        examples: Inputs to check an endpoint with, by its name; arrays in the structure of its
+            model's input. Default: normal samples; for integers zeros and ones, for uint8 grey
+            levels.
 
     Returns:
-        The largest absolute deviation of the artifact's outputs from the Keras model's, for the
-        examples together and for the first alone.
+        The largest absolute deviation of the artifact's outputs from the Keras model's, on all
+        examples together and on the first alone.
 
     Raises:
-        ValueError: if an argument is not as described, or the format cannot hold the model.
-        RuntimeError: if a package is not installed, TensorFlow fails, or the deviation exceeds
-            1e-4 of the largest output.
+        ValueError: If an argument is invalid, or the format cannot hold the model.
+        RuntimeError: If a package is missing, TensorFlow fails, or the deviation exceeds 1e-4 of
+            the largest output.
 
     Example:
-
     ```python
     deviation = zoo.export(model, "model.onnx", "onnx", labels=["cat", "dog"])
     session = onnxruntime.InferenceSession("model.onnx")  # anywhere
@@ -77,26 +81,52 @@ def export(
     ```
     """
     path = pathlib.Path(path).resolve()
-    if format not in FORMATS:
-        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
-    FORMATS[format].check_target(path)
-    model, files = functional(model), texts(labels)
+    _check_target(path, format)
+    model = functional(model)
+    text = label_text(labels)
     _check_packages(format)
-    name = _import_name(endpoints)
-    work = path.with_name(f".writing-{path.name}")
-    shutil.rmtree(work, ignore_errors=True)  # what a killed export left
-    work.mkdir(parents=True)
-    made = work / f"artifact{path.suffix}"
+    function = _import_name(endpoints)
+    with check.float32():
+        if preprocessing is not None:
+            model = with_preprocessing(preprocessing, model)
+        model = in_float32(model)
+        models = endpoints(model)
+        _check_models(models, labels, format)
+        cases = check.cases(models, examples or {})
+        if keras.config.backend() == "tensorflow":
+            return write(models, path, format, text, cases)
+        return process.export(model, path, format, text, cases, function)
+
+
+def write(
+    models: dict[str, keras.Model],
+    path: pathlib.Path,
+    format: str,
+    labels: str | None,
+    cases: Cases,
+) -> float:
+    """Write an artifact on the TensorFlow backend, and check it before it gets its name.
+
+    Args:
+        models: Functional `keras.Model`s by name of endpoint.
+        path: File or folder to write.
+        format: A name in `FORMATS`.
+        labels: Names of the classes, one a line, or `None`.
+        cases: Inputs and expected outputs, see `check.cases`.
+
+    Returns:
+        The largest absolute deviation from the expected outputs.
+    """
+    module = FORMATS[format]
+    folder = path.with_name(f".writing-{path.name}")
+    shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
+    folder.mkdir(parents=True)
+    artifact = folder / f"artifact{path.suffix}"
     try:
-        with check.float32():
-            model = in_float32(model if preprocessing is None else behind(preprocessing, model))
-            models = endpoints(model)
-            _check_models(models, labels, format)
-            cases = check.cases(models, examples or {})
-            if keras.config.backend() == "tensorflow":
-                deviation = make(format, models, cases, files, made)
-            else:
-                deviation = process.make(format, model, name, cases, files, made)
+        module.write(models, artifact)
+        if labels is not None:
+            module.add_labels(artifact, labels)
+        deviation = check.deviation(module.reader(artifact), cases)
         allowed = TOLERANCE * check.largest(cases)
         if not deviation <= allowed:  # NaN too
             raise RuntimeError(
@@ -104,10 +134,36 @@ def export(
                 f"Received: a deviation of {deviation}. Nothing was written to {path}; if the "
                 f"deviation is nan, look for NaN in the model's weights."
             )
-        _swap(made, path)
+        _replace(artifact, path)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return deviation
+
+
+def _check_target(path, format):
+    """Raise ValueError unless `path` suits the format, and is new or an artifact to replace."""
+    if format not in FORMATS:
+        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
+    suffix = FORMATS[format].SUFFIX
+    if suffix:
+        if path.suffix != suffix or path.is_dir():
+            raise ValueError(
+                f"`path` must be a file that ends in {suffix}. Received: {path}"
+                f"{', a folder' if path.is_dir() else ''}. Choose another path or format."
+            )
+        return
+    other = next((name for name in FORMATS if FORMATS[name].SUFFIX == path.suffix), format)
+    if other != format:
+        raise ValueError(
+            f"`path` of a SavedModel is a folder. Received: {path}. "
+            f"Choose another, or format={other!r}."
+        )
+    names = os.listdir(path) if path.is_dir() else []
+    if path.is_file() or (names and "saved_model.pb" not in names):
+        raise ValueError(
+            f"`path` must be new, an empty folder, or a SavedModel to replace. Received: {path}, "
+            f"which is {'a folder of other files' if names else 'a file'}. Choose another path."
+        )
 
 
 def _check_models(models, labels, format):
@@ -125,30 +181,31 @@ def _check_models(models, labels, format):
 
 
 def _check_packages(format):
-    wanted = "tensorflow", *FORMATS[format].PACKAGES
-    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    packages = ("tensorflow", *FORMATS[format].PACKAGES)
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         extra = f"'highway-zoo[{format}]'" if missing != ["tensorflow"] else "tensorflow"
         raise RuntimeError(
-            f"The export to {format} from the {keras.config.backend()} backend goes through "
-            f"{', '.join(wanted)}. Not installed: {', '.join(missing)}. Run `pip install {extra}`, "
-            f"or save the model with `model.save` and export it where they are."
+            f"The export to {format} from the {keras.config.backend()} backend needs "
+            f"{', '.join(packages)}. Not installed: {', '.join(missing)}. Run `pip install "
+            f"{extra}`, or save the model with `model.save` and export it where they are."
         )
 
 
 def _import_name(function):
-    """Module and name by which another process finds `function`."""
-    module, name = function.__module__, getattr(function, "__qualname__", "")
+    """Return the name MODULE:FUNCTION by which another process can import `function`."""
+    module = function.__module__
+    name = getattr(function, "__qualname__", "")
     if module == "__main__" or getattr(sys.modules[module], name, None) is not function:
         raise ValueError(
             f"`endpoints` must be a function of a module, because another process imports it. "
             f"Received: {function!r}. Move it to the top level of a module."
         )
-    return module, name
+    return f"{module}:{name}"
 
 
-def _swap(new, path):
-    """Renames `new` to `path`; a folder that was there goes last."""
+def _replace(new, path):
+    """Rename `new` to `path`; a folder at `path` is deleted last."""
     if not path.is_dir():
         os.replace(new, path)
         return

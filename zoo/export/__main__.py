@@ -1,75 +1,121 @@
-"""A saved network for where Keras is not, checked against the Keras model.
+"""Export a saved network to a format that needs no Keras, checked against the Keras model.
 
     python -m zoo.export model.keras model.onnx --labels classes.txt
     python -m zoo.export model.keras folder --preprocessing highway_mnist
 
-Writes a SavedModel, ONNX or LiteRT and prints by how much it deviates from the Keras model.
-KERAS_BACKEND chooses tensorflow, jax or torch.
+Writes a SavedModel, ONNX or LiteRT artifact and prints its largest deviation from the Keras model.
+KERAS_BACKEND selects tensorflow, jax or torch. The exit status is 1 for invalid arguments or a
+model that the format cannot hold, and 2 if the export fails.
 """
 
+import importlib
 import pathlib
 import sys
 import time
+from collections.abc import Callable
 
+import keras
 from absl import app, flags
+
+from zoo.datasets import images
+from zoo.datasets import preprocessing as recipes
+from zoo.export import FORMATS, check, export, write
+from zoo.export.signatures import label_text
+from zoo.io import load_model
 
 FLAGS = flags.FLAGS
 
 
-def define_flags():
-    """The flags, at the first call; other programs may import this module."""
-    formats = ["saved_model", "onnx", "litert"]
-    told = "Default: onnx and litert for OUT.onnx and OUT.tflite, else saved_model."
-    flags.DEFINE_enum("format", None, formats, told)
-    flags.DEFINE_string("labels", None, "A text file with the classes' names, a line each.")
-    told = "Raw uint8 images in: a recipe of zoo.datasets.preprocessing, e.g. highway_mnist."
-    flags.DEFINE_string("preprocessing", None, told)
-    flags.DEFINE_string("data", None, "What a recipe with a mean image is fitted to: cifar10.")
-    flags.DEFINE_string("data_dir", None, "An .npz file or a folder: see zoo.datasets.images.")
+def define_flags() -> None:
+    """Define the flags; not at import, because other programs define the same names."""
+    flags.DEFINE_enum(
+        "format",
+        None,
+        list(FORMATS),
+        "Format of the artifact. Default: onnx for OUT.onnx, litert for OUT.tflite, otherwise "
+        "saved_model.",
+    )
+    flags.DEFINE_string("labels", None, "A text file with the names of the classes, one a line.")
+    flags.DEFINE_string(
+        "preprocessing",
+        None,
+        "A recipe of zoo.datasets.preprocessing, such as highway_mnist, to include in the "
+        "artifact, which then takes raw uint8 images.",
+    )
+    flags.DEFINE_string(
+        "data", None, "The training set that a recipe with a mean image is fitted to: cifar10."
+    )
+    flags.DEFINE_string(
+        "data_dir", None, "The .npz file or folder of these images: see zoo.datasets.images."
+    )
+    flags.DEFINE_string(
+        "endpoints",
+        "zoo.export.signatures:serve",
+        "MODULE:FUNCTION, which makes a dictionary of Functional models from the model.",
+    )
+    flags.DEFINE_string(
+        "cases",
+        None,
+        "An .npz file of inputs and expected outputs to check the artifact with, named "
+        "ENDPOINT/inputs/NAME and ENDPOINT/outputs/NAME. Default: random inputs and the outputs "
+        "of the model.",
+    )
 
 
-def main(argv):
-    """Exports; `argv` is the program's name, the model's path and the artifact's."""
+def main(argv: list[str]) -> None:
+    """Export; `argv` has the names of the program, the model and the artifact."""
     if len(argv) != 3:
         raise app.UsageError(f"Expected MODEL.keras and OUT. Received: {argv[1:]}. See --help.")
-    from zoo.export import export
-    from zoo.export.formats import SUFFIXES
-    from zoo.io import load_model
-
-    start, path = time.perf_counter(), pathlib.Path(argv[2])
-    format = FLAGS.format or SUFFIXES.get(path.suffix, "saved_model")
+    start = time.perf_counter()
+    path = pathlib.Path(argv[2]).resolve()
+    by_suffix = {module.SUFFIX: name for name, module in FORMATS.items()}
+    format = FLAGS.format or by_suffix.get(path.suffix, "saved_model")
     try:
         labels = None if FLAGS.labels is None else read_labels(FLAGS.labels)
+        endpoints = import_function(FLAGS.endpoints)  # before the model: it may register layers
         model = load_model(argv[1], compile=False)
-        deviation = export(model, path, format, labels, preprocessing())
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        if FLAGS.cases is None:
+            deviation = export(model, path, format, labels, preprocessing(), endpoints)
+        else:
+            with check.float32():
+                cases = check.load_cases(FLAGS.cases)
+                deviation = write(endpoints(model), path, format, label_text(labels), cases)
+    except (ValueError, OSError, ImportError) as error:
         sys.exit(f"zoo.export: {error}")
+    except RuntimeError as error:
+        print(f"zoo.export: {error}", file=sys.stderr)
+        sys.exit(2)
     files = [file for file in [path, *path.rglob("*")] if file.is_file()]
     megabytes = sum(file.stat().st_size for file in files) / 1e6
     seconds = time.perf_counter() - start
     print(
-        f"{format}: {path}, {megabytes:.2f} MB, in {seconds:.0f} s; "
-        f"deviates by {deviation:.1e} at most"
+        f"{format}: {path}, {megabytes:.2f} MB, in {seconds:.0f} s; max deviation {deviation:.2e}"
     )
 
 
-def read_labels(path):
-    """The names in a text file, a line each."""
+def read_labels(path: str) -> list[str]:
+    """Return the names in a text file, one a line."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"Expected a text in UTF-8. Received: {path}: {error}") from error
 
 
-def preprocessing():
-    """What --preprocessing, --data and --data_dir ask for."""
-    from zoo.datasets import images, preprocessing
+def import_function(name: str) -> Callable[[keras.Model], dict[str, keras.Model]]:
+    """Return the function called MODULE:FUNCTION."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"Expected MODULE:FUNCTION in --endpoints. Received: {name}") from error
 
-    fitted = FLAGS.data is not None or FLAGS.data_dir is not None
-    if FLAGS.preprocessing is None or not fitted:
+
+def preprocessing() -> recipes.Preprocessing | str | None:
+    """Return the preprocessing that --preprocessing, --data and --data_dir select."""
+    if FLAGS.preprocessing is None or (FLAGS.data is None and FLAGS.data_dir is None):
         return FLAGS.preprocessing
-    loaded = images.load(FLAGS.data or "data", FLAGS.data_dir)
-    return preprocessing.fit(FLAGS.preprocessing, loaded.x_train)
+    dataset = images.load(FLAGS.data or "data", FLAGS.data_dir)
+    return recipes.fit(FLAGS.preprocessing, dataset.x_train)
 
 
 if __name__ == "__main__":

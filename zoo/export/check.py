@@ -1,82 +1,113 @@
-"""What an artifact must compute, and how far it is from it."""
+"""Check what an artifact computes against the outputs of the Keras model."""
 
 import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
 from zoo.export.signatures import input_names
 
+Arrays = dict[str, np.ndarray]  # by name of an input or output
+Cases = dict[str, tuple[Arrays, Arrays]]  # inputs and expected outputs by name of endpoint
+
 
 @contextlib.contextmanager
-def float32():
-    """True float32: no mixed precision, and no TF32, with which a GPU deviates by 1e-3."""
+def float32() -> Iterator[None]:
+    """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3)."""
     with contextlib.ExitStack() as stack:
         stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
         keras.config.set_dtype_policy("float32")
         if keras.config.backend() == "tensorflow":  # a device's scope would end up in the graph
             import tensorflow as tf
 
-            mode = tf.config.experimental
-            before = mode.tensor_float_32_execution_enabled()
-            stack.callback(mode.enable_tensor_float_32_execution, before)
-            mode.enable_tensor_float_32_execution(False)
+            config = tf.config.experimental
+            before = config.tensor_float_32_execution_enabled()
+            stack.callback(config.enable_tensor_float_32_execution, before)
+            config.enable_tensor_float_32_execution(False)
         else:
             stack.enter_context(keras.device("cpu"))
         yield
 
 
-def cases(models, examples):
-    """By endpoint: inputs, and the outputs that the Keras model has for them, both by name.
+def cases(models: dict[str, keras.Model], examples: Mapping[str, Any]) -> Cases:
+    """Return inputs, and the Keras model's outputs for them, by endpoint.
 
     Args:
         models: Functional `keras.Model`s with dictionaries of outputs, by name of endpoint.
-        examples: Inputs by name of endpoint, in the structure of the model's; others are drawn.
+        examples: Inputs by name of endpoint, in the structure of the model's input. Inputs of
+            other endpoints are random.
 
     Raises:
-        ValueError: if examples are not as many as the model's inputs.
+        ValueError: If the number of arrays is not the number of the model's inputs.
     """
-    random, found = np.random.default_rng(0), {}
-    for name, model in models.items():
-        inputs = examples.get(name)
+    generator = np.random.default_rng(0)
+    result = {}
+    for endpoint, model in models.items():
+        inputs = examples.get(endpoint)
         if inputs is None:
-            inputs = keras.tree.map_structure(lambda t: _draw(t, random), model.input)
-        arrays, names = keras.tree.flatten(inputs), input_names(model)
+            inputs = keras.tree.map_structure(lambda x: _sample(x, generator), model.input)
+        arrays = keras.tree.flatten(inputs)
+        names = input_names(model)
         if len(arrays) != len(names):
             raise ValueError(
-                f"`examples` must give {', '.join(names)} for {name!r}. "
+                f"`examples` must give {', '.join(names)} for {endpoint!r}. "
                 f"Received: {len(arrays)} arrays."
             )
         outputs = model.predict_on_batch(inputs)
-        found[name] = dict(zip(names, arrays, strict=True)), outputs
-    return found
+        result[endpoint] = dict(zip(names, arrays, strict=True)), outputs
+    return result
 
 
-def _draw(tensor, random):
-    shape = [3 if size is None else size for size in (None, *tensor.shape[1:])]
+def _sample(tensor, generator):
+    shape = (3, *(3 if size is None else size for size in tensor.shape[1:]))
     if "int" in tensor.dtype:
-        return random.integers(0, 256 if tensor.dtype == "uint8" else 2, shape).astype(tensor.dtype)
-    return random.normal(size=shape).astype(tensor.dtype)
+        high = 256 if tensor.dtype == "uint8" else 2
+        return generator.integers(0, high, shape).astype(tensor.dtype)
+    return generator.normal(size=shape).astype(tensor.dtype)
 
 
-def largest(cases):
-    """The largest absolute output of the Keras models."""
+def save_cases(path: str | os.PathLike, cases: Cases) -> None:
+    """Write `cases` to an .npz file, as ENDPOINT/inputs/NAME and ENDPOINT/outputs/NAME."""
+    arrays: Arrays = {}
+    for endpoint, (inputs, outputs) in cases.items():
+        arrays |= {f"{endpoint}/inputs/{name}": array for name, array in inputs.items()}
+        arrays |= {f"{endpoint}/outputs/{name}": array for name, array in outputs.items()}
+    np.savez(path, **arrays)  # type: ignore[arg-type] (NumPy types **kwds as bool)
+
+
+def load_cases(path: str | os.PathLike) -> Cases:
+    """Return the cases in a file of `save_cases`."""
+    cases: Cases = {}
+    with np.load(path, allow_pickle=False) as file:
+        for key in file.files:
+            endpoint, part, name = key.split("/", 2)
+            inputs, outputs = cases.setdefault(endpoint, ({}, {}))
+            arrays = outputs if part == "outputs" else inputs
+            arrays[name] = file[key]
+    return cases
+
+
+def largest(cases: Cases) -> float:
+    """Return the largest absolute output of the Keras models."""
     return float(max(np.max(np.abs(y)) for _, ys in cases.values() for y in ys.values()))
 
 
-def deviation(read, cases):
-    """The largest absolute deviation from `cases`; infinite if an output has another shape.
+def deviation(read: Callable[[str, Arrays], Arrays], cases: Cases) -> float:
+    """Return the largest absolute deviation from `cases`; infinite if a shape differs.
 
     Args:
-        read: A function from an endpoint's name and its inputs to its outputs, by name.
-        cases: What `cases` made of the Keras models.
+        read: Function from an endpoint's name and its inputs to its outputs, by name.
+        cases: Inputs and expected outputs.
     """
     deviations = []
     for endpoint, (inputs, outputs) in cases.items():
-        for rows in (slice(None), slice(1)):  # all together, then the first alone: any batch size
-            found = read(endpoint, {name: np.asarray(x)[rows] for name, x in inputs.items()})
+        for rows in (slice(None), slice(1)):  # all, then the first alone: any batch size
+            result = read(endpoint, {name: np.asarray(x)[rows] for name, x in inputs.items()})
             for name, expected in outputs.items():
-                same = np.shape(found[name]) == expected[rows].shape
-                difference = np.abs(found[name] - expected[rows]) if same else np.inf
+                same = np.shape(result[name]) == expected[rows].shape
+                difference = np.abs(result[name] - expected[rows]) if same else np.inf
                 deviations.append(np.max(difference))
     return float(np.max(deviations))

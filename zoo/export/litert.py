@@ -1,24 +1,24 @@
-"""LiteRT, which was TensorFlow Lite: a file of one endpoint in TFLite's own operations."""
+"""LiteRT (formerly TensorFlow Lite): a file of one endpoint in TFLite's own operations."""
 
+import pathlib
 import re
 import tempfile
 import zipfile
+from collections.abc import Callable
 
-from zoo.export import onnx, saved_model
+import keras
+
+from zoo.export import saved_model
 
 PACKAGES = ("ai_edge_litert",)  # TensorFlow's own interpreter is deprecated
+SUFFIX = ".tflite"
 
 
-def check_target(path):
-    """Raises ValueError unless `path` ends in .tflite and is new or a file."""
-    onnx.check_target(path, ".tflite")
-
-
-def write(models, path):
-    """Writes the only one of `models` to the file `path`.
+def write(models: dict[str, keras.Model], path: pathlib.Path) -> None:
+    """Write the only endpoint to the file `path`.
 
     Raises:
-        ValueError: if the model needs operations that TFLite itself has not.
+        ValueError: If the model needs operations that TFLite itself lacks.
     """
     import tensorflow as tf
     from tensorflow.lite.python.convert_phase import ConverterError
@@ -31,24 +31,22 @@ def write(models, path):
         try:
             content = converter.convert()
         except ConverterError as error:
-            lacking = sorted({*re.findall(r"'tf\.(\w+)'", str(error))})
+            missing = sorted({*re.findall(r"'tf\.(\w+)'", str(error))})
             raise ValueError(
                 f"LiteRT must have all operations of the model. Received: {models[name].name}, "
-                f"where it lacks {', '.join(lacking) or error}. Export to ONNX or a SavedModel."
+                f"where it lacks {', '.join(missing) or error}. Export to ONNX or a SavedModel."
             ) from error
     path.write_bytes(content)
 
 
-def add(path, files):
-    """Puts `files`, texts by name, into a zip at the end, as TFLite's metadata has them."""
-    if files:
-        with zipfile.ZipFile(path, "a") as archive:
-            for name, text in files.items():
-                archive.writestr(name, text)
+def add_labels(path: pathlib.Path, text: str) -> None:
+    """Append `labels.txt` in a zip archive, as TFLite's metadata tools do."""
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("labels.txt", text)
 
 
-def reader(path):
-    """A function from an endpoint's name and its inputs to its outputs, by name."""
+def reader(path: pathlib.Path) -> Callable[[str, dict], dict]:
+    """Return a function from an endpoint's name and its inputs to its outputs, by name."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(path))

@@ -1,25 +1,28 @@
-"""What is exported: a Keras model in float32, with names, behind its preprocessing."""
+"""Models to export: in float32, with named inputs and outputs, after their preprocessing."""
 
-import json
 import re
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
-from zoo.datasets import preprocessing as papers
+from zoo.datasets.preprocessing import EPSILON, RECIPES, Preprocessing
+from zoo.types import Shape
+
+HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
 
 
-def serve(model):
-    """The usual endpoint: `model` itself, as "serve", its outputs named."""
+def serve(model: keras.Model) -> dict[str, keras.Model]:
+    """Return the default endpoint "serve": `model` with named outputs."""
     return {"serve": named(model)}
 
 
-def functional(model):
-    """`model` as a Functional one, whose inputs have names.
+def functional(model: keras.Model) -> keras.Model:
+    """Return `model` as a Functional model, whose inputs have names.
 
     Raises:
-        ValueError: if it is a subclass with a `call` of its own, or not built.
+        ValueError: If it is a subclass with its own `call`, or not built.
     """
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise ValueError(
@@ -31,11 +34,10 @@ def functional(model):
     return model
 
 
-def named(model):
-    """`model` with a dictionary of outputs: its own, or by the names of its output layers.
+def named(model: keras.Model) -> keras.Model:
+    """Return `model` with a dictionary of outputs: its own, or by the names of its output layers.
 
     Example:
-
     >>> x = keras.Input((2,))
     >>> model = keras.Model(x, keras.layers.Dense(3, name="logits")(x))
     >>> list(named(model).output)
@@ -43,7 +45,7 @@ def named(model):
     """
     if isinstance(model.output, dict):
         return model
-    names = []
+    names: list[str] = []
     for name in model.output_names:
         same = [n for n in names if re.fullmatch(rf"{re.escape(name)}(_\d+)?", n)]
         names.append(f"{name}_{len(same)}" if same else name)
@@ -51,15 +53,15 @@ def named(model):
     return keras.Model(model.input, outputs, name=model.name)
 
 
-def input_names(model):
-    """The names of a model's inputs, flat: keys of a dictionary, or the tensors' own."""
+def input_names(model: keras.Model) -> list[str]:
+    """Return the names of a model's inputs, flat: keys of a dictionary, or the tensors' names."""
     named = keras.tree.flatten_with_path(model.input)
     names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
     return [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
 
 
-def in_float32(model):
-    """A copy of `model` that computes in float32, whatever precision it was trained in.
+def in_float32(model: keras.Model) -> keras.Model:
+    """Return a copy of `model` that computes in float32, also if it was trained in half precision.
 
     Args:
         model: A Functional or Sequential `keras.Model`.
@@ -68,90 +70,107 @@ def in_float32(model):
         A new `keras.Model`, not compiled, with the same names and weights.
 
     Example:
-
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_bfloat16")])
     >>> model.layers[0].compute_dtype, in_float32(model).layers[0].compute_dtype
     ('bfloat16', 'float32')
     """
-    config = json.dumps(model.get_config())
-    for policy in ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16"):
-        config = config.replace(json.dumps(policy), json.dumps("float32"))
-    copy = type(model).from_config(json.loads(config))
+    copy = type(model).from_config(_float32_policies(model.get_config()))
     copy.set_weights(model.get_weights())
     return copy
 
 
-def texts(labels):
-    """The file of an artifact that holds the labels, a line each; none if there are none.
+def _float32_policies(config):
+    """Return a configuration with float32 as the dtype policy of every layer, cell and tensor."""
+    if isinstance(config, list | tuple):
+        return type(config)(map(_float32_policies, config))
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy":
+        return {**config, "config": {"name": _float32_name(config["config"]["name"])}}
+    config = {key: _float32_policies(value) for key, value in config.items()}
+    if "dtype" in config:
+        config["dtype"] = _float32_name(config["dtype"])
+    return config
+
+
+def _float32_name(dtype):
+    return "float32" if dtype in HALF else dtype
+
+
+def label_text(labels: Sequence[str] | None) -> str | None:
+    """Return the labels as a text, one a line; `None` without labels.
 
     Raises:
-        ValueError: if `labels` are not names without line breaks.
+        ValueError: If `labels` are not names without line breaks.
     """
     if labels is None:
-        return {}
+        return None
     names = [] if isinstance(labels, str) else list(labels)
     if not names or not all(isinstance(n, str) and n and not {*"\r\n"} & {*n} for n in names):
         raise ValueError(
             f"`labels` must be a sequence of names, each of one line. Received: {labels!r}"
         )
-    return {"labels.txt": "".join(f"{name}\n" for name in names)}
+    return "".join(f"{name}\n" for name in names)
 
 
-def behind(preprocessing, model):
-    """`model` behind its preprocessing: raw images in, named outputs out.
+def with_preprocessing(
+    preprocessing: keras.layers.Layer | Preprocessing | str, model: keras.Model
+) -> keras.Model:
+    """Return a model from raw images to the named outputs of `model`.
 
     Args:
         preprocessing: A Keras layer or model, a `zoo.datasets.preprocessing.Preprocessing`, or
-            the name of a recipe that takes nothing from its training set.
+            the name of a recipe that is not fitted to a training set.
         model: A Functional model of one input.
 
     Raises:
-        ValueError: if `preprocessing` is none of these, or does not give what `model` takes.
+        ValueError: If `preprocessing` is something else, or its output does not fit `model`.
 
     Example:
-
     >>> x = keras.Input((2, 2, 1), name="images")
     >>> model = keras.Model(x, keras.layers.Flatten(name="pixels")(x))
-    >>> raw = behind("highway_mlp", model)
+    >>> raw = with_preprocessing("highway_mlp", model)
     >>> raw.input.dtype, raw(np.full((1, 2, 2, 1), 51, "uint8"))["pixels"].shape == (1, 4)
     ('uint8', True)
     """
     if len(model.inputs) != 1:
         raise ValueError(
-            f"`preprocessing` is of one input. Received: a model of {len(model.inputs)}, "
-            f"{', '.join(input_names(model))}."
+            f"`preprocessing` needs a model of one input. Received: a model of "
+            f"{len(model.inputs)}, {', '.join(input_names(model))}."
         )
-    (taken,) = model.inputs
-    before = _as_model(preprocessing, taken.shape[1:])
-    if len(before.inputs) != 1 or len(before.outputs) != 1 or not _fits(before.outputs[0], taken):
+    shape = model.inputs[0].shape
+    before = _as_model(preprocessing, shape[1:])
+    shapes = [x.shape for x in before.outputs]
+    if len(before.inputs) != 1 or len(shapes) != 1 or not _compatible(shapes[0], shape):
         raise ValueError(
-            f"`preprocessing` must turn one image into what the model takes, {taken.shape}. "
-            f"Received: {preprocessing!r}, which gives {[x.shape for x in before.outputs]}."
+            f"`preprocessing` must turn one image into the model's input of shape {shape}. "
+            f"Received: {preprocessing!r}, which gives {shapes}."
         )
-    (given,), (prepared,) = before.inputs, before.outputs
-    before = keras.Model(given, prepared, name=f"before_{model.name}")  # no name twice in a graph
-    x = keras.Input(given.shape[1:], dtype=given.dtype, name=input_names(model)[0])
+    raw = before.inputs[0]
+    name = f"before_{model.name}"  # names in a graph are unique
+    before = keras.Model(raw, before.outputs[0], name=name)
+    x = keras.Input(raw.shape[1:], dtype=raw.dtype, name=input_names(model)[0])
     y = named(model)(keras.tree.pack_sequence_as(model.input, [before(x)]))
     return keras.Model(x, y, name=f"raw_{model.name}")
 
 
-def _fits(given, taken):
-    sides = zip(given.shape, taken.shape, strict=False)
-    return len(given.shape) == len(taken.shape) and all(None in s or s[0] == s[1] for s in sides)
+def _compatible(shape: Shape, other: Shape) -> bool:
+    sizes = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(None in pair or pair[0] == pair[1] for pair in sizes)
 
 
 def _as_model(preprocessing, shape):
     if isinstance(preprocessing, str):
-        recipe = papers.RECIPES.get(preprocessing)
+        recipe = RECIPES.get(preprocessing)
         if recipe is None or recipe.center or recipe.scale == "std":
             raise ValueError(
-                f"`preprocessing` must be known without a training set. Received: "
-                f"{preprocessing!r}. Known are highway_mlp and highway_mnist; for others, give "
-                f"zoo.datasets.preprocessing.fit({preprocessing!r}, x_train) (--data)."
+                f"`preprocessing` must need no training set. Received: {preprocessing!r}. Give "
+                f"highway_mlp or highway_mnist; or zoo.datasets.preprocessing.fit("
+                f"{preprocessing!r}, x_train) (--data)."
             )
-        preprocessing = papers.Preprocessing(recipe, 0.0, recipe.scale)
-    if isinstance(preprocessing, papers.Preprocessing):
-        return _spelled(preprocessing, shape)
+        preprocessing = Preprocessing(recipe, 0.0, recipe.scale)
+    if isinstance(preprocessing, Preprocessing):
+        return _in_keras(preprocessing, shape)
     if isinstance(preprocessing, keras.Model) and getattr(preprocessing, "inputs", None):
         return functional(preprocessing)
     if isinstance(preprocessing, keras.layers.Layer):
@@ -163,8 +182,8 @@ def _as_model(preprocessing, shape):
     )
 
 
-def _spelled(prepare, shape):
-    """`prepare`, which is NumPy's, in operations of Keras."""
+def _in_keras(prepare, shape):
+    """Return a NumPy `Preprocessing` as a model of Keras operations."""
     if np.shape(prepare.mean) not in ((), tuple(shape)):
         raise ValueError(
             f"`preprocessing` must be fitted to images of the model's shape, {tuple(shape)}. "
@@ -175,7 +194,7 @@ def _spelled(prepare, shape):
     if prepare.recipe.contrast:
         x = x - ops.mean(x, axis=(1, 2, 3), keepdims=True)
         variance = ops.mean(ops.square(x), axis=(1, 2, 3), keepdims=True)
-        x = x / ops.sqrt(variance + papers.EPSILON)
+        x = x / ops.sqrt(variance + EPSILON)
     if np.any(prepare.mean):
         x = x - np.asarray(prepare.mean, "float32")
     return keras.Model(images, x / float(prepare.scale))

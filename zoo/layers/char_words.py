@@ -68,8 +68,8 @@ class CharCNN(keras.layers.Layer):
         self.widths = list(widths)
         self.filters = list(filters)
         self.initializer = keras.initializers.get(initializer or Uniform(0.05))
-        self.kernels = []
-        self.biases = []
+        self.kernels: list[keras.Variable] = []
+        self.biases: list[keras.Variable] = []
 
     def build(self, input_shape: Shape) -> None:
         """Create the character vectors, kernels and biases."""

@@ -1,6 +1,5 @@
 """The pair of blocks that map onto each other exactly: one convolution, with a skip or not."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -212,9 +211,7 @@ class SimplifiedResidual(Simplified):
     default_initializer = HardtMa
 
 
-def id_entries(
-    kernel: np.ndarray | Sequence[int | None], identity: str = "pad"
-) -> tuple[np.ndarray, ...]:
+def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.ndarray, ...]:
     """Return the indices of a kernel's identity entries.
 
     They are at its centre, from each input channel to its own output.

@@ -72,7 +72,10 @@ class Skip(keras.layers.Layer):
         self.variant = variant
         self.gate_bias = gate_bias
         self.stage = stage
-        self.transform = self.transform_gate = self.carry_gate = self.shortcut = None
+        self.transform: keras.layers.Layer = None
+        self.transform_gate: keras.layers.Layer | None = None
+        self.carry_gate: keras.layers.Layer | None = None
+        self.shortcut: keras.layers.Layer | None = None
         self.opens_stage = False  # true if it changes the shape, and so projects its skip input
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
