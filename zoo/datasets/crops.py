@@ -71,18 +71,18 @@ def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
     Returns:
         Integers of shape `(num_images, 4)`: top, left, height, width.
     """
-    shape = np.array(shape)
+    sides = np.array(shape)
     uniform = np.asarray(uniform, "float32")
-    sides = shape.astype("float32")
+    height, width = sides.astype("float32")
     area = np.float32(AREA[0]) + np.float32(AREA[1] - AREA[0]) * uniform[:, 0]
-    area = area * sides[0] * sides[1]
+    area = area * height * width
     aspect = np.float32(ASPECT[0]) + np.float32(ASPECT[1] - ASPECT[0]) * uniform[:, 1]
     aspect = np.where(uniform[:, 2] < 0.5, 1 / aspect, aspect)
     sizes = np.rint(np.stack([np.sqrt(area / aspect), np.sqrt(area * aspect)], 2)).astype(int)
-    fits = np.all((sizes <= shape) & (sizes > 0), axis=2)  # (num_images, tries)
+    fits = np.all((sizes <= sides) & (sizes > 0), axis=2)  # (num_images, tries)
     size = sizes[np.arange(len(sizes)), fits.argmax(axis=1)]  # the first that fits
-    room = (shape - size + 1).astype("float32")
-    corner = np.minimum((uniform[:, 3:5, 0] * room).astype(int), shape - size)
+    room = (sides - size + 1).astype("float32")
+    corner = np.minimum((uniform[:, 3:5, 0] * room).astype(int), sides - size)
     return np.where(fits.any(1)[:, None], np.hstack([corner, size]), centre_box(shape, 1.0))
 
 
@@ -103,35 +103,16 @@ def resize_boxes(images: np.ndarray, boxes: np.ndarray, size: int) -> np.ndarray
     [0.0, 1.0, 3.0, 4.0]
     """
     boxes = np.asarray(boxes)
-    rows = _neighbours(boxes[:, 0, None], boxes[:, 2, None], size)
-    columns = _neighbours(boxes[:, 1, None], boxes[:, 3, None], size)
-    image = np.arange(len(images))[:, None, None]
-    first, second, weight = rows
-    every_column = np.arange(images.shape[2])
-    images = _interpolate(
-        images[image, first[:, :, None], every_column],
-        images[image, second[:, :, None], every_column],
-        weight[:, :, None, None],
-    )  # (num_images, size, width, channels)
-    first, second, weight = columns
-    every_row = np.arange(size)[:, None]
-    images = _interpolate(
-        images[image, every_row, first[:, None]],
-        images[image, every_row, second[:, None]],
-        weight[:, None, :, None],
-    )
+    image = np.arange(len(images))[:, None]
+    for axis in (0, 1):  # rows; then columns, which swapaxes makes the rows
+        start = boxes[:, axis, None]
+        length = boxes[:, 2 + axis, None]
+        places = (np.arange(size, dtype="float32") + 0.5) * length / np.float32(size) - 0.5
+        places = np.clip(places, 0, length - 1)
+        first = places.astype(int)
+        second = np.minimum(first + 1, length - 1)
+        weight = (places - first).astype("float32")[:, :, None, None]
+        lines = images[image, start + first].astype("float32")
+        images = lines + weight * (images[image, start + second] - lines)
+        images = images.swapaxes(1, 2)
     return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images
-
-
-def _neighbours(start, length, size):
-    """Return the two pixels next to each new pixel's centre, and the weight of the second."""
-    places = (np.arange(size, dtype="float32") + 0.5) * length / np.float32(size) - 0.5
-    places = np.clip(places, 0, length - 1)
-    first = places.astype(int)
-    second = np.minimum(first + 1, length - 1)
-    return start + first, start + second, (places - first).astype("float32")
-
-
-def _interpolate(first, second, weight):
-    first = first.astype("float32")
-    return first + weight * (second - first)
