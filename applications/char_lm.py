@@ -11,7 +11,7 @@ from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
 from zoo.layers.highway import HighwayDense
 
-SIZES = {  # Kim et al. (2016), Table 2
+SIZES: dict[str, dict[str, Any]] = {  # Kim et al. (2016), Table 2
     "small": {
         "widths": (1, 2, 3, 4, 5, 6),
         "filters": (25, 50, 75, 100, 125, 150),

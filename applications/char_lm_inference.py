@@ -27,7 +27,7 @@ def with_state(model: keras.Model, tabulate: bool = True) -> keras.Model:
     """
     words = keras.Input((None,), dtype="int32", name="words")
     x = words
-    states = []
+    states: list[Tensor] = []
     new_states = []
     for layer in model.layers[1:]:  # a chain
         if isinstance(layer, CharWordEmbedding) and tabulate:

@@ -1,6 +1,7 @@
 """Pre-activation residual networks for small images: Jastrzebski et al. (2018), appendix."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import layers
@@ -244,7 +245,7 @@ def blocks_of(depth: int) -> int:
 
 def preactivated(
     stem: int,
-    stages: Sequence[tuple[int, int, int | str]],
+    stages: Sequence[tuple[int, int, Any]],
     classes: int,
     input_shape: Shape,
     top: Top,
@@ -276,7 +277,7 @@ def preactivated(
         if strides == "pool":
             x = layers.AveragePooling2D(2, name=f"stage{stage}_pool")(x)
             strides = 1
-        options = {"variant": variant, "use_bias": True, "stage": stage}
+        options: dict[str, Any] = {"variant": variant, "use_bias": True, "stage": stage}
         for i in range(blocks):
             name = f"stage{stage}_block{i:02d}"
             x = ResidualBlock(width, strides if i == 0 else 1, name=name, **options)(x)

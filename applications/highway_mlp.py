@@ -1,6 +1,7 @@
 """Fully connected networks of any depth: Srivastava et al. (2015), section 3.1."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -71,7 +72,7 @@ def highway_mlp(
         units, activation, kernel_initializer=initializer.clone(), name="first"
     )
     x = first(x)
-    options = {
+    options: dict[str, Any] = {
         "activation": activation,
         "variant": variant,
         "gate_bias": gate_bias,

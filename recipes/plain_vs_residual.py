@@ -4,30 +4,33 @@
     python recipes/plain_vs_residual.py --artifact table2 --budget paper
     python recipes/plain_vs_residual.py --networks plain,residual --depths 20
 
-The simplified networks of one convolution a block: `plain` from Kaiming's initial weights (KWI),
-`residual` from Hardt and Ma's (HMWI), `transferred`, the plain network that equals the latter at
+The simplified networks have one convolution a block: `plain` with Kaiming's initial weights (KWI),
+`residual` with Hardt and Ma's (HMWI), `transferred`, the plain network that equals the latter at
 the start and pays the same penalty, and `dominant`, kernels with dominant entries only; on request
-`full_plain` and `full_residual`, with two normalised convolutions a block. The paper's test errors
-at depth 20, 32, 44: plain 12.63, 13.49, 22.13 %; transferred 11.21, 10.85, 11.59; residual 11.31,
-11.43, 11.82; dominant 31.52, 31.19, 31.83.
+`full_plain` and `full_residual`, with two normalized convolutions a block. The paper: deeper plain
+networks are worse, residual and transferred ones are not, and dominant entries alone do not
+suffice; the numbers are in yutomasi2019/tables.py.
 
 --run_dir gets table1.csv, table2.csv and table5.csv (training loss, the same with the penalty, test
 error), table3-NETWORK.csv (statistics of the weights), table4.csv (penalties before and after), and
 with their CSVs fig7-depthN.png (weights before and after), fig8-depthN.png (risk and test error by
-epoch, and test error at equal risk) and fig9.png (plain networks from both starts: risk, and its
-difference); --artifact makes one of them. The networks are kept in --runs, each with what
+epoch, and test error by risk) and fig9.png (plain networks from both starts: risk, and its
+difference); --artifact makes one of them. The networks are kept in --runs, each with the files that
 highway_conv.py leaves. Fig. 6 is divergence.py's.
 """
 
 import sys
 
+import keras
 import numpy as np
 from absl import app, flags
 
 from experiment import flags as common
-from experiment import hardware, training
-from yutomasi2019 import networks, plots, tables
+from experiment import training
+from yutomasi2019 import figures, networks, tables
 from zoo.callbacks.training import PassProgress
+from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
+from zoo.regularizers import FACTOR, penalty
 
 ARTIFACTS = {  # the networks and depths that each needs
     "table1": (("plain", "residual"), networks.DEPTHS),
@@ -43,93 +46,97 @@ MEASURED = {"smoke": 256, "minutes": 2000, "paper": None}  # images of the train
 
 networks.define_flags(ARTIFACTS)
 flags.adopt_module_key_flags(networks)
-FLAGS = flags.FLAGS
 
 
 def main(argv):
+    """Train and measure the networks, then write tables, figures and results."""
     common.check(argv)
-    asked, found = networks.asked(ARTIFACTS), []
-    given = networks.folder("plain-vs-residual", asked)
-    failed = networks.each(asked, lambda *network: found.append(one(*network)))
-    folder = hardware.folder_for(given)
-    if found:
-        tables.write(folder, found)
-        plots.write(folder, found)
+    selected = networks.selected(ARTIFACTS)
+    folder = networks.figures_folder("plain-vs-residual", selected)
+    measured = []
+    failures = networks.prepare_each(selected, lambda *run: measured.append(measure(*run)))
+    if measured:
+        tables.write(folder, measured)
+        figures.write(folder, measured)
         print(f"tables and figures: {folder}")
-    sys.exit("\n".join(failed) or None)
+    sys.exit("\n".join(failures) or None)
 
 
-def one(run, network, depth):
-    """Trains one network: what the tables and figures need of it, and its line of results."""
-    losses, weights = {"before": losses_of(run)}, {"before": kernels(run.model)}
+def measure(run, network, depth):
+    """Train a network, write its result, and return its `tables.Measured`."""
+    losses = {"before": losses_of(run)}
+    weights = {"before": entries_of(run.model)}
     training.train(run)
-    losses["after"], weights["after"] = losses_of(run), kernels(run.model)
-    trained = networks.Trained.of(run, network, depth)
-    error = 1 - trained.history["val_accuracy"][-1]
-    kept = weights if weights["before"] else None
-    found = tables.Found(trained, losses, kept, error)
-    *_, paper = found.paper(tables.TRAINED, (None,) * 3)
-    departures = networks.fewer(run, networks.examples(run, MEASURED))
-    if networks.TABLES.get(network) == "table2" and FLAGS.precision == "float32":
-        departures.append("float32; the paper: double precision")
+    losses["after"] = losses_of(run)
+    weights["after"] = entries_of(run.model)
+    measured = tables.Measured(
+        networks.Trained.of(run, network, depth),
+        losses,
+        weights if weights["before"] else None,
+        error=1 - run.history["val_accuracy"][-1],
+    )
+    *_, paper = measured.paper(tables.TRAINED, tables.UNKNOWN)
+    deviations = networks.sample_deviations(run, networks.num_examples(run, MEASURED))
+    if networks.TABLES.get(network) == "table2" and common.FLAGS.precision == "float32":
+        deviations.append("float32; the paper: double precision")
     training.finish(
         run,
         f"{network}{depth}",
         {},
         None if paper is None else round(100 * (1 - paper), 2),
-        departures,
+        deviations,
         [networks.TRAINING, "training loss as at test, of images as they are"],
-        **tables.told(found),
+        **tables.metadata(measured),
     )
-    return found
+    return measured
 
 
 def losses_of(run):
-    """The `plain_tables.Losses` of the network as it is now."""
-    from zoo.regularizers import FACTOR, penalty
-
-    squares = sum(float(np.sum(np.square(w))) for w in all_kernels(run.model))
+    """Return the `tables.Losses` of the network as it is now."""
+    kernels = [v for v in run.model.trainable_variables if v.path.split("/")[-1] == "kernel"]
+    squares = sum(float(np.sum(np.square(keras.ops.convert_to_numpy(v)))) for v in kernels)
     return tables.Losses(cross_entropy(run), penalty(run.model), FACTOR * squares)
 
 
-def all_kernels(model):
-    import keras
-
-    found = [v for v in model.trainable_variables if v.path.split("/")[-1] == "kernel"]
-    return [keras.ops.convert_to_numpy(v) for v in found]
-
-
 def cross_entropy(run):
-    """Mean loss over training images as at test, without the penalty."""
-    import keras
-
-    count, seen, total = networks.examples(run, MEASURED), 0, 0.0
-    say = PassProgress("training loss", count)
-    for x, y in networks.pieces(run, count):
+    """Return the mean loss of training images in evaluation, without the penalty."""
+    count = networks.num_examples(run, MEASURED)
+    progress = PassProgress("training loss", count)
+    seen = 0
+    total = 0.0
+    for x, y in networks.training_batches(run, count):
         p = run.model.predict_on_batch(x)
         losses = keras.losses.sparse_categorical_crossentropy(y, p)
-        total, seen = total + float(np.sum(keras.ops.convert_to_numpy(losses))), seen + len(y)
-        say(seen)
+        total += float(np.sum(keras.ops.convert_to_numpy(losses)))
+        seen += len(y)
+        progress(seen)
     return total / count
 
 
-def kernels(model):
-    """Entries of the blocks' plain kernels, by group: all, large ones, those of the identity."""
-    from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
+def entries_of(model):
+    """Return the entries of all blocks' plain kernels by group, or None if there are none.
 
-    entries, identity = [], []
-    for layer in model.layers:
-        if isinstance(layer, SimplifiedPlain | SimplifiedResidual):
-            w = plain_kernel(layer)
-            entries.append(w.ravel())
-            identity.append(w[id_entries(w, layer.identity)])
-    if not entries:
+    The groups are all entries, the large ones, and those of the identity.
+    """
+    kinds = (SimplifiedPlain, SimplifiedResidual)
+    blocks = [layer for layer in model.layers if isinstance(layer, kinds)]
+    if not blocks:
         return None
-    entries, identity = np.concatenate(entries), np.concatenate(identity)
-    found = {"all": entries, "identity": identity}
-    for name, w in (("", entries), ("identity ", identity)):
-        found[f"{name}> 0.25"] = w[np.abs(w) > 0.25]
-    return {**found, "> 0.7": entries[np.abs(entries) > 0.7]}
+    kernels = [plain_kernel(block) for block in blocks]
+    entries = np.concatenate([kernel.ravel() for kernel in kernels])
+    identity = np.concatenate(
+        [
+            kernel[id_entries(kernel, block.identity)]
+            for kernel, block in zip(kernels, blocks, strict=True)
+        ]
+    )
+    return {
+        "all": entries,
+        "identity": identity,
+        "> 0.25": entries[np.abs(entries) > 0.25],
+        "identity > 0.25": identity[np.abs(identity) > 0.25],
+        "> 0.7": entries[np.abs(entries) > 0.7],
+    }
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     marks: Sequence[Row] = (),
     labels: Mapping[str, str] | None = None,
     log: Sequence[str] = (),
+    steps: bool = False,
     title: str = "",
     table: Sequence[Row] | None = None,
 ) -> None:
@@ -52,6 +53,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
             `panel` and `by` restrict and color it.
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
+        steps: True draws histograms: steps without markers, from one x to the next.
         title: Of the figure.
         table: Rows of the CSV file. Default: `rows`.
     """
@@ -62,33 +64,36 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     panels = _values(rows, panel) if panel else [None]
     grid = {"nrows": len(panels), "ncols": len(ys), "squeeze": False}
     figure, axes = new(4.6 * len(ys), 3.3 * len(panels), **grid)
-    styles = _styles(rows, by)
+    styles = _styles(rows, by, steps)
     for panel_value, line in zip(panels, axes, strict=True):
         shown = [row for row in rows if panel is None or row.get(panel) == panel_value]
         for axis, x_key, y_key in zip(line, xs, ys, strict=True):
+            known = [row for row in shown if _known(row, x_key) and _known(row, y_key)]
             for key, style in styles.items():
-                points = [row for row in shown if _key(row, by) == key]
-                points = [row for row in points if _known(row, x_key) and _known(row, y_key)]
+                points = [(row[x_key], row[y_key]) for row in known if _key(row, by) == key]
+                names = [str(value) for value in key if value is not None]
+                label = ", ".join(labels.get(name, name) for name in names)
                 if points:
-                    names = [str(value) for value in key if value is not None]
-                    label = ", ".join(labels.get(name, name) for name in names)
-                    values = [[row[column] for row in points] for column in (x_key, y_key)]
-                    axis.plot(*values, label=label or None, markersize=4, **style)
-            for mark in marks:
-                if panel is None or mark.get(panel, panel_value) == panel_value:
-                    _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
+                    axis.plot(*zip(*points, strict=True), label=label or None, **style)
+            for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
+                _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
             axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
-            axis.set(yscale="log" if y_key in log else "linear")
-            if x_key in log:
-                axis.set(xscale="log")
-            elif all(isinstance(row.get(x_key), int | None) for row in rows):
-                axis.xaxis.get_major_locator().set_params(integer=True)
+            _set_scales(axis, x_key, y_key, log, rows)
             if panel_value is not None:
                 axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize=6, handlelength=4)
+    for axis in axes.flat:
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=6, handlelength=4)
     figure.suptitle(title, fontsize=9)
     save(path, figure, rows if table is None else table)
+
+
+def _set_scales(axis, x, y, log, rows):
+    axis.set(yscale="log" if y in log else "linear")
+    if x in log:
+        axis.set(xscale="log")
+    elif all(isinstance(row.get(x), int | None) for row in rows):
+        axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_mark(axis, mark, x, y, style):
@@ -116,8 +121,9 @@ def _known(row, column):
     return row.get(column) not in (None, "")
 
 
-def _styles(rows, by):
+def _styles(rows, by, steps):
     """Return a color, a line style and a marker for each combination of the values of `by`."""
+    more = {"drawstyle": "steps-post", "marker": ""} if steps else {}
     places = [{value: i for i, value in enumerate(_values(rows, column))} for column in by]
     colors = colors_for(len(places[0])) if places else COLORS
     styles = {}
@@ -126,7 +132,8 @@ def _styles(rows, by):
         first, second = [*indices, 0, 0][:2]
         line = LINES[second % len(LINES)]
         marker = MARKERS[first % len(MARKERS)]
-        styles[key] = {"color": colors[first], "linestyle": line, "marker": marker}
+        style = {"color": colors[first], "linestyle": line, "marker": marker, "markersize": 4}
+        styles[key] = style | more
     return styles
 
 

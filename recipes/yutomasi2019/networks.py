@@ -1,204 +1,157 @@
-"""The networks of Yu & Tomasi (2019) and how they are trained, for the recipes that compare them.
+"""The networks of Yu & Tomasi (2019) and their training, for the recipes that compare them.
 
-A recipe imports it from beside itself: `plain_vs_residual.py` and `noise_stability.py` ask for the
-same trainings, and the second finds them done.
+`plain_vs_residual.py` and `noise_stability.py` need the same networks: each finds in --runs what
+the other one trained.
 """
 
 import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import keras
+import numpy as np
 from absl import app, flags
 
+import zoo
 from experiment import flags as common
-from experiment import run_dirs, training
+from experiment import hardware, run_dirs, training
+from experiment.flags import FLAGS
 from experiment.results import Result
+from experiment.training import Run, Study
+from zoo.graph.fold import to_plain
+from zoo.regularizers import FACTOR, penalize
 
-NETWORKS = ("plain", "residual", "transferred", "dominant")
-FULL = ("full_plain", "full_residual")  # two convolutions a block, with batch normalisation
+Artifacts = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # networks and depths, by table
+Network = tuple[str, int]  # name and depth
+
+SIMPLE = ("plain", "residual", "transferred", "dominant")
+FULL = ("full_plain", "full_residual")  # two convolutions a block, with batch normalization
 DEPTHS = ("20", "32", "44")
-SMALLEST = {False: "5", True: "8"}  # depth of --budget smoke; True: of the full ones
+SMOKE_DEPTH = "5"
+SMOKE_DEPTH_FULL = "8"
 TABLES = {"plain": "table1", "residual": "table1", "transferred": "table2", "dominant": "table5"}
-BATCH, EPOCHS = 128, 200  # the batch: read off the penalty's factor, card G.2
-MINUTES = 2  # epochs of that budget; ours
-# ours: the paper does not say. Hardt and Ma's start is a plateau; without the clip the loss jumps
-# back behind it, and with a rate of 0.02 residual44 does not leave it in an epoch.
-RATES, DROPS, CLIP_NORM = (0.1, 0.01, 0.001), (100, 150), 0.1
-RISK = "sparse_categorical_crossentropy"  # by epoch: Keras's loss is with the penalty
-LOOSE = ("section5", "fig10", "fig12")  # whose measures are of any of the networks
+ANY_NETWORK = ("section5", "fig10", "fig12")  # artifacts that can be measured of every network
+BATCH = 128  # derived from the penalty's factor, card G.2
+EPOCHS = 200
+# ours: the paper does not say. Hardt and Ma's start is a plateau; without clipping the loss jumps
+# back after it, and with a rate of 0.02 residual44 does not leave it in an epoch.
+RATES = (0.1, 0.01, 0.001)
+DROPS = (100, 150)  # in epochs
+CLIP_NORM = 0.1
+RISK = "sparse_categorical_crossentropy"  # metric by epoch: Keras's loss includes the penalty
 TRAINING = "optimizer, rates, clip and augmentation are ours: the paper does not say"
-FLAGS = flags.FLAGS
 
 
-def define_flags(artifacts):
-    """Flags of the recipes for images, and which networks.
+def define_flags(artifacts: Artifacts) -> None:
+    """Define the flags of recipes for images, and which networks to compare.
 
     Args:
         artifacts: The networks and depths that each table or figure needs, by its name.
     """
-    known = ", ".join(NETWORKS + FULL)
-    told = "This table or figure only, and the networks that it needs; default: all."
-    flags.DEFINE_enum("artifact", None, list(artifacts), told)
-    told = f"Which, of {known}. Default: the artifact's, or the first {len(NETWORKS)}."
-    flags.DEFINE_list("networks", None, told)
-    told = f"3 n + 2; of the full ones 6 n + 2. Default: the artifact's, or {', '.join(DEPTHS)}; "
-    told += "of --budget smoke {} and {}.".format(*SMALLEST.values())
-    flags.DEFINE_list("depths", None, told)
-    told = "Training images that are looked at after training. Default: by budget, all of paper."
-    flags.DEFINE_integer("probe_examples", None, told, lower_bound=1)
+    help_text = "Only this table or figure, and the networks that it needs. Default: all."
+    flags.DEFINE_enum("artifact", None, list(artifacts), help_text)
+    known = ", ".join(SIMPLE + FULL)
+    help_text = f"Networks, of {known}. Default: the artifact's, or the first {len(SIMPLE)}."
+    flags.DEFINE_list("networks", None, help_text)
+    help_text = (
+        "Numbers of layers: 3 n + 2, or 6 n + 2 of the full networks. Default: the artifact's, or "
+        f"{', '.join(DEPTHS)}; of --budget smoke {SMOKE_DEPTH} and {SMOKE_DEPTH_FULL}."
+    )
+    flags.DEFINE_list("depths", None, help_text)
+    help_text = "Number of training images to measure after training. Default: the budget's."
+    flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
     common.define_image_flags()
     flags.adopt_module_key_flags(common)
 
 
-def wants(artifact):
-    """Whether the command line asks for this table or figure."""
+def wants(artifact: str) -> bool:
+    """Return whether the command line asks for this table or figure."""
     return FLAGS.artifact in (None, artifact)
 
 
-def asked(artifacts):
-    """The networks of the command line, shallow ones first: pairs of a name and a depth."""
-    networks, depths = artifacts.get(FLAGS.artifact, (NETWORKS, DEPTHS))
-    pairs = [(n, depth) for n in FLAGS.networks or networks for depth in depths_of(n, depths)]
-    if not pairs or not all(fits(*pair) for pair in pairs):
+def selected(artifacts: Artifacts) -> list[Network]:
+    """Return the networks that the command line asks for, by increasing depth.
+
+    Args:
+        artifacts: As of `define_flags`.
+    """
+    networks, depths = artifacts.get(FLAGS.artifact, (SIMPLE, DEPTHS))
+    pairs = [
+        (network, depth)
+        for network in FLAGS.networks or networks
+        for depth in _depths_of(network, depths)
+    ]
+    if not pairs or not all(exists(*pair) for pair in pairs):
         raise app.UsageError(
-            f"Expected --networks of {', '.join(NETWORKS + FULL)}, and --depths of 3 n + 2 layers, "
+            f"Expected --networks of {', '.join(SIMPLE + FULL)}, and --depths of 3 n + 2 layers, "
             f"6 n + 2 of the full ones. Received: {FLAGS.networks}, {FLAGS.depths}"
         )
-    if FLAGS.artifact in (None, *LOOSE) or not {*networks}.isdisjoint(
-        network for network, _ in pairs
-    ):
-        pairs = dict.fromkeys((network, int(depth)) for network, depth in pairs)
-        return sorted(pairs, key=lambda pair: pair[1])
-    raise app.UsageError(
-        f"Expected of --artifact {FLAGS.artifact} one at least of {', '.join(networks)}. "
-        f"Received: --networks {','.join(FLAGS.networks)}"
-    )
+    usable = FLAGS.artifact in (None, *ANY_NETWORK)
+    if not usable and {*networks}.isdisjoint(network for network, _ in pairs):
+        raise app.UsageError(
+            f"Expected of --artifact {FLAGS.artifact} one at least of {', '.join(networks)}. "
+            f"Received: --networks {','.join(FLAGS.networks)}"
+        )
+    unique = dict.fromkeys((network, int(depth)) for network, depth in pairs)
+    return sorted(unique, key=lambda pair: pair[1])
 
 
-def depths_of(network, default):
-    """The depths of a network: those given, or by budget."""
-    if FLAGS.depths is None and FLAGS.budget == "smoke":
-        return [SMALLEST[network in FULL]]
-    return default if FLAGS.depths is None else FLAGS.depths
+def _depths_of(network, default):
+    if FLAGS.depths is not None:
+        return FLAGS.depths
+    if FLAGS.budget == "smoke":
+        return [SMOKE_DEPTH_FULL if network in FULL else SMOKE_DEPTH]
+    return default
 
 
-def fits(network, depth):
-    """Whether there is such a network."""
-    if network not in NETWORKS + FULL or not depth.isdigit():
+def exists(network: str, depth: str) -> bool:
+    """Return whether there is a network of this name and depth."""
+    if network not in SIMPLE + FULL or not depth.isdigit():
         return False
     step = 6 if network in FULL else 3
     return int(depth) > 2 and (int(depth) - 2) % step == 0
 
 
-def folder(name, asked):
-    """Where the figures of these networks, so trained, and of no others go."""
-    import keras
-
-    keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
-    identity = {"networks": asked, **{key: FLAGS[key].value for key in keys.split()}}
-    identity["backend"] = keras.config.backend()
-    data = FLAGS.data or "cifar10"
-    return FLAGS.run_dir or run_dirs.folder_of(name, data, identity)
-
-
-def each(asked, do):
-    """Calls `do` with the `image_recipe.Run`, name and depth of one network after the other.
-
-    Returns:
-        What to say at the end of those whose loss became no number.
-    """
-    failed = []
-    for number, (network, depth) in enumerate(asked, 1):
-        print(f"network {number} of {len(asked)}: {network}{depth}", flush=True)
-        try:
-            do(prepare(network, depth), network, depth)
-        except training.Diverged as error:
-            failed.append(f"{network}{depth}: {error}")
-            print(failed[-1], flush=True)
-    return failed
-
-
-def examples(run, by_budget):
-    """How many training images to look at.
+def figures_folder(name: str, networks: Sequence[Network]) -> pathlib.Path:
+    """Return the folder for figures of these networks: --run_dir, or one in --runs.
 
     Args:
-        run: An `image_recipe.Run`.
-        by_budget: Numbers by budget; None: all.
+        name: Of the recipe.
+        networks: Of `selected`.
     """
-    count = FLAGS.probe_examples or by_budget[FLAGS.budget] or len(run.images.x_train)
-    return min(count, len(run.images.x_train))
+    keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
+    identity = {"networks": networks, **{key: FLAGS[key].value for key in keys.split()}}
+    identity["backend"] = keras.config.backend()
+    folder = run_dirs.folder_of(name, FLAGS.data or "cifar10", identity)
+    return hardware.folder_for(FLAGS.run_dir or folder)
 
 
-def fewer(run, count):
-    """That only `count` training images were looked at, as a list of departures."""
-    total = len(run.images.x_train)
-    return [] if count == total else [f"measured on the first {count:,} of {total:,} images"]
+def prepare_each(
+    networks: Sequence[Network], inspect: Callable[[Run, str, int], None]
+) -> list[str]:
+    """Prepare the training of one network after the other, and hand it to `inspect`.
 
+    Args:
+        networks: Of `selected`.
+        inspect: Function of a run, name and depth that trains the network and measures it.
 
-def pieces(run, count):
-    """Batches of the first training images, as at test, and of their labels."""
-    x, y = run.images.x_train[:count], run.images.y_train[:count]
-    for start in range(0, count, BATCH):
-        cut = slice(start, start + BATCH)
-        yield run.data.preprocess(x[cut]), y[cut]
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """What is kept of a trained network while others train.
-
-    Attributes:
-        network, depth: Which it is.
-        history: Lists of one number an epoch, by key.
-        known: Whether its images are the paper's, so that its numbers may stand beside ours.
-        facts: What every line of results says of it.
+    Returns:
+        Messages of the trainings that diverged.
     """
-
-    network: str
-    depth: int
-    history: dict
-    known: bool
-    facts: dict
-
-    @classmethod
-    def of(cls, run, network, depth):
-        facts = {"model": f"{network}{depth}", "seeds": [FLAGS.seed]}
-        facts |= {"data": run.images.name, "budget": FLAGS.budget, "epochs": run.epochs}
-        facts |= {"departures": run.deviations(), **run_dirs.load_metadata(run.folder)}
-        return cls(network, depth, run.history, run.known, facts)
-
-    def at_start(self):
-        """The same before training, which knows nothing yet of images, length or precision."""
-        return dataclasses.replace(self, facts={**self.facts, "epochs": 0, "departures": []})
-
-    def write(self, folder, artifact, value, paper=None, departures=(), readings=(), **facts):
-        """A line of results.
-
-        Args:
-            folder: Gets it, and --results.
-            artifact: E.g. "fig9".
-            value: What was measured.
-            paper: The paper's value, on its images.
-            departures: Beside those of data, length and precision.
-            readings: See `image_recipe.finish`.
-            **facts: Of the line, e.g. metric; those of the network are the default.
-        """
-        found = {**self.facts, **facts}
-        known = {field.name for field in dataclasses.fields(Result)}
-        result = Result(
-            artifact=f"yutomasi2019/{artifact}",
-            value=value,
-            paper=paper if self.known else None,
-            deviations=[*found.pop("departures"), *departures],
-            assumptions=[*readings],
-            more={key: found.pop(key) for key in [*found] if key not in known},
-            **found,
-        )
-        run_dirs.write(folder, result)
+    failures = []
+    for number, (network, depth) in enumerate(networks, 1):
+        print(f"network {number} of {len(networks)}: {network}{depth}", flush=True)
+        try:
+            inspect(prepare(network, depth), network, depth)
+        except training.Diverged as error:
+            failures.append(f"{network}{depth}: {error}")
+            print(failures[-1], flush=True)
+    return failures
 
 
-def prepare(network, depth):
-    """The `image_recipe.Run` of one network, at its initial weights."""
-    from zoo.regularizers import FACTOR
-
+def prepare(network: str, depth: int) -> Run:
+    """Prepare the training of one network."""
     return training.prepare(
         study(network),
         f"{network}{depth}",
@@ -212,33 +165,28 @@ def prepare(network, depth):
     )
 
 
-def optimizer(iterations):
-    """Of a training of so many iterations."""
-    import keras
-
-    rate = training.piecewise(RATES, DROPS, EPOCHS)(iterations)
-    return keras.optimizers.SGD(rate, 0.9, global_clipnorm=CLIP_NORM)
-
-
-def study(network):
-    return training.Study(
+def study(network: str) -> Study:
+    """Return the paper's training of one network."""
+    return Study(
         artifact="yutomasi2019/" + TABLES.get(network, "fig12"),
-        preprocessing="he_cifar",
+        preprocessing="he_cifar",  # ours
         batch=BATCH,
         optimizer=optimizer,
         epochs=EPOCHS,
-        minutes=MINUTES,
-        paper={"CIFAR-10": None},
+        minutes=2,  # ours
+        paper={"CIFAR-10": None},  # tables.TRAINED has it, by network and depth
         metrics=(RISK,),
     )
 
 
-def build(network, depth, shape, classes):
-    """The network, with its penalty."""
-    import zoo
-    from zoo.graph.fold import to_plain
-    from zoo.regularizers import penalize
+def optimizer(iterations: int) -> keras.optimizers.Optimizer:
+    """Return the optimizer of a training of so many iterations."""
+    rate = training.piecewise(RATES, DROPS, EPOCHS)(iterations)
+    return keras.optimizers.SGD(rate, 0.9, global_clipnorm=CLIP_NORM)
 
+
+def build(network: str, depth: int, shape: tuple[int, ...], classes: int) -> keras.Model:
+    """Build a network with its weight penalty."""
     arguments = {"input_shape": shape, "classes": classes}
     if network in FULL:
         model = zoo.cifar_resnet(depth, variant=network.removeprefix("full_"), **arguments)
@@ -248,3 +196,91 @@ def build(network, depth, shape, classes):
     if network == "transferred":
         model = to_plain(model)
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
+
+
+def num_examples(run: Run, by_budget: Mapping[str, int | None]) -> int:
+    """Return how many training images to measure.
+
+    Args:
+        run: A run.
+        by_budget: Numbers by budget; None: all.
+    """
+    total = len(run.images.x_train)
+    return min(FLAGS.probe_examples or by_budget[FLAGS.budget] or total, total)
+
+
+def sample_deviations(run: Run, count: int) -> list[str]:
+    """Return the deviation from the paper of measuring only `count` training images."""
+    total = len(run.images.x_train)
+    return [] if count == total else [f"measured on the first {count:,} of {total:,} images"]
+
+
+def training_batches(run: Run, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield batches of the first training images, as for evaluation, and their labels."""
+    for start in range(0, count, BATCH):
+        batch = slice(start, min(start + BATCH, count))
+        yield run.data.preprocess(run.images.x_train[batch]), run.images.y_train[batch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained network's metadata, kept while other networks train.
+
+    Attributes:
+        network: Name.
+        depth: Number of layers.
+        history: Metrics of the epochs, lists by key.
+        known: True if its images are the paper's, so that the paper's numbers are comparable.
+        result: Template of its results.
+    """
+
+    network: str
+    depth: int
+    history: Mapping[str, Sequence[float]]
+    known: bool
+    result: Result
+
+    @classmethod
+    def of(cls, run: Run, network: str, depth: int) -> "Trained":
+        """Return the metadata of a trained run."""
+        name = f"{network}{depth}"
+        result = run.result(model=name, metric="", value=None, deviations=run.deviations())
+        return cls(network, depth, run.history, run.known, result)
+
+    def at_start(self) -> "Trained":
+        """Return the metadata before training, where data, length and precision do not matter."""
+        return dataclasses.replace(
+            self, result=dataclasses.replace(self.result, epochs=0, deviations=[])
+        )
+
+    def write(
+        self,
+        folder: pathlib.Path,
+        artifact: str,
+        metric: str,
+        value: float | None,
+        paper: float | None = None,
+        deviations: Sequence[str] = (),
+        **values: Any,
+    ) -> None:
+        """Append a result to the folder's results.jsonl and to --results.
+
+        Args:
+            folder: For figures and results.
+            artifact: E.g. "fig9".
+            metric: Name of the quantity.
+            value: What was measured.
+            paper: The paper's value of the same quantity on its images.
+            deviations: From the paper, beside those of data, length and precision.
+            **values: Other attributes of the `Result`.
+        """
+        result = dataclasses.replace(
+            self.result,
+            artifact=f"yutomasi2019/{artifact}",
+            metric=metric,
+            value=value,
+            paper=paper if self.known else None,
+            deviations=[*self.result.deviations, *deviations],
+            **{"assumptions": [], **values},
+        )
+        run_dirs.write(folder, result)

@@ -1,16 +1,17 @@
-"""Tables 1 to 5 of Yu & Tomasi (2019): their numbers, ours beside them, and the lines of results.
-
-plain_vs_residual.py imports it from beside itself.
-"""
+"""Tables 1 to 5 of Yu & Tomasi (2019): the paper's numbers and ours, and the results."""
 
 import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from experiment import plots
-from yutomasi2019 import networks as plain_nets
+from yutomasi2019 import networks
+from yutomasi2019.networks import Trained
 
-TRAINED = {  # training loss, the same with the penalty, test error, depth by depth
+TRAINED = {  # training loss, the same with the penalty, test error, by depth
     "plain": {  # Table 1
         20: (0.07227, 0.07304, 0.1263),
         32: (0.1225, 0.1234, 0.1349),
@@ -32,7 +33,8 @@ TRAINED = {  # training loss, the same with the penalty, test error, depth by de
         44: (0.9397, None, 0.3183),
     },
 }
-PENALTIES = {  # Table 4: before and after training; its residual networks' after are Table 2's
+UNKNOWN = (None, None, None)
+PENALTIES = {  # Table 4: before and after training; Table 2 gives the residual networks' after
     "plain": {
         20: (5.393e-4, 7.743e-4),
         32: (8.878e-4, 9.458e-4),
@@ -65,8 +67,12 @@ BINS = np.linspace(-1, 1.5, 101)  # of Fig. 7
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Of a network at some time: mean cross entropy, the penalty that is paid, and that of the
-    weights as they are, which a residual network does not pay: it pays what its plain equal would.
+    """Losses of a network before or after training.
+
+    Attributes:
+        training_loss: Mean cross entropy over training images, in evaluation.
+        penalty: The penalty that training pays: a residual network pays its plain equivalent's.
+        own_penalty: The penalty of the weights as they are.
     """
 
     training_loss: float
@@ -75,175 +81,231 @@ class Losses:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """What the tables and figures need of a network.
+class Measured:
+    """Measurements of a trained network.
 
     Attributes:
-        trained: A `plain_nets.Trained`.
-        losses: `Losses` before and after training.
-        weights: Entries of the plain kernels by group, before and after; None where a block's
+        trained: Its metadata.
+        losses: Losses "before" and "after" training.
+        weights: Entries of the plain kernels by group, "before" and "after"; None where a block's
             kernel is not a full one.
-        error: On test images, after training.
+        error: Share of test images that are misclassified after training.
     """
 
-    trained: plain_nets.Trained
-    losses: dict
-    weights: dict | None
+    trained: Trained
+    losses: Mapping[str, Losses]
+    weights: Mapping[str, Mapping[str, np.ndarray]] | None
     error: float
 
     @property
-    def key(self):
-        return self.trained.network, self.trained.depth
+    def network(self) -> str:
+        """Name of the network."""
+        return self.trained.network
 
-    def paper(self, numbers, default=None):
-        """The paper's numbers of this network, of a table by network and depth, on its images."""
-        found = numbers.get(self.key[0], {}).get(self.key[1], default)
-        return found if self.trained.known else default
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.trained.depth
+
+    @property
+    def risk(self) -> Sequence[float]:
+        """Mean cross entropy of each epoch's training, without the penalty."""
+        return self.trained.history[networks.RISK]
+
+    def paper(self, numbers: Mapping[str, Mapping[int, Any]], default: Any = None) -> Any:
+        """Return the paper's value for this network and these images, or `default`.
+
+        Args:
+            numbers: Values by network and depth.
+            default: What to return where the paper gives none.
+        """
+        value = numbers.get(self.network, {}).get(self.depth, default)
+        return value if self.trained.known else default
 
 
-def told(found):
-    """Of the line of Tables 1, 2 and 5: training loss and penalty, ours and the paper's."""
-    loss, cost, _ = found.paper(TRAINED, (None,) * 3)
-    both = found.losses["before"], found.losses["after"]
+def metadata(measured: Measured) -> dict[str, Any]:
+    """Return the further keys of the result of Tables 1, 2 and 5: losses, ours and the paper's."""
+    loss, cost, _ = measured.paper(TRAINED, UNKNOWN)
+    before = measured.losses["before"]
+    after = measured.losses["after"]
     return {
-        "training_loss": [round(one.training_loss, 6) for one in both],
-        "penalty": [round(one.penalty, 8) for one in both],
-        "own_penalty": [round(one.own_penalty, 9) for one in both],
+        "training_loss": [round(each.training_loss, 6) for each in (before, after)],
+        "penalty": [round(each.penalty, 8) for each in (before, after)],
+        "own_penalty": [round(each.own_penalty, 9) for each in (before, after)],
         "paper_training_loss": loss,
-        "cost": round(both[1].training_loss + both[1].penalty, 6),
+        "cost": round(after.training_loss + after.penalty, 6),
         "paper_cost": cost,
     }
 
 
-def write(folder, all_found):
-    """The CSV files of the tables that are asked for, and the lines of Tables 3 and 4."""
-    for table, networks in COLUMNS.items():
-        rows = [outcome(one) for one in all_found if one.key[0] in networks]
-        mine = any(plain_nets.TABLES[row["network"]] == table for row in rows)
-        if mine and plain_nets.wants(table):
+def write(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
+    """Write the tables that are asked for as CSV files, and the results of Tables 3 and 4."""
+    for table, columns in COLUMNS.items():
+        rows = [losses_row(network) for network in measured if network.network in columns]
+        own = any(networks.TABLES[row["network"]] == table for row in rows)
+        if own and networks.wants(table):
             plots.write_rows(folder / f"{table}.csv", rows)
-    weighed = [one for one in all_found if one.weights]
-    if plain_nets.wants("table3"):
-        for one in weighed:
-            name = "table3-{}{}.csv".format(*one.key)
-            plots.write_rows(folder / name, statistics(one))
-            weight_line(folder, one)
-    if plain_nets.wants("table4") and weighed:
-        rows = [row for one in weighed for row in penalties(folder, one)]
+    with_weights = [network for network in measured if network.weights]
+    if networks.wants("table3"):
+        for network in with_weights:
+            rows = weight_rows(network)
+            plots.write_rows(folder / f"table3-{network.network}{network.depth}.csv", rows)
+            write_weight_result(folder, network, rows)
+    if networks.wants("table4") and with_weights:
+        rows = [row for network in with_weights for row in penalty_rows(folder, network)]
         plots.write_rows(folder / "table4.csv", rows)
-        ratios(folder, weighed)
+        write_penalty_ratios(folder, with_weights)
 
 
-def outcome(found):
-    """A row of Tables 1, 2 and 5."""
-    after, (network, depth) = found.losses["after"], found.key
-    ours = (after.training_loss, after.training_loss + after.penalty, found.error)
-    names, paper = ("training_loss", "cost", "test_error"), found.paper(TRAINED, (None,) * 3)
+def losses_row(measured: Measured) -> dict[str, Any]:
+    """Return a network's row of Tables 1, 2 and 5."""
+    after = measured.losses["after"]
+    loss, cost, error = measured.paper(TRAINED, UNKNOWN)
     return {
-        **{"network": network, "depth": depth, **dict(zip(names, ours, strict=True))},
-        **{f"paper_{name}": value for name, value in zip(names, paper, strict=True)},
+        "network": measured.network,
+        "depth": measured.depth,
+        "training_loss": after.training_loss,
+        "cost": after.training_loss + after.penalty,
+        "test_error": measured.error,
+        "paper_training_loss": loss,
+        "paper_cost": cost,
+        "paper_test_error": error,
     }
 
 
-def statistics(found):
-    """The rows of Table 3 of a network."""
+def weight_rows(measured: Measured) -> list[dict[str, Any]]:
+    """Return a network's rows of Table 3: statistics of its weights by group."""
     rows = []
-    for when, groups in found.weights.items():
-        for key, w in groups.items():
-            numbers = (w.mean(), w.std(), np.abs(w).sum()) if w.size else (0.0, 0.0, 0.0)
-            numbers = dict(zip(("mean", "std", "l1"), map(float, numbers), strict=True))
-            row = {"when": when, "entries": key, "count": w.size, **numbers}
-            paper = found.paper({"plain": {32: WEIGHTS}}, {}).get((when, key), {})
+    for when, groups in measured.weights.items():
+        for group, entries in groups.items():
+            row = {"when": when, "entries": group, "count": entries.size}
+            row["mean"] = float(entries.mean()) if entries.size else 0.0
+            row["std"] = float(entries.std()) if entries.size else 0.0
+            row["l1"] = float(np.abs(entries).sum())
+            paper = measured.paper({"plain": {32: WEIGHTS}}, {}).get((when, group), {})
             rows.append({**row, "paper_count": None, "paper_l1": None, **paper})
     return rows
 
 
-def weight_line(folder, found):
-    """The line of Table 3: the identity's entries' share of the large weights' mass."""
-    rows = {(row["when"], row["entries"]): row for row in statistics(found)}
-    pair = {when: rows[when, "identity"]["l1"] for when in ("before", "after")}
-    large = rows["after", "> 0.25"]["l1"]
-    share = round(100 * pair["after"] / large, 3) if large else None
-    over = [rows[when, "> 0.7"]["count"] for when in pair]
-    paper = {f"paper_{k}": v for k, v in paper_weights(found).items()}
-    found.trained.write(
+def write_weight_result(
+    folder: pathlib.Path, measured: Measured, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write the result of Table 3: the identity's share of the mass of large weights.
+
+    Args:
+        folder: For figures and results.
+        measured: The network.
+        rows: Of `weight_rows`.
+    """
+    by_group = {(row["when"], row["entries"]): row for row in rows}
+    before = by_group["before", "identity"]["l1"]
+    after = by_group["after", "identity"]["l1"]
+    large = by_group["after", "> 0.25"]["l1"]
+    measured.trained.write(
         folder,
         "table3",
-        share,
-        found.paper(LARGE_SHARES),
-        readings=[plain_nets.TRAINING],
-        metric="percent_of_large_mass_in_identity_entries",
-        identity_l1=[round(value, 3) for value in pair.values()],
-        large_l1=round(large, 3),
-        entries_over_0_7=over,
-        identity_mode=round(mode(found.weights["after"]["identity"]), 4),
-        **paper,
+        "percent_of_large_mass_in_identity_entries",
+        round(100 * after / large, 3) if large else None,
+        measured.paper(LARGE_SHARES),
+        assumptions=[networks.TRAINING],
+        more={
+            "identity_l1": [round(before, 3), round(after, 3)],
+            "large_l1": round(large, 3),
+            "entries_over_0_7": [by_group[when, "> 0.7"]["count"] for when in ("before", "after")],
+            "identity_mode": round(mode(measured.weights["after"]["identity"]), 4),
+            **{f"paper_{key}": value for key, value in paper_weights(measured).items()},
+        },
     )
 
 
-def paper_weights(found):
-    """What the paper says of Table 3, where it does."""
-    peak = found.paper(MODES)
-    known = {} if peak is None else {"identity_mode": peak}
-    if found.trained.known and found.key == ("plain", 32):
-        identity = [WEIGHTS[when, "identity"]["paper_l1"] for when in ("before", "after")]
-        over = [WEIGHTS[when, "> 0.7"]["paper_count"] for when in ("before", "after")]
-        large = WEIGHTS["after", "> 0.25"]["paper_l1"]
-        known |= {"identity_l1": identity, "large_l1": large, "entries_over_0_7": over}
-    return known
+def paper_weights(measured: Measured) -> dict[str, Any]:
+    """Return the paper's numbers beside the result of Table 3, where it gives any."""
+    peak = measured.paper(MODES)
+    paper = {} if peak is None else {"identity_mode": peak}
+    weights = measured.paper({"plain": {32: WEIGHTS}})
+    if weights:
+        both = ("before", "after")
+        paper["identity_l1"] = [weights[when, "identity"]["paper_l1"] for when in both]
+        paper["large_l1"] = weights["after", "> 0.25"]["paper_l1"]
+        paper["entries_over_0_7"] = [weights[when, "> 0.7"]["paper_count"] for when in both]
+    return paper
 
 
-def mode(entries):
-    """The centre of the fullest bin of Fig. 7."""
-    place = int(np.histogram(entries, BINS)[0].argmax())
-    return float(BINS[place : place + 2].mean())
+def mode(entries: np.ndarray) -> float:
+    """Return the center of the fullest bin of Fig. 7."""
+    fullest = int(np.histogram(entries, BINS)[0].argmax())
+    return float(BINS[fullest : fullest + 2].mean())
 
 
-def penalties(folder, found):
-    """The rows and lines of Table 4 of a network, before and after training.
+def penalty_rows(folder: pathlib.Path, measured: Measured) -> Iterator[dict[str, Any]]:
+    """Yield a network's rows of Table 4, before and after training, and write their results.
 
-    Before, a residual network's penalty is that of its own weights: so the paper's factor of 268.
+    Before training, a residual network's penalty is that of its own weights: only so is a plain
+    network's larger by the paper's factor of `PLAIN_OVER_RESIDUAL`.
     """
-    network, depth = found.key
-    before, after = found.losses["before"], found.losses["after"]
-    paper = found.paper(PENALTIES, (None, None))
-    starts, ends = found.paper(STARTS), found.paper(TRAINED, (None,) * 3)[0]
-    ratio = found.paper(LOSS_OVER_PENALTY)
-    cases = {
-        "before": (found.trained.at_start(), before, before.own_penalty, starts, paper[0], ratio),
-        "after": (found.trained, after, after.penalty, ends, paper[1], None),
+    before, after = measured.losses["before"], measured.losses["after"]
+    paper_before, paper_after = measured.paper(PENALTIES, (None, None))
+    paper_loss, *_ = measured.paper(TRAINED, UNKNOWN)
+    yield _penalty_row(
+        folder,
+        measured,
+        "before",
+        value=before.own_penalty,
+        paper_loss=measured.paper(STARTS),
+        paper_penalty=paper_before,
+        paper_ratio=measured.paper(LOSS_OVER_PENALTY),
+    )
+    yield _penalty_row(
+        folder,
+        measured,
+        "after",
+        value=after.penalty,
+        paper_loss=paper_loss,
+        paper_penalty=paper_after,
+    )
+
+
+def _penalty_row(  # noqa: PLR0913 (the columns of Table 4)
+    folder, measured, when, *, value, paper_loss, paper_penalty, paper_ratio=None
+):
+    losses = measured.losses[when]
+    trained = measured.trained.at_start() if when == "before" else measured.trained
+    trained.write(
+        folder,
+        "table4",
+        f"penalty_{when}_training",
+        round(value, 10),
+        paper_penalty,
+        assumptions=[] if when == "before" else [networks.TRAINING],
+        more={
+            "training_loss": round(losses.training_loss, 6),
+            "paper_training_loss": paper_loss,
+            "loss_over_penalty": round(losses.training_loss / value, 1),
+            "paper_loss_over_penalty": paper_ratio,
+        },
+    )
+    return {
+        "network": measured.network,
+        "depth": measured.depth,
+        "when": when,
+        **dataclasses.asdict(losses),
+        "paper_training_loss": paper_loss,
+        "paper_penalty": paper_penalty,
     }
-    for when, (trained, losses, value, paper_loss, paper_penalty, paper_ratio) in cases.items():
-        trained.write(
-            folder,
-            "table4",
-            round(value, 10),
-            paper_penalty,
-            readings=[] if when == "before" else [plain_nets.TRAINING],
-            metric=f"penalty_{when}_training",
-            training_loss=round(losses.training_loss, 6),
-            paper_training_loss=paper_loss,
-            loss_over_penalty=round(losses.training_loss / value, 1),
-            paper_loss_over_penalty=paper_ratio,
-        )
-        yield {
-            **{"network": network, "depth": depth, "when": when, **dataclasses.asdict(losses)},
-            **{"paper_training_loss": paper_loss, "paper_penalty": paper_penalty},
-        }
 
 
-def ratios(folder, all_found):
-    """The lines of Table 4: how much more a plain network's start costs than a residual one's."""
-    by_key = {one.key: one for one in all_found}
-    for (network, depth), plain in by_key.items():
-        residual = by_key.get(("residual", depth))
-        if network == "plain" and residual:
-            own = [one.losses["before"].own_penalty for one in (plain, residual)]
+def write_penalty_ratios(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
+    """Write the results of Table 4: a plain network's initial penalty over a residual one's."""
+    by_name = {(network.network, network.depth): network for network in measured}
+    for (name, depth), plain in by_name.items():
+        residual = by_name.get(("residual", depth))
+        if name == "plain" and residual:
+            penalties = [network.losses["before"].own_penalty for network in (plain, residual)]
             plain.trained.at_start().write(
                 folder,
                 "table4",
-                round(own[0] / own[1], 2),
+                "penalty_before_training_plain_over_residual",
+                round(penalties[0] / penalties[1], 2),
                 PLAIN_OVER_RESIDUAL.get(depth),
                 model=f"nets {depth}",
-                metric="penalty_before_training_plain_over_residual",
             )

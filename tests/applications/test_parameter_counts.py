@@ -1,17 +1,14 @@
-"""Every builder makes a network of as many parameters as its paper counts."""
+"""Every builder's network has as many parameters as its paper counts."""
 
 import functools
 import math
 
-import keras
 import pytest
 
 import zoo
+from helpers.harness import without_backend
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "torch",
-    reason="a count does not depend on the backend, and torch builds fastest",
-)
+pytestmark = without_backend
 
 # Cards A to G of the reference: trainable parameters, or all where the paper counts all.
 TRAINABLE = [
@@ -69,7 +66,7 @@ def size(weights):
     return sum(math.prod(weight.shape) for weight in weights)
 
 
-def short(value):
+def name_only(value):
     return value if isinstance(value, str) else None
 
 
@@ -79,12 +76,12 @@ def counts(name, arguments):
     return size(model.trainable_weights), model.count_params()
 
 
-@pytest.mark.parametrize(("name", "arguments", "count"), TRAINABLE, ids=short)
+@pytest.mark.parametrize(("name", "arguments", "count"), TRAINABLE, ids=name_only)
 def test_trainable_parameters_are_those_of_the_reference(name, arguments, count):
     assert counts(name, tuple(arguments.items()))[0] == count
 
 
-@pytest.mark.parametrize(("name", "arguments", "count"), ALL, ids=short)
+@pytest.mark.parametrize(("name", "arguments", "count"), ALL, ids=name_only)
 def test_parameters_with_moving_averages_are_those_of_the_paper(name, arguments, count):
     assert counts(name, tuple(arguments.items()))[1] == count
 

@@ -1,4 +1,4 @@
-"""The pass that serves all probes: batches, labels, gradients at special places, bad input."""
+"""The engine of probes: batches, labels, gradients at shortcuts and shared tensors, errors."""
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from helpers import reference
 from helpers.reference_highway import CLASSES, UNITS, X, Y, check, highway_model, spell, values
 from zoo import callbacks
 from zoo.callbacks import Probe
+from zoo.callbacks.probes.engine import Observer
 from zoo.callbacks.probes.probe import norm
 
 
@@ -21,20 +22,22 @@ def model():
 def test_values_do_not_depend_on_the_batch_size(model):
     probes = [callbacks.CosineLoss(), callbacks.CosineLoss("block"), callbacks.EstimationError()]
     probes += [callbacks.IntermediateAccuracy(), callbacks.GateActivity()]
-    found = [callbacks.run(probes, model, (X, Y), batch_size=n) for n in (1, 2, 3, 7, 100)]
-    for other in found[1:]:
-        pairs = [(a.value, b.value) for a, b in zip(found[0], other, strict=True)]
-        np.testing.assert_allclose(*zip(*pairs, strict=True), rtol=1e-4, atol=1e-6)
+    observer = Observer(probes, model)
+    one_by_one, ragged, whole = (
+        [row.value for row in observer.run((X, Y), batch_size)] for batch_size in (1, 3, 100)
+    )
+    np.testing.assert_allclose(ragged, one_by_one, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(whole, one_by_one, rtol=1e-4, atol=1e-6)
 
 
-def test_data_may_be_batches_and_labels_one_hot(model):
+def test_data_may_be_batches_and_labels_may_be_one_hot(model):
     probe = callbacks.IntermediateAccuracy()
     whole = callbacks.run([probe], model, (X, Y)).values(probe.name)
-    pieces = [(X[:4], Y[:4]), (X[4:], Y[4:])]
-    assert callbacks.run([probe], model, pieces).values(probe.name) == whole
-    hot = np.eye(CLASSES, dtype="float32")[Y]
-    found = callbacks.run([probe], model, (X, hot), loss="categorical_crossentropy")
-    assert found.values(probe.name) == whole
+    halves = [(X[:4], Y[:4]), (X[4:], Y[4:])]
+    assert callbacks.run([probe], model, halves).values(probe.name) == whole
+    one_hot = np.eye(CLASSES, dtype="float32")[Y]
+    table = callbacks.run([probe], model, (X, one_hot), loss="categorical_crossentropy")
+    assert table.values(probe.name) == whole
 
 
 def test_each_use_of_a_shared_block_is_its_own_row():
@@ -45,7 +48,7 @@ def test_each_use_of_a_shared_block_is_its_own_row():
     assert [*table.values("l2_ratio")] == ["shared", "shared#1"]
 
 
-def test_the_gradient_at_an_input_that_a_block_reads_itself():
+def test_the_gradient_at_a_model_input_that_a_block_reads():
     inputs = keras.Input((2,))
     x = layers.Add(name="sum")([inputs, layers.Dense(2, use_bias=False, name="f")(inputs)])
     model = keras.Model(inputs, x)
@@ -57,7 +60,7 @@ def test_the_gradient_at_an_input_that_a_block_reads_itself():
     np.testing.assert_allclose(table.values("gradient_norm")["sum"], np.linalg.norm(gradient))
 
 
-def test_a_projected_block_s_gradient_is_at_what_it_carries():
+def test_a_projected_block_s_gradient_is_that_at_its_projection():
     images = keras.Input((4, 4, 2))
     x = zoo.ResidualBlock(3, strides=2, name="block")(images)
     x = layers.GlobalAveragePooling2D(name="pool")(x)
@@ -74,7 +77,7 @@ def test_a_projected_block_s_gradient_is_at_what_it_carries():
     np.testing.assert_allclose(table.values("taylor_term")["block"], term, rtol=1e-4)
 
 
-def test_not_a_number_is_reported_and_not_averaged_away(model, caplog):
+def test_nan_is_reported_and_not_averaged_away(model, caplog):
     x = X.copy()
     x[3] = np.nan
     table = callbacks.run([callbacks.L2Ratio()], model, (x, Y), batch_size=2)
@@ -98,7 +101,7 @@ def test_bad_input_is_refused_before_any_work(model):
         callbacks.run([callbacks.L2Ratio()], plain, X)
 
 
-def test_a_probe_of_what_no_block_has_is_an_error():
+def test_a_probe_that_no_block_can_serve_is_an_error():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, inputs + layers.Dense(3)(inputs))
     for probe in (callbacks.GateActivity(), callbacks.GateBias()):
@@ -106,7 +109,7 @@ def test_a_probe_of_what_no_block_has_is_an_error():
             callbacks.run([probe], model, X[:, :3])
 
 
-def test_a_probe_of_one_s_own_needs_a_few_lines(model):
+def test_a_custom_probe_needs_a_few_lines(model):
     class Positive(Probe):
         def measure(self, block, stage):
             return {"positive": ops.mean(ops.cast(block["y"] > 0, "float32"), axis=1)}
@@ -125,7 +128,7 @@ def test_a_probe_follows_the_protocol_of_a_metric():
 
 
 @pytest.mark.parametrize("kind", ["projected", "pooled"])
-def test_a_sum_whose_shortcut_is_no_identity(kind):
+def test_probes_measure_sums_with_a_projected_or_pooled_shortcut(kind):
     inputs = keras.Input((4, 4, 2))
     x = layers.Conv2D(2, 1, name="stem")(inputs)
     short = layers.MaxPooling2D(2) if kind == "pooled" else layers.Conv2D(2, 1, 2)
@@ -163,14 +166,14 @@ def test_logits_and_probabilities_give_the_same_values(model):
         assert one.value == pytest.approx(two.value, rel=1e-4, abs=1e-6), one.probe
 
 
-def test_examples_that_the_network_is_sure_of_have_a_gradient(model):
+def test_examples_with_a_tiny_loss_have_a_gradient(model):
     top = model.get_layer("top")
     top.set_weights([8 * w for w in top.get_weights()])  # losses of 1e-8
-    table = callbacks.run([callbacks.GradientNorm()], model, (X, Y))
-    for example in range(len(X)):
-        one = callbacks.run([callbacks.GradientNorm()], model, (X[[example]], Y[[example]]))
-        assert all(value > 0 for value in one.values("gradient_norm").values() if value)
-    assert all(np.isfinite(row.value) for row in table)
+    observer = Observer([callbacks.GradientNorm()], model)
+    for i in range(len(X)):
+        table = observer.run((X[[i]], Y[[i]]))
+        assert all(value > 0 for value in table.values("gradient_norm").values() if value)
+        assert all(np.isfinite(row.value) for row in table)
 
 
 def test_plain_networks_have_probes_too():

@@ -1,4 +1,4 @@
-"""Sweeps of lesions, shuffles, exits and repetitions: equal to each changed network by itself."""
+"""Sweeps of lesions, shuffles, exits and repetitions against single modified networks."""
 
 import itertools
 
@@ -11,7 +11,8 @@ import zoo
 from helpers import reference
 from zoo import callbacks
 from zoo.callbacks.probes.sweep import Trials
-from zoo.graph.surgery import unroll_plan
+from zoo.graph.chain import Step
+from zoo.graph.surgery import lesion_plan, unroll_plan
 
 X = reference.images(10, 4)
 Y = np.arange(10) % 3
@@ -19,7 +20,7 @@ Y = np.arange(10) % 3
 
 @pytest.fixture
 def model():
-    """A stem, four highway layers of two stages with a plain layer between, a softmax."""
+    """Return a stem, four highway layers in two stages with a dense layer between, a softmax."""
     inputs = keras.Input((4,))
     x = layers.Dense(4, name="stem")(inputs)
     for i in range(4):
@@ -30,19 +31,19 @@ def model():
 
 
 def scores(model):
-    """Accuracy and mean loss by Keras itself."""
+    """Return accuracy and mean loss of the model's own output."""
     p = ops.convert_to_numpy(model(X))
     return np.mean(p.argmax(1) == Y), -np.log(p[np.arange(10), Y]).mean()
 
 
 def pairs(table, name):
-    """Accuracy and loss of each row, the intact network's first."""
+    """Return accuracy and loss of each row, the unmodified network's first."""
     columns = [[r.value for r in table.of_probe(f"{name}_{m}")] for m in ("accuracy", "loss")]
     return np.array(columns).T
 
 
 @pytest.mark.parametrize("mode", ["removed", "closed"])
-def test_a_sweep_of_lesions_gives_what_each_lesioned_network_gives(model, mode):
+def test_a_sweep_of_lesions_equals_the_lesioned_networks(model, mode):
     table = callbacks.lesions(model, (X, Y), mode=mode, batch_size=4)
     names = [f"block{i}" for i in range(4)]
     expected = [scores(model)] + [scores(zoo.lesion(model, name, mode=mode)) for name in names]
@@ -51,10 +52,10 @@ def test_a_sweep_of_lesions_gives_what_each_lesioned_network_gives(model, mode):
     assert [row.stage for row in table.of_probe("lesion_loss")] == [None, 0, 0, 1, 1]
 
 
-def test_early_exits_and_repetitions_too(model):
+def test_sweeps_of_exits_and_repetitions_equal_the_modified_networks(model):
     exits = [scores(zoo.early_exit(model, f"block{i}")) for i in range(4)]
-    found = callbacks.early_exits(model, (X, Y), batch_size=4)
-    np.testing.assert_allclose(pairs(found, "exit")[1:], exits, rtol=1e-4)
+    table = callbacks.early_exits(model, (X, Y), batch_size=4)
+    np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
     best, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0, 0.25), batch_size=4)
     last = {}
     for scale in (1.0, 0.25):
@@ -65,14 +66,14 @@ def test_early_exits_and_repetitions_too(model):
     assert [row.unit for row in table.of_probe("unroll_0.25_loss")] == [0, 1, 2]
 
 
-def test_random_lesions_and_shuffles_repeat_with_their_seed(model):
+def test_random_lesions_repeat_with_their_seed(model):
     table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
     rows = [*table.of_probe("lesions_accuracy")][1:]
     assert [row.unit for row in rows] == [1, 1, 3, 3]
     expected = [scores(zoo.lesion(model, *row.block.split())) for row in rows]
     np.testing.assert_allclose(pairs(table, "lesions")[1:], expected, rtol=1e-4)
-    again = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
-    assert [*again] == [*table]
+    repeated = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
+    assert [*repeated] == [*table]
 
 
 def test_a_stage_of_two_blocks_has_one_other_order(model):
@@ -83,26 +84,35 @@ def test_a_stage_of_two_blocks_has_one_other_order(model):
     assert [row.value for row in table.of_probe("shuffle_tau")] == [-1.0, 1.0]
 
 
-def test_a_sweep_computes_what_lies_before_a_lesion_once(model):
+def record_calls(trials, monkeypatch):
+    """Return a list to which `trials` will append the key of each function that it calls."""
+    keys = []
+
+    def call(key, function, *arguments):
+        keys.append(key)
+        return function(*arguments)
+
+    monkeypatch.setattr(trials, "_call", call)
+    return keys
+
+
+def test_a_sweep_runs_the_blocks_before_a_lesion_once(model, monkeypatch):
     trials = Trials(model)
-    runs = []
-    trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
-    plans = [[(step[0]._replace(action="carry"),) if i == j else step
-              for i, step in enumerate(trials.chain.plan)] for j in range(4)]  # fmt: skip
-    trials.run(plans, (X, Y))
-    blocks = [key for key in runs if not isinstance(key, str) and key[0] != "link"]
-    assert len(blocks) == 4 + sum(3 - j for j in range(4))  # intact; and what follows each lesion
+    keys = record_calls(trials, monkeypatch)
+    trials.run([lesion_plan(trials.chain, [f"block{i}"]) for i in range(4)], (X, Y))
+    steps = [key for key in keys if isinstance(key, Step)]
+    after_lesions = sum(3 - i for i in range(4))
+    assert len(steps) == 4 + after_lesions  # the unmodified network's four, once
 
 
-def test_repetitions_are_computed_once_however_many_there_are(model):
-    trials, runs = Trials(model), []
-    trials._call = lambda key, function, *arguments: (runs.append(key), function(*arguments))[1]
-    plans = [unroll_plan(trials.chain, n, 0.5) for n in range(1, 5)]
-    trials.run(plans, (X, Y))
-    assert sum(getattr(key, "action", None) == "scale" for key in runs) == 4
+def test_networks_of_many_repetitions_share_them(model, monkeypatch):
+    trials = Trials(model)
+    keys = record_calls(trials, monkeypatch)
+    trials.run([unroll_plan(trials.chain, n, 0.5) for n in range(1, 5)], (X, Y))
+    assert [key.action for key in keys if isinstance(key, Step)].count("scale") == 4
 
 
-def test_probes_see_each_repetition_and_how_it_is_scaled(model):
+def test_probes_measure_each_repetition_with_its_scale(model):
     probes = [callbacks.L2Ratio(), callbacks.CosineLoss("block"), callbacks.ActivationNorm()]
     table = callbacks.run(probes, zoo.unroll(model, 2, scale=0.5), (X, Y), batch_size=4)
     assert [row.stage for row in table.of_probe("l2_ratio")] == [0, 0, 1, 1, 1, 1]
@@ -118,7 +128,7 @@ def test_probes_see_each_repetition_and_how_it_is_scaled(model):
         assert [*table.values("activation_norm").values()][i] == pytest.approx(norm, rel=1e-4)
 
 
-def test_a_network_of_one_block_is_unrolled_without_its_stem():
+def test_unrolling_a_network_of_one_block_does_not_repeat_its_stem():
     inputs = keras.Input((4,))
     x = zoo.HighwayDense(name="block")(layers.Dense(4, name="stem")(inputs))
     model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
@@ -132,7 +142,7 @@ def test_a_network_of_one_block_is_unrolled_without_its_stem():
     assert expected[2][0] == np.mean(y.argmax(1) == Y)
 
 
-def test_spans_of_unchanged_blocks_give_what_single_blocks_give(model, monkeypatch):
+def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
     single = callbacks.lesions(model, (X, Y))
     monkeypatch.setattr("zoo.callbacks.probes.sweep.SPAN", 2)
     in_spans = callbacks.lesions(model, (X, Y))
@@ -140,7 +150,7 @@ def test_spans_of_unchanged_blocks_give_what_single_blocks_give(model, monkeypat
         assert a.value == pytest.approx(b.value, rel=1e-5)
 
 
-def test_a_report_of_what_pruning_saves(model):
+def test_a_prune_report_has_accuracy_loss_parameters_and_operations(model):
     report = callbacks.prune_report(model, (X, Y), ["block1"])
     assert report["accuracy"][1] == pytest.approx(scores(zoo.lesion(model, "block1"))[0])
     layer = 3 * (4 * 4 + 4)
@@ -150,8 +160,8 @@ def test_a_report_of_what_pruning_saves(model):
 
 def test_sweeps_take_one_hot_labels_and_batches(model):
     table = callbacks.lesions(model, (X, Y))
-    hot = np.eye(3, dtype="float32")[Y]
-    data = [(X[:6], hot[:6]), (X[6:], hot[6:])]
+    one_hot = np.eye(3, dtype="float32")[Y]
+    data = [(X[:6], one_hot[:6]), (X[6:], one_hot[6:])]
     other = callbacks.lesions(model, data, loss="categorical_crossentropy")
     for a, b in itertools.zip_longest(table, other):
         assert a.value == pytest.approx(b.value, rel=1e-4)
@@ -183,7 +193,7 @@ def test_sweeps_of_the_zoo_s_networks_equal_single_lesions(build):
         assert loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
 
 
-def test_what_a_network_that_is_not_finite_does_is_not_called_accuracy(model, caplog):
+def test_the_accuracy_of_nan_is_nan(model, caplog):
     model.get_layer("block1").set_weights(
         [w * np.nan for w in model.get_layer("block1").get_weights()]
     )

@@ -1,4 +1,4 @@
-"""The table of values: rows, files, figures, the page."""
+"""The table of values: rows, files, figures, the HTML page."""
 
 import html.parser
 
@@ -45,7 +45,7 @@ def test_values_by_block_and_by_unit(table):
         table.array("l2_ratio")
 
 
-def test_a_table_survives_a_csv_file(table, tmp_path):
+def test_a_table_is_the_same_after_a_csv_file(table, tmp_path):
     table.to_csv(tmp_path / "table.csv")
     assert repr([*Table.from_csv(tmp_path / "table.csv")]) == repr([*table])
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
@@ -53,11 +53,11 @@ def test_a_table_survives_a_csv_file(table, tmp_path):
         Table.from_csv(tmp_path / "other.csv")
 
 
-def test_tables_add(table):
+def test_tables_add_their_rows(table):
     assert len(table + table) == 16 and (table + table).notes == table.notes
 
 
-def test_a_figure_has_a_panel_a_probe(table, tmp_path):
+def test_a_figure_has_a_panel_for_each_probe(table, tmp_path):
     figure = table.plot(path=tmp_path / "figure.png")
     titled = [axis for axis in figure.axes if axis.get_xlabel()]
     assert [axis.get_xlabel() for axis in titled] == ["block", "block", "unit"]
@@ -66,10 +66,10 @@ def test_a_figure_has_a_panel_a_probe(table, tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_holds_everything_and_asks_no_server(table, tmp_path):
+def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     table.to_html(tmp_path / "page.html", "Probes of <a network>")
 
-    class Seen(html.parser.HTMLParser):
+    class Page(html.parser.HTMLParser):
         tags, sources, text = [], [], ""
 
         def handle_starttag(self, tag, attributes):
@@ -79,17 +79,17 @@ def test_the_page_holds_everything_and_asks_no_server(table, tmp_path):
         def handle_data(self, data):
             self.text += data
 
-    seen = Seen()
-    seen.feed((tmp_path / "page.html").read_text())
-    assert seen.tags.count("img") == 3 and "script" not in seen.tags
-    assert all(source.startswith("data:image/png;base64,") for source in seen.sources)
-    assert "Probes of <a network>" in seen.text and "sum9 is no block" in seen.text
+    page = Page()
+    page.feed((tmp_path / "page.html").read_text())
+    assert page.tags.count("img") == 3 and "script" not in page.tags
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert "Probes of <a network>" in page.text and "sum9 is no block" in page.text
     meaning = " ".join(L2Ratio.__doc__.split("\n\n")[0].split())
-    assert meaning in seen.text
-    assert "0.125" in seen.text and "network" in seen.text
+    assert meaning in page.text
+    assert "0.125" in page.text and "network" in page.text
 
 
-def test_counts_are_drawn_as_curves_and_functions_explained(tmp_path):
+def test_values_over_counts_are_curves_and_interventions_are_explained(tmp_path):
     rows = [Row("unroll_0.5_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
     rows += [Row("lesion_loss", name, 1, None, None, 2.0) for name in (None, "block0")]
     table = Table(rows)

@@ -14,7 +14,7 @@ def seen(batches, epoch):
     return [y.tolist() for _, y in batches]
 
 
-def test_the_order_is_a_permutation_that_the_seed_and_the_epoch_decide():
+def test_seed_and_epoch_fix_the_order_which_is_a_permutation():
     batches = Batches(X, Y, 4, seed=3)
     orders = [seen(batches, epoch) for epoch in (0, 1, 0)]
     assert [len(batch) for batch in orders[0]] == [4, 4, 2]
@@ -28,38 +28,38 @@ def noise(x, generator):
     return x + generator.random(len(x)).astype("float32")
 
 
-def test_augmentation_is_decided_by_seed_epoch_and_index_not_by_what_was_asked_before():
+def test_seed_epoch_and_index_fix_the_augmentation_in_any_order_of_access():
     batches = Batches(X, Y, 4, seed=3, augment=noise)
     batches.set_epoch(7)
     first = [x for x, _ in batches]
     again = [batches[index][0] for index in (2, 1, 0)]
     for one, other in zip(first, again[::-1], strict=True):
         np.testing.assert_array_equal(one, other)
-    draws = np.array([x - X[y] for x, y in list(batches)[:2]])
+    samples = np.array([x - X[y] for x, y in list(batches)[:2]])
     batches.set_epoch(8)
-    draws = np.append(draws, [x - X[y] for x, y in list(batches)[:2]], axis=0)
-    assert len(np.unique(draws.round(3))) == 16  # independent from batch to batch, epoch to epoch
+    samples = np.append(samples, [x - X[y] for x, y in list(batches)[:2]], axis=0)
+    assert len(np.unique(samples.round(3))) == 16  # independent from batch to batch, epoch to epoch
 
 
-def test_the_first_augmentation_does_not_repeat_the_draws_of_the_order():
+def test_the_first_augmentation_is_independent_of_the_order():
     drawn = []
     batches = Batches(X, Y, 10, augment=lambda x, g: drawn.append(g.permutation(10)) or x)
     batches.set_epoch(4)
     assert drawn == [] and batches[0][1].tolist() != drawn[0].tolist()
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
 class Kill(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.model.optimizer.iterations == 7:  # in the middle of the third epoch of 3 steps
-            raise Killed
+            raise KilledError
 
 
 def fitted(folder, *, kill=False, bias=0.0):
-    """The weights and losses of five epochs on ten noisy points, and how training went."""
+    """Return the weights and losses of five epochs on ten noisy points."""
     keras.utils.clear_session(free_memory=False)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.set_weights([np.full((1, 1), bias), np.full((1,), bias)])
@@ -75,7 +75,7 @@ def noise_column(x, generator):
 
 
 def by_hand():
-    """Five epochs of `fitted`, spelled in NumPy: what is seen in which epoch, in which order."""
+    """Return the weights of five epochs of `fitted`, computed in NumPy."""
     weights, velocity = np.zeros(2), np.zeros(2)
     for epoch in range(5):
         order = np.random.default_rng([5, epoch, 0]).permutation(10)
@@ -93,9 +93,9 @@ def test_fit_sees_the_batches_of_its_epoch_on_every_backend(tmp_path):
     np.testing.assert_allclose(weights, by_hand(), rtol=1e-4)
 
 
-def test_a_killed_training_goes_on_with_the_data_of_its_epoch_bit_for_bit(tmp_path):
+def test_a_killed_training_resumes_with_the_data_of_its_epoch_bit_for_bit(tmp_path):
     whole = fitted(tmp_path / "whole")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         fitted(tmp_path / "killed", kill=True)
     assert fitted(tmp_path / "killed", bias=9.0) == whole  # whatever it would have started from
 
@@ -121,7 +121,7 @@ def test_batches_must_know_the_epoch_and_an_epoch_is_one_pass():
         ({"seed": None}, "Received: None"),
     ],
 )
-def test_what_makes_no_batches_is_an_error(bad, message):
+def test_invalid_arguments_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
         Batches(**{"x": X, "y": Y, "batch_size": 4} | bad)
     with pytest.raises(IndexError, match="batches 0 to 2. Received: 3"):

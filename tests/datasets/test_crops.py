@@ -1,4 +1,4 @@
-"""ImageNet's preprocessing in NumPy, beside Keras's resizing and TensorFlow's boxes."""
+"""ImageNet's preprocessing in NumPy, compared with Keras's resizing and TensorFlow's boxes."""
 
 import keras
 import numpy as np
@@ -14,33 +14,33 @@ def images():
 
 
 @pytest.mark.parametrize("size", [5, 16, 40])
-def test_a_box_is_resized_as_keras_resizes_what_it_holds(images, size):
+def test_a_box_is_resized_as_keras_resizes_its_pixels(images, size):
     boxes = np.array([[0, 0, 20, 30], [3, 7, 9, 16], [19, 29, 1, 1]])
-    found = crops.resize_boxes(images, boxes, size)
-    for image, (top, left, height, width), one in zip(images, boxes, found, strict=True):
+    result = crops.resize_boxes(images, boxes, size)
+    for image, (top, left, height, width), resized in zip(images, boxes, result, strict=True):
         part = image[top : top + height, left : left + width].astype("float32")
         expected = keras.ops.image.resize(part, (size, size), data_format="channels_last")
-        np.testing.assert_allclose(one, keras.ops.convert_to_numpy(expected), atol=1e-3)
+        np.testing.assert_allclose(resized, keras.ops.convert_to_numpy(expected), atol=1e-3)
 
 
 @without_backend
-def test_a_box_of_the_asked_size_is_the_image_itself(images):
-    found = crops.resize_boxes(images[:1], [[2, 3, 8, 8]], 8)
-    np.testing.assert_array_equal(found[0], images[0, 2:10, 3:11])
+def test_a_box_of_the_new_size_is_the_image_itself(images):
+    result = crops.resize_boxes(images[:1], [[2, 3, 8, 8]], 8)
+    np.testing.assert_array_equal(result[0], images[0, 2:10, 3:11])
 
 
 @without_backend
-def test_boxes_are_those_that_imagenet_s_pipeline_draws():
+def test_boxes_are_those_of_imagenet_s_pipeline():
     pytest.importorskip("tensorflow", reason="the boxes to compare with are TensorFlow's")
-    draws = np.random.default_rng(1).random((50, 5, 10)).astype("float32")
-    draws[0, 0] = 1.0  # the whole image, which fits in no aspect but its own
+    samples = np.random.default_rng(1).random((50, 5, 10)).astype("float32")
+    samples[0, 0] = 1.0  # the whole image, which fits only with its own aspect ratio
     for shape in ((32, 32), (60, 25)):
-        expected = [imagenet.random_box(np.array(shape, "int32"), one).numpy() for one in draws]
-        np.testing.assert_array_equal(crops.random_boxes(shape, draws), expected)
+        expected = [imagenet.random_box(np.array(shape, "int32"), row).numpy() for row in samples]
+        np.testing.assert_array_equal(crops.random_boxes(shape, samples), expected)
 
 
 @without_backend
-def test_evaluation_sees_the_normalised_centre(images):
+def test_evaluation_uses_the_normalized_centre(images):
     seen = crops.Crops(18)(images)  # 224 / 256 of 20 is 17.5, rounded to even
     expected = (images[:, 1:19, 6:24] / 255 - imagenet.MEAN) / imagenet.STD
     np.testing.assert_allclose(seen, expected, atol=1e-5)
@@ -48,7 +48,7 @@ def test_evaluation_sees_the_normalised_centre(images):
 
 
 @without_backend
-def test_training_sees_the_same_crops_for_the_same_draws_and_mirrors_half():
+def test_training_crops_depend_on_the_generator_and_half_are_mirrored():
     ramp = np.broadcast_to(np.arange(40.0)[None, None, :, None], (400, 40, 40, 1))
     cut = crops.Crops(16)
     x, again, other = (cut.augment(ramp, np.random.default_rng(s)) for s in (0, 0, 1))
@@ -59,6 +59,6 @@ def test_training_sees_the_same_crops_for_the_same_draws_and_mirrors_half():
 
 
 @without_backend
-def test_what_are_no_images_is_an_error():
+def test_arrays_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"1 or 3\). Received: shape \(2, 8, 8, 4\)"):
         crops.Crops(8)(np.zeros((2, 8, 8, 4)))

@@ -1,4 +1,4 @@
-"""One folder of several data sets: each is found by its name."""
+"""One folder of several datasets: each is found by its name."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def save(path, brightness):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Sets of brightness 1 to 3: a folder with a file and a script, a file, a folder of images."""
+    """Write datasets of brightness 1 to 3: a folder with a file, a file, a folder of images."""
     from PIL import Image
 
     save(tmp_path / "one" / "one_jpeg.npz", 1)
@@ -42,7 +42,7 @@ def test_images_are_found_by_name(folder):
 
 
 @pytest.mark.parametrize("name", ["four", "one", "two"])
-def test_what_is_missing_or_twice_there_is_said(folder, name):
+def test_the_error_lists_the_folder_if_the_dataset_is_missing_or_ambiguous(folder, name):
     save(folder / "one" / "more.npz", 4)
     (folder / "two").mkdir()
     there = {"one": "one has decode.py, more.npz, one_jpeg.npz"}
@@ -51,7 +51,7 @@ def test_what_is_missing_or_twice_there_is_said(folder, name):
         images.load(name, folder)
 
 
-def test_a_folder_of_another_name_is_not_taken_for_the_set(folder):
+def test_a_folder_of_another_name_is_refused(folder):
     with pytest.raises(ValueError, match="one has decode.py, one_jpeg.npz"):
         images.load("cifar10", folder / "one")
 

@@ -24,7 +24,7 @@ def write_folder(folder, prefix="", **changes):
     return folder
 
 
-def spelled(vocabulary):
+def spelling(vocabulary):
     return ["".join(vocabulary.characters[i] for i in row) for row in vocabulary.table()]
 
 
@@ -42,14 +42,14 @@ def test_words_and_characters_are_numbered_by_first_appearance_after_the_special
 
 def test_a_word_is_spelled_start_characters_end_pads_and_cut_where_there_is_no_room(small):
     assert (small.word_length, small.num_cut) == (5, 0)  # `the`, the longest, plus two
-    assert spelled(small)[:4] == ["{|}  ", "{the}", "{cat}", "{+}  "]
+    assert spelling(small)[:4] == ["{|}  ", "{the}", "{cat}", "{+}  "]
     cut = text.Vocabulary.from_texts("antidisestablishmentarianism is long\n", max_word_length=6)
     assert (cut.word_length, cut.num_cut) == (6, 1)  # `long` and its marks just fit
-    assert spelled(cut) == ["{antid", "{is}  ", "{long}", "{+}   "]
+    assert spelling(cut) == ["{antid", "{is}  ", "{long}", "{+}   "]
 
 
 def kims_loader(texts, max_word_length):
-    """`text_to_tensor` of BatchLoaderUnk.lua, word by word: its second spelling."""
+    """Reference implementation of `text_to_tensor` of BatchLoaderUnk.lua, word by word."""
     word2idx, char2idx = {"|": 1}, {" ": 1, "{": 2, "}": 3}
     ids, spellings, longest = [], [], 0
     for line in "".join(texts).removesuffix("\n").split("\n"):  # every text ends its last line
@@ -142,9 +142,9 @@ def test_a_file_that_is_not_the_vocabulary_that_was_saved_is_an_error(small, tmp
 
 @pytest.mark.parametrize("prefix", ["", "ptb."])
 def test_a_folder_is_read_as_three_parts(tmp_path, small, prefix):
-    folder = write_folder(tmp_path / "mine", prefix, train="\ufeff" + LINES["train"])
+    folder = write_folder(tmp_path / "custom", prefix, train="\ufeff" + LINES["train"])
     corpus = text.read_folder(folder)
-    assert (corpus.name, corpus.vocabulary) == ("mine", small)
+    assert (corpus.name, corpus.vocabulary) == ("custom", small)
     assert corpus.train.tolist() == [1, 2, 0, 3, 4, 5, 1, 6, 3]
     assert corpus.valid.tolist() == [7, 2, 3]
     assert corpus.test.tolist() == [1, 6, 4, 3]
@@ -156,14 +156,14 @@ def test_a_folder_is_read_as_three_parts(tmp_path, small, prefix):
 def test_a_folder_that_cannot_be_read_is_an_error_that_says_what_is_there(tmp_path):
     def fails(message):
         with pytest.raises(ValueError, match=message):
-            text.read_folder(tmp_path / "mine")
+            text.read_folder(tmp_path / "custom")
 
-    fails("mine', which is not a folder")
-    write_folder(tmp_path / "mine", valid=" \n\n")
+    fails("custom', which is not a folder")
+    write_folder(tmp_path / "custom", valid=" \n\n")
     fails("valid.txt must have words")
-    write_folder(tmp_path / "mine", test="un café\n".encode("latin1"))
+    write_folder(tmp_path / "custom", test="un café\n".encode("latin1"))
     fails("test.txt must be UTF-8.* 0xe9 at byte offset 6")
-    (tmp_path / "mine" / "test.txt").unlink()
+    (tmp_path / "custom" / "test.txt").unlink()
     fails(r"which has \['train.txt', 'valid.txt'\]")
 
 
@@ -191,7 +191,7 @@ def test_row_b_of_the_next_batch_continues_row_b(batch_size, num_steps):
     np.testing.assert_array_equal(ids, np.arange(67))  # the batches are copies
 
 
-def test_what_does_not_fill_one_batch_is_an_error():
+def test_too_few_tokens_for_one_batch_are_an_error():
     with pytest.raises(ValueError, match="700 tokens are needed. Received: 699 tokens"):
         text.streams(np.zeros(699), 20, 35)
     with pytest.raises(ValueError, match="must be 1 or more"):
@@ -220,7 +220,7 @@ def test_penn_treebank_is_what_kim_et_al_report():
 
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
-    """A stand-in for the network, with `LINES` for Penn Treebank, and an empty cache."""
+    """Replace the network by files, with `LINES` for Penn Treebank, and an empty cache."""
     folder = write_folder(tmp_path / "mirror", "ptb.")
     sha256 = {split: hashlib.sha256(line.encode()).hexdigest() for split, line in LINES.items()}
     monkeypatch.setattr(download, "SCHEMES", ("https", "file"))
@@ -230,7 +230,7 @@ def mirror(tmp_path, monkeypatch):
     return folder
 
 
-def test_what_is_downloaded_once_is_in_the_cache(mirror, monkeypatch):
+def test_downloaded_files_are_cached(mirror, monkeypatch):
     with pytest.raises(ptb.DownloadError, match="allow_download=False"):
         ptb.load(allow_download=False)
     assert ptb.load().name == "PTB"
@@ -248,7 +248,9 @@ def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
 
 
 @pytest.mark.parametrize("network", ["refuses", "is silent", "works"])
-def test_without_a_network_there_are_ways_out_at_once(mirror, tmp_path, monkeypatch, network):
+def test_without_a_network_the_error_comes_at_once_with_alternatives(
+    mirror, tmp_path, monkeypatch, network
+):
     monkeypatch.setattr(download, "SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # lets one in, and says nothing
         silent = f"https://127.0.0.1:{server.getsockname()[1]}/"

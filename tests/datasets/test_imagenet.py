@@ -21,7 +21,7 @@ def files(tmp_path_factory):
 
 
 def stored(files):
-    """The JPEGs and labels of `files`, read without the code under test."""
+    """Yield the JPEGs and labels of `files`, read without the code under test."""
     for record in tf.data.TFRecordDataset(list(files)):
         features = tf.train.Example.FromString(record.numpy()).features.feature
         jpeg = features["image/encoded"].bytes_list.value[0]
@@ -36,7 +36,7 @@ def pixels(dataset):
     return np.concatenate([batch.numpy() for batch, _ in dataset])
 
 
-def test_validation_is_the_normalised_centre_of_every_image_once(files):
+def test_validation_is_the_normalized_centre_of_every_image_once(files):
     batches = list(Records(files).validation(5, image_size=35))
     assert [len(batch) for batch, _ in batches] == [5, 5, 2]
     by_label = {}
@@ -141,7 +141,7 @@ def test_half_of_the_images_are_mirrored(tmp_path):
     assert set(names.numpy().tolist()) == {0}  # the first label is the network's 0
 
 
-def test_what_tfds_has_prepared_is_found(tmp_path, monkeypatch):
+def test_records_prepared_by_tfds_are_found(tmp_path, monkeypatch):
     tfds = pytest.importorskip("tensorflow_datasets", reason="cannot be imported")
     features = tfds.features.FeaturesDict(
         {
@@ -185,7 +185,7 @@ def test_a_file_is_whole_or_absent(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["train-00000-of-00002"]
 
 
-def test_synthetic_records_weigh_what_imagenet_s_do(tmp_path):
+def test_synthetic_records_have_the_size_of_imagenet_s(tmp_path):
     files = imagenet.write_synthetic(tmp_path, 1, 3)
     weights = [len(jpeg) for jpeg, _ in stored(files)]
     assert 90_000 < np.mean(weights) < 130_000  # 110 kB

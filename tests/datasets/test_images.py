@@ -53,7 +53,7 @@ def one_after_the_other(split, suffix):
 
 
 def write_folder(folder):
-    """ARRAYS as PNG files, in classes whose order on the disk is not that of their names."""
+    """Write ARRAYS as PNG files; the order of the classes differs from that of their names."""
     for split in ("train", "test"):
         for i, (x, y) in enumerate(zip(ARRAYS[f"x_{split}"], ARRAYS[f"y_{split}"], strict=True)):
             place = folder / split / ("ant", "bee", "Cow")[y]
@@ -65,28 +65,28 @@ def write_folder(folder):
 
 @pytest.fixture
 def small_cifar(monkeypatch):
-    """A stand-in for CIFAR-10, whose original is ARRAYS."""
+    """Register ARRAYS as the original CIFAR-10."""
     mean = ARRAYS["x_test"].mean((0, 1, 2)) / 255
     known = fingerprints.Known("CIFAR-10", (4, 5, 3), 3, 20, 10, mean)
     monkeypatch.setitem(fingerprints.KNOWN, "cifar10", known)
 
 
 def test_a_file_of_arrays_is_read_as_it_is(tmp_path):
-    loaded = images.load("mine", saved(tmp_path / "a.npz"))
+    loaded = images.load("custom", saved(tmp_path / "a.npz"))
     assert same_pixels(loaded)
-    assert (loaded.name, loaded.classes, loaded.notice) == ("mine", 3, "")
+    assert (loaded.name, loaded.classes, loaded.notice) == ("custom", 3, "")
     assert loaded.x_train.dtype == np.uint8 and loaded.y_train.dtype == np.int32
 
 
 def test_grey_images_get_a_channel_and_keras_labels_lose_an_axis(tmp_path):
     grey = {key: ARRAYS[key][..., 0] for key in ("x_train", "x_test")}
     path = saved(tmp_path / "a.npz", **grey, y_train=ARRAYS["y_train"][:, None])
-    loaded = images.load("mine", path)
+    loaded = images.load("custom", path)
     assert loaded.x_train.shape == (20, 4, 5, 1) and loaded.y_train.shape == (20,)
     assert (loaded.x_train[..., 0] == grey["x_train"]).all()
 
 
-def test_only_the_original_is_called_by_its_name(tmp_path, small_cifar):
+def test_only_the_original_gets_the_title(tmp_path, small_cifar):
     original = images.load("cifar10", saved(tmp_path / "a.npz"))
     assert (original.name, original.notice, original.classes) == ("CIFAR-10", "", 3)
     order = np.random.default_rng(1).permutation(10)  # as in tensorflow-datasets
@@ -100,7 +100,9 @@ def test_only_the_original_is_called_by_its_name(tmp_path, small_cifar):
     assert other.name == "other" and "NOT CIFAR-10" in other.notice
 
 
-def test_a_known_set_that_is_called_as_another_is_refused(tmp_path, small_cifar, monkeypatch):
+def test_a_published_dataset_loaded_under_another_name_is_refused(
+    tmp_path, small_cifar, monkeypatch
+):
     more = dataclasses.replace(fingerprints.KNOWN["cifar10"], title="CIFAR-100", test_mean=0.9)
     monkeypatch.setitem(fingerprints.KNOWN, "cifar100", more)
     x_test = ARRAYS["x_test"].copy()
@@ -109,12 +111,12 @@ def test_a_known_set_that_is_called_as_another_is_refused(tmp_path, small_cifar,
         path = saved(tmp_path / "a.npz", **change)
         with pytest.raises(ValueError, match="must have the images of CIFAR-100.*--data cifar10"):
             images.load("cifar100", path)
-        assert images.load("mine", path).name == "mine"
+        assert images.load("custom", path).name == "custom"
     x_test = ARRAYS["x_test"] // 2
     assert images.load("cifar100", saved(tmp_path / "b.npz", x_test=x_test)).name == "b"
 
 
-def test_encoded_images_are_decoded_and_called_what_they_are(tmp_path, small_cifar):
+def test_encoded_images_are_decoded_and_titled_jpeg(tmp_path, small_cifar):
     (train, x_train), (test, x_test) = (one_after_the_other(k, "jpeg") for k in ("train", "test"))
     np.savez(tmp_path / "a.npz", **train, **test)
     known, mean = fingerprints.KNOWN["cifar10"], x_test.mean((0, 1, 2)) / 255
@@ -127,7 +129,7 @@ def test_encoded_images_are_decoded_and_called_what_they_are(tmp_path, small_cif
 
 
 def test_a_folder_has_a_class_for_each_of_its_folders(tmp_path):
-    loaded = images.load("mine", write_folder(tmp_path))
+    loaded = images.load("custom", write_folder(tmp_path))
     assert loaded.class_names == ("Cow", "ant", "bee") and loaded.classes == 3
     order = np.argsort((ARRAYS["y_train"] + 1) % 3, kind="stable")  # Cow, ant, bee; by file name
     assert (loaded.x_train == ARRAYS["x_train"][order]).all()
@@ -140,7 +142,7 @@ def test_a_folder_of_grey_images_is_grey(tmp_path):
         (tmp_path / split / "a" / "1.jpg").write_bytes(
             encoded(np.full((3, 4), 128, "uint8"), "jpeg")
         )
-    loaded = images.load("mine", tmp_path)
+    loaded = images.load("custom", tmp_path)
     assert loaded.x_train.shape == (1, 3, 4, 1) and (loaded.x_train == 128).all()
 
 
@@ -153,8 +155,8 @@ def test_images_of_many_sizes_become_squares(tmp_path):
             path.parent.mkdir(parents=True)
             path.write_bytes(encoded(pixels, "png"))
     with pytest.raises(ValueError, match="All images must have one size"):
-        images.load("mine", tmp_path)
-    loaded = images.load("mine", tmp_path, side=4)
+        images.load("custom", tmp_path)
+    loaded = images.load("custom", tmp_path, side=4)
     assert loaded.x_train.shape == (2, 4, 4, 3)
     assert (loaded.x_train == np.array([0, 40]).reshape(2, 1, 1, 1)).all()
 
@@ -179,10 +181,10 @@ BAD_ARRAYS = {
 @pytest.mark.parametrize("message", BAD_ARRAYS)
 def test_arrays_that_are_not_labelled_images_are_an_error(tmp_path, message):
     with pytest.raises(ValueError, match=message):
-        images.load("mine", saved(tmp_path / "a.npz", **BAD_ARRAYS[message]))
+        images.load("custom", saved(tmp_path / "a.npz", **BAD_ARRAYS[message]))
 
 
-def test_a_known_set_has_its_shape_and_its_labels(tmp_path):
+def test_a_published_dataset_needs_its_shape_and_labels(tmp_path):
     with pytest.raises(ValueError, match=r"images of mnist must have the shape \(28, 28, 1\)"):
         images.load("mnist", saved(tmp_path / "a.npz"))
     many = {f"x_{k}": np.zeros((12, 28, 28), "uint8") for k in ("train", "test")}
@@ -193,50 +195,50 @@ def test_a_known_set_has_its_shape_and_its_labels(tmp_path):
 
 def test_a_file_that_is_missing_or_damaged_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="cannot be read .*No such file"):
-        images.load("mine", tmp_path / "none.npz")
+        images.load("custom", tmp_path / "none.npz")
     path = saved(tmp_path / "a.npz")
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ValueError, match="cannot be read"):
-        images.load("mine", path)
+        images.load("custom", path)
     np.save(tmp_path / "one.npy", ARRAYS["x_train"])
     with pytest.raises(ValueError, match="cannot be read"):
-        images.load("mine", tmp_path / "one.npy")
+        images.load("custom", tmp_path / "one.npy")
 
 
 def test_encoded_images_that_cannot_be_decoded_are_an_error(tmp_path):
     train, test = (one_after_the_other(k, "png")[0] for k in ("train", "test"))
     np.savez(tmp_path / "a.npz", **test, **train | {"train_offsets": train["train_offsets"][::-1]})
     with pytest.raises(ValueError, match="offsets that rise from 0 to its length"):
-        images.load("mine", tmp_path / "a.npz")
+        images.load("custom", tmp_path / "a.npz")
     zeros = np.zeros_like(train["train_jpeg"])
     np.savez(tmp_path / "b.npz", **test, **train | {"train_jpeg": zeros})
     with pytest.raises(ValueError, match="Received: image 0 of train_jpeg in"):
-        images.load("mine", tmp_path / "b.npz")
+        images.load("custom", tmp_path / "b.npz")
 
 
 def test_a_folder_that_is_not_train_and_test_of_classes_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="folders `train` and `test` with the same classes"):
-        images.load("mine", tmp_path)
+        images.load("custom", tmp_path)
     folder = write_folder(tmp_path)
     (folder / "train" / "ant" / "00.PNG").write_bytes(encoded(ARRAYS["x_train"][0][1:]))
     with pytest.raises(
         ValueError, match=r"one size. Received: \(4, 5\) in .*, but \(3, 5\) in .*00"
     ):
-        images.load("mine", folder)
+        images.load("custom", folder)
     (folder / "train" / "ant" / "00.PNG").write_text("not a picture")
     with pytest.raises(ValueError, match="Expected a PNG or JPEG image. Received: .*00.PNG"):
-        images.load("mine", folder)
+        images.load("custom", folder)
     (folder / "train" / "ant" / "00.PNG").unlink()
     for split in ("train", "test"):
         (folder / split / "dog").mkdir()
     with pytest.raises(ValueError, match="Received: none in .*dog"):
-        images.load("mine", folder)
+        images.load("custom", folder)
     (folder / "test" / "dog").rmdir()
     with pytest.raises(ValueError, match="with the same classes.*'dog'"):
-        images.load("mine", folder)
+        images.load("custom", folder)
 
 
-def test_mnist_10k_is_told_from_mnist():
+def test_mnist_10k_is_distinguished_from_mnist():
     loaded = images.load("mnist", shared_data("mnist/mnist_train10k_test10k.npz"))
     assert loaded.name == "MNIST-10k" and "10,000 of the 60,000" in loaded.notice
     assert loaded.x_train.shape == (10_000, 28, 28, 1) and loaded.classes == 10
@@ -245,7 +247,7 @@ def test_mnist_10k_is_told_from_mnist():
 
 
 @pytest.mark.slow
-def test_recoded_cifar_is_told_from_cifar(tmp_path):
+def test_recoded_cifar_is_distinguished_from_cifar(tmp_path):
     loaded = images.load("cifar10", shared_data("cifar10/cifar10_jpeg.npz"))
     assert loaded.name == "CIFAR-10 (JPEG)"
     assert loaded.x_train.shape == (50_000, 32, 32, 3) and loaded.x_test.shape[0] == 10_000

@@ -20,7 +20,7 @@ pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be
 LABELS = {"train": np.arange(20) % 10, "test": np.arange(10) % 10}
 
 
-def invented(shape):
+def synthetic(shape):
     rng = np.random.default_rng(0)
     pixels = {k: rng.integers(0, 256, (len(y), *shape)).astype("uint8") for k, y in LABELS.items()}
     for split in pixels:
@@ -29,7 +29,7 @@ def invented(shape):
 
 
 def files_of_mnist(pixels):
-    """LeCun's: 16 and 8 bytes of header, then pixels and labels."""
+    """Return files in LeCun's format: 16 and 8 bytes of header, then pixels and labels."""
     files = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
         files[f"{prefix}-images-idx3-ubyte.gz"] = bytes(16) + pixels[split].tobytes()
@@ -38,7 +38,7 @@ def files_of_mnist(pixels):
 
 
 def files_of_cifar100(pixels):
-    """Krizhevsky's: coarse label, fine label, then the red, green and blue pixels."""
+    """Return files in Krizhevsky's format: coarse label, fine label, red, green, blue pixels."""
     files = {
         "coarse_label_names.txt": "\n".join(f"coarse{i}" for i in range(20)).encode(),
         "fine_label_names.txt": "\n".join(f"fine{i}" for i in range(100)).encode(),
@@ -57,11 +57,11 @@ def files_of_cifar100(pixels):
 
 
 def prepare(name, folder, patch):
-    """`from_tfds(name)` with invented images on the server, else as it is."""
+    """Return `from_tfds(name)`, with synthetic images on the server."""
     from tensorflow_datasets.core.download import download_manager, downloader
     from tensorflow_datasets.image_classification import mnist
 
-    pixels = invented(fingerprints.KNOWN[name].shape)
+    pixels = synthetic(fingerprints.KNOWN[name].shape)
     files = {"mnist": files_of_mnist, "cifar100": files_of_cifar100}[name](pixels)
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar100"])
-def test_what_tfds_has_prepared_is_read_without_the_network(name, prepared, monkeypatch):
+def test_images_prepared_by_tfds_are_read_without_a_network(name, prepared, monkeypatch):
     monkeypatch.setattr(download, "connect", lambda url: 1 / 0)
     again = images.from_tfds(name, prepared["folder"])
     assert (again.x_train == prepared[name].x_train).all()
@@ -119,9 +119,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    *found, error = fresh_python(code, block=["tensorflow"]).stdout.splitlines()
+    *result, error = fresh_python(code, block=["tensorflow"]).stdout.splitlines()
     expected = [prepared[name].x_train.tobytes() for name in ("mnist", "cifar100")]
-    assert found[-2:] == [hashlib.sha256(content).hexdigest() for content in expected]
+    assert result[-2:] == [hashlib.sha256(content).hexdigest() for content in expected]
     assert "pip install tensorflow." in error and "--data_dir" in error
 
 
@@ -142,7 +142,9 @@ def test_tfrecords_that_were_prepared_before_are_read_by_tensorflow(tmp_path, mo
 
 
 @pytest.mark.parametrize("network", ["refuses", "is silent"])
-def test_without_a_network_there_are_ways_out_at_once(tmp_path, monkeypatch, network):
+def test_without_a_network_the_error_comes_at_once_with_alternatives(
+    tmp_path, monkeypatch, network
+):
     ended = threading.Event()
 
     def open_url(url, timeout):

@@ -1,4 +1,4 @@
-"""Batches that a thread makes ahead are those that would be made when they are asked for."""
+"""Batches prepared in advance by a thread are those prepared on access."""
 
 import time
 
@@ -18,29 +18,29 @@ def noisy(x, generator):
     return x + generator.random(len(x))
 
 
-def made(seed=0):
+def noisy_batches(seed=0):
     return Batches(X, Y, 4, seed=seed, augment=noisy)
 
 
 def epochs(batches, orders):
-    found = []
+    result = []
     for epoch, order in enumerate(orders):
         batches.set_epoch(epoch)
-        found += [batches[index] for index in order]
-    return found
+        result += [batches[index] for index in order]
+    return result
 
 
-@pytest.mark.parametrize("wrapped", [made, lambda: MicroBatches(made(), 1)])
-def test_every_epoch_has_its_own_batches_whatever_was_made_ahead(wrapped):
-    orders = [range(6), range(3), range(6), (0, 0, 5, 2, 3)]  # broken off, and out of order
-    expected, found = epochs(wrapped(), orders), epochs(Ahead(wrapped()), orders)
-    for (x, y), (u, v) in zip(expected, found, strict=True):
+@pytest.mark.parametrize("wrapped", [noisy_batches, lambda: MicroBatches(noisy_batches(), 1)])
+def test_every_epoch_has_its_own_batches_whatever_was_prepared_before(wrapped):
+    orders = [range(6), range(3), range(6), (0, 0, 5, 2, 3)]  # incomplete, and out of order
+    expected, result = epochs(wrapped(), orders), epochs(Ahead(wrapped()), orders)
+    for (x, y), (u, v) in zip(expected, result, strict=True):
         np.testing.assert_array_equal(x, u)
         np.testing.assert_array_equal(y, v)
 
 
-def test_what_fails_in_the_thread_fails_where_the_batch_is_asked_for():
-    ahead = Ahead(made())
+def test_an_error_in_the_thread_is_raised_on_access_to_the_batch():
+    ahead = Ahead(noisy_batches())
     with pytest.raises(RuntimeError, match="depend on the epoch"):
         ahead[0]
     ahead.set_epoch(0)

@@ -18,7 +18,7 @@ def test_mean_image_is_the_mean_of_each_pixel():
     np.testing.assert_allclose(ours, sum(TRAIN.astype(int)) / 7, rtol=1e-6)
 
 
-def test_contrast_is_normalised_image_by_image_over_all_values():
+def test_contrast_is_normalized_image_by_image_over_all_values():
     second = np.stack([(x - x.mean()) / np.sqrt(x.var() + 10) for x in TRAIN.astype("float64")])
     ours = preprocessing.global_contrast_normalize(TRAIN)
     assert ours.dtype == np.float32
@@ -55,7 +55,7 @@ def test_half_of_the_images_are_mirrored_left_to_right_and_the_given_ones_are_ke
 
 
 def augmented(padded, height, width, seed):
-    """Crop and mirror, image by image: the second spelling."""
+    """Reference implementation of crop and mirror, image by image."""
     generator = np.random.default_rng(seed)
     num_images, rows, columns, _ = padded.shape
     tops = generator.integers(rows - height + 1, size=num_images)
@@ -109,7 +109,7 @@ def test_every_recipe_gives_float32_and_leaves_its_images_alone(name, monkeypatc
     np.testing.assert_allclose(preprocessing.fit(name, TRAIN)(TEST), prepare(TEST), atol=1e-6)
 
 
-def test_what_cannot_be_preprocessed_is_an_error():
+def test_invalid_images_and_recipes_are_refused():
     with pytest.raises(ValueError, match="one of highway_mlp, .* Received: 'zca'"):
         preprocessing.fit("zca", TRAIN)
     with pytest.raises(ValueError, match=r"shape \(7, 6, 5\). Grey images need"):

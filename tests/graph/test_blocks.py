@@ -1,4 +1,4 @@
-"""Where blocks are, in the zoo's networks and in others."""
+"""Find blocks in the zoo's networks and in others."""
 
 import itertools
 
@@ -7,8 +7,11 @@ import pytest
 from keras import layers
 
 import zoo
+from helpers.harness import without_backend
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph
+
+pytestmark = without_backend
 
 
 def conv(x, name=None, channels=4, kernel=1, strides=1):
@@ -16,7 +19,7 @@ def conv(x, name=None, channels=4, kernel=1, strides=1):
 
 
 def small(make, shape=(8, 8, 4)):
-    """A model whose one sum `make` builds from the input."""
+    """Return a model whose one sum `make` builds from the input."""
     inputs = keras.Input(shape)
     return keras.Model(inputs, make(inputs))
 
@@ -30,8 +33,8 @@ def small(make, shape=(8, 8, 4)):
 )
 def test_keras_applications_have_the_papers_blocks(name, count, stages):
     build = getattr(keras.applications, name)
-    blocks, missing = find_blocks(build(weights=None, input_shape=(64, 64, 3), classes=10))
-    assert len(blocks) == count and not missing
+    blocks, rejected = find_blocks(build(weights=None, input_shape=(64, 64, 3), classes=10))
+    assert len(blocks) == count and not rejected
     sizes = [len([*group]) for _, group in itertools.groupby(blocks, lambda block: block.stage)]
     assert sizes == stages
 
@@ -44,19 +47,19 @@ def test_resnet152v2_has_fifty():
 
 def test_an_identity_shortcut_s_end_is_the_fork_itself():
     model = small(lambda x: layers.Add(name="sum")([conv(conv(x)), x]))
-    (block,), missing = find_blocks(model)
-    assert block.x == block.source == Graph(model).inputs[0] and not missing
+    (block,), rejected = find_blocks(model)
+    assert block.x == block.source == Graph(model).inputs[0] and not rejected
     assert block.f != block.x and not block.changes_shape
 
 
-def test_a_projection_has_fewer_layers_with_weights_than_the_residual():
+def test_a_projection_shortcut_has_fewer_layers_with_weights_than_the_residual_branch():
     model = small(lambda x: layers.Add(name="sum")([conv(x, "project"), conv(conv(x), "branch")]))
     (block,), _ = find_blocks(model)
-    made = {slot: call.name for call in Graph(model).calls for slot in call.outputs}
-    assert (made[block.x], made[block.f]) == ("project", "branch") and block.changes_shape
+    producers = {slot: call.name for call in Graph(model).calls for slot in call.outputs}
+    assert (producers[block.x], producers[block.f]) == ("project", "branch") and block.changes_shape
 
 
-def test_a_pooled_shortcut_is_one():
+def test_pooling_may_be_a_shortcut():
     def make(x):
         pooled = layers.MaxPooling2D(2, name="pool")(x)
         return layers.Add(name="sum")([pooled, conv(x, "branch", strides=2)])
@@ -78,7 +81,7 @@ def test_a_sum_written_with_a_plus_is_a_block():
         (lambda x: layers.Add(name="sum")([x, x]), "it adds a tensor to itself"),
     ],
 )
-def test_what_is_no_block_is_listed_with_the_reason(make, reason):
+def test_sums_that_are_no_block_are_listed_with_the_reason(make, reason):
     with pytest.raises(ValueError, match=reason):
         find_blocks(small(make))
 
@@ -95,9 +98,9 @@ def test_a_block_around_blocks_must_be_named():
         inner = layers.Add(name="inner")([x, conv(x)])
         return layers.Add(name="outer")([x, conv(inner)])
 
-    blocks, missing = find_blocks(small(make))
+    blocks, rejected = find_blocks(small(make))
     assert [block.name for block in blocks] == ["inner"]
-    assert missing[0][0] == "outer" and "name those to use" in missing[0][1]
+    assert rejected[0][0] == "outer" and "name those to use" in rejected[0][1]
     assert [block.name for block in find_blocks(small(make), ["outer"])[0]] == ["outer"]
     with pytest.raises(ValueError, match="no block has that name"):
         find_blocks(small(make), ["another"])
@@ -114,13 +117,13 @@ def test_zoo_blocks_know_their_stage():
     assert [block.changes_shape for block in blocks] == [False, False, True, False, True, False]
 
 
-def test_a_scanned_stack_says_how_to_look_inside():
+def test_the_error_for_a_scanned_stack_says_how_to_inspect_it():
     model = zoo.highway_mlp(10, 8, stacked=True)
     with pytest.raises(ValueError, match="zoo.stacking"):
         find_blocks(model)
 
 
-def test_a_network_without_blocks_is_an_error_that_explains():
+def test_a_network_without_blocks_is_an_error_with_the_reason():
     with pytest.raises(ValueError, match="It has no sum at all"):
         find_blocks(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
 
@@ -136,26 +139,26 @@ def test_kerashub_s_resnets_have_blocks_inside_their_backbone():
         block_type="basic_block",
         image_shape=(16, 16, 3),
     )
-    blocks, missing = find_blocks(backbone)
-    assert not missing and len(blocks) == 4 and not blocks[1].changes_shape
+    blocks, rejected = find_blocks(backbone)
+    assert not rejected and len(blocks) == 4 and not blocks[1].changes_shape
     classifier = keras.Sequential([backbone, layers.GlobalAveragePooling2D(), layers.Dense(3)])
     inside, _ = find_blocks(classifier)
     assert [block.shape for block in inside] == [block.shape for block in blocks]
     assert all(block.name.startswith(f"{backbone.name}/") for block in inside)
 
 
-def test_a_sum_that_scales_a_block_stands_for_it():
+def test_a_sum_that_scales_a_block_replaces_it():
     def make(x):
         inner = layers.Add(name="inner")([x, conv(x)])
         return layers.Add(name="outer")([x, 0.5 * (inner - x)])
 
-    blocks, missing = find_blocks(small(make))
-    assert [block.name for block in blocks] == ["outer"] and not missing
+    blocks, rejected = find_blocks(small(make))
+    assert [block.name for block in blocks] == ["outer"] and not rejected
 
 
 def test_each_repetition_of_an_unrolled_block_is_a_block():
-    blocks, missing = find_blocks(zoo.unroll(zoo.cifar_resnet(14), 3, scale=0.5))
-    assert len(blocks) == 6 + 3 and not missing
+    blocks, rejected = find_blocks(zoo.unroll(zoo.cifar_resnet(14), 3, scale=0.5))
+    assert len(blocks) == 6 + 3 and not rejected
     assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
     assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]
     assert [block.stage for block in blocks] == [1, 1, 2, 2] + 5 * [3]

@@ -7,12 +7,12 @@ from keras import ops
 
 import zoo
 from helpers import reference
-from zoo.graph.calls import Graph, rewire
+from zoo.graph.calls import Graph, rebuild, rewire
 from zoo.graph.tracing import trace
 
 
 def nested_model():
-    """A nested model, called twice, around a shared layer."""
+    """Return a model with a nested model, called twice, around a shared layer."""
     inner_input = keras.Input((4,), name="inner_input")
     shared = keras.layers.Dense(4, activation="tanh", name="shared")
     inner = keras.Model(inner_input, shared(shared(inner_input)), name="inner")
@@ -28,19 +28,19 @@ def outputs_of(model, x):
     return [ops.convert_to_numpy(values[slot]) for slot in graph.outputs]
 
 
-def test_a_graph_runs_to_the_bits_that_the_model_gives():
+def test_a_graph_returns_the_same_bits_as_the_model():
     model = reference.random_weights(nested_model())
     x = reference.images(5, 4)
     assert np.array_equal(outputs_of(model, x)[0], ops.convert_to_numpy(model(x, training=False)))
 
 
-def test_nested_models_are_flat_and_each_call_of_a_shared_layer_has_a_name():
+def test_nested_models_are_flattened_and_each_call_of_a_shared_layer_has_a_name():
     names = [call.name for call in Graph(nested_model()).calls]
     inner = ["inner/shared", "inner/shared#1", "inner/shared#2", "inner/shared#3"]
     assert names[:4] == inner and names[5:] == ["norm", "dropout"]
 
 
-def test_running_a_graph_forgets_what_no_later_call_reads():
+def test_running_a_graph_drops_values_that_no_later_call_reads():
     graph = Graph(nested_model())
     assert {*graph.run(graph.start(reference.images(1, 4)))} == {*graph.outputs}
 
@@ -56,11 +56,12 @@ def test_a_sequential_model_is_a_graph_once_it_is_built():
 def test_several_inputs_come_by_name_or_in_order():
     a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
     model = keras.Model({"a": a, "b": b}, {"difference": a - b})
-    one, two = np.ones((1, 2), "float32"), np.full((1, 2), 3.0, "float32")
-    assert outputs_of(model, {"b": two, "a": one})[0].tolist() == [[-2.0, -2.0]]
+    ones = np.ones((1, 2), "float32")
+    threes = 3 * ones
+    assert outputs_of(model, {"b": threes, "a": ones})[0].tolist() == [[-2.0, -2.0]]
     copy = rewire(model, lambda call, *args: call.layer(*args))
-    found = copy({"b": two, "a": one})
-    assert ops.convert_to_numpy(found["difference"]).tolist() == [[-2.0, -2.0]]
+    result = copy({"b": threes, "a": ones})
+    assert ops.convert_to_numpy(result["difference"]).tolist() == [[-2.0, -2.0]]
 
 
 def test_a_subclassed_model_has_no_graph():
@@ -72,7 +73,7 @@ def test_a_subclassed_model_has_no_graph():
         Graph(Opaque())
 
 
-def test_a_rewired_model_shares_weights_and_leaves_the_old_one_as_it_was():
+def test_a_rewired_model_shares_weights_and_does_not_change_the_old_one():
     model = reference.random_weights(nested_model())
     x = reference.images(3, 4)
     before = ops.convert_to_numpy(model(x))
@@ -87,24 +88,33 @@ def test_a_rewired_model_shares_weights_and_leaves_the_old_one_as_it_was():
     assert np.array_equal(ops.convert_to_numpy(model(x)), before)
 
 
+def test_a_rebuilt_model_has_weights_of_its_own_and_the_replaced_layers():
+    model = reference.random_weights(nested_model())
+    x = reference.images(3, 4)
+    before = ops.convert_to_numpy(model(x))
+    copy = rebuild(model)
+    assert np.array_equal(ops.convert_to_numpy(copy(x)), before)
+    assert not {id(v) for v in copy.variables} & {id(v) for v in model.variables}
+    without = rebuild(model, lambda call: (lambda x, **context: x) if call.name == "norm" else None)
+    assert [layer.name for layer in without.layers[1:]] == ["shared", "dropout"]
+
+
 @pytest.mark.parametrize("variant", zoo.FORMS)
-def test_a_trace_has_the_model_s_bits_and_the_papers_letters(variant):
+def test_a_trace_returns_the_model_s_bits_and_the_papers_letters(variant):
     inputs = keras.Input((4,))
     x = keras.layers.Dense(4, name="stem")(inputs)
     for i in range(2):
         x = zoo.HighwayDense(variant=variant, name=f"block{i}")(x)
     model = reference.random_weights(keras.Model(inputs, x))
     x = reference.images(3, 4)
-    found = trace(model)(x)
-    assert np.array_equal(*map(ops.convert_to_numpy, (found["outputs"], model(x))))
-    for name, part in found["blocks"].items():
-        one = {k: np.asarray(ops.convert_to_numpy(v), "float64") for k, v in part.items()}
-        t, c = one.get("t", 0), one.get("c", 0)
-        gates = {"T": t, "C": c, "1": 1, "0": 0, "t": 1 - t}
-        form = reference.TC[variant]
-        y = one["h"] * gates[form[0]] + one["x"] * gates[form[1]]
-        np.testing.assert_allclose(one["y"], y, atol=1e-6, err_msg=name)
-        np.testing.assert_allclose(one["f"], y - one["x"], atol=1e-6, err_msg=name)
+    result = trace(model)(x)
+    assert np.array_equal(*map(ops.convert_to_numpy, (result["outputs"], model(x))))
+    for name, part in result["blocks"].items():
+        values = {k: reference.as_float64(v)[0] for k, v in part.items()}
+        terms = {key: values[key] for key in "hxtc" if key in values}
+        y = reference.skip_sum(variant, **terms)
+        np.testing.assert_allclose(values["y"], y, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(values["f"], y - values["x"], atol=1e-6, err_msg=name)
 
 
 def test_a_trace_of_sums_has_both_branches():

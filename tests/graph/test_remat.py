@@ -1,4 +1,4 @@
-"""Recomputed activations and accumulated gradients give the numbers of a plain step."""
+"""Rematerialization and gradient accumulation give the numbers of a plain training step."""
 
 import json
 
@@ -18,7 +18,7 @@ from zoo.optimizers import CaffeSGD, accumulating
 
 
 class Dropping(zoo.HighwayDense):
-    """A highway layer that drops half of H."""
+    """A highway layer with dropout of half of H."""
 
     def branch(self, name, bias):
         drop = [layers.Dropout(0.5, seed=3)] if name == "transform" else []
@@ -46,7 +46,7 @@ def stack(x):
 NETWORKS = {"dense": dense, "convolutions": convolutions, "stack": stack}
 
 
-def made(name, remat):
+def network(name, remat):
     zoo.seed_everything(0)
     inputs = keras.Input((32,))
     model = keras.Model(inputs, layers.Dense(3, "softmax")(NETWORKS[name](inputs)))
@@ -66,35 +66,37 @@ SLOW = pytest.param("convolutions", marks=slow_elsewhere)
 
 
 @pytest.mark.parametrize("name", ["dense", SLOW, "stack"])
-def test_recomputed_blocks_train_as_kept_ones_do(name):
+def test_rematerialized_blocks_train_as_others_do(name):
     # All variables: weights, averages of normalisations (moved once a step), seeds of dropout.
-    found = []
+    results = []
     for remat in (False, True):
-        model = made(name, remat)
+        model = network(name, remat)
         model.compile(CaffeSGD(0.05), "sparse_categorical_crossentropy")
         history = model.fit(*data(), 8, 2, verbose=0, shuffle=False).history
-        found.append([np.array(history["loss"]), *state(model)])
-    assert_close(found[1], found[0], 1e-6)  # measured: the same bits, but under XLA on TensorFlow
-    assert not any(np.isnan(v).any() for v in found[0])
+        results.append([np.array(history["loss"]), *state(model)])
+    # measured: the same bits, except under XLA on TensorFlow
+    assert_close(results[1], results[0], 1e-6)
+    assert not any(np.isnan(v).any() for v in results[0])
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_through_recomputed_blocks_are_those_through_kept_ones(name):
-    found, x = [], data(4)[0]
+def test_rematerialization_does_not_change_gradients(name):
+    results = []
+    x = data(4)[0]
     for remat in (False, True):
-        model = made(name, remat)
+        model = network(name, remat)
 
         def loss(x, model=model):
             return ops.sum(ops.square(model(x, training=False)))
 
-        found.append(gradients(loss, [x], model.trainable_variables))
-    assert_close(found[1], found[0], 1e-6)
-    assert all(gradient.any() for gradient in found[1])
+        results.append(gradients(loss, [x], model.trainable_variables))
+    assert_close(results[1], results[0], 1e-6)
+    assert all(gradient.any() for gradient in results[1])
 
 
 @slow_elsewhere
-def test_a_recomputed_block_is_traced_saved_and_rewired_as_before(tmp_path):
-    model, x = made("convolutions", True), data(4)[0]
+def test_a_rematerialized_block_can_be_traced_saved_and_rewired(tmp_path):
+    model, x = network("convolutions", True), data(4)[0]
     y = ops.convert_to_numpy(model(x))
     assert {*zoo.trace(model).output["blocks"]} == {"conv", "opens", "twice", "twice#1"}
     assert zoo.lesion(model, "conv")(x).shape == (4, 3)
@@ -102,9 +104,9 @@ def test_a_recomputed_block_is_traced_saved_and_rewired_as_before(tmp_path):
     assert_close(keras.models.load_model(tmp_path / "model.keras")(x), y, 1e-6)
 
 
-def test_a_block_to_recompute_has_to_be_there():
+def test_a_block_to_rematerialize_must_exist():
     with pytest.raises(ValueError, match="called \\['block9'\\]; there are \\['block0'"):
-        zoo.remat(made("dense", False), ["block9"])
+        zoo.remat(network("dense", False), ["block9"])
     with pytest.raises(ValueError, match="which has none; there are"):
         zoo.remat(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
 
@@ -112,12 +114,13 @@ def test_a_block_to_recompute_has_to_be_there():
 PARTS, BATCH = 3, 12
 
 
-def test_accumulated_updates_are_those_of_the_whole_batch_worked_out():
+def test_accumulated_updates_equal_whole_batch_updates_by_hand():
     # y = x w, loss |x w - y|^2 / n: the gradient is 2 x' (x w - y) / n. Clipped to a norm of 1,
-    # with momentum 0.9 and a rate that drops after two updates, which are six pieces.
+    # with momentum 0.9 and a rate that drops after two updates, which are six micro-batches.
     random = np.random.default_rng(0)
     x, y = (random.normal(size=(4 * BATCH, n)).astype("float32") for n in (5, 1))
-    w, step = np.full((5, 1), 0.1), 0.0
+    w = np.full((5, 1), 0.1)
+    step = 0.0
     for i, rate in enumerate((0.5, 0.5, 0.5, 0.125)):
         xs, ys = (v[i * BATCH : (i + 1) * BATCH].astype("float64") for v in (x, y))
         gradient = 2 * xs.T @ (xs @ w - ys) / BATCH
@@ -130,42 +133,43 @@ def test_accumulated_updates_are_those_of_the_whole_batch_worked_out():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.5, 0.125])
     optimizer = keras.optimizers.SGD(schedule, 0.9, global_clipnorm=1.0)
     model.compile(accumulating(optimizer, PARTS), "mse")
-    pieces = MicroBatches(Batches(x, y, BATCH, shuffle=False), PARTS)
-    model.fit(pieces, verbose=0, shuffle=False)
+    micro_batches = MicroBatches(Batches(x, y, BATCH, shuffle=False), PARTS)
+    model.fit(micro_batches, verbose=0, shuffle=False)
     assert_close(model.get_weights()[0], w, 1e-6)
 
 
 @pytest.mark.parametrize("name", ["stack", "dense"])
-def test_a_highway_network_learns_the_same_in_pieces(name, monkeypatch):
+def test_a_highway_network_learns_the_same_from_micro_batches(name, monkeypatch):
     monkeypatch.setattr(layers.Dropout, "call", lambda self, x, training=False: x)
-    found, (x, y) = [], data(2 * BATCH)
+    results = []
+    x, y = data(2 * BATCH)
     for parts in (1, PARTS):
-        model = made(name, remat=parts > 1)
+        model = network(name, remat=parts > 1)
         optimizer = accumulating(CaffeSGD(0.05, last_decay=0.1), parts)
         model.compile(optimizer, "sparse_categorical_crossentropy")
         batches = MicroBatches(Batches(x, y, BATCH, augment=jitter), parts)
-        model.fit(
-            batches, epochs=2, verbose=0, shuffle=False, callbacks=[Epochs(batches)]
-        )  # both see the same jitter
-        found.append(model.get_weights())
-    assert_close(found[1], found[0], 1e-6)
+        same_jitter = Epochs(batches)
+        model.fit(batches, epochs=2, verbose=0, shuffle=False, callbacks=[same_jitter])
+        results.append(model.get_weights())
+    assert_close(results[1], results[0], 1e-6)
 
 
 def jitter(x, generator):
     return x + generator.normal(size=x.shape).astype("float32") / 10
 
 
-def test_pieces_are_the_whole_batch_s_own_and_must_be_equal():
+def test_micro_batches_are_equal_parts_of_the_whole_batch():
     x = np.arange(20.0)
     whole = Batches(x, x, 8, augment=lambda x, generator: x + generator.random(), seed=2)
     for parts in (1, 2, 8):
-        pieces = MicroBatches(whole, parts)
-        pieces.set_epoch(3)
-        joined = [np.concatenate([pieces[i * parts + j][0] for j in range(parts)]) for i in (0, 1)]
-        np.testing.assert_equal(joined, [whole[0][0], whole[1][0]])
-        assert len(pieces) == 3 * parts
+        micro_batches = MicroBatches(whole, parts)
+        micro_batches.set_epoch(3)
+        for i in (0, 1):
+            batch = [micro_batches[i * parts + j][0] for j in range(parts)]
+            np.testing.assert_equal(np.concatenate(batch), whole[i][0])
+        assert len(micro_batches) == 3 * parts
     with pytest.raises(ValueError, match="parts=8, a batch of 4"):
-        pieces[16]
+        micro_batches[16]
     with pytest.raises(ValueError, match="positive integer"):
         MicroBatches(whole, 0)
     with pytest.raises(ValueError, match="does not accumulate"):
@@ -175,7 +179,7 @@ def test_pieces_are_the_whole_batch_s_own_and_must_be_equal():
 @slow_elsewhere
 def test_a_training_resumed_in_the_middle_of_an_update_ends_with_the_same_bits(tmp_path):
     def fit(epochs, path):  # three batches an epoch, two an update
-        model = made("dense", remat=True)
+        model = network("dense", remat=True)
         optimizer = accumulating(CaffeSGD(0.05), 2)
         model.compile(optimizer, "sparse_categorical_crossentropy")
         resume = Resume(tmp_path / path)
@@ -190,8 +194,8 @@ def test_a_training_resumed_in_the_middle_of_an_update_ends_with_the_same_bits(t
 
 
 def accumulators(model):
-    found = [v for v in model.optimizer.variables if "accumulator" in v.path]
-    return [ops.convert_to_numpy(v) for v in found]
+    variables = [v for v in model.optimizer.variables if "accumulator" in v.path]
+    return [ops.convert_to_numpy(v) for v in variables]
 
 
 def images(path):
@@ -204,7 +208,7 @@ def images(path):
 
 
 @slow_elsewhere
-def test_a_recipe_with_pieces_and_recomputation_ends_where_the_plain_one_does(tmp_path):
+def test_a_recipe_with_micro_batches_and_rematerialization_ends_as_the_plain_one(tmp_path):
     options = images(tmp_path / "images.npz"), "--data=other", "--budget=smoke", "--export=false"
     options = *options, "--depth=6", "--epochs=2", f"--runs={tmp_path / 'runs'}"
     plain, saving = (
@@ -223,7 +227,7 @@ def test_a_recipe_with_pieces_and_recomputation_ends_where_the_plain_one_does(tm
 
 
 @pytest.mark.slow
-def test_recomputation_is_measured_to_take_less_memory(tmp_path):
+def test_the_benchmark_measures_less_memory_with_rematerialization(tmp_path):
     options = "--networks=stack1000", "--batch=256", "--steps=1", "--ways=remat"
     output_of(start_recipe("benchmark.py", "memory", *options, f"--results={tmp_path / 'lines'}"))
     ratios = json.loads((tmp_path / "lines").read_text())["ratios"]

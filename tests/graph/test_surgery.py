@@ -1,4 +1,4 @@
-"""Lesions, shuffles, exits, unrolling and pruning: the same layers in another order."""
+"""Lesions, shuffles, early exits, unrolling and pruning against the layers called by hand."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from zoo.graph.surgery import cost, random_order
 
 
 def residual_model(variant="residual"):
-    """A stem, three highway layers, a classifier."""
+    """Return a stem, three highway layers and a classifier."""
     inputs = keras.Input((4,))
     x = layers.Dense(4, name="stem")(inputs)
     for i in range(3):
@@ -20,7 +20,7 @@ def residual_model(variant="residual"):
 
 
 def image_model():
-    """Sums: a projection that halves the image, then two identity blocks with a ReLU behind."""
+    """Return a network of sums: a block that halves the image, two identity blocks, ReLUs."""
     inputs = keras.Input((4, 4, 2))
     branch = layers.Conv2D(3, 3, 2, padding="same", name="f0")(inputs)
     x = layers.Add(name="sum0")(
@@ -44,23 +44,23 @@ def outputs(model, x):
 X = reference.images(3, 4)
 
 
-def test_a_lesioned_block_returns_what_it_carries():
+def test_a_lesioned_block_returns_its_skip_input():
     model = residual_model()
     x = layer(model, "block2", layer(model, "block0", layer(model, "stem", X)))
-    found = outputs(zoo.lesion(model, "block1"), X)
-    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-6)
+    result = outputs(zoo.lesion(model, "block1"), X)
+    np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("variant", zoo.FORMS)
-def test_a_closed_gate_carries_what_the_form_says(variant):
+def test_a_block_with_a_closed_gate_returns_the_form_s_skip_term(variant):
     model = residual_model(variant)
     x = layer(model, "stem", X)
     block = model.get_layer("block0")
     if "c" in block.form.gates:
         x = x * ops.convert_to_numpy(block.carry_gate(x))
     x = layer(model, "block2", layer(model, "block1", x))
-    found = outputs(zoo.lesion(model, "block0", mode="closed"), X)
-    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-5, atol=1e-6)
+    result = outputs(zoo.lesion(model, "block0", mode="closed"), X)
+    np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-5, atol=1e-6)
 
 
 def test_a_lesioned_transition_keeps_its_projection():
@@ -73,8 +73,8 @@ def test_a_lesioned_transition_keeps_its_projection():
     block = zoo.ResidualBlock(3, strides=2, name="block")
     images = keras.Input((4, 4, 2))
     gated = reference.random_weights(keras.Model(images, block(images)))
-    found = outputs(zoo.lesion(gated, "block"), x)
-    assert np.array_equal(found, ops.convert_to_numpy(block.shortcut(x)))
+    result = outputs(zoo.lesion(gated, "block"), x)
+    assert np.array_equal(result, ops.convert_to_numpy(block.shortcut(x)))
 
 
 def test_a_lesioned_simplified_block_still_rectifies():
@@ -84,13 +84,13 @@ def test_a_lesioned_simplified_block_still_rectifies():
     assert np.array_equal(outputs(zoo.lesion(model, "block"), x), np.maximum(x, 0))
 
 
-def test_shuffled_blocks_work_at_each_other_s_places():
+def test_shuffled_blocks_run_at_each_other_s_positions():
     model = residual_model()
     x = layer(model, "stem", X)
     for name in ("block2", "block1", "block0"):
         x = layer(model, name, x)
-    found = outputs(zoo.shuffle(model, {"block0": "block2", "block2": "block0"}), X)
-    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-6)
+    result = outputs(zoo.shuffle(model, {"block0": "block2", "block2": "block0"}), X)
+    np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-6)
 
 
 def test_sums_can_be_shuffled_too():
@@ -100,8 +100,8 @@ def test_sums_can_be_shuffled_too():
     )
     for branch, relu in (("f2", "relu1"), ("f1", "relu2")):
         y = layer(model, relu, y + layer(model, branch, y))
-    found = outputs(zoo.shuffle(model, {"sum1": "sum2", "sum2": "sum1"}), x)
-    np.testing.assert_allclose(found, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
+    result = outputs(zoo.shuffle(model, {"sum1": "sum2", "sum2": "sum1"}), x)
+    np.testing.assert_allclose(result, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="neither moved nor repeated"):
         zoo.shuffle(model, {"sum0": "sum1", "sum1": "sum0"})
 
@@ -119,8 +119,8 @@ def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
         x = layer(model, name, x)
     for _ in range(2):
         x = x + 0.25 * (layer(model, "block2", x) - x)
-    found = outputs(zoo.unroll(model, 2, scale=0.25), X)
-    np.testing.assert_allclose(found, layer(model, "top", x), rtol=1e-5, atol=1e-6)
+    result = outputs(zoo.unroll(model, 2, scale=0.25), X)
+    np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-5, atol=1e-6)
     assert np.array_equal(outputs(zoo.unroll(model, 0), X), outputs(model, X))
 
 
@@ -167,11 +167,11 @@ def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
     x = reference.images(2, 4, 4, 2)
     first = shared(x, use=0)
     expected = first * shared.carry_gate(first, use=1)
-    found = outputs(zoo.lesion(model, "shared#1", mode="closed"), x)
-    np.testing.assert_allclose(found, ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6)
+    result = outputs(zoo.lesion(model, "shared#1", mode="closed"), x)
+    np.testing.assert_allclose(result, ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_what_follows_a_sum_follows_each_repetition_too():
+def test_the_relu_after_a_sum_follows_each_repetition():
     model, x = image_model(), reference.images(2, 4, 4, 2)
     f = layer(model, "f0b", layer(model, "f0", x))
     y = layer(model, "relu0", layer(model, "project", x) + f)
@@ -179,11 +179,11 @@ def test_what_follows_a_sum_follows_each_repetition_too():
     y = y + layer(model, "f2", y)
     y = layer(model, "relu1", y)  # what lies before the block
     y = layer(model, "relu2", y + 0.5 * layer(model, "f2", y))
-    found = outputs(zoo.unroll(model, 1, scale=0.5), x)
-    np.testing.assert_allclose(found, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
+    result = outputs(zoo.unroll(model, 1, scale=0.5), x)
+    np.testing.assert_allclose(result, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
 
 
-def test_a_block_around_blocks_is_operated_on_by_name():
+def test_a_block_around_blocks_is_modified_by_name():
     inputs = keras.Input((4,))
     inner = layers.Add(name="inner")([inputs, layers.Dense(4, name="f")(inputs)])
     outer = layers.Add(name="outer")([inputs, layers.Dense(4, name="g")(inner)])
@@ -198,9 +198,10 @@ def test_a_plain_block_that_changes_the_shape_cannot_be_left_out():
         zoo.lesion(zoo.cifar_resnet(8, variant="plain"), "stage2_block00")
 
 
-def test_operating_leaves_the_model_as_it_was():
+def test_surgery_does_not_change_the_model():
     model = residual_model()
-    before, names = outputs(model, X), [one.name for one in model.layers]
+    before = outputs(model, X)
+    names = [layer.name for layer in model.layers]
     for changed in (
         zoo.lesion(model, "block1"),
         zoo.unroll(model, 3),
@@ -208,17 +209,17 @@ def test_operating_leaves_the_model_as_it_was():
     ):
         outputs(changed, X)
     assert np.array_equal(outputs(model, X), before)
-    assert [one.name for one in model.layers] == names
+    assert [layer.name for layer in model.layers] == names
 
 
-def test_operations_are_counted_by_hand():
-    found = cost(image_model())
+def test_operations_equal_a_count_by_hand():
+    result = cost(image_model())
     f = 4 * (3 * 3 * 2 * 3) + 4 * (2 * 3) + 4 * (3 * 3)  # positions x kernel of f0, project, f0b
-    assert found["operations"] == f + 2 * 4 * (9 * 3 * 3) + 3 * 2
+    assert result["operations"] == f + 2 * 4 * (9 * 3 * 3) + 3 * 2
 
 
 @pytest.mark.parametrize(
-    "operate, message",
+    "modify, message",
     [
         (lambda m: zoo.lesion(m, "block9"), "block9"),
         (lambda m: zoo.lesion(m, "block0", mode="open"), "mode='open'"),
@@ -227,12 +228,12 @@ def test_operations_are_counted_by_hand():
         (lambda m: zoo.prune_blocks(m, []), "at least one block"),
     ],
 )
-def test_bad_operations_say_what_to_do(operate, message):
+def test_errors_name_the_bad_argument(modify, message):
     with pytest.raises(ValueError, match=message):
-        operate(residual_model())
+        modify(residual_model())
 
 
-def test_what_passes_by_a_block_is_refused():
+def test_a_tensor_that_bypasses_a_block_is_refused():
     inputs = keras.Input((4,))
     x = zoo.HighwayDense(name="block0")(inputs)
     y = zoo.HighwayDense(name="block1")(x)
@@ -241,7 +242,7 @@ def test_what_passes_by_a_block_is_refused():
         zoo.lesion(model, "block0")
 
 
-def test_kendall_s_tau_of_an_order():
+def test_random_orders_have_the_kendall_tau_of_their_swaps():
     order, tau = random_order(["a", "b", "c"], 0, np.random.default_rng(0))
     assert tau == 1.0 and order == {"a": "a", "b": "b", "c": "c"}
     order, tau = random_order(["a", "b"], 1, np.random.default_rng(0))

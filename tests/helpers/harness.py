@@ -124,23 +124,26 @@ zoo.callbacks.StopOnNaN = Killed
 recipe = importlib.import_module({module!r})
 for name, value in {constants}.items():
     setattr(recipe, name, value)
+{patch}
 app.run(recipe.main)
 """
 
 
-def start_changed_recipe(folder, script, *arguments, killed_at=None, **constants):
-    """Start a recipe that kills itself at a given batch, or with other module constants.
+def start_changed_recipe(folder, script, *arguments, killed_at=None, patch="", **constants):
+    """Start a recipe that kills itself at a given batch, or with changes to its module.
 
     Args:
         folder: Gets the script that changes the recipe and runs it.
         script: File name in recipes/.
         *arguments: Command-line flags.
         killed_at: Epoch and batch, counted from 0, after which the process sends itself SIGKILL.
+        patch: Python source that changes the module `recipe`.
         **constants: New values of the recipe's module-level constants.
     """
     values = {"folder": str(ROOT / "recipes"), "module": pathlib.Path(script).stem}
     changed = folder / script.replace(".py", "_changed.py")
-    changed.write_text(CHANGED_RECIPE.format(killed_at=killed_at, constants=constants, **values))
+    values |= {"killed_at": killed_at, "constants": constants, "patch": patch}
+    changed.write_text(CHANGED_RECIPE.format(**values))
     return _start(str(changed), *arguments)
 
 

@@ -2,11 +2,20 @@
 
 import collections
 import json
+import re
 
 import pytest
 
-from helpers.harness import fresh_python, output_of, slow_elsewhere, start_recipe
+from experiment.results import Result
+from helpers.harness import (
+    output_of,
+    slow_elsewhere,
+    start_changed_recipe,
+    start_recipe,
+    without_backend,
+)
 from helpers.test_data import lines_of, rows_of, write_images
+from yutomasi2019 import networks, tables
 from zoo.callbacks import Table
 
 pytestmark = slow_elsewhere
@@ -103,46 +112,42 @@ def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
     assert (tmp_path / "run" / "fig12-full-depth8.png").exists()
 
 
-def test_a_network_that_diverges_does_not_end_the_others(tmp_path):
-    """A rate of 1e30, without the clip, instead of the recipe's, for plain networks."""
-    code = f"""
-import sys
-sys.path.insert(0, "recipes")
-sys.argv = ["plain_vs_residual.py", {write_images(tmp_path / "images.npz")!r},
-            "--data=other", "--budget=smoke", "--export=false", "--artifact=table1",
-            "--runs={tmp_path / "runs"}", "--run_dir={tmp_path / "run"}"]
-import plain_vs_residual as recipe
-ours, study = recipe.networks.optimizer, recipe.networks.study
-def studied(network):
-    def optimizer(iterations):
-        import keras
-        return keras.optimizers.SGD(1e30) if network == "plain" else ours(iterations)
-    import dataclasses
-    return dataclasses.replace(study(network), optimizer=optimizer)
-recipe.networks.study = studied
-recipe.app.run(recipe.main)
+DIVERGING = """
+import dataclasses
+import keras
+
+original = recipe.networks.study
+
+def study(network):
+    changed = dataclasses.replace(original(network), optimizer=lambda n: keras.optimizers.SGD(1e30))
+    return changed if network == "plain" else original(network)
+
+recipe.networks.study = study
 """
-    with pytest.raises(AssertionError, match="plain5: .* Last good checkpoint: none") as failure:
-        fresh_python(code)
-    assert "rc 1" in str(failure.value)
+
+
+def test_a_network_that_diverges_does_not_end_the_others(tmp_path):
+    options = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
+    options += "--export=false", "--artifact=table1", f"--runs={tmp_path / 'runs'}"
+    options += (f"--run_dir={tmp_path / 'run'}",)
+    process = start_changed_recipe(tmp_path, "plain_vs_residual.py", *options, patch=DIVERGING)
+    output = output_of(process, 1)
+    assert re.search("plain5: .* Last good checkpoint: none", output), output
     rows = rows_of(tmp_path / "run" / "table1.csv")
     assert [row["network"] for row in rows] == ["residual"]
 
 
-def test_the_paper_s_numbers_stand_beside_its_images_only():
-    code = """
-import sys
-sys.path.insert(0, "recipes")
-import json
-from yutomasi2019 import networks, tables
-losses = dict.fromkeys(("before", "after"), tables.Losses(2.0, 1e-3, 1e-3))
-for known in (True, False):
-    trained = networks.Trained("plain", 32, {}, known, {})
-    found = tables.Found(trained, losses, None, 0.5)
-    both = tables.told(found) | tables.outcome(found)
-    print(json.dumps(both | tables.paper_weights(found)))
-"""
-    known, other = map(json.loads, fresh_python(code).stdout.splitlines()[-2:])
+@without_backend
+def test_the_papers_numbers_stand_beside_results_of_its_images_only():
+    losses = dict.fromkeys(("before", "after"), tables.Losses(2.0, 1e-3, 1e-3))
+    template = Result(artifact="", model="", metric="", value=None)
+    both = []
+    for known in (True, False):
+        trained = networks.Trained("plain", 32, {}, known, template)
+        measured = tables.Measured(trained, losses, None, 0.5)
+        rows = tables.metadata(measured) | tables.losses_row(measured)
+        both.append(rows | tables.paper_weights(measured))
+    known, other = both
     assert known["paper_training_loss"] == 0.1225 and known["paper_cost"] == 0.1234  # Table 1
     assert known["paper_test_error"] == 0.1349 and known["entries_over_0_7"] == [1, 26]
     assert known["cost"] == 2.001

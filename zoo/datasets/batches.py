@@ -194,7 +194,7 @@ class MicroBatches(keras.utils.PyDataset):
         self.parts = parts
         self.batch_sizes = {size // parts for size in batches.batch_sizes}
         self._index: int | None = None
-        self._batch: Batch | None = None
+        self._batch: Any = None
 
     def set_epoch(self, epoch: int) -> None:
         """Select the batches of `epoch`, counted from 0."""

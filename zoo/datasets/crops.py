@@ -71,18 +71,18 @@ def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
     Returns:
         Integers of shape `(num_images, 4)`: top, left, height, width.
     """
-    shape = np.array(shape)
+    sides = np.array(shape)
     uniform = np.asarray(uniform, "float32")
-    sides = shape.astype("float32")
+    height, width = sides.astype("float32")
     area = np.float32(AREA[0]) + np.float32(AREA[1] - AREA[0]) * uniform[:, 0]
-    area = area * sides[0] * sides[1]
+    area = area * height * width
     aspect = np.float32(ASPECT[0]) + np.float32(ASPECT[1] - ASPECT[0]) * uniform[:, 1]
     aspect = np.where(uniform[:, 2] < 0.5, 1 / aspect, aspect)
     sizes = np.rint(np.stack([np.sqrt(area / aspect), np.sqrt(area * aspect)], 2)).astype(int)
-    fits = np.all((sizes <= shape) & (sizes > 0), axis=2)  # (num_images, tries)
+    fits = np.all((sizes <= sides) & (sizes > 0), axis=2)  # (num_images, tries)
     size = sizes[np.arange(len(sizes)), fits.argmax(axis=1)]  # the first that fits
-    room = (shape - size + 1).astype("float32")
-    corner = np.minimum((uniform[:, 3:5, 0] * room).astype(int), shape - size)
+    room = (sides - size + 1).astype("float32")
+    corner = np.minimum((uniform[:, 3:5, 0] * room).astype(int), sides - size)
     return np.where(fits.any(1)[:, None], np.hstack([corner, size]), centre_box(shape, 1.0))
 
 

@@ -56,7 +56,7 @@ def connect(url: str) -> http.client.HTTPResponse:
         OSError: If the address is not of https, or does not answer within `SECONDS`.
     """
     check(url)
-    responses = queue.SimpleQueue()
+    responses: queue.SimpleQueue = queue.SimpleQueue()
 
     def open_url():
         try:

@@ -31,7 +31,7 @@ class Records:
     """TFRecord files of JPEGs with labels, and this host's shard of them.
 
     Args:
-        files: Paths of all files, in the same order on every host; or a pattern, see `find`.
+        files: Tuple of all paths, in the same order on every host; or a pattern, see `find`.
         shard_index: Index of this host, from 0, e.g. `jax.process_index()`.
         num_shards: Number of hosts, e.g. `jax.process_count()`; each reads every n-th file.
         keys: Names of the image and the label in a record.
@@ -46,7 +46,7 @@ class Records:
     ('a', 'c')
     """
 
-    files: tuple[str | Path, ...] | str | Path
+    files: Any  # tuple or pattern; a tuple after initialization
     shard_index: int = 0
     num_shards: int = 1
     keys: tuple[str, str] = ("image/encoded", "image/class/label")

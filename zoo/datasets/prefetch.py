@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+from typing import Any
 
 import keras
 
@@ -31,7 +32,7 @@ class Ahead(keras.utils.PyDataset):
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")
         self._lock = threading.Lock()
         self._index: int | None = None
-        self._next: concurrent.futures.Future | None = None
+        self._next: Any = None  # a Future
 
     def set_epoch(self, epoch: int) -> None:
         """Select the batches of `epoch`, counted from 0."""

@@ -5,6 +5,7 @@ Random functions take a `numpy.random.Generator`, so that every backend trains o
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -38,7 +39,9 @@ def mean_image(train: np.ndarray) -> np.ndarray:
     return _checked(train).mean(axis=0, dtype="float64").astype("float32")
 
 
-def pad(images: np.ndarray, pixels: int, fill: str = "constant") -> np.ndarray:
+def pad(
+    images: np.ndarray, pixels: int, fill: Literal["constant", "edge"] = "constant"
+) -> np.ndarray:
     """Add a margin of `pixels` to each of the four sides.
 
     Args:
@@ -102,9 +105,9 @@ class Recipe:
 
     contrast: bool = False
     center: bool = False
-    scale: float | str = 1.0
+    scale: float | Literal["std"] = 1.0
     shift: int = 0
-    fill: str = "constant"
+    fill: Literal["constant", "edge"] = "constant"
     mirror: bool = False
 
 
@@ -187,7 +190,7 @@ def fit(recipe: str | Recipe, train: np.ndarray) -> Preprocessing:
         )
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[recipe]
     train = _checked(train)
-    if not (recipe.center or recipe.scale == "std"):
+    if not recipe.center and recipe.scale != "std":
         return Preprocessing(recipe, 0.0, recipe.scale)
     total = np.zeros(train.shape[1:])
     squares = 0.0
@@ -196,9 +199,10 @@ def fit(recipe: str | Recipe, train: np.ndarray) -> Preprocessing:
         total += chunk.sum(axis=0)
         squares += np.square(chunk).sum()
     mean = total / len(train)
-    scale = recipe.scale
-    if scale == "std":
+    if recipe.scale == "std":
         scale = float(np.sqrt(squares / train.size - mean.mean() ** 2))
+    else:
+        scale = recipe.scale
     if not scale > 0:
         raise ValueError(
             f"The training images must differ from pixel to pixel. Received: {len(train)} images "

@@ -100,7 +100,7 @@ def tfds_builder(source: str | Path | None = None, **kwargs: Any) -> Any:
     """
     import tensorflow_datasets as tfds
 
-    class PennTreebank(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    class PennTreebank(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
         """Penn Treebank in Mikolov's version: 10,000 words, one sentence a line."""
 
         VERSION = tfds.core.Version("1.0.0")

@@ -137,7 +137,8 @@ def read_folder(data_dir: str | Path, max_word_length: int = MAX_WORD_LENGTH) ->
         return Corpus.from_texts("PTB", parts, max_word_length)
     folder = Path(data_dir).expanduser().resolve()
     notice = ""
-    if find_files(folder)["train"].name.startswith("ptb."):
+    paths = find_files(folder)
+    if paths and paths["train"].name.startswith("ptb."):
         notice = (
             f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
             "perplexities are not comparable with published results."
@@ -160,11 +161,11 @@ def embedded(max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
 
     text = "\n".join(topics[name] for name in sorted(topics)).lower()
     lines = [line for line in text.split("\n") if re.search(r"\w", line)]
-    lines = [re.findall(r"\w+|[^\w\s|+{}]", line) for line in lines]
+    sentences = [re.findall(r"\w+|[^\w\s|+{}]", line) for line in lines]
     num_train = len(lines) * 90 // 100
     num_train_valid = len(lines) * 95 // 100
-    counts = Counter(word for line in lines[:num_train] for word in line)
-    lines = [" ".join(word if counts[word] > 1 else "<unk>" for word in line) for line in lines]
+    counts = Counter(word for words in sentences[:num_train] for word in words)
+    lines = [" ".join(w if counts[w] > 1 else "<unk>" for w in words) for words in sentences]
     splits = lines[:num_train], lines[num_train:num_train_valid], lines[num_train_valid:]
     texts = ["".join(line + "\n" for line in split) for split in splits]
     notice = (

@@ -24,7 +24,7 @@ TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wron
 
 def export(
     model: keras.Model,
-    path: str | pathlib.Path,
+    path: str | os.PathLike[str],
     format: str = "saved_model",
     labels: Sequence[str] | None = None,
     preprocessing: keras.layers.Layer | Preprocessing | str | None = None,

@@ -71,11 +71,11 @@ def _sample(tensor, generator):
 
 def save_cases(path: str | os.PathLike, cases: Cases) -> None:
     """Write `cases` to an .npz file, as ENDPOINT/inputs/NAME and ENDPOINT/outputs/NAME."""
-    arrays = {}
+    arrays: Arrays = {}
     for endpoint, (inputs, outputs) in cases.items():
         arrays |= {f"{endpoint}/inputs/{name}": array for name, array in inputs.items()}
         arrays |= {f"{endpoint}/outputs/{name}": array for name, array in outputs.items()}
-    np.savez(path, **arrays)
+    np.savez(path, **arrays)  # type: ignore[arg-type] (NumPy types **kwds as bool)
 
 
 def load_cases(path: str | os.PathLike) -> Cases:

@@ -45,7 +45,7 @@ def named(model: keras.Model) -> keras.Model:
     """
     if isinstance(model.output, dict):
         return model
-    names = []
+    names: list[str] = []
     for name in model.output_names:
         same = [n for n in names if re.fullmatch(rf"{re.escape(name)}(_\d+)?", n)]
         names.append(f"{name}_{len(same)}" if same else name)
