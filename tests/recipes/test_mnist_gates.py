@@ -22,12 +22,16 @@ FIGURES = {f"fig{n}-cifar100.{kind}" for n in (2, 3, 4) for kind in ("png", "csv
 def runs(tmp_path_factory):
     """Smoke runs of both recipes: the folder, the output and the result of each, by name."""
     folder = tmp_path_factory.mktemp("runs")
-    data = write_images(folder / "images.npz", (14, 14, 3))
-    options = data, "--data=cifar100", "--budget=smoke", "--export=false"
-    own = {"mnist_1000_layers": (), "mnist_gates": ("--probe_examples=30",)}
+    small = write_images(folder / "small.npz", (14, 14, 3))
+    options = {
+        "mnist_1000_layers": ("--data=other", small),
+        "mnist_gates": ("--data=cifar100", write_images(folder / "images.npz")),
+    }
     processes = {
-        name: start_recipe(f"{name}.py", *options, *more, f"--run_dir={folder / name}")
-        for name, more in own.items()
+        name: start_recipe(
+            f"{name}.py", *own, "--budget=smoke", "--export=false", f"--run_dir={folder / name}"
+        )
+        for name, own in options.items()
     }
     outputs = {name: output_of(process) for name, process in processes.items()}
     return {
@@ -59,7 +63,8 @@ def test_gates_leave_a_network_its_probes_and_figures_and_report_idle_layers(run
     assert "6 layers, not 50" in line["departures"] and line["paper"] is None
     table = Table.from_csv(folder / "probes.csv")
     assert {"l2_ratio", "cosine_loss", "lesion_accuracy"} <= {*table.probes()}
-    assert all(np.isfinite(row.value) for row in table)
+    known = (row for row in table if not row.probe.startswith("class_gates_7"))  # has no image
+    assert all(np.isfinite(row.value) for row in known)
 
 
 def test_short_runs_are_not_comparable_and_say_why(runs):
