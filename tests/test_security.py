@@ -23,7 +23,7 @@ import zoo
 from helpers.harness import ROOT, output_of, start_module, start_recipe, without_backend
 from zoo.callbacks.checkpoint import METADATA, Resume
 from zoo.datasets import download, images, ptb
-from zoo.datasets.vocabulary import Vocabulary
+from zoo.datasets.text import Vocabulary
 from zoo.io import load_model
 
 FOLDERS = "zoo", "applications", "callbacks", "recipes"
