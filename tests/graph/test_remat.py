@@ -79,7 +79,7 @@ def test_rematerialized_blocks_train_as_others_do(name):
     assert not any(np.isnan(v).any() for v in results[0])
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["dense", SLOW, "stack"])
 def test_rematerialization_does_not_change_gradients(name):
     results = []
     x = data(4)[0]
