@@ -46,8 +46,11 @@ LOOSE = {  # what the paper does not say
     "no_bn": "the last convolution of a branch starts at a quarter: ours, without normalisation",
 }
 
-flags.DEFINE_list("networks", list(NETWORKS), f"Which, of {', '.join(NETWORKS)}.")
-flags.DEFINE_string("trained", None, "Only Figs 3 and 4, of this file: .keras, or .h5.")
+flags.DEFINE_list("networks", list(NETWORKS), f"Networks to train, of {', '.join(NETWORKS)}.")
+help_text = (
+    "File of a trained network, .keras or .h5: draw Figs 3 and 4 of it only. Default: train."
+)
+flags.DEFINE_string("trained", None, help_text)
 imagenet.define_flags()
 inspection.define_flags()
 common.define_image_flags()

@@ -1,4 +1,4 @@
-"""The language model has the paper's sizes, and its forms compute the same."""
+"""The language model has the paper's sizes, and its serving forms compute the same."""
 
 import keras
 import numpy as np
@@ -6,8 +6,9 @@ import pytest
 from keras import ops
 
 import zoo
+from helpers.forked import Forked
 from helpers.gradients import assert_close, numpy_of
-from helpers.harness import fresh_python
+from helpers.harness import output_of, without_backend
 from zoo.applications.char_lm_inference import (
     Scorer,
     refresh_table,
@@ -25,6 +26,30 @@ SHAPE = {"batch_size": BATCH, "num_steps": STEPS}
 
 def char_lm(**kwargs):
     return zoo.char_lm(**{"size": "small", "vocabulary": VOCABULARY, **SHAPE, **kwargs})
+
+
+def lstms(model):
+    return [model.get_layer(name) for name in ("lstm1", "lstm2")]
+
+
+@pytest.fixture(scope="module")
+def compiled_model():
+    zoo.seed_everything(0)
+    return char_lm()
+
+
+@pytest.fixture
+def model(compiled_model):
+    """One model for all tests that leave its weights alone; its state starts at zero."""
+    for layer in lstms(compiled_model):
+        layer.h.assign(ops.zeros(layer.h.shape))
+        layer.c.assign(ops.zeros(layer.c.shape))
+    return compiled_model
+
+
+@pytest.fixture(scope="module")
+def scorer(compiled_model):
+    return Scorer(compiled_model)
 
 
 def ids(*shape, seed=0):
@@ -51,6 +76,7 @@ COUNTS = {
 }
 
 
+@without_backend
 @pytest.mark.parametrize(("size", "variant"), COUNTS)
 def test_parameters_are_those_of_table_1a(size, variant):
     model = zoo.char_lm(size, variant)
@@ -80,7 +106,7 @@ def test_an_unknown_size_or_variant_is_an_error():
         zoo.char_lm("small", "gated", VOCABULARY)
 
 
-def test_the_model_knows_how_the_vocabulary_spells_its_words():
+def test_the_model_s_word_table_is_the_vocabulary_s():
     table = ops.convert_to_numpy(char_lm().get_layer("word_embedding").table)
     assert VOCABULARY.word_length == 8 == table.shape[1]
     np.testing.assert_array_equal(table, VOCABULARY.table())
@@ -90,7 +116,7 @@ def test_the_model_knows_how_the_vocabulary_spells_its_words():
     np.testing.assert_array_equal(table, np.pad(short.table(), ((0, 0), (0, 3))))
 
 
-def test_a_model_without_a_number_of_steps_reads_any_number():
+def test_a_model_without_a_number_of_steps_accepts_any_number():
     any_number = char_lm(num_steps=None)
     for steps in (3, STEPS):
         fixed = char_lm(num_steps=steps)
@@ -102,17 +128,18 @@ def test_a_model_without_a_number_of_steps_reads_any_number():
 LOAD = """
 import keras, numpy as np, sys
 import zoo
-model = keras.saving.load_model("{folder}/model.keras")
-x = np.load("{folder}/x.npy")
-np.save("{folder}/y.npy", np.stack([model.predict(v, verbose=0) for v in x]))
+model = keras.saving.load_model(sys.argv[1] + "/model.keras")
+x = np.load(sys.argv[1] + "/x.npy")
+np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x]))
 """
 
 
-def test_a_saved_model_gives_the_same_logits_in_another_process(tmp_path):
-    model, x = char_lm(), ids(2, BATCH, STEPS)
+def test_a_saved_model_gives_the_same_logits_in_another_process(model, tmp_path):
+    x = ids(2, BATCH, STEPS)
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", x)
-    fresh_python(LOAD.format(folder=tmp_path))
+    (tmp_path / "load.py").write_text(LOAD)
+    output_of(Forked(str(tmp_path / "load.py"), str(tmp_path)))
     expected = np.stack([model.predict(v, verbose=0) for v in x])  # two chunks of one text
     assert_close(np.load(tmp_path / "y.npy"), expected, 0)
 
@@ -121,13 +148,13 @@ def test_a_compiled_model_loads_with_its_loss(tmp_path):
     model, x = char_lm(), ids(BATCH, STEPS)
     model.compile("sgd", loss=sequence_nll)
     model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(again.evaluate(x, x, BATCH, verbose=0), model.evaluate(x, x, BATCH, verbose=0), 0)
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(loaded.evaluate(x, x, BATCH, verbose=0), model.evaluate(x, x, BATCH, verbose=0), 0)
 
 
 @pytest.mark.parametrize("tabulate", [True, False])
-def test_the_model_with_its_state_as_an_argument_is_the_same_model(tabulate):
-    model, x = char_lm(), ids(3, BATCH, STEPS)
+def test_the_model_with_its_state_as_an_argument_is_the_same_model(model, tabulate):
+    x = ids(3, BATCH, STEPS)
     stateful = with_state(model, tabulate)
     state = start = zero_state(stateful, BATCH)
     assert [tuple(s.shape) for s in state] == [(BATCH, 300)] * 4
@@ -142,49 +169,56 @@ def test_the_model_with_its_state_as_an_argument_is_the_same_model(tabulate):
 
 
 def run(stateful, words, state):
-    found = stateful.predict_on_batch([ops.convert_to_tensor(v) for v in (words, *state)])
-    return list(found)
+    return [*stateful.predict_on_batch([ops.convert_to_tensor(v) for v in (words, *state)])]
 
 
 def carried(model):
-    lstms = [model.get_layer(name) for name in ("lstm1", "lstm2")]
-    return numpy_of(v for la in lstms for v in (la.h, la.c))
+    return numpy_of(v for la in lstms(model) for v in (la.h, la.c))
 
 
-def test_word_vectors_are_tabulated_anew_when_the_weights_have_changed():
-    model, x = char_lm(), ids(BATCH, STEPS)
+def test_refreshing_the_table_recomputes_word_vectors_from_changed_weights(model):
+    x = ids(BATCH, STEPS)
     stateful = with_state(model)
     state = zero_state(stateful, BATCH)
     before = run(stateful, x, state)[0]
     encoder = model.get_layer("word_embedding").encoder
-    encoder.set_weights([3 * w for w in encoder.get_weights()])
+    weights = encoder.get_weights()
+    encoder.set_weights([3 * w for w in weights])
     assert_close(run(stateful, x, state)[0], before, 0)
     refresh_table(model, stateful)
     after = run(stateful, x, state)[0]
+    expected = model.predict_on_batch(x)
+    encoder.set_weights(weights)
     assert np.abs(after - before).max() > 1e-3
-    assert_close(after, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
+    assert_close(after, expected, 1e-6)  # float32, logits below 1
 
 
-def test_perplexity_is_exp_of_the_mean_nll_of_predicts_logits():
-    model, x, y = char_lm(), ids(3, BATCH, STEPS), ids(3, BATCH, STEPS, seed=1)
-    found = Scorer(model).perplexity(x, y)
+def test_perplexity_is_exp_of_the_mean_nll_of_predicts_logits(model, scorer):
+    x, y = ids(3, BATCH, STEPS), ids(3, BATCH, STEPS, seed=1)
+    perplexity = scorer.perplexity(x, y)
     logits = np.stack([model.predict(chunk, verbose=0) for chunk in x])  # the state is carried
-    np.testing.assert_allclose(found, np.exp(np.mean(numpy_nll(logits, y))), rtol=1e-6)  # float32
+    expected = np.exp(np.mean(numpy_nll(logits, y)))
+    np.testing.assert_allclose(perplexity, expected, rtol=1e-6)  # float32
 
 
-@pytest.mark.parametrize("length", [4, 14, 17])  # in chunks of 7: short, two, ragged
-def test_a_contiguous_pass_counts_every_token_once(length):
-    model = char_lm(batch_size=1, num_steps=length)
-    text = ids(length)
-    logits = model.predict(text[None], verbose=0)  # all at once
-    expected = np.exp(np.mean(numpy_nll(logits, np.roll(text, -1)[None])))  # the last target wraps
-    found = Scorer(model).contiguous(text, num_steps=7)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)  # float32
+def test_a_contiguous_pass_counts_every_token_once(scorer):
+    model = char_lm(batch_size=1, num_steps=None)
+    for weight, saved in zip(model.trainable_weights, scorer.model.trainable_weights, strict=True):
+        weight.assign(ops.convert_to_numpy(saved))
+    for length in (3, 14, 17):  # in chunks of 7: short, two, ragged
+        text = ids(length)
+        for layer in lstms(model):
+            layer.h.assign(np.zeros((1, 300)))
+            layer.c.assign(np.zeros((1, 300)))
+        logits = model.predict_on_batch(text[None])  # all at once
+        targets = np.roll(text, -1)[None]  # the last target wraps
+        expected = np.exp(np.mean(numpy_nll(logits, targets)))
+        perplexity = scorer.contiguous(text, num_steps=7)
+        np.testing.assert_allclose(perplexity, expected, rtol=1e-6)  # float32
 
 
-def test_scoring_neither_reads_nor_changes_the_state_of_training():
-    model, x = char_lm(), ids(2, BATCH, STEPS)
-    scorer = Scorer(model)
+def test_scoring_neither_reads_nor_changes_the_state_of_training(model, scorer):
+    x = ids(2, BATCH, STEPS)
     first = scorer.perplexity(x, x)
     model.predict(x[0], verbose=0)  # a text has begun
     before = carried(model)
@@ -219,31 +253,3 @@ def test_mixed_precision_gives_float32_logits_and_rounds_no_word_id():
     # XLA may round them elsewhere in another graph: measured, 3e-6.
     expected = np.mean(np.sum(numpy_nll(logits, x), axis=-1))
     np.testing.assert_allclose(loss, expected, rtol=0, atol=1e-4)
-
-
-ON_ONE_BACKEND = """
-import numpy as np, keras
-import zoo
-from zoo.datasets.text import Vocabulary
-zoo.seed_everything(7)
-vocabulary = Vocabulary.from_texts({text!r})
-model = zoo.char_lm("small", vocabulary=vocabulary, batch_size=2, num_steps=5)
-x = np.random.default_rng(0).integers(0, len(vocabulary), (2, 2, 5))
-logits = [model.predict(v, verbose=0) for v in x]
-weights = [keras.ops.convert_to_numpy(w) for w in model.trainable_weights]
-np.savez("{folder}/" + keras.backend.backend() + ".npz", *logits, *weights)
-"""
-
-
-def test_the_three_backends_agree_from_the_same_seed(backend, tmp_path):
-    if backend != "torch":
-        pytest.skip("it runs all three backends, once, where the tests run on torch")
-    found = {}
-    for name in ("tensorflow", "jax", "torch"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
-        fresh_python(ON_ONE_BACKEND.format(text=TEXT, folder=tmp_path), backend=name)
-        with np.load(tmp_path / f"{name}.npz") as file:
-            found[name] = [file[key] for key in file.files]
-    for name in ("jax", "torch"):
-        assert_close(found[name][2:], found["tensorflow"][2:], 0)  # the same initial weights
-        assert_close(found[name][:2], found["tensorflow"][:2], 1e-5)  # keras_facts.md, section 11
