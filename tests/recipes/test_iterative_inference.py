@@ -17,9 +17,13 @@ FIGURES = (2, 3, 4, 5, 6, 7, 13, 14, 20)  # figures
 NETWORK = {"metrics.csv", "model.keras", "state.npz", "training.csv", "gradients.csv"}
 
 
-def refine(tmp_path, *options):
+def refine(tmp_path, *options, side=32):
     """Run iterative_inference.py at smoke; return the folders of its network and its figures."""
-    data = write_images(tmp_path / "images.npz"), "--budget=smoke", "--export=false"
+    data = (
+        write_images(tmp_path / "images.npz", (side, side, 3)),
+        "--budget=smoke",
+        "--export=false",
+    )
     where = f"--runs={tmp_path / 'runs'}", f"--run_dir={tmp_path / 'run'}"
     output = output_of(start_recipe("iterative_inference.py", *data, *where, *options))
     assert "cosine loss negative in" in output
@@ -33,7 +37,7 @@ def names(figures, network, end=""):
 
 @slow_elsewhere
 def test_a_smoke_run_leaves_a_network_and_what_its_blocks_do(tmp_path):
-    kept, run = refine(tmp_path, "--data=other")
+    kept, run = refine(tmp_path, "--data=other", side=16)
     network = "cifar_resnet14"
     assert NETWORK < {path.name for path in kept.iterdir()}
     probes = {f"probes-{network}-{split}.{kind}" for split in ("train", "test")
