@@ -22,7 +22,7 @@ CAFFE = (".h5",)  # weights for keras.applications.ResNet50, which were Caffe's
 
 def define_flags():
     """The flag of Fig. 4."""
-    told = "Channel of Fig. 4; default: the largest mean, rectified, behind stage 1."
+    told = "Channel of Fig. 4. Default: the one with the largest rectified mean after stage 1."
     flags.DEFINE_integer("unit", None, told, lower_bound=0)
 
 

@@ -19,7 +19,11 @@ NETWORK = {"metrics.csv", "model.keras", "state.npz", "training.csv", "gradients
 
 def refine(tmp_path, *options):
     """Run iterative_inference.py at smoke; return the folders of its network and its figures."""
-    data = write_images(tmp_path / "images.npz"), "--budget=smoke", "--export=false"
+    data = (
+        write_images(tmp_path / "images.npz"),
+        "--budget=smoke",
+        "--export=false",
+    )
     where = f"--runs={tmp_path / 'runs'}", f"--run_dir={tmp_path / 'run'}"
     output = output_of(start_recipe("iterative_inference.py", *data, *where, *options))
     assert "cosine loss negative in" in output
