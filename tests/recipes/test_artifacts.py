@@ -100,7 +100,12 @@ def run(command, data, folder, networks):
     return folder
 
 
-@pytest.mark.parametrize("command", MADE)
+# the deeper networks of commands that differ in depth alone: tens of seconds each
+DEEP = [c for c in MADE if re.search(r"--depth (56|110|146|182)$", c)]
+COMMANDS = [pytest.param(c, marks=pytest.mark.slow if c in DEEP else ()) for c in MADE]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_table_and_figure_is_made_by_its_command_at_smoke(command, started):
     folder = started[command].result()
     if folder is None:
