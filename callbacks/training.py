@@ -253,7 +253,7 @@ class Progress(keras.callbacks.Callback):
         self._start = None  # what runs between epochs is not a step's time
         self._steps = 0
         numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
-        before = "" if self._bar is None or epoch + 1 == self.epochs else "\n"  # behind the bar
+        before = "" if self._bar is None or epoch + 1 == self.epochs else "\n"  # ends the bar
         self._line(f"{before}epoch {epoch + 1}/{self.epochs} done  {numbers}")
 
     def _line(self, text):

@@ -17,10 +17,10 @@ FIGURES = (2, 3, 4, 5, 6, 7, 13, 14, 20)  # figures
 NETWORK = {"metrics.csv", "model.keras", "state.npz", "training.csv", "gradients.csv"}
 
 
-def refine(tmp_path, *options, side=32):
+def refine(tmp_path, *options):
     """Run iterative_inference.py at smoke; return the folders of its network and its figures."""
     data = (
-        write_images(tmp_path / "images.npz", (side, side, 3)),
+        write_images(tmp_path / "images.npz"),
         "--budget=smoke",
         "--export=false",
     )
@@ -37,7 +37,7 @@ def names(figures, network, end=""):
 
 @slow_elsewhere
 def test_a_smoke_run_leaves_a_network_and_what_its_blocks_do(tmp_path):
-    kept, run = refine(tmp_path, "--data=other", side=16)
+    kept, run = refine(tmp_path, "--data=other")
     network = "cifar_resnet14"
     assert NETWORK < {path.name for path in kept.iterdir()}
     probes = {f"probes-{network}-{split}.{kind}" for split in ("train", "test")

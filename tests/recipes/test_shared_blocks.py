@@ -21,7 +21,7 @@ FILES = (
 
 
 def options(tmp_path):
-    data = write_images(tmp_path / "images.npz", (16, 16, 3)), "--data=other", "--budget=smoke"
+    data = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
     return *data, "--export=false", f"--runs={tmp_path / 'runs'}"
 
 
