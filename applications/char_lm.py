@@ -5,7 +5,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from zoo.datasets.vocabulary import Vocabulary
+from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from zoo.applications import char_lm_inference
-from zoo.datasets.vocabulary import Vocabulary
+from zoo.datasets.text import Vocabulary
 from zoo.export import export as export_model
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.types import PathLike, Shape, Tensor

@@ -194,9 +194,13 @@ def known(script, flags):
 @functools.cache
 def flags_of(path):
     """Return the names of a recipe's flags."""
+    return {name.text for name in ElementTree.fromstring(help_of(path)).iterfind("flag/name")}
+
+
+def help_of(path):
+    """Return a recipe's help as XML."""
     command = [sys.executable, str(path), "--helpxml"]
-    text = subprocess.run(command, capture_output=True, text=True).stdout
-    return {name.text for name in ElementTree.fromstring(text).iterfind("flag/name")}
+    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 def run_all(runs, options):

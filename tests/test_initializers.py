@@ -1,4 +1,4 @@
-"""Initial weights have the papers' distributions and are NumPy's draws on every backend."""
+"""Initializers have the papers' distributions and NumPy's values on every backend."""
 
 import json
 
@@ -11,8 +11,7 @@ from helpers.gradients import assert_close
 from zoo.initializers import Gaussian, GlorotUniform, HardtMa, KaimingNormal, Uniform, fans
 
 SHAPE = (3, 3, 16, 32)  # fan_in 144, fan_out 288
-ROOT_6_432 = (-((1 / 72) ** 0.5), (1 / 72) ** 0.5)
-DRAWS = {  # what NumPy's generator is asked for
+SAMPLES = {  # the same values from a generator of NumPy
     "uniform": (Uniform(0.05, seed=3), lambda g: g.uniform(-0.05, 0.05, SHAPE)),
     "torch_linear": (Uniform(None, seed=3), lambda g: g.uniform(-1 / 12, 1 / 12, SHAPE)),
     "glorot": (
@@ -26,16 +25,16 @@ DRAWS = {  # what NumPy's generator is asked for
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_values_are_numpys_draws_whatever_the_backend(name):
-    initializer, draw = DRAWS[name]
-    expected = draw(np.random.default_rng(3))
+@pytest.mark.parametrize("name", SAMPLES)
+def test_values_are_numpy_s_on_every_backend(name):
+    initializer, sample = SAMPLES[name]
+    expected = sample(np.random.default_rng(3))
     assert_close(initializer(SHAPE), expected, 1e-7 * np.abs(expected).max())  # float32's rounding
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_an_initializer_made_from_its_config_draws_the_same(name):
-    initializer, _ = DRAWS[name]
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_initializer_made_from_its_config_gives_the_same_values(name):
+    initializer, _ = SAMPLES[name]
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(initializer)))
     again = keras.saving.deserialize_keras_object(config)
     assert_close(again(SHAPE), initializer(SHAPE), 0)
@@ -49,12 +48,12 @@ def test_unseeded_initializers_continue_one_stream():
         assert_close(found, generator.normal(0, (1 / 72) ** 0.5, SHAPE), 1e-7)
 
 
-def test_normal_draws_are_not_truncated():
+def test_normal_values_are_not_truncated():
     values = np.asarray(keras.ops.convert_to_numpy(KaimingNormal(seed=0)((100, 1000))))
     assert np.abs(values).max() > 3.5 * (2 / 100) ** 0.5  # Keras's he_normal ends at 2 sigma
 
 
-def test_fans_count_a_kernels_field():
+def test_fans_include_the_receptive_field():
     assert fans((5, 7)) == (5, 7) and fans(SHAPE) == (144, 288)
 
 

@@ -1,4 +1,4 @@
-"""CaffeSGD steps as Caffe's Nesterov solver does, worked out in NumPy."""
+"""CaffeSGD steps as Caffe's Nesterov solver does, computed in NumPy."""
 
 import contextlib
 import json
@@ -17,8 +17,9 @@ def caffe(w, gradients, rate, decay, momentum=0.9):
     """SGDSolver and NesterovSolver of Caffe: history v, update (1 + m) v' - m v."""
     v = np.zeros_like(w)
     for gradient in gradients:
-        old, v = v, momentum * v + rate * (gradient + decay * w)
-        w = w - ((1 + momentum) * v - momentum * old)
+        new = momentum * v + rate * (gradient + decay * w)
+        w = w - ((1 + momentum) * new - momentum * v)
+        v = new
     return w
 
 
@@ -31,7 +32,7 @@ def caffe(w, gradients, rate, decay, momentum=0.9):
         ("predictions/bias", 0.2, 0.0),
     ],
 )
-def test_three_steps_are_those_of_caffes_nesterov_solver(path, rate, decay):
+def test_three_steps_equal_caffe_s_nesterov_solver(path, rate, decay):
     rng = np.random.default_rng(0)
     w, gradients = rng.normal(size=(3, 2)), rng.normal(size=(3, 3, 2))
     *layers, name = path.split("/")
@@ -46,7 +47,7 @@ def test_three_steps_are_those_of_caffes_nesterov_solver(path, rate, decay):
     assert_close(variable, caffe(w, gradients, rate, decay), 1e-5)  # float32, values of 10
 
 
-def test_biases_and_normalisations_decay_as_in_torch_if_asked_to():
+def test_biases_and_normalizations_decay_as_in_torch_with_decay_all():
     variables = [keras.Variable([2.0], name=name) for name in ("bias", "gamma", "kernel")]
     options = {"momentum": 0.0, "decay": 0.5, "bias_rate": 1.0, "decay_all": True}
     optimizer = CaffeSGD(0.1, nesterov=False, **options)
@@ -64,7 +65,7 @@ def test_an_optimizer_made_from_its_config_is_the_same():
     assert (again.decay, again.last_decay, again.bias_rate) == (0.25, 0.01, 3.0)
 
 
-def test_it_trains_in_fit():
+def test_a_linear_model_converges_in_fit():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="predictions")])
     model.compile(CaffeSGD(0.05, decay=0.0, last_decay=0.0), "mse")
     x = np.random.default_rng(0).normal(size=(32, 3))

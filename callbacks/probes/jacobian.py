@@ -133,25 +133,28 @@ def _measure(chain, ranges, data, projections, seed, batch_size):
 
     model = chain.graph.model
     run_to_firsts = compiled(run_to_firsts, model)
-    products = {pair: compiled(_products(chain, *pair), model) for pair in {*ranges.values()}}
+    compiled_products = {
+        (first, last): [compiled(function, model) for function in _products(chain, first, last)]
+        for first, last in ranges.values()
+    }
     rng = np.random.default_rng(seed)
     measured = {names: [] for names in ranges}
     for x, _ in batches(data, batch_size):
         inputs = run_to_firsts(chain.graph.start(x))
         for names, (first, last) in ranges.items():
+            signal, noise = compiled_products[first, last]
             x = inputs[str(first)]
             shape = (len(x), *chain.blocks[last].shape[1:])
-            squares = []
+            numbers = [signal(x)]
             for _ in range(projections):
-                r = ops.convert_to_tensor(rng.standard_normal(shape, dtype="float32"))
-                ratio, square = products[first, last](x, r)
-                squares.append(ops.convert_to_numpy(square))
-            measured[names].append(np.stack([ops.convert_to_numpy(ratio), *squares]))
+                r = rng.standard_normal(shape, dtype="float32")
+                numbers.append(noise(x, ops.convert_to_tensor(r)))
+            measured[names].append(np.stack([ops.convert_to_numpy(v) for v in numbers]))
     return measured
 
 
 def _products(chain, first, last):
-    """Return a function of x and r that computes |J x| / |x| and |J' r|^2 of each example."""
+    """Return functions of x, and of x and r: |J x| / |x| and |J' r|^2 of each example."""
 
     def forward(x):
         for index in range(first, last + 1):
@@ -159,16 +162,18 @@ def _products(chain, first, last):
             x = chain.do(chain.plan[index][0], x)
         return x
 
-    def products(x, r):
+    def signal(x):
+        _, product = jacobian_product(forward, x, x)
+        return norm(product) / norm(x)
+
+    def noise(x, r):
         def observe(mark, x):
             y = forward(mark("x", x))
             return ops.sum(y * ops.cast(r, y.dtype)), None
 
-        _, product = jacobian_product(forward, x, x)
-        transposed = gradients_at_marks(observe, x)[1]["x"]
-        return norm(product) / norm(x), ops.square(norm(transposed))
+        return ops.square(norm(gradients_at_marks(observe, x)[1]["x"]))
 
-    return products
+    return signal, noise
 
 
 def _summary(signal, squares):

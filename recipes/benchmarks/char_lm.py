@@ -85,13 +85,20 @@ def main(options):
             seeds=[options.seed],
             data=corpus.name,
             budget=f"{options.rounds} rounds of {options.steps_per_round} batches",
-            multiply_adds_per_token=needed,
-            product_multiply_adds_per_second=rates.tolist(),
-            peak_megabytes={name: answer["megabytes"] for name, answer in last.items()},
-            train_rounds={name: values.tolist() for name, values in speeds["train"].items()},
-            evaluate_rounds={name: values.tolist() for name, values in speeds["evaluate"].items()},
+            more={
+                "multiply_adds_per_token": needed,
+                "product_multiply_adds_per_second": rates.tolist(),
+                "peak_megabytes": {name: answer["megabytes"] for name, answer in last.items()},
+                "train_rounds": tolists(speeds["train"]),
+                "evaluate_rounds": tolists(speeds["evaluate"]),
+            },
         )
         show(line, corpus.notice, speeds, rates, last)
+
+
+def tolists(arrays):
+    """Return a dictionary of arrays as lists."""
+    return {name: array.tolist() for name, array in arrays.items()}
 
 
 def load_corpus(options):

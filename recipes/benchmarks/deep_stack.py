@@ -59,7 +59,7 @@ def main(options):
         seeds=[options.seed],
         data="noise",
         budget=f"{1 + options.steps} steps",
-        measured=measured,
+        more={"measured": measured},
     )
 
 

@@ -50,7 +50,7 @@ def main(options):
             seeds=[0],
             data="noise",
             budget=f"{options.rounds} rounds of {options.steps} batches",
-            rounds=rounds,
+            more={"rounds": rounds},
         )
 
 

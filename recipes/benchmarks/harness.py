@@ -97,21 +97,20 @@ def statistics_of(values, digits=3):
 
 
 def write(options, begin, **values):
-    """Print a line of results, append it to `--results`, and return it.
+    """Print a result, append it to `--results`, and return its line.
 
     Args:
         options: The parsed flags.
         begin: `time.perf_counter()` at the start of the measurement.
-        **values: Keys of the line; those that no benchmark has are filled in.
+        **values: Of `experiment.results.Result`.
     """
-    from experiment import results  # it imports Keras
+    from experiment import results  # imports Keras
 
-    fixed = {"std": None, "paper": None, "epochs": None, "departures": [], "verdict": ""}
     seconds = round(time.perf_counter() - begin, 1)
-    line = results.row(**(fixed | values), seconds=seconds)
-    line = json.loads(json.dumps(line, default=float))  # NumPy's numbers as Python's
-    origin = f"{line['backend']}, {line['hardware']}, commit {line['commit']}"
-    print(f"{line['metric']} {line['value']}: {origin}", flush=True)
+    result = results.Result(**({"verdict": ""} | values), seconds=seconds)
+    line = json.loads(json.dumps(result.line(), default=float))  # NumPy's numbers as Python's
+    origin = f"{result.backend}, {result.hardware}, commit {result.commit}"
+    print(f"{result.metric} {result.value}: {origin}", flush=True)
     if options.results:
         results.append(options.results, line)
     return line

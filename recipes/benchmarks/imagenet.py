@@ -65,7 +65,7 @@ def main(options):
         data=options.pattern or "synthetic JPEGs of 110 kB",
         budget=f"{options.rounds} rounds of {options.batches} batches",
         verdict=f"{ratios['whole']:.2f} of decoding whole images first",
-        ratios=ratios,
+        more={"ratios": ratios},
     )
 
 

@@ -156,8 +156,10 @@ def report(options, begin, name, model, batch, rates, shares):
         data="noise" if name == "cifar" else "synthetic JPEGs of 110 kB",
         budget=f"{options.rounds} rounds of {options.steps} batches",
         verdict=f"a device as fast works {shares['ahead']:.2f} of the time",
-        images_per_second={key: round(value, 1) for key, value in median.items()},
-        device={key: round(shares[key], 3) for key in ("in_turn", "ahead")},
+        more={
+            "images_per_second": {key: round(value, 1) for key, value in median.items()},
+            "device": {key: round(shares[key], 3) for key in ("in_turn", "ahead")},
+        },
     )
 
 

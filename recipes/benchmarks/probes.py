@@ -79,7 +79,7 @@ def main(options):
             data="noise",
             budget=f"{options.rounds} rounds",
             verdict=verdict,
-            rounds={key: times.tolist() for key, times in rounds.items()},
+            more={"rounds": {key: times.tolist() for key, times in rounds.items()}},
         )
 
 

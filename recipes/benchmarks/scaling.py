@@ -120,5 +120,5 @@ def report(options, number, programs, begin):
             seeds=[],
             data="none: compiled, not run",
             budget="one program",
-            found=program,
+            more={"found": program},
         )

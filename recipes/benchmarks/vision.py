@@ -153,6 +153,8 @@ def report(options, begin, mode, shapes, operations, speeds):
             data="noise",
             budget=f"{options.rounds} rounds of {options.steps} steps",
             verdict=verdict(name, np.median(weighted)),
-            multiply_adds={key: operations[key] for key in (PEER, name)},
-            images_per_second={key: speeds[key].tolist() for key in (PEER, name)},
+            more={
+                "multiply_adds": {key: operations[key] for key in (PEER, name)},
+                "images_per_second": {key: speeds[key].tolist() for key in (PEER, name)},
+            },
         )

@@ -9,11 +9,11 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import fresh_python
+from helpers.harness import fresh_python, slow_unless_tensorflow, without_backend
 from helpers.reference import images
 from zoo.graph.calls import Graph
 
-SMALL = {  # every builder, as small as it gets without becoming another network
+SMALL = {  # every builder, as small as its structure allows
     "highway_mlp": {"depth": 4, "units": 6, "input_shape": (2, 5, 1)},
     "highway_mlp, stacked": {"depth": 4, "units": 6, "input_shape": (9,), "stacked": True},
     "plain_mlp": {"depth": 3, "units": 6, "activation": "tanh", "input_shape": (9,)},
@@ -40,19 +40,19 @@ WHOLE = {
     "avg_pooling_resnet": {},
     "wide_resnet": {},
 }
-FEW = [  # every layer and every way of joining them, where a network takes seconds
+FEW = [  # every layer and every skip, for tests that take seconds per network
     *("highway_mlp, stacked", "highway_mnist", "highway_a", "cifar_resnet, gated"),
     *("shared_resnet", "simplified_residual_net"),
 ]
 
 
 def but_slow(names):
-    """All networks, those that are not among `names` marked as slow."""
+    """Return all networks, with those not among `names` marked as slow."""
     marks = {True: [], False: [pytest.mark.slow]}
     return [pytest.param(name, marks=marks[name in names]) for name in [*SMALL, *WHOLE]]
 
 
-def made(name, **more):
+def build(name, **more):
     return zoo.create_model(name.partition(",")[0], **{**SMALL, **WHOLE}[name], **more)
 
 
@@ -60,7 +60,7 @@ def batch_for(model, seed=1):
     return images(2, *model.input_shape[1:], seed=seed)
 
 
-def test_every_builder_is_made_small_or_whole():
+def test_every_builder_is_tested_small_or_whole():
     names = {name.partition(",")[0] for name in [*SMALL, *WHOLE]}
     assert names == set(zoo.list_models()) - {"char_lm"}
 
@@ -68,8 +68,8 @@ def test_every_builder_is_made_small_or_whole():
 @pytest.mark.parametrize("name", but_slow(FEW))
 def test_every_trainable_weight_gets_a_gradient(name):
     zoo.seed_everything(1)
-    model = made(name, classifier_activation=None)  # naive sharing saturates a softmax
-    for weight in model.trainable_weights:  # gamma 0 or a gate of -3 would hide what lies behind
+    model = build(name, classifier_activation=None)  # naive sharing saturates a softmax
+    for weight in model.trainable_weights:  # gamma 0 or a gate of -3 would hide earlier layers
         if weight.path.rpartition("/")[2] in ("bias", "beta"):
             weight.assign(np.random.default_rng(0).normal(scale=0.1, size=weight.shape))
     x = batch_for(model)
@@ -78,68 +78,101 @@ def test_every_trainable_weight_gets_a_gradient(name):
     def loss():
         return ops.sum(ops.multiply(model(x, training=False), projection))
 
-    found = gradients(loss, [], model.trainable_weights)
-    pairs = zip(model.trainable_weights, found, strict=True)
+    values = gradients(loss, [], model.trainable_weights)
+    pairs = zip(model.trainable_weights, values, strict=True)
     assert not [weight.path for weight, gradient in pairs if not gradient.any()]
-    assert all(np.isfinite(gradient).all() for gradient in found)
+    assert all(np.isfinite(gradient).all() for gradient in values)
 
 
 @pytest.mark.parametrize("name", ["highway_mnist", "highway_mlp, stacked"])
-def test_a_network_learns_a_batch_by_heart(name):
+def test_a_network_overfits_one_batch(name):
     zoo.seed_everything(0)
-    model = made(name)
+    model = build(name)
     x, y = images(8, *model.input_shape[1:]), np.arange(8) % 3
     model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "sparse_categorical_crossentropy")
     losses = model.fit(x, y, batch_size=8, epochs=25, verbose=0, shuffle=False).history["loss"]
     assert losses[-1] < 0.7 * losses[0]
 
 
-LOAD = """
-import pathlib, warnings
-import keras, numpy as np
+IN_A_NEW_PROCESS = """
+import pathlib, keras, numpy as np
 import zoo
+from zoo.datasets.vocabulary import Vocabulary
 
 folder = pathlib.Path({folder!r})
-inputs = dict(np.load(folder / "inputs.npz"))
-found = {{}}
-for name in inputs:
-    model = keras.models.load_model(folder / (name + ".keras"))
-    found[name] = keras.ops.convert_to_numpy(model(inputs[name], training=False))
-np.savez(folder / (keras.backend.backend() + ".npz"), **found)
+models = {{}}
+for path in folder.glob("*.npy"):
+    model = keras.models.load_model(path.with_suffix(".keras"))
+    models[path.stem] = keras.ops.convert_to_numpy(model(np.load(path), training=False))
+np.savez(folder / f"models-{{keras.backend.backend()}}.npz", **models)
+
+zoo.seed_everything(7)
+vocabulary = Vocabulary.from_texts("the cat sat on the mat <unk>, a dog or two ran by")
+model = zoo.char_lm("small", vocabulary=vocabulary, batch_size=2, num_steps=5)
+words = np.random.default_rng(0).integers(0, len(vocabulary), (2, 2, 5))
+arrays = [model.predict_on_batch(batch) for batch in words]
+arrays += [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
+np.savez(folder / f"char_lm-{{keras.backend.backend()}}.npz", *arrays)
 """
+BACKENDS = ("tensorflow", "jax", "torch")
 
 
-@pytest.mark.parametrize("names", [FEW, pytest.param([*SMALL, *WHOLE], marks=pytest.mark.slow)])
-def test_a_saved_model_computes_the_same_in_new_processes_of_every_backend(
-    names, tmp_path, backend
-):
-    if backend != "torch":
-        pytest.skip("it runs all three backends, once, where the tests run on torch")
+def run_in_new_processes(folder, names):
+    """Save models and run them in a new process of every backend; return the outputs expected."""
     zoo.seed_everything(0)
-    inputs, expected = {}, {}
+    expected = {}
     for name in names:
-        model = made(name)
-        inputs[name] = batch_for(model)
-        expected[name] = ops.convert_to_numpy(model(inputs[name], training=False))
-        model.save(tmp_path / f"{name}.keras")
-    np.savez(tmp_path / "inputs.npz", **inputs)
-    for other in ("tensorflow", "jax", "torch"):
-        fresh_python(LOAD.format(folder=str(tmp_path)), backend=other)
-        with np.load(tmp_path / f"{other}.npz") as found:
-            for name in names:
-                told = f"{name} gives one number for everything"
-                assert np.ptp(expected[name]) > 0.01 * np.max(np.abs(expected[name])), told
-                assert_close(found[name], expected[name], 1e-5)  # keras_facts.md, section 11
+        model = build(name)
+        x = batch_for(model)
+        expected[name] = ops.convert_to_numpy(model(x, training=False))
+        np.save(folder / f"{name}.npy", x)
+        model.save(folder / f"{name}.keras")
+    for backend in BACKENDS:
+        fresh_python(IN_A_NEW_PROCESS.format(folder=str(folder)), backend=backend)
+    return expected
 
 
-EXPORTED = ["simplified_residual_net"]  # through a process of TensorFlow, but for its own
-if keras.backend.backend() == "tensorflow":
-    EXPORTED.append("shared_resnet")
+def assert_all_backends_compute(folder, expected):
+    for backend in BACKENDS:
+        with np.load(folder / f"models-{backend}.npz") as outputs:
+            assert {*outputs} == {*expected}
+            for name, y in expected.items():
+                assert np.ptp(y) > 0.01 * np.max(np.abs(y)), f"{name} is constant"
+                assert_close(outputs[name], y, 1e-5)  # keras_facts.md, section 11
 
 
-@pytest.mark.parametrize("name", but_slow(EXPORTED))
+@pytest.fixture(scope="module")
+def new_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("new_processes")
+    return folder, run_in_new_processes(folder, FEW)
+
+
+@without_backend
+def test_a_saved_model_computes_the_same_in_new_processes_of_every_backend(new_processes):
+    assert_all_backends_compute(*new_processes)
+
+
+@pytest.mark.slow
+@without_backend
+def test_every_saved_model_computes_the_same_on_every_backend(tmp_path):
+    assert_all_backends_compute(tmp_path, run_in_new_processes(tmp_path, [*SMALL, *WHOLE]))
+
+
+@without_backend
+def test_the_language_model_from_one_seed_is_the_same_on_every_backend(new_processes):
+    arrays = {}
+    for backend in BACKENDS:
+        with np.load(new_processes[0] / f"char_lm-{backend}.npz") as file:
+            arrays[backend] = [file[key] for key in file.files]
+    for backend in ("jax", "torch"):
+        assert_close(arrays[backend][2:], arrays["tensorflow"][2:], 0)  # the initial weights
+        assert_close(arrays[backend][:2], arrays["tensorflow"][:2], 1e-5)  # facts, section 11
+
+
+@slow_unless_tensorflow
+@pytest.mark.parametrize("name", but_slow(["simplified_residual_net", "shared_resnet"]))
 def test_a_savedmodel_computes_what_the_model_computes(name, tmp_path):
-    model = made(name)
+    model = build(name)
     examples = {"serve": batch_for(model)}
     assert zoo.export(model, tmp_path / "artifact", examples=examples) <= 1e-5
 
@@ -148,7 +181,7 @@ def test_a_savedmodel_computes_what_the_model_computes(name, tmp_path):
 def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backend):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        model = made(name)
+        model = build(name)
         y = model(batch_for(model), training=False)
     finally:
         keras.config.set_dtype_policy("float32")
@@ -163,7 +196,7 @@ def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backen
 def test_logits_are_float32_in_float16_too(name):
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        model = made(name, classifier_activation=None)
+        model = build(name, classifier_activation=None)
     finally:
         keras.config.set_dtype_policy("float32")
     assert model.output.dtype == "float32"
@@ -171,8 +204,8 @@ def test_logits_are_float32_in_float16_too(name):
 
 
 @pytest.mark.parametrize("name", but_slow(SMALL))
-def test_a_network_is_one_flat_graph_whose_blocks_say_their_stage(name):
-    model = made(name)
+def test_a_network_is_one_flat_graph_whose_blocks_are_named_after_their_stage(name):
+    model = build(name)
     assert not [layer for layer in model.layers if isinstance(layer, keras.Model)]
     blocks = [layer for layer in model.layers if isinstance(layer, zoo.Skip)]
     assert blocks
@@ -195,11 +228,11 @@ def test_without_the_top_a_network_ends_in_features_of_any_image():
 
 def test_the_classifier_gives_logits_on_request_and_loads_weights(tmp_path):
     model = zoo.highway_mnist(3)
-    model.save_weights(tmp_path / "kept.weights.h5")
-    arguments = {"weights": tmp_path / "kept.weights.h5", "classifier_activation": None}
-    logits = zoo.highway_mnist(3, name="mine", **arguments)
+    model.save_weights(tmp_path / "saved.weights.h5")
+    arguments = {"weights": tmp_path / "saved.weights.h5", "classifier_activation": None}
+    logits = zoo.highway_mnist(3, name="logits", **arguments)
     x = batch_for(model)
-    assert logits.name == "mine"
+    assert logits.name == "logits"
     assert_close(ops.softmax(logits(x)), model(x), 1e-6)
 
 
@@ -220,7 +253,7 @@ def test_shared_blocks_start_at_the_papers_gamma():
     assert len(gammas) == 2  # naive sharing: one normalisation before each convolution
 
 
-def test_models_are_listed_and_made_by_name():
+def test_models_are_listed_and_created_by_name():
     names = [f"simplified_{kind}_net" for kind in ("dominant", "plain", "residual")]
     assert zoo.list_models("simpl*") == names
     assert len(zoo.list_models()) == 20 and zoo.list_models("vgg*") == []
@@ -230,7 +263,7 @@ def test_models_are_listed_and_made_by_name():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("build", "message"),
     [
         (lambda: zoo.cifar_resnet(30), "`depth` must be 6 n . 2.*depth=30"),
         (lambda: zoo.cifar_resnet(2), "`depth` must be 6 n . 2"),
@@ -250,14 +283,14 @@ def test_models_are_listed_and_made_by_name():
         (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),
     ],
 )
-def test_bad_arguments_say_what_to_do(make, message):
+def test_bad_arguments_raise_errors_that_say_what_to_do(build, message):
     with pytest.raises(ValueError, match=message):
-        make()
+        build()
 
 
 @pytest.mark.parametrize("name", but_slow(FEW))
-def test_looking_inside_changes_no_bit_of_the_outputs(name):
-    model = made(name)
+def test_inspection_leaves_the_outputs_bit_identical(name):
+    model = build(name)
     x = batch_for(model)
     expected = ops.convert_to_numpy(model(x, training=False))
     graph = Graph(model)

@@ -1,4 +1,4 @@
-"""The language model has the paper's sizes, and its forms compute the same."""
+"""The language model has the paper's sizes, and its serving forms compute the same."""
 
 import keras
 import numpy as np
@@ -6,8 +6,9 @@ import pytest
 from keras import ops
 
 import zoo
+from helpers.forked import Forked
 from helpers.gradients import assert_close, numpy_of
-from helpers.harness import fresh_python
+from helpers.harness import output_of
 from zoo.applications.char_lm_inference import (
     Scorer,
     refresh_table,
@@ -80,7 +81,7 @@ def test_an_unknown_size_or_variant_is_an_error():
         zoo.char_lm("small", "gated", VOCABULARY)
 
 
-def test_the_model_knows_how_the_vocabulary_spells_its_words():
+def test_the_model_s_word_table_is_the_vocabulary_s():
     table = ops.convert_to_numpy(char_lm().get_layer("word_embedding").table)
     assert VOCABULARY.word_length == 8 == table.shape[1]
     np.testing.assert_array_equal(table, VOCABULARY.table())
@@ -90,7 +91,7 @@ def test_the_model_knows_how_the_vocabulary_spells_its_words():
     np.testing.assert_array_equal(table, np.pad(short.table(), ((0, 0), (0, 3))))
 
 
-def test_a_model_without_a_number_of_steps_reads_any_number():
+def test_a_model_without_a_number_of_steps_accepts_any_number():
     any_number = char_lm(num_steps=None)
     for steps in (3, STEPS):
         fixed = char_lm(num_steps=steps)
@@ -102,17 +103,19 @@ def test_a_model_without_a_number_of_steps_reads_any_number():
 LOAD = """
 import keras, numpy as np, sys
 import zoo
-model = keras.saving.load_model("{folder}/model.keras")
-x = np.load("{folder}/x.npy")
-np.save("{folder}/y.npy", np.stack([model.predict(v, verbose=0) for v in x]))
+model = keras.saving.load_model(sys.argv[1] + "/model.keras")
+x = np.load(sys.argv[1] + "/x.npy")
+np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x]))
 """
 
 
 def test_a_saved_model_gives_the_same_logits_in_another_process(tmp_path):
-    model, x = char_lm(), ids(2, BATCH, STEPS)
+    model = char_lm()
+    x = ids(2, BATCH, STEPS)
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", x)
-    fresh_python(LOAD.format(folder=tmp_path))
+    (tmp_path / "load.py").write_text(LOAD)
+    output_of(Forked(str(tmp_path / "load.py"), str(tmp_path)))
     expected = np.stack([model.predict(v, verbose=0) for v in x])  # two chunks of one text
     assert_close(np.load(tmp_path / "y.npy"), expected, 0)
 
@@ -121,8 +124,8 @@ def test_a_compiled_model_loads_with_its_loss(tmp_path):
     model, x = char_lm(), ids(BATCH, STEPS)
     model.compile("sgd", loss=sequence_nll)
     model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(again.evaluate(x, x, BATCH, verbose=0), model.evaluate(x, x, BATCH, verbose=0), 0)
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(loaded.evaluate(x, x, BATCH, verbose=0), model.evaluate(x, x, BATCH, verbose=0), 0)
 
 
 @pytest.mark.parametrize("tabulate", [True, False])
@@ -142,8 +145,7 @@ def test_the_model_with_its_state_as_an_argument_is_the_same_model(tabulate):
 
 
 def run(stateful, words, state):
-    found = stateful.predict_on_batch([ops.convert_to_tensor(v) for v in (words, *state)])
-    return list(found)
+    return [*stateful.predict_on_batch([ops.convert_to_tensor(v) for v in (words, *state)])]
 
 
 def carried(model):
@@ -151,7 +153,7 @@ def carried(model):
     return numpy_of(v for la in lstms for v in (la.h, la.c))
 
 
-def test_word_vectors_are_tabulated_anew_when_the_weights_have_changed():
+def test_refreshing_the_table_recomputes_word_vectors_from_changed_weights():
     model, x = char_lm(), ids(BATCH, STEPS)
     stateful = with_state(model)
     state = zero_state(stateful, BATCH)
@@ -219,31 +221,3 @@ def test_mixed_precision_gives_float32_logits_and_rounds_no_word_id():
     # XLA may round them elsewhere in another graph: measured, 3e-6.
     expected = np.mean(np.sum(numpy_nll(logits, x), axis=-1))
     np.testing.assert_allclose(loss, expected, rtol=0, atol=1e-4)
-
-
-ON_ONE_BACKEND = """
-import numpy as np, keras
-import zoo
-from zoo.datasets.text import Vocabulary
-zoo.seed_everything(7)
-vocabulary = Vocabulary.from_texts({text!r})
-model = zoo.char_lm("small", vocabulary=vocabulary, batch_size=2, num_steps=5)
-x = np.random.default_rng(0).integers(0, len(vocabulary), (2, 2, 5))
-logits = [model.predict(v, verbose=0) for v in x]
-weights = [keras.ops.convert_to_numpy(w) for w in model.trainable_weights]
-np.savez("{folder}/" + keras.backend.backend() + ".npz", *logits, *weights)
-"""
-
-
-def test_the_three_backends_agree_from_the_same_seed(backend, tmp_path):
-    if backend != "torch":
-        pytest.skip("it runs all three backends, once, where the tests run on torch")
-    found = {}
-    for name in ("tensorflow", "jax", "torch"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
-        fresh_python(ON_ONE_BACKEND.format(text=TEXT, folder=tmp_path), backend=name)
-        with np.load(tmp_path / f"{name}.npz") as file:
-            found[name] = [file[key] for key in file.files]
-    for name in ("jax", "torch"):
-        assert_close(found[name][2:], found["tensorflow"][2:], 0)  # the same initial weights
-        assert_close(found[name][:2], found["tensorflow"][:2], 1e-5)  # keras_facts.md, section 11

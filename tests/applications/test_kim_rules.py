@@ -1,4 +1,4 @@
-"""Kim et al.'s training (`main.lua` of their code) in eight rules: each drop shows here."""
+"""Kim et al.'s training (`main.lua` of their code) in eight rules; each omission fails here."""
 
 import json
 
@@ -10,6 +10,7 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradient_of, numpy_of
+from helpers.harness import without_backend
 from zoo.applications.char_lm_inference import Scorer, sequence_nll
 from zoo.datasets import text
 
@@ -39,7 +40,7 @@ def ids(*shape, seed=0):
 
 
 def kims_gradient(model, states):
-    """`ClassNLLCriterion` averages over the batch; `feval` adds the gradients of the steps up."""
+    """Return `feval`'s gradient: `ClassNLLCriterion` averages over the batch, steps are summed."""
 
     def loss(x, y):
         log_p = ops.log_softmax(model(x, training=True), axis=-1)
@@ -50,7 +51,7 @@ def kims_gradient(model, states):
 
 @pytest.fixture(scope="module")
 def two_steps(recipe):
-    """Two batches through the recipe's compiled model, and what `main.lua` makes of them."""
+    """Two batches through the recipe's compiled model, with the gradients that `main.lua` uses."""
     zoo.seed_everything(0)
     model, steps = char_lm(num_steps=35), []
     for layer in dropouts(model):
@@ -234,6 +235,7 @@ def test_the_pads_vector_stays_zero_although_its_gradient_is_not(two_steps):
 # Rule 8: perplexity = exp(mean negative log-likelihood per word); the last epoch is what counts.
 
 
+@without_backend  # importing keras-nlp takes seconds
 def test_perplexity_in_fit_is_that_of_keras_nlp():
     keras_nlp = pytest.importorskip("keras_nlp", reason="keras-nlp is not installed")
     model = char_lm()

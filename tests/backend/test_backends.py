@@ -1,4 +1,4 @@
-"""Each function of zoo.backend equals a second spelling: Keras's own, or NumPy's."""
+"""Each function of zoo.backend equals a reference implementation in Keras or NumPy."""
 
 import hashlib
 import sys
@@ -10,28 +10,28 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import fresh_python
+from helpers.harness import fresh_python, without_backend
 from zoo import backend as zoo_backend
 
 BATCH, STEPS, FEATURES, UNITS = 3, 6, 4, 5
 
 
-def numbers(*shapes, seed=0, scale=1.0):
+def samples(*shapes, seed=0, scale=1.0):
     rng = np.random.default_rng(seed)
     return [rng.normal(scale=scale, size=shape).astype("float32") for shape in shapes]
 
 
 def lstm_arguments(batch=BATCH, steps=STEPS):
     wide = 4 * UNITS
-    x, h, c = numbers((batch, steps, FEATURES), (batch, UNITS), (batch, UNITS))
-    weights = numbers((FEATURES, wide), (UNITS, wide), (wide,), seed=1, scale=0.5)
+    x, h, c = samples((batch, steps, FEATURES), (batch, UNITS), (batch, UNITS))
+    weights = samples((FEATURES, wide), (UNITS, wide), (wide,), seed=1, scale=0.5)
     return x, h, c, *weights
 
 
 def keras_lstm(*weights):
     layer = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
     layer.build((None, None, FEATURES))
-    layer.set_weights(weights)  # so `unit_forget_bias` has no say
+    layer.set_weights(weights)  # so `unit_forget_bias` has no effect
     return layer
 
 
@@ -51,7 +51,7 @@ def numpy_lstm(x, h, c, kernel, recurrent_kernel, bias):
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(BATCH, STEPS), (1, 1), (BATCH, 1), (1, STEPS)])
-def test_lstm_equals_its_numpy_spelling(batch, steps):
+def test_lstm_equals_its_numpy_implementation(batch, steps):
     arguments = lstm_arguments(batch, steps)
     expected = numpy_lstm(*(v.astype("float64") for v in arguments))
     found = zoo_backend.lstm(*map(ops.convert_to_tensor, arguments))
@@ -68,19 +68,19 @@ def test_lstm_equals_the_lstm_of_keras_in_outputs_and_last_states():
 def test_lstm_has_the_gradients_of_the_lstm_of_keras():
     x, h, c, *weights = lstm_arguments()
     layer = keras_lstm(*weights)
-    dy, dh, dc = numbers((BATCH, STEPS, UNITS), (BATCH, UNITS), (BATCH, UNITS), seed=2)
+    dy, dh, dc = samples((BATCH, STEPS, UNITS), (BATCH, UNITS), (BATCH, UNITS), seed=2)
 
     def projected(outputs):
         pairs = zip(outputs, (dy, dh, dc), strict=True)
         return sum(ops.sum(ops.multiply(output, weight)) for output, weight in pairs)
 
-    ours = gradients(lambda *v: projected(zoo_backend.lstm(*v)), (x, h, c, *weights))
-    theirs = gradients(
+    found = gradients(lambda *v: projected(zoo_backend.lstm(*v)), (x, h, c, *weights))
+    expected = gradients(
         lambda x, h, c: projected(layer(x, initial_state=[h, c])),
         (x, h, c),
         layer.trainable_weights,
     )
-    assert_close(ours, theirs, 1e-5)  # float32 sums over 18 rows, values of 10
+    assert_close(found, expected, 1e-5)  # float32 sums over 18 rows, values of 10
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -92,12 +92,12 @@ def test_lstm_reads_any_number_of_steps_also_when_compiled(backend, jit_compile)
     model.compile(jit_compile=jit_compile)
     h = c = np.zeros((2, UNITS))
     for steps in (3, 7):
-        (x,) = numbers((2, steps, FEATURES))
+        (x,) = samples((2, steps, FEATURES))
         y, h, c = numpy_lstm(x, h, c, *layer.get_weights()[:3])
         assert_close(model.predict_on_batch(x), y, 1e-6)  # float32, values below 1
 
 
-def distinct(ids, size):
+def unique(ids, size):
     values, inverse, count = zoo_backend.unique(ops.convert_to_tensor(ids, "int32"), size)
     values, inverse = (ops.convert_to_numpy(v) for v in (values, inverse))
     assert count if isinstance(count, int) else tuple(count.shape) == ()
@@ -105,17 +105,17 @@ def distinct(ids, size):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_distinct_finds_every_id_where_there_is_room(backend, seed):
+def test_unique_finds_every_id_where_there_is_room(backend, seed):
     rng = np.random.default_rng(seed)
-    n, most = rng.integers(1, 40), rng.integers(1, 30)
-    ids = rng.integers(0, most, n)
-    expected, places = np.unique(ids, return_inverse=True)
+    n = rng.integers(1, 40)
+    ids = rng.integers(0, rng.integers(1, 30), n)
+    expected, inverses = np.unique(ids, return_inverse=True)
     for size in {1, len(expected) - 1, len(expected), len(expected) + 3, 40} - {0}:
-        values, inverse, count = distinct(ids, size)
+        values, inverse, count = unique(ids, size)
         assert count == len(expected)
-        kept = len(expected) if backend == "torch" else min(size, count)
-        np.testing.assert_array_equal(values[:kept], expected[:kept])
-        np.testing.assert_array_equal(inverse, places)
+        length = len(expected) if backend == "torch" else min(size, count)
+        np.testing.assert_array_equal(values[:length], expected[:length])
+        np.testing.assert_array_equal(inverse, inverses)
         if backend != "torch":  # a static shape, padded by ids that occur
             assert len(values) == size and set(values) <= set(ids)
         if count <= size:
@@ -123,14 +123,14 @@ def test_distinct_finds_every_id_where_there_is_room(backend, seed):
 
 
 @pytest.mark.parametrize(("ids", "size"), [([4] * 9, 1), ([4] * 9, 3), ([0], 1), ([7, 3, 7], 2)])
-def test_distinct_of_equal_ids_and_of_one(ids, size):
-    values, inverse, count = distinct(ids, size)
+def test_unique_of_equal_ids_and_of_a_single_id(ids, size):
+    values, inverse, count = unique(ids, size)
     assert count == len(set(ids))
     np.testing.assert_array_equal(values[inverse], ids)
 
 
 # Magnitudes up to 1000: exp alone would overflow at 89.
-LOGITS = numbers((6, 9))[0] * np.array([[1], [1], [10], [100], [1000], [1e-3]], "float32")
+LOGITS = samples((6, 9))[0] * np.array([[1], [1], [10], [100], [1000], [1e-3]], "float32")
 TARGETS = np.array([0, 8, 3, 3, 1, 5])
 
 
@@ -140,14 +140,14 @@ def log_softmax(logits):
     return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
 
 
-def test_nll_equals_its_numpy_spelling():
+def test_nll_equals_its_numpy_implementation():
     found = zoo_backend.nll(ops.convert_to_tensor(LOGITS), ops.convert_to_tensor(TARGETS))
     expected = -log_softmax(LOGITS)[np.arange(6), TARGETS]
     assert_close(found, expected, 1e-6, rtol=1e-6)  # float32: half a unit in the last place
 
 
-def test_the_gradient_of_nll_is_softmax_minus_one_hot_times_what_arrives():
-    (weight,) = numbers((6,), seed=1)
+def test_the_gradient_of_nll_is_softmax_minus_one_hot_times_the_upstream_gradient():
+    (weight,) = samples((6,), seed=1)
     targets = ops.convert_to_tensor(TARGETS)
 
     def weighted(logits):
@@ -160,7 +160,7 @@ def test_the_gradient_of_nll_is_softmax_minus_one_hot_times_what_arrives():
 
 def test_a_second_backward_of_nll_on_torch_is_an_error_and_not_a_wrong_number(backend):
     if backend != "torch":
-        pytest.skip("only torch's backward is ours and works in place")
+        pytest.skip("only torch's backward is written here and works in place")
     logits = ops.convert_to_tensor(LOGITS).requires_grad_()
     loss = zoo_backend.nll(logits, ops.convert_to_tensor(TARGETS)).sum()
     loss.backward(retain_graph=True)
@@ -175,8 +175,10 @@ import zoo
 from zoo.initializers import Uniform
 
 zoo.seed_everything(3435)
-draw = {"kernel_initializer": Uniform(0.05), "bias_initializer": Uniform(0.05)}
-layer = zoo.HighwayDense(4, "relu", "full", -2.0, **draw)
+uniform = Uniform(0.05)
+layer = zoo.HighwayDense(
+    4, "relu", "full", -2.0, kernel_initializer=uniform, bias_initializer=uniform
+)
 layer.build((None, 4))
 weights = np.concatenate([w.numpy().reshape(-1) for w in layer.weights])
 print(hashlib.sha256(weights.astype("float32").tobytes()).hexdigest(), "tensorflow" in sys.modules)
@@ -184,36 +186,37 @@ print(hashlib.sha256(weights.astype("float32").tobytes()).hexdigest(), "tensorfl
 
 
 def test_a_seed_gives_the_same_weights_on_every_backend_without_tensorflow(backend):
-    # A second spelling: one NumPy stream, drawn in the order in which the weights are made.
+    # Reference: one NumPy stream, sampled in the order in which the weights are created.
     stream = np.random.default_rng(3435)
     weights = []
     for logit in (0.0, -2.0, 2.0):  # H, T, C
         weights.append(stream.uniform(-0.05, 0.05, (4, 4)).astype("float32"))
         weights.append(stream.uniform(-0.05, 0.05, (4,)).astype("float32") + np.float32(logit))
     flat = np.concatenate([w.reshape(-1) for w in weights])
-    found, tensorflow_is_there = fresh_python(SEEDED).stdout.split()
+    found, imports_tensorflow = fresh_python(SEEDED).stdout.split()
     assert found == hashlib.sha256(flat.tobytes()).hexdigest()
-    assert tensorflow_is_there == str(backend == "tensorflow")
+    assert imports_tensorflow == str(backend == "tensorflow")
 
 
-def test_the_same_seed_repeats_every_draw_and_another_does_not():
-    def draws(seed):
+def test_the_same_seed_repeats_every_sample_and_another_does_not():
+    def sample(seed):
         zoo.seed_everything(seed)
         weights = zoo.initializers.Uniform(0.05)((3, 3))
         dropped = keras.layers.Dropout(0.5)(np.ones((4, 50), "float32"), training=True)
         return np.concatenate([ops.convert_to_numpy(v).reshape(-1) for v in (weights, dropped)])
 
-    first, again, other = draws(1), draws(1), draws(2)
+    first, again, other = sample(1), sample(1), sample(2)
     np.testing.assert_array_equal(first, again)
     assert (first[:9] != other[:9]).all() and (first[9:] != other[9:]).any()
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "3", None])
-def test_a_seed_that_is_not_a_natural_number_is_an_error(seed):
+def test_a_negative_or_non_integer_seed_is_an_error(seed):
     with pytest.raises(ValueError, match="`seed` must be a non-negative integer"):
         zoo.seed_everything(seed)
 
 
-def test_keeping_memory_says_whether_it_does(monkeypatch):
+@without_backend
+def test_keep_memory_returns_false_without_glibc(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert zoo.keep_memory() is False

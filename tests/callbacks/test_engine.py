@@ -7,7 +7,16 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
-from helpers.reference_highway import CLASSES, UNITS, X, Y, check, highway_model, spell, values
+from helpers.reference_highway import (
+    CLASSES,
+    UNITS,
+    X,
+    Y,
+    check,
+    highway_model,
+    reference_run,
+    values,
+)
 from zoo import callbacks
 from zoo.callbacks import Probe
 from zoo.callbacks.probes.engine import Observer
@@ -114,7 +123,7 @@ def test_a_custom_probe_needs_a_few_lines(model):
         def measure(self, block, stage):
             return {"positive": ops.mean(ops.cast(block["y"] > 0, "float32"), axis=1)}
 
-    _, states, _ = spell(model)
+    _, states, _ = reference_run(model)
     check(values(Positive(), model), [(y > 0).mean() for y in states[1:]])
 
 

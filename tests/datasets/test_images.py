@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.harness import shared_data, without_backend
-from zoo.datasets import fingerprints, images
+from zoo.datasets import images
 
 pytestmark = without_backend
 
@@ -67,8 +67,8 @@ def write_folder(folder):
 def small_cifar(monkeypatch):
     """Register ARRAYS as the original CIFAR-10."""
     mean = ARRAYS["x_test"].mean((0, 1, 2)) / 255
-    known = fingerprints.Known("CIFAR-10", (4, 5, 3), 3, 20, 10, mean)
-    monkeypatch.setitem(fingerprints.KNOWN, "cifar10", known)
+    known = images.Known("CIFAR-10", (4, 5, 3), 3, 20, 10, mean)
+    monkeypatch.setitem(images.KNOWN, "cifar10", known)
 
 
 def test_a_file_of_arrays_is_read_as_it_is(tmp_path):
@@ -103,8 +103,8 @@ def test_only_the_original_gets_the_title(tmp_path, small_cifar):
 def test_a_published_dataset_loaded_under_another_name_is_refused(
     tmp_path, small_cifar, monkeypatch
 ):
-    more = dataclasses.replace(fingerprints.KNOWN["cifar10"], title="CIFAR-100", test_mean=0.9)
-    monkeypatch.setitem(fingerprints.KNOWN, "cifar100", more)
+    more = dataclasses.replace(images.KNOWN["cifar10"], title="CIFAR-100", test_mean=0.9)
+    monkeypatch.setitem(images.KNOWN, "cifar100", more)
     x_test = ARRAYS["x_test"].copy()
     x_test[0, 0, 0] ^= 1  # as little as a JPEG changes: means move by less than 1e-3
     for change in ({}, {"x_test": x_test}):
@@ -119,9 +119,9 @@ def test_a_published_dataset_loaded_under_another_name_is_refused(
 def test_encoded_images_are_decoded_and_titled_jpeg(tmp_path, small_cifar):
     (train, x_train), (test, x_test) = (one_after_the_other(k, "jpeg") for k in ("train", "test"))
     np.savez(tmp_path / "a.npz", **train, **test)
-    known, mean = fingerprints.KNOWN["cifar10"], x_test.mean((0, 1, 2)) / 255
+    known, mean = images.KNOWN["cifar10"], x_test.mean((0, 1, 2)) / 255
     smooth = dataclasses.replace(known, test_mean=mean)
-    fingerprints.KNOWN["cifar10"] = smooth  # noise this small is another picture after JPEG
+    images.KNOWN["cifar10"] = smooth  # noise this small is another picture after JPEG
     loaded = images.load("cifar10", tmp_path / "a.npz")
     assert same_pixels(loaded, {"x_train": x_train, "x_test": x_test})
     assert same_pixels(loaded, {k: ARRAYS[k] for k in ("y_train", "y_test")})

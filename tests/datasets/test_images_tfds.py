@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.harness import fresh_python, without_backend
-from zoo.datasets import download, fingerprints, images
+from zoo.datasets import download, images
 
 pytestmark = without_backend
 pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
@@ -61,7 +61,7 @@ def prepare(name, folder, patch):
     from tensorflow_datasets.core.download import download_manager, downloader
     from tensorflow_datasets.image_classification import mnist
 
-    pixels = synthetic(fingerprints.KNOWN[name].shape)
+    pixels = synthetic(images.KNOWN[name].shape)
     files = {"mnist": files_of_mnist, "cifar100": files_of_cifar100}[name](pixels)
 
     @contextlib.contextmanager
@@ -83,7 +83,7 @@ def prepare(name, folder, patch):
         order = np.argsort(x[:, 0, 0, 0])  # TFDS shuffles
         np.testing.assert_array_equal(x[order], pixels[split])
         np.testing.assert_array_equal(y[order], LABELS[split])
-    assert loaded.classes == len(loaded.class_names) == fingerprints.KNOWN[name].classes
+    assert loaded.classes == len(loaded.class_names) == images.KNOWN[name].classes
     assert loaded.class_names[3] == {"mnist": "3", "cifar100": "fine3"}[name]
     assert "NOT" in loaded.notice  # these are not the originals
     return loaded

@@ -12,12 +12,6 @@ TEST = RNG.integers(0, 256, (4, 6, 5, 3)).astype("uint8")
 PLACES = np.broadcast_to(np.arange(99).reshape(1, 9, 11, 1), (500, 9, 11, 1))  # 11 * row + column
 
 
-def test_mean_image_is_the_mean_of_each_pixel():
-    ours = preprocessing.mean_image(TRAIN)
-    assert ours.dtype == np.float32
-    np.testing.assert_allclose(ours, sum(TRAIN.astype(int)) / 7, rtol=1e-6)
-
-
 def test_contrast_is_normalized_image_by_image_over_all_values():
     second = np.stack([(x - x.mean()) / np.sqrt(x.var() + 10) for x in TRAIN.astype("float64")])
     ours = preprocessing.global_contrast_normalize(TRAIN)

@@ -44,7 +44,7 @@ class Killer(keras.callbacks.Callback):
 def train(devices, callbacks):
     """Return the final weights and the history."""
     with devices.scope():
-        model = replicas.image_model()
+        model = replicas.small_image_model()
     batches = Batches(*replicas.images(16), replicas.BATCH, seed=3)
     history = devices.fit(
         model,

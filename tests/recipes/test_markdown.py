@@ -40,6 +40,13 @@ def test_tables_and_gallery_equal_the_lines_on_record():
     assert gallery.page(rows, records.FOLDER) == page
 
 
+def test_every_line_on_record_is_a_result_and_is_written_back_equal():
+    rows = records.lines()
+    assert len(rows) > 100
+    for row in rows:
+        assert results.Result.from_line(row).line() == row
+
+
 def test_a_row_shows_value_paper_verdict_and_time():
     assert markdown.table_rows("greff2017/table1a", [ROW]) == [
         "| table1a | char_lm small, full (jax) | test perplexity | 91.235 | 79.09 "

@@ -103,35 +103,16 @@ def resize_boxes(images: np.ndarray, boxes: np.ndarray, size: int) -> np.ndarray
     [0.0, 1.0, 3.0, 4.0]
     """
     boxes = np.asarray(boxes)
-    rows = _neighbours(boxes[:, 0, None], boxes[:, 2, None], size)
-    columns = _neighbours(boxes[:, 1, None], boxes[:, 3, None], size)
-    image = np.arange(len(images))[:, None, None]
-    first, second, weight = rows
-    every_column = np.arange(images.shape[2])
-    images = _interpolate(
-        images[image, first[:, :, None], every_column],
-        images[image, second[:, :, None], every_column],
-        weight[:, :, None, None],
-    )  # (num_images, size, width, channels)
-    first, second, weight = columns
-    every_row = np.arange(size)[:, None]
-    images = _interpolate(
-        images[image, every_row, first[:, None]],
-        images[image, every_row, second[:, None]],
-        weight[:, None, :, None],
-    )
+    image = np.arange(len(images))[:, None]
+    for axis in (0, 1):  # rows; then columns, which swapaxes makes the rows
+        start = boxes[:, axis, None]
+        length = boxes[:, 2 + axis, None]
+        places = (np.arange(size, dtype="float32") + 0.5) * length / np.float32(size) - 0.5
+        places = np.clip(places, 0, length - 1)
+        first = places.astype(int)
+        second = np.minimum(first + 1, length - 1)
+        weight = (places - first).astype("float32")[:, :, None, None]
+        lines = images[image, start + first].astype("float32")
+        images = lines + weight * (images[image, start + second] - lines)
+        images = images.swapaxes(1, 2)
     return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images
-
-
-def _neighbours(start, length, size):
-    """Return the two pixels next to each new pixel's centre, and the weight of the second."""
-    places = (np.arange(size, dtype="float32") + 0.5) * length / np.float32(size) - 0.5
-    places = np.clip(places, 0, length - 1)
-    first = places.astype(int)
-    second = np.minimum(first + 1, length - 1)
-    return start + first, start + second, (places - first).astype("float32")
-
-
-def _interpolate(first, second, weight):
-    first = first.astype("float32")
-    return first + weight * (second - first)

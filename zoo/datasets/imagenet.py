@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zoo.io import replace
-from zoo.types import Tensor
+from zoo.types import PathLike, Tensor
 
 NUM_TRAIN, NUM_VALIDATION = 1_281_167, 50_000
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
@@ -172,7 +172,7 @@ class Records:
         return parsed[image], tf.cast(parsed[label] - self.first_label, "int32")
 
 
-def find(pattern: str | Path) -> tuple[str, ...]:
+def find(pattern: PathLike) -> tuple[str, ...]:
     """Return the files that match `pattern`, such as "/data/train-*", sorted.
 
     Raises:
@@ -187,7 +187,7 @@ def find(pattern: str | Path) -> tuple[str, ...]:
     return files
 
 
-def prepared(split: str, data_dir: str | Path | None = None, **kwargs: Any) -> Records:
+def prepared(split: str, data_dir: PathLike | None = None, **kwargs: Any) -> Records:
     """Return the `Records` of tensorflow-datasets' imagenet2012, if it has been prepared.
 
     Args:
@@ -259,7 +259,7 @@ def decode(jpeg: Tensor, box: Tensor, image_size: int) -> Tensor:
 
 
 def write_synthetic(
-    folder: str | Path,
+    folder: PathLike,
     num_files: int = 8,
     images_per_file: int = 64,
     size: tuple[int, int] = (375, 500),

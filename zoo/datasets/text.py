@@ -1,23 +1,27 @@
-"""Text for word-level language models: folders, an embedded corpus, and batches of streams.
+"""Text for word-level language models: vocabulary, corpora, and batches of streams.
 
-The conventions are Kim et al.'s (`BatchLoaderUnk.lua`); `Vocabulary` explains those about words.
+The conventions are Kim et al.'s (`BatchLoaderUnk.lua`): `<unk>` becomes the one-character word `|`,
+every line ends in the word `+`, and `{`, `}` are taken out of the text because they mark where a
+word starts and ends. A word of the text that is `+`, or begins with `|`, is that special word.
 
 Reference: Kim, Jernite, Sontag, Rush (2016), "Character-Aware Neural Language Models",
 arXiv:1508.06615; code: yoonkim/lstm-char-cnn, `util/BatchLoaderUnk.lua` and `main.lua`.
 """
 
 import hashlib
+import json
 import platform
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from zoo.datasets.vocabulary import MAX_WORD_LENGTH
-from zoo.datasets.vocabulary import Vocabulary as Vocabulary
+from zoo.io import replace
+from zoo.types import PathLike
 
 SPLITS = ("train", "valid", "test")
 
@@ -27,6 +31,224 @@ PTB_SHA256 = {
     "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
     "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
 }
+UNKNOWN = "|"  # Kim et al., main.lua: opt.tokens
+END_OF_SENTENCE = "+"  # ibid.
+START = "{"  # ibid.
+END = "}"  # ibid.
+SPECIAL_CHARACTERS = (" ", START, END)  # ibid.; pad, start, end: ids 0, 1, 2
+MAX_WORD_LENGTH = 65  # Kim et al., main.lua: -max_word_l
+FILE_KEYS = ("words", "characters", "word_length", "fingerprint")
+
+
+def tokenize(text: str) -> list[str]:
+    """Split a text into words, with the word `+` after each line.
+
+    Example:
+    >>> tokenize("the <unk> {sat}")
+    ['the', '|', 'sat', '+']
+    """
+    if text and not text.endswith("\n"):
+        text += "\n"
+    text = text.replace("<unk>", UNKNOWN).replace(START, "").replace(END, "")
+    words = text.replace("\n", f" {END_OF_SENTENCE} ").split()
+    # Deviation: Kim's loader spells `|-word` with its own characters; here an id has one spelling
+    return [UNKNOWN if word[0] == UNKNOWN else word for word in words]
+
+
+@dataclass(frozen=True, repr=False)
+class Vocabulary:
+    r"""Words of a corpus, their characters, and the number of slots for a word's characters.
+
+    Ids count from 0: `|` if the corpus has it, then the words in order of appearance, as in
+    `BatchLoaderUnk.lua`, whose ids count from 1. Characters likewise, after pad, start and end.
+
+    Args:
+        words: Distinct words, including the end of sentence `+`; a word's id is its position.
+        characters: Distinct characters; the first three are pad, start and end of word.
+        word_length: Slots for a word: characters, start and end.
+
+    Raises:
+        ValueError: If these do not make a vocabulary.
+
+    Example:
+    >>> vocabulary = Vocabulary.from_texts("the cat sat\nthe <unk> sat\n")
+    >>> vocabulary.words
+    ('|', 'the', 'cat', 'sat', '+')
+    >>> vocabulary.encode("the dog sat")  # `dog` is unknown, and the line ends
+    array([1, 0, 3, 4], dtype=int32)
+    >>> "".join(vocabulary.characters[i] for i in vocabulary.table()[2])
+    '{cat}'
+
+    Reference: Kim et al. (2016), section 3; `BatchLoaderUnk.lua`, `text_to_tensor`.
+    """
+
+    words: tuple[str, ...]
+    characters: tuple[str, ...]
+    word_length: int
+
+    def __post_init__(self) -> None:
+        for name in ("words", "characters"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                _refuse(f"`{name}` must be a tuple of strings", f"{name}={value!r:.80}")
+            repeated = [item for item, count in Counter(value).items() if count > 1]
+            if repeated:
+                _refuse(f"`{name}` must be distinct", f"{repeated[:5]} more than once")
+        if self.characters[:3] != SPECIAL_CHARACTERS:
+            _refuse(f"`characters` start with {SPECIAL_CHARACTERS}", self.characters[:3])
+        if END_OF_SENTENCE not in self.words:
+            _refuse(f"`words` must have {END_OF_SENTENCE!r}", "none")
+        spelling = set(self.characters) - set(SPECIAL_CHARACTERS)
+        invalid = [word for word in self.words if not word or not spelling.issuperset(word)]
+        if invalid:
+            _refuse("`characters` must spell every word", f"words={invalid[:5]}")
+        if type(self.word_length) is not int or self.word_length < 3:
+            _refuse("`word_length` must be an int of 3 or more", f"{self.word_length!r}")
+
+    @classmethod
+    def from_texts(cls, *texts: str, max_word_length: int = MAX_WORD_LENGTH) -> "Vocabulary":
+        """Return the vocabulary of `texts`, in the order train, valid, test.
+
+        Args:
+            *texts: Contents of files, one sentence a line.
+            max_word_length: Largest number of slots for a word: characters, start and end. The
+                rest of a longer word is cut, including its end.
+
+        Raises:
+            ValueError: If `max_word_length` has no slot for a character, or there is no text.
+        """
+        if max_word_length < 3:
+            raise ValueError(
+                "`max_word_length` must be at least 3: the start of a word, one character and the "
+                f"end. Received: max_word_length={max_word_length!r}"
+            )
+        words = list(dict.fromkeys(word for text in texts for word in tokenize(text)))
+        if not words:
+            raise ValueError(
+                "`texts` must have at least one line between them. "
+                f"Received: {len(texts)} texts without any. Give the text of the training set."
+            )
+        characters = SPECIAL_CHARACTERS + tuple(dict.fromkeys("".join(words)))
+        words.sort(key=lambda word: word != UNKNOWN)  # `|` first; the sort is stable
+        longest = max(map(len, words)) + 2
+        return cls(tuple(words), characters, int(min(max_word_length, longest)))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self)} words, {len(self.characters)} characters, {self.word_length} slots"
+        return f"<Vocabulary {self.fingerprint}: {sizes}>"
+
+    @cached_property
+    def _ids(self):
+        return {word: i for i, word in enumerate(self.words)}
+
+    @property
+    def unknown(self) -> int | None:
+        """Id of the word `|` that stands for unknown words, or None."""
+        return self._ids.get(UNKNOWN)
+
+    @property
+    def end_of_sentence(self) -> int:
+        """Id of the word `+` that ends every line."""
+        return self._ids[END_OF_SENTENCE]
+
+    @cached_property
+    def num_cut(self) -> int:
+        """Number of distinct words that do not fit into `word_length` slots."""
+        return sum(len(word) + 2 > self.word_length for word in self.words)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with any word, character, id, or the word length."""
+        content = json.dumps([self.words, self.characters, self.word_length])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def table(self) -> np.ndarray:
+        """Return the spelling of every word, as ids of characters.
+
+        Returns:
+            int32 array of shape `(num_words, word_length)`: start, characters, end, then pads.
+        """
+        ids = {character: i for i, character in enumerate(self.characters)}
+        table = np.zeros((len(self), self.word_length), "int32")  # 0 is the pad
+        for row, word in zip(table, self.words, strict=True):
+            spelling = [ids[character] for character in START + word + END][: self.word_length]
+            row[: len(spelling)] = spelling
+        return table
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the word ids of `text`, with an end of sentence after each line.
+
+        Returns:
+            int32 array of shape `(num_tokens,)`.
+
+        Raises:
+            ValueError: If a word is not in the vocabulary, which has no unknown word.
+        """
+        words = tokenize(text)
+        if self.unknown is None:
+            missing = next((word for word in words if word not in self._ids), None)
+            if missing is not None:
+                raise ValueError(
+                    "`text` must have only words of the vocabulary, which has no `<unk>` for "
+                    f"others. Received: the word {missing!r}. Replace it, or build the vocabulary "
+                    "from a text where rare words are `<unk>`."
+                )
+        ids = (self._ids.get(word, self.unknown) for word in words)
+        return np.fromiter(ids, "int32", count=len(words))
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        r"""Return the text of word ids: an end of sentence ends a line, `|` becomes `<unk>`.
+
+        Example:
+        >>> Vocabulary.from_texts("to be or\nnot\n").decode([0, 1, 3, 4])
+        'to be\nnot'
+        """
+        text_of = {UNKNOWN: "<unk>", END_OF_SENTENCE: "\n"}
+        words = (self.words[i] for i in np.asarray(ids, "int64"))
+        return re.sub(" ?\n ?", "\n", " ".join(text_of.get(word, word) for word in words))
+
+    def save(self, path: PathLike) -> None:
+        """Write the vocabulary to the JSON file `path`, completely or not at all."""
+        content = asdict(self) | {"fingerprint": self.fingerprint}
+        text = json.dumps(content, ensure_ascii=False)
+        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def load(cls, path: PathLike) -> "Vocabulary":
+        """Return the vocabulary that `save` wrote to `path`.
+
+        Raises:
+            ValueError: If `save` did not write the file, or it has been changed since.
+        """
+        try:
+            content = json.loads(Path(path).read_bytes())
+            if not isinstance(content, dict) or not content.keys() >= {*FILE_KEYS}:
+                raise ValueError(f"a JSON object with {', '.join(FILE_KEYS)} is expected")
+            lists = [content[key] for key in ("words", "characters")]
+            if not all(isinstance(value, list) for value in lists):
+                raise ValueError("`words` and `characters` must be lists")
+            vocabulary = cls(tuple(lists[0]), tuple(lists[1]), content["word_length"])
+            if vocabulary.fingerprint != content["fingerprint"]:
+                raise ValueError(
+                    f"its fingerprint must be {vocabulary.fingerprint}. "
+                    f"Received: {content['fingerprint']!r}"
+                )
+        except (ValueError, RecursionError) as error:  # RecursionError: JSON nested too deeply
+            raise ValueError(
+                f"{path} must be a vocabulary as `Vocabulary.save` writes it. "
+                f"Received: {type(error).__name__}: {error}. Save it again, or delete the file."
+            ) from error
+        return vocabulary
+
+
+def _refuse(expected, received):
+    raise ValueError(
+        f"Not a vocabulary: {expected}. Received: {received}. "
+        "Make one with `Vocabulary.from_texts(train, valid, test)`."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +290,7 @@ class Corpus:
         return cls(name, vocabulary, train, valid, test, notice)
 
 
-def find_files(folder: str | Path) -> dict[str, Path] | None:
+def find_files(folder: PathLike) -> dict[str, Path] | None:
     """Return the paths of a folder's train, valid and test text by split, or `None`.
 
     They are named `ptb.train.txt` and so on, as Mikolov's, or `train.txt` and so on, as Kim's.
@@ -80,7 +302,7 @@ def find_files(folder: str | Path) -> dict[str, Path] | None:
     return None
 
 
-def read_texts(folder: str | Path) -> dict[str, str]:
+def read_texts(folder: PathLike) -> dict[str, str]:
     """Read the train, valid and test text of a folder.
 
     Raises:
@@ -117,7 +339,7 @@ def _read_text(path):
     return text
 
 
-def read_folder(data_dir: str | Path, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
+def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
     """Read the corpus `train.txt`, `valid.txt`, `test.txt` (or `ptb.train.txt` ...) of a folder.
 
     Args:

@@ -107,15 +107,8 @@ def write(
 ) -> float:
     """Write an artifact on the TensorFlow backend, and check it before it gets its name.
 
-    Args:
-        models: Functional `keras.Model`s by name of endpoint.
-        path: File or folder to write.
-        format: A name in `FORMATS`.
-        labels: Names of the classes, one a line, or `None`.
-        cases: Inputs and expected outputs, see `check.cases`.
-
-    Returns:
-        The largest absolute deviation from the expected outputs.
+    As `export`, but with the endpoints' models, the labels as a text, one a line, and `cases` of
+    `check.cases` to check the artifact with.
     """
     module = FORMATS[format]
     folder = path.with_name(f".writing-{path.name}")

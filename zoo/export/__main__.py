@@ -71,7 +71,9 @@ def main(argv: list[str]) -> None:
     by_suffix = {module.SUFFIX: name for name, module in FORMATS.items()}
     format = FLAGS.format or by_suffix.get(path.suffix, "saved_model")
     try:
-        labels = None if FLAGS.labels is None else read_labels(FLAGS.labels)
+        labels = None
+        if FLAGS.labels is not None:
+            labels = pathlib.Path(FLAGS.labels).read_text("utf-8").removesuffix("\n").split("\n")
         endpoints = import_function(FLAGS.endpoints)  # before the model: it may register layers
         model = load_model(argv[1], compile=False)
         if FLAGS.cases is None:
@@ -91,14 +93,6 @@ def main(argv: list[str]) -> None:
     print(
         f"{format}: {path}, {megabytes:.2f} MB, in {seconds:.0f} s; max deviation {deviation:.2e}"
     )
-
-
-def read_labels(path: str) -> list[str]:
-    """Return the names in a text file, one a line."""
-    try:
-        return pathlib.Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"Expected a text in UTF-8. Received: {path}: {error}") from error
 
 
 def import_function(name: str) -> Callable[[keras.Model], dict[str, keras.Model]]:

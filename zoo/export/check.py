@@ -75,7 +75,7 @@ def save_cases(path: str | os.PathLike, cases: Cases) -> None:
     for endpoint, (inputs, outputs) in cases.items():
         arrays |= {f"{endpoint}/inputs/{name}": array for name, array in inputs.items()}
         arrays |= {f"{endpoint}/outputs/{name}": array for name, array in outputs.items()}
-    np.savez(path, **arrays)  # type: ignore[arg-type] (NumPy types **kwds as bool)
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # its **kwds
 
 
 def load_cases(path: str | os.PathLike) -> Cases:

@@ -1,4 +1,4 @@
-"""Cushions, contraction and dominance against Jacobians written out in NumPy."""
+"""Cushions, contraction, dominance and weight noise against Jacobians computed in NumPy."""
 
 import keras
 import numpy as np
@@ -7,6 +7,8 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
+from helpers.harness import without_backend
+from helpers.reference_highway import norms
 from zoo import callbacks
 from zoo.backend import jacobian_product
 from zoo.graph.fold import to_plain
@@ -15,7 +17,7 @@ X = reference.images(3, 4, 4, 3)
 Y = np.array([0, 1, 1])
 
 
-@pytest.fixture(params=["residual", "plain"])
+@pytest.fixture(scope="module", params=["residual", "plain"])
 def model(request):
     """Two simplified blocks between a stem and a classifier."""
     block = zoo.SimplifiedResidual if request.param == "residual" else zoo.SimplifiedPlain
@@ -28,8 +30,8 @@ def model(request):
     return reference.random_weights(keras.Model(inputs, top), scale=0.5)
 
 
-def states(model):
-    """What each block reads, float64, and the last one's output, by NumPy."""
+def reference_run(model):
+    """Return the blocks' inputs and the last output in NumPy, the weights, and True if residual."""
     w = {v.path: reference.as_float64(v)[0] for v in model.variables}
     x = reference.relu(reference.conv(X, w["stem/kernel"], w["stem/bias"]))
     found = [x]
@@ -41,12 +43,8 @@ def states(model):
     return found, w, residual
 
 
-def norms(v):
-    return np.linalg.norm(v.reshape(len(v), -1), axis=1)
-
-
 def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
-    found, w, residual = states(model)
+    found, w, residual = reference_run(model)
     table = callbacks.run([callbacks.LayerCushion(bins=20, largest=1.0)], model, X, batch_size=2)
     for i in range(2):
         kernel = w[f"block{i}/transform/kernel"]
@@ -59,7 +57,7 @@ def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
 
 
 def test_the_activation_contraction_is_what_a_relu_cuts_off(model):
-    found, w, residual = states(model)
+    found, w, residual = reference_run(model)
     table = callbacks.run([callbacks.ActivationContraction()], model, X)
     for i in range(2):
         bias = w[f"block{i}/transform/bias"]
@@ -105,28 +103,50 @@ def test_a_fully_fledged_block_has_a_cushion_for_each_convolution(variant):
     np.testing.assert_allclose(value, np.mean(contractions), rtol=1e-4)
 
 
+def test_images_without_a_signal_bound_no_cushion_and_are_counted():
+    inputs = keras.Input((4, 4, 4))
+    x = zoo.SimplifiedPlain(4, name="block")(inputs)
+    top = layers.Dense(2, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, top)
+    lit = reference.images(3, 4, 4, 4)
+    dark = np.concatenate([lit, np.zeros_like(lit[:1])])
+    probes = [callbacks.LayerCushion(bins=5, largest=1.0), callbacks.ActivationContraction()]
+
+    def measured(x):
+        cushions = callbacks.interlayer_cushions(model, x, projections=4)
+        return callbacks.run(probes, model, x, batch_size=2) + cushions
+
+    alone, mixed, nothing = (measured(x) for x in (lit, dark, dark[3:]))
+    for probe in ("layer_cushion", "layer_cushion_std", "activation_contraction"):
+        value = alone.values(probe)["block"]
+        np.testing.assert_allclose(mixed.values(probe)["block"], value, rtol=1e-4)
+        assert np.isnan(nothing.values(probe)["block"])
+    shares = [table.array("layer_cushion_histogram") for table in (alone, mixed)]
+    np.testing.assert_allclose(*shares, atol=1e-6)
+    cushion = mixed.values("interlayer_cushion")["block"]
+    assert np.isfinite(cushion) and np.isnan(nothing.values("interlayer_cushion")["block"])
+    for probe in ("layer_cushion", "activation_contraction", "interlayer_cushion"):
+        dead = [t.values(f"{probe}_dead")["block"] for t in (alone, mixed, nothing)]
+        assert dead == [0, 0.25, 1]
+
+
 def jacobian(model, first, last, x):
     """d(output of block `last`)/d(input of block `first`) of an example, by central differences."""
-    _, w, residual = states(model)
+    _, w, residual = reference_run(model)
 
-    def along(v):
+    def forward(v):
         for i in range(first, last + 1):
             h = reference.conv(v, w[f"block{i}/transform/kernel"], w[f"block{i}/transform/bias"])
             v = reference.relu(h + v * residual)
-        return v.ravel()
+        return v.reshape(len(v), -1)
 
-    columns = []
-    for j in range(x.size):
-        e = np.zeros(x.size)
-        e[j] = 1e-6
-        e = e.reshape(x.shape)
-        columns.append((along(x + e) - along(x - e)) / 2e-6)
-    return np.array(columns).T
+    steps = 1e-6 * np.eye(x.size).reshape(-1, *x.shape[1:])
+    return (forward(x + steps) - forward(x - steps)).T / 2e-6
 
 
 @pytest.mark.parametrize("pair", [("block0", "block0"), ("block0", "block1")])
 def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model, pair):
-    found, _, _ = states(model)
+    found, _, _ = reference_run(model)
     first, last = (int(name[-1]) for name in pair)
     values = []
     for x in found[first]:
@@ -151,6 +171,31 @@ def test_the_minimal_cushion_is_the_smallest_to_any_later_block(model):
     np.testing.assert_allclose(
         [*found.values("minimal_interlayer_cushion").values()], expected, rtol=1e-6
     )
+
+
+def test_few_projections_do_not_bias_the_interlayer_cushion():
+    """A diagonal map of rank two; its cushion is known, and 2,000 examples share it."""
+    inputs = keras.Input((2, 2, 4))
+    scale = layers.Conv2D(4, 1, use_bias=False, name="f")
+    model = keras.Model(inputs, layers.Add(name="sum")([inputs, scale(inputs)]))
+    scale.set_weights([np.diag([0.0, 0.0, -1.0, -1.0]).reshape(1, 1, 4, 4)])
+    x = np.zeros((2000, 2, 2, 4), "float32")
+    x[:, 0, 0, 0] = 1.0  # |J x| / |x| = 1, |J|_F^2 = 2 * 4, n1 n2 = 4
+    table = callbacks.interlayer_cushions(model, x, projections=8, batch_size=500)
+    value, error, deviation = (
+        table.values(f"interlayer_cushion{key}")["sum"] for key in ("", "_error", "_std")
+    )
+    exact = np.sqrt(4 / 8)
+    assert abs(value / exact - 1) < 0.02 and 0 < error < 0.02
+    assert deviation < 0.06 * exact  # the estimates' own, of 0.125, taken off
+
+
+def test_the_identity_s_cushion_is_one_over_the_root_of_its_channels():
+    inputs = keras.Input((5, 5, 16))
+    x = layers.Conv2D(16, 1, kernel_initializer="zeros", name="f")(inputs)
+    model = keras.Model(inputs, layers.Add(name="sum")([inputs, x]))
+    table = callbacks.interlayer_cushions(model, reference.images(4, 5, 5, 16), projections=50)
+    np.testing.assert_allclose(table.values("interlayer_cushion")["sum"], 0.25, rtol=0.02)
 
 
 def test_a_jacobian_product_is_the_change_along_a_direction():
@@ -190,7 +235,7 @@ def test_equal_networks_get_equal_noise():
 
 
 def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
-    found, w, residual = states(model)
+    found, w, residual = reference_run(model)
     table = callbacks.dominant_flow(model, (X, Y), batch_size=2)
     absolute = callbacks.dominant_flow(model, (X, Y), denominator="absolute", batch_size=2)
     channels = callbacks.dominant_flow(model, (X, Y), denominator="channels", batch_size=2)
@@ -224,6 +269,7 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
     assert [*table.values("dominant_flow")] == ["block0"]  # behind the last, channels are features
 
 
+@without_backend
 @pytest.mark.parametrize(
     ("setting", "simulated"),
     [((64, 5, 0.01, 1.0), 0.888), ((64, 5, 0.01, 0.9), 0.534), ((64, 10, 0.01, 0.9), 0.309)],
@@ -235,6 +281,7 @@ def test_the_trivial_case_agrees_with_its_simulation(setting, simulated):
     assert abs(found - simulated) < 0.02  # the card's
 
 
+@without_backend
 def test_a_plain_trivial_network_has_no_dominance():
     found = callbacks.trivial_dominance(64, 5, 0.01, residual=False, samples=30)
     assert abs(found - 0.06) < 0.03
@@ -242,6 +289,7 @@ def test_a_plain_trivial_network_has_no_dominance():
         callbacks.trivial_dominance(64, 5, 0.01, residual=False)
 
 
+@without_backend
 def test_the_logistic_approximation_has_value_and_slope_at_one():
     ratio = np.array([1 - 1e-4, 1, 1 + 1e-4])
     exact, close = (callbacks.probability_of_dominance(ratio, kind) for kind in (False, True))
