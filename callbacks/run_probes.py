@@ -54,31 +54,30 @@ class RunProbes(keras.callbacks.Callback):
         self.every = every
         self.batch_size = batch_size
         self.loss = loss
-        self.path = path
+        self.path = None if path is None else pathlib.Path(path)
         self.blocks = blocks
         self.table = Table()
-        self.observer = None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Build the probes' pass and check that it runs."""
-        self.observer = Observer(self.probes, self.model, self.loss, self.blocks)
-        self.observer.check(self.data, self.batch_size)
-        self.first_epoch = True
+        self._observer = Observer(self.probes, self.model, self.loss, self.blocks)
+        self._observer.check(self.data, self.batch_size)
+        self._first_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Read the rows of earlier epochs when training resumes."""
-        resumes = self.first_epoch and epoch > 0 and not len(self.table)
-        self.first_epoch = False
-        if resumes and self.path is not None and pathlib.Path(self.path).exists():
+        resumes = self._first_epoch and epoch > 0 and not len(self.table)
+        self._first_epoch = False
+        if resumes and self.path is not None and self.path.exists():
             rows = Table.from_csv(self.path)
-            self.table = Table(row for row in rows if row.epoch <= epoch)
+            self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Run the probes if they are due."""
         if (epoch + 1) % self.every:
             return
         self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
-        table = self.observer.run(self.data, self.batch_size, epoch=epoch + 1)
+        table = self._observer.run(self.data, self.batch_size, epoch=epoch + 1)
         self.table += table
         if logs is not None:
             for row in table:

@@ -47,7 +47,7 @@ class Perplexity(keras.callbacks.Callback):
         self.num_steps = num_steps
         self.score = score
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict) -> None:
         """Add the perplexities."""
         self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
         logs["perplexity"] = math.exp(min(logs["loss"] / self.num_steps, 700.0))
@@ -80,7 +80,7 @@ class HalveOnStall(keras.callbacks.Callback):
         self.least = least
         self.patience = patience
         self.factor = factor
-        self.values = []
+        self.values: list[float] = []
         self.state = ("values",)  # what `Resume` restores
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -203,7 +203,7 @@ class Progress(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Reset the measurement of speed."""
         self._steps = 0
-        self._start = None  # end of the first step, which compiles
+        self._start: float | None = None  # end of the first step, which compiles
         self._bar = None
         self._bar_steps = 0
 
@@ -218,11 +218,12 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Update the bar, or write a line if one is due."""
+        logs = logs or {}
         now = time.perf_counter()
         if self._bar is not None:
             self._bar_steps += 1
             values = []
-            if "loss" in (logs or {}) and now - self._last > 0.5:  # reading it waits for the device
+            if "loss" in logs and now - self._last > 0.5:  # reading it waits for the device
                 values.append(("loss", float(logs["loss"])))
                 self._last = now
             self._bar.update(self._bar_steps, values)
@@ -240,7 +241,7 @@ class Progress(keras.callbacks.Callback):
             if first:
                 self._line(f"{rate}: {clock(step * self.batches)} an epoch, {left} in all.")
                 return
-            loss = f"  loss {float(logs['loss']):.4g}" if "loss" in (logs or {}) else ""
+            loss = f"  loss {float(logs['loss']):.4g}" if "loss" in logs else ""
             share = (batch + 1) / self.batches
             self._line(
                 f"epoch {self._epoch + 1}/{self.epochs} {share:4.0%}  {rate}{loss}  {left} left"
@@ -252,7 +253,7 @@ class Progress(keras.callbacks.Callback):
         self._start = None  # what runs between epochs is not a step's time
         self._steps = 0
         numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
-        before = "" if self._bar is None or epoch + 1 == self.epochs else "\n"  # behind the bar
+        before = "" if self._bar is None or epoch + 1 == self.epochs else "\n"  # ends the bar
         self._line(f"{before}epoch {epoch + 1}/{self.epochs} done  {numbers}")
 
     def _line(self, text):
@@ -282,7 +283,7 @@ class PassProgress:
         self.interval = interval
         self.done = 0
         self.seen = 0
-        self.bar = None
+        self.bar: keras.utils.Progbar | None = None
         self.start = time.perf_counter()
         self.last = self.start
 

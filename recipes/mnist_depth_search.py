@@ -72,17 +72,17 @@ class Search:
 
     def deviations(self, depth: int) -> list[str]:
         """Return the deviations from the paper of the networks of one depth."""
-        found = []
+        deviations = []
         if self.configurations != CONFIGURATIONS:
-            found.append(f"{self.configurations} of {CONFIGURATIONS} configurations")
+            deviations.append(f"{self.configurations} of {CONFIGURATIONS} configurations")
         if self.epochs != EPOCHS:
-            found.append(f"{self.epochs} of {EPOCHS} epochs")
-        found += image_data.deviations(self.images, self.images.name == "MNIST")
+            deviations.append(f"{self.epochs} of {EPOCHS} epochs")
+        deviations += image_data.deviations(self.images, self.images.name == "MNIST")
         if depth not in DEPTHS:
-            found.append(f"depth {depth}, not one of {DEPTHS}")
+            deviations.append(f"depth {depth}, not one of {DEPTHS}")
         if FLAGS.precision != "float32":
-            found.append(FLAGS.precision)
-        return found
+            deviations.append(FLAGS.precision)
+        return deviations
 
     def write(self, depth, networks, **values):
         """Append the result of trained networks of one depth; `values` are a `Result`'s."""

@@ -96,14 +96,14 @@ def depth():
 
 def deviations(run):
     """Return the deviations from the paper beside those of every recipe."""
-    found = ["rate, momentum and decay are ours: the paper took the best of a search"]
+    deviations = ["rate, momentum and decay are ours: the paper took the best of a search"]
     if depth() != DEPTH:
-        found.append(f"{depth()} layers, not {DEPTH}")
+        deviations.append(f"{depth()} layers, not {DEPTH}")
     if FLAGS.gate_bias is not None:
-        found.append(f"T's bias from {FLAGS.gate_bias:g}")
+        deviations.append(f"T's bias from {FLAGS.gate_bias:g}")
     if FLAGS.probe_examples and FLAGS.probe_examples < len(run.images.x_train):
-        found.append(f"probes of the first {FLAGS.probe_examples} training images")
-    return found
+        deviations.append(f"probes of the first {FLAGS.probe_examples} training images")
+    return deviations
 
 
 def build(images):

@@ -56,7 +56,7 @@ help_text = "Folder with [ptb.]train.txt and so on, or with ptb/. Default: downl
 flags.DEFINE_string("data_dir", None, help_text)
 help_text = "Length to which longer words are cut."  # main.lua: max_word_l
 flags.DEFINE_integer("max_word_length", 65, help_text)
-flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company".')
+flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company". Default: none.')
 flags.DEFINE_integer("words", 30, "Number of words to generate.", lower_bound=1)
 help_text = "XLA compilation; auto: what was measured faster."
 flags.DEFINE_enum("jit", "auto", [*JIT], help_text)

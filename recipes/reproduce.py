@@ -153,7 +153,7 @@ def plan(names, options, flags):
             continue
         several = len(artifacts) > 1
         words = [sys.executable, str(FOLDER / script), *own]
-        words += known(script, flags) if several else flags
+        words += known(script, flags) if several and flags else flags
         words += [f"--budget={options.budget}"] if options.budget else []
         folder = slug(command) if several else ""
         if not options.seeds:

@@ -68,7 +68,7 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What the figures show of one network, until its loss was NaN or Inf.
+    """Numbers that the figures show of one network, until its loss was NaN or Inf.
 
     Attributes:
         depth: Number of layers.

@@ -11,7 +11,7 @@ from zoo.types import Shape, Tensor
 
 
 class NumpyInitializer(keras.initializers.Initializer):
-    """Weights sampled by NumPy; a subclass gives the distribution and its `spread`.
+    """Weights sampled by NumPy; a subclass gives the distribution and its `_spread`.
 
     Not a `keras.initializers.VarianceScaling`, whose formulas differ from these in the last bit
     and which replaces `seed=None` by a random seed.
@@ -22,13 +22,14 @@ class NumpyInitializer(keras.initializers.Initializer):
     """
 
     distribution = "normal"  # or "uniform"
+    arguments: tuple[str, ...] = ("seed",)  # of the constructor
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
 
-    def spread(self, shape: Shape) -> float:
+    def _spread(self, shape):
         """Return the standard deviation, or half the width of the uniform distribution."""
-        raise NotImplementedError(f"{type(self).__name__} must define `spread(shape)`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `_spread(shape)`.")
 
     def __call__(self, shape: Shape, dtype: str | None = None) -> Tensor:
         """Return a tensor of this shape."""
@@ -38,14 +39,14 @@ class NumpyInitializer(keras.initializers.Initializer):
 
     def sample(self, generator: np.random.Generator, shape: Shape) -> np.ndarray:
         """Return an array of this shape, in float64."""
-        spread = self.spread(tuple(shape))
+        spread = self._spread(tuple(shape))
         if self.distribution == "uniform":
             return generator.uniform(-spread, spread, shape)
         return generator.normal(0.0, spread, shape)
 
     def get_config(self) -> dict[str, Any]:
         """Return the initializer's configuration."""
-        return {"seed": self.seed}
+        return {name: getattr(self, name) for name in self.arguments}
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -66,18 +67,14 @@ class Uniform(NumpyInitializer):
     """
 
     distribution = "uniform"
+    arguments = ("limit", "seed")
 
     def __init__(self, limit: float | None = 0.05, seed: int | None = None) -> None:
         super().__init__(seed)
         self.limit = limit
 
-    def spread(self, shape: Shape) -> float:
-        """Return `limit`, or 1 / sqrt(fan_in)."""
+    def _spread(self, shape):
         return 1 / math.sqrt(fans(shape)[0]) if self.limit is None else self.limit
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the initializer's configuration."""
-        return {"limit": self.limit, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -89,8 +86,7 @@ class GlorotUniform(NumpyInitializer):
 
     distribution = "uniform"
 
-    def spread(self, shape: Shape) -> float:
-        """Return sqrt(6 / (fan_in + fan_out))."""
+    def _spread(self, shape):
         return math.sqrt(6 / sum(fans(shape)))
 
 
@@ -103,17 +99,14 @@ class Gaussian(NumpyInitializer):
         seed: See `NumpyInitializer`.
     """
 
+    arguments = ("stddev", "seed")
+
     def __init__(self, stddev: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         self.stddev = stddev
 
-    def spread(self, shape: Shape) -> float:
-        """Return `stddev`."""
+    def _spread(self, shape):
         return self.stddev
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the initializer's configuration."""
-        return {"stddev": self.stddev, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -138,6 +131,8 @@ class KaimingNormal(NumpyInitializer):
     Reference: He et al. (2015), arXiv:1502.01852, equation 10.
     """
 
+    arguments = ("fan", "scale", "seed")
+
     def __init__(self, fan: str = "in", scale: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         if fan not in ("in", "out"):
@@ -145,14 +140,9 @@ class KaimingNormal(NumpyInitializer):
         self.fan = fan
         self.scale = scale
 
-    def spread(self, shape: Shape) -> float:
-        """Return scale · sqrt(2 / fan)."""
+    def _spread(self, shape):
         fan_in, fan_out = fans(shape)
         return self.scale * math.sqrt(2 / (fan_in if self.fan == "in" else fan_out))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the initializer's configuration."""
-        return {"fan": self.fan, "scale": self.scale, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -169,8 +159,7 @@ class HardtMa(NumpyInitializer):
     Reference: Hardt, Ma (2017), arXiv:1611.04231, section 4.
     """
 
-    def spread(self, shape: Shape) -> float:
-        """Return 1 / fan_out."""
+    def _spread(self, shape):
         return 1 / fans(shape)[1]
 
 

@@ -21,8 +21,15 @@ except ImportError:  # Windows
 
 # What the readers of NumPy, JSON, zip and HDF5 raise for a damaged file. RecursionError: JSON that
 # is nested too deeply. NotImplementedError: an unknown compression.
-UNREADABLE = (OSError, EOFError, ValueError, RecursionError, NotImplementedError)
-UNREADABLE += (zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    RecursionError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:

@@ -7,7 +7,7 @@ import html
 import io
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,14 +39,14 @@ MEANINGS = {  # of values that no probe measures, by the beginning of their name
 COUNTS = ("lesions_", "shuffle_", "unroll_", "noise_")  # values over counts: the column `unit`
 
 
-def draw(table, probes: Sequence[str], path: str | pathlib.Path | None = None) -> Figure:
+def draw(table: Any, probes: Sequence[str], path: str | pathlib.Path | None = None) -> Figure:
     """Draw one panel for each probe.
 
     Scalar values are points over the blocks, a line for each epoch; the whole network's is a dashed
     line. Values by unit are an image of blocks and units.
 
     Args:
-        table: A `Table`.
+        table: A `Table` (whose module imports this one).
         probes: Names of its probes.
         path: PNG file to write; `None`: none.
     """
@@ -106,7 +106,7 @@ def _draw_blocks(axis, rows, probe):
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def write(table, path: str | pathlib.Path, title: str) -> None:
+def write(table: Any, path: str | pathlib.Path, title: str) -> None:
     """Write the page of a table; see `Table.to_html`."""
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += (f"<p>{html.escape(note)}</p>" for note in table.notes)

@@ -165,7 +165,7 @@ class GradientNorm(Scalar):
     def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         """Return the ratio of the first stage's norm to the last one's."""
         norms = {name: numbers[self.name] for name, numbers in values}
-        first_blocks = {}
+        first_blocks: dict[int, Any] = {}
         for block in self.blocks:
             if block.name in norms:
                 first_blocks.setdefault(block.stage, norms[block.name])

@@ -70,7 +70,7 @@ def noise_sensitivity(
     weights = model.get_weights()
     norms = _kernel_norms(model)
     rng = np.random.default_rng(seed)
-    results = {None: score()}
+    results: dict[int | None, np.ndarray] = {None: score()}
     try:
         for unit, size in enumerate(sizes):
             samples = []

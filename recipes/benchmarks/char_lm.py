@@ -77,12 +77,10 @@ def main(options):
         line = harness.write(
             options,
             begin,
-            artifact="benchmark/char_lm",
             model="char_lm",
             config={"size": size, "precision": options.precision, "jit": options.jit},
             metric="train_tokens_per_second",
             **harness.statistics_of(speeds["train"]["ours"], digits=1),
-            seeds=[options.seed],
             data=corpus.name,
             budget=f"{options.rounds} rounds of {options.steps_per_round} batches",
             more={

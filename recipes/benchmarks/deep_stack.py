@@ -51,13 +51,10 @@ def main(options):
     harness.write(
         options,
         begin,
-        artifact="benchmark/deep_stack",
         model="highway_dense_stack",
         config={"units": UNITS, "inputs": INPUTS, "batch": BATCH, "jit": options.jit},
         metric=f"first_step_seconds_of_{depths[-1]}_layers",
         value=most,
-        seeds=[options.seed],
-        data="noise",
         budget=f"{1 + options.steps} steps",
         more={"measured": measured},
     )

@@ -42,13 +42,10 @@ def main(options):
         harness.write(
             options,
             begin,
-            artifact="benchmark/fold",
             model="simplified_residual_net",
             config={"depth": options.depth, "batch": options.batch},
             metric=f"folded_over_original_{key}",
             **harness.statistics_of(ratios),
-            seeds=[0],
-            data="noise",
             budget=f"{options.rounds} rounds of {options.steps} batches",
             more={"rounds": rounds},
         )

@@ -102,12 +102,14 @@ def write(options, begin, **values):
     Args:
         options: The parsed flags.
         begin: `time.perf_counter()` at the start of the measurement.
-        **values: Of `experiment.results.Result`.
+        **values: Of `experiment.results.Result`; artifact, data and seeds have defaults.
     """
     from experiment import results  # imports Keras
 
     seconds = round(time.perf_counter() - begin, 1)
-    result = results.Result(**({"verdict": ""} | values), seconds=seconds)
+    fixed = {"artifact": f"benchmark/{options.name}", "data": "noise", "verdict": ""}
+    fixed["seeds"] = [getattr(options, "seed", 0)]
+    result = results.Result(**(fixed | values), seconds=seconds)
     line = json.loads(json.dumps(result.line(), default=float))  # NumPy's numbers as Python's
     origin = f"{result.backend}, {result.hardware}, commit {result.commit}"
     print(f"{result.metric} {result.value}: {origin}", flush=True)

@@ -61,7 +61,6 @@ def main(options):
         config={"batch": options.batch, "image_size": SIZE},
         metric="images_per_second",
         **harness.statistics_of(rates["ours"], digits=1),
-        seeds=[0],
         data=options.pattern or "synthetic JPEGs of 110 kB",
         budget=f"{options.rounds} rounds of {options.batches} batches",
         verdict=f"{ratios['whole']:.2f} of decoding whole images first",

@@ -69,13 +69,10 @@ def main(options):
         harness.write(
             options,
             begin,
-            artifact="benchmark/memory",
             model=name,
             config={"batch": batch, "parts": options.parts, "jit": options.jit},
             metric="peak_megabytes_of_a_plain_step",
             value=round(plain),
-            seeds=[0],
-            data="noise",
             budget=f"{1 + options.steps} updates",
             more={"measured": measured, "ratios": ratios},
         )

@@ -61,7 +61,8 @@ def main(options):
         ]
     folder = pathlib.Path(options.run_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    draw(folder / "pipelines.png", rows)
+    columns = {"x": "measured", "y": "images_per_second", "panel": "pipeline"}
+    plots.lines(folder / "pipelines.png", rows, **columns, log=["images_per_second"])
 
 
 def cifar(options):
@@ -147,12 +148,10 @@ def report(options, begin, name, model, batch, rates, shares):
     harness.write(
         options,
         begin,
-        artifact="benchmark/pipelines",
         model=model.name,
         config={"pipeline": name, "batch": f"batches of {batch}"},
         metric="pipeline_over_model",
         **harness.statistics_of(rates["pipeline"] / rates["model"], digits=2),
-        seeds=[options.seed],
         data="noise" if name == "cifar" else "synthetic JPEGs of 110 kB",
         budget=f"{options.rounds} rounds of {options.steps} batches",
         verdict=f"a device as fast works {shares['ahead']:.2f} of the time",
@@ -161,15 +160,3 @@ def report(options, begin, name, model, batch, rates, shares):
             "device": {key: round(shares[key], 3) for key in ("in_turn", "ahead")},
         },
     )
-
-
-def draw(path, rows):
-    """Draw bars of images per second on a logarithmic axis."""
-    names = list(dict.fromkeys(row["pipeline"] for row in rows))
-    figure, axes = plots.new(3.2 * len(names), 3, ncols=len(names), squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
-        bars = [row for row in rows if row["pipeline"] == name]
-        drawn = axis.bar([row["measured"] for row in bars], [r["images_per_second"] for r in bars])
-        axis.bar_label(drawn, fmt="{:,.0f}", fontsize=8)
-        axis.set(title=name, ylabel="images per second", yscale="log")
-    plots.save(path, figure, rows)

@@ -70,13 +70,10 @@ def main(options):
         harness.write(
             options,
             begin,
-            artifact="benchmark/probes",
             model="cifar_resnet",
             config={"depth": options.depth, "batch": options.batch},
             metric=metric,
             **harness.statistics_of(values),
-            seeds=[options.seed],
-            data="noise",
             budget=f"{options.rounds} rounds",
             verdict=verdict,
             more={"rounds": {key: times.tolist() for key, times in rounds.items()}},

@@ -108,7 +108,6 @@ def report(options, number, programs, begin):
         harness.write(
             options,
             begin,
-            artifact="benchmark/scaling",
             model="highway_resnet50",
             config={
                 "devices": f"{number} devices",

@@ -144,13 +144,10 @@ def report(options, begin, mode, shapes, operations, speeds):
         harness.write(
             options,
             begin,
-            artifact="benchmark/vision",
             model=name,
             config={"images": images, "precision": options.precision, "jit": options.jit},
             metric=f"{mode}_speed_per_operation",
             **harness.statistics_of(weighted),
-            seeds=[options.seed],
-            data="noise",
             budget=f"{options.rounds} rounds of {options.steps} steps",
             verdict=verdict(name, np.median(weighted)),
             more={

@@ -120,12 +120,15 @@ def deviations(images: sources.Images, known: bool, selected: bool = True) -> li
         known: True if the paper used this data set.
         selected: True if `load` applied --budget and --train_examples to them.
     """
-    found = [] if known else [f"{images.name}: {images.notice or 'not the images of the paper'}"]
+    deviations = []
+    if not known:
+        deviations.append(f"{images.name}: {images.notice or 'not the images of the paper'}")
     if selected and FLAGS.budget == "smoke":
-        found.append(f"{len(images.x_train)} training and {len(images.x_test)} test images only")
+        counts = f"{len(images.x_train)} training and {len(images.x_test)} test images only"
+        deviations.append(counts)
     elif selected and FLAGS.train_examples:
-        found.append(f"the first {FLAGS.train_examples:,} training images only")
-    return found
+        deviations.append(f"the first {FLAGS.train_examples:,} training images only")
+    return deviations
 
 
 def original_name(images: sources.Images) -> str:

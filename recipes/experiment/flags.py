@@ -34,7 +34,9 @@ def define_output_flags(
     help_text = "Random seed for initialization, data order and augmentation."
     flags.DEFINE_integer("seed", seed, help_text, lower_bound=0)
     flags.DEFINE_string("run_dir", None, f"Folder for the files of this run. Default: {run_dir}.")
-    flags.DEFINE_string("results", None, "JSON-lines file that results are also appended to.")
+    flags.DEFINE_string(
+        "results", None, "JSON-lines file to also append results to. Default: none."
+    )
 
 
 def define_training_flags(
@@ -66,8 +68,9 @@ def define_data_flags() -> None:
     """Define which images a recipe reads, and how many of them."""
     help_text = "Data set: mnist, cifar10 or cifar100; with --data_dir any name. Default: the "
     flags.DEFINE_string("data", None, help_text + "paper's.")
-    help_text = "An .npz file, a folder of images, or a folder of data sets by name; see "
-    flags.DEFINE_string("data_dir", None, help_text + "zoo.datasets.images.load.")
+    help_text = "An .npz file, a folder of images, or a folder of data sets by name, as for "
+    help_text += "zoo.datasets.images.load. Default: download."
+    flags.DEFINE_string("data_dir", None, help_text)
     help_text = "Train on the first N images only. Default: all."
     flags.DEFINE_integer("train_examples", None, help_text, lower_bound=1)
 

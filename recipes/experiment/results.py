@@ -213,12 +213,3 @@ def _processor():
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def row(**values: Any) -> dict[str, Any]:
-    """Return the line of a result given by its JSON keys."""
-    names = {key: name for name, key in JSON_KEYS.items()}
-    values = {names.get(key, key): value for key, value in values.items()}
-    known = {field.name for field in dataclasses.fields(Result)}
-    more = {key: values.pop(key) for key in [*values] if key not in known}
-    return Result(**values, more=more).line()

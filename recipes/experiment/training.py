@@ -33,7 +33,7 @@ def accuracy_percent(history: History) -> list[float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """What a paper did to train one network.
+    """A paper's training of one network.
 
     Attributes:
         artifact: Of the result, e.g. "srivastava2015/table1".
@@ -180,16 +180,16 @@ class Run:
         """Return how data, length and precision deviate from the paper's."""
         study = self.study
         known = self.images.name in study.paper
-        found = image_data.deviations(self.images, known, study.data is image_data.prepare)
+        deviations = image_data.deviations(self.images, known, study.data is image_data.prepare)
         iterations = self.epochs * len(self.data.train)
         shortened = ", schedule shortened" if study.scales else ""
         if study.iterations and iterations != study.iterations:
-            found.append(f"{iterations} of {study.iterations} iterations{shortened}")
+            deviations.append(f"{iterations} of {study.iterations} iterations{shortened}")
         if study.epochs and self.epochs != study.epochs:
-            found.append(f"{self.epochs} of {study.epochs} epochs{shortened}")
+            deviations.append(f"{self.epochs} of {study.epochs} epochs{shortened}")
         if FLAGS.precision != "float32":
-            found.append(FLAGS.precision)
-        return found + hardware.batch_norm_deviations(self.model, study.batch)
+            deviations.append(FLAGS.precision)
+        return deviations + hardware.batch_norm_deviations(self.model, study.batch)
 
     def result(self, **values: Any) -> Result:
         """Return a `Result` of this run; `values` override its attributes."""

@@ -1,4 +1,4 @@
-"""What the recipes of Jastrzebski et al. (2018) share: training, probes in training, results.
+"""Shared by the recipes of Jastrzebski et al. (2018): training, probes in training, results.
 
 Both recipes train a network alike and under the same name, so the second finds it trained. Whether
 the network of Figs 13 to 19 trained for 300 epochs is not clear: section 4 says so, and the axes
@@ -217,10 +217,10 @@ def test_accuracy(run: Run) -> float:
 
 def common_deviations(run: Run) -> list[str]:
     """Return the deviations from the paper beside those of `Run.deviations`."""
-    found = [] if run.study.batch == BATCH else [f"batches of {run.study.batch}, not {BATCH}"]
+    deviations = [] if run.study.batch == BATCH else [f"batches of {run.study.batch}, not {BATCH}"]
     if FLAGS.schedule == "later":
-        found.append("the later code's learning rates, not those printed")
-    return found
+        deviations.append("the later code's learning rates, not those printed")
+    return deviations
 
 
 def common_assumptions(run: Run) -> list[str]:
@@ -228,8 +228,8 @@ def common_assumptions(run: Run) -> list[str]:
     held_out = "no validation part is held out"
     if FLAGS.validation:
         held_out = f"the last {FLAGS.validation:,} training images are held out for the curves"
-    found = [LATER_CODE, f"{held_out}: the paper does not say how many are"]
-    return [*found, AXES] if run.study.epochs == 300 else found
+    assumptions = [LATER_CODE, f"{held_out}: the paper does not say how many are"]
+    return [*assumptions, AXES] if run.study.epochs == 300 else assumptions
 
 
 @dataclasses.dataclass(frozen=True)

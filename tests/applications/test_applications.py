@@ -1,4 +1,4 @@
-"""Every builder: gradients, saved files, other backends, mixed precision, bad input."""
+"""Every builder: gradients, saved files, other backends, mixed precision, invalid input."""
 
 import re
 
@@ -240,7 +240,7 @@ def test_the_first_convolution_of_highway_cifar_starts_as_in_the_authors_file():
     for start in (1.0, 0.05):  # Caffe ignored `value: 0.05`
         model = zoo.highway_cifar(input_shape=(4, 4, 3), first=start)
         kernel = ops.convert_to_numpy(model.get_layer("stage1_plain").kernel)
-        assert abs(kernel.std() / start - 1) < 0.1  # 864 draws: 2.4 %
+        assert abs(kernel.std() / start - 1) < 0.1  # 864 samples: 2.4 %
 
 
 def test_shared_blocks_start_at_the_papers_gamma():

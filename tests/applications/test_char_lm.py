@@ -8,7 +8,7 @@ from keras import ops
 import zoo
 from helpers.forked import Forked
 from helpers.gradients import assert_close, numpy_of
-from helpers.harness import output_of
+from helpers.harness import output_of, without_backend
 from zoo.applications.char_lm_inference import (
     Scorer,
     refresh_table,
@@ -26,6 +26,30 @@ SHAPE = {"batch_size": BATCH, "num_steps": STEPS}
 
 def char_lm(**kwargs):
     return zoo.char_lm(**{"size": "small", "vocabulary": VOCABULARY, **SHAPE, **kwargs})
+
+
+def lstms(model):
+    return [model.get_layer(name) for name in ("lstm1", "lstm2")]
+
+
+@pytest.fixture(scope="module")
+def compiled_model():
+    zoo.seed_everything(0)
+    return char_lm()
+
+
+@pytest.fixture
+def model(compiled_model):
+    """One model for all tests that leave its weights alone; its state starts at zero."""
+    for layer in lstms(compiled_model):
+        layer.h.assign(ops.zeros(layer.h.shape))
+        layer.c.assign(ops.zeros(layer.c.shape))
+    return compiled_model
+
+
+@pytest.fixture(scope="module")
+def scorer(compiled_model):
+    return Scorer(compiled_model)
 
 
 def ids(*shape, seed=0):
@@ -52,6 +76,7 @@ COUNTS = {
 }
 
 
+@without_backend
 @pytest.mark.parametrize(("size", "variant"), COUNTS)
 def test_parameters_are_those_of_table_1a(size, variant):
     model = zoo.char_lm(size, variant)
@@ -109,8 +134,7 @@ np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x
 """
 
 
-def test_a_saved_model_gives_the_same_logits_in_another_process(tmp_path):
-    model = char_lm()
+def test_a_saved_model_gives_the_same_logits_in_another_process(model, tmp_path):
     x = ids(2, BATCH, STEPS)
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", x)
@@ -129,8 +153,8 @@ def test_a_compiled_model_loads_with_its_loss(tmp_path):
 
 
 @pytest.mark.parametrize("tabulate", [True, False])
-def test_the_model_with_its_state_as_an_argument_is_the_same_model(tabulate):
-    model, x = char_lm(), ids(3, BATCH, STEPS)
+def test_the_model_with_its_state_as_an_argument_is_the_same_model(model, tabulate):
+    x = ids(3, BATCH, STEPS)
     stateful = with_state(model, tabulate)
     state = start = zero_state(stateful, BATCH)
     assert [tuple(s.shape) for s in state] == [(BATCH, 300)] * 4
@@ -149,44 +173,52 @@ def run(stateful, words, state):
 
 
 def carried(model):
-    lstms = [model.get_layer(name) for name in ("lstm1", "lstm2")]
-    return numpy_of(v for la in lstms for v in (la.h, la.c))
+    return numpy_of(v for la in lstms(model) for v in (la.h, la.c))
 
 
-def test_refreshing_the_table_recomputes_word_vectors_from_changed_weights():
-    model, x = char_lm(), ids(BATCH, STEPS)
+def test_refreshing_the_table_recomputes_word_vectors_from_changed_weights(model):
+    x = ids(BATCH, STEPS)
     stateful = with_state(model)
     state = zero_state(stateful, BATCH)
     before = run(stateful, x, state)[0]
     encoder = model.get_layer("word_embedding").encoder
-    encoder.set_weights([3 * w for w in encoder.get_weights()])
+    weights = encoder.get_weights()
+    encoder.set_weights([3 * w for w in weights])
     assert_close(run(stateful, x, state)[0], before, 0)
     refresh_table(model, stateful)
     after = run(stateful, x, state)[0]
+    expected = model.predict_on_batch(x)
+    encoder.set_weights(weights)
     assert np.abs(after - before).max() > 1e-3
-    assert_close(after, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
+    assert_close(after, expected, 1e-6)  # float32, logits below 1
 
 
-def test_perplexity_is_exp_of_the_mean_nll_of_predicts_logits():
-    model, x, y = char_lm(), ids(3, BATCH, STEPS), ids(3, BATCH, STEPS, seed=1)
-    found = Scorer(model).perplexity(x, y)
+def test_perplexity_is_exp_of_the_mean_nll_of_predicts_logits(model, scorer):
+    x, y = ids(3, BATCH, STEPS), ids(3, BATCH, STEPS, seed=1)
+    perplexity = scorer.perplexity(x, y)
     logits = np.stack([model.predict(chunk, verbose=0) for chunk in x])  # the state is carried
-    np.testing.assert_allclose(found, np.exp(np.mean(numpy_nll(logits, y))), rtol=1e-6)  # float32
+    expected = np.exp(np.mean(numpy_nll(logits, y)))
+    np.testing.assert_allclose(perplexity, expected, rtol=1e-6)  # float32
 
 
-@pytest.mark.parametrize("length", [4, 14, 17])  # in chunks of 7: short, two, ragged
-def test_a_contiguous_pass_counts_every_token_once(length):
-    model = char_lm(batch_size=1, num_steps=length)
-    text = ids(length)
-    logits = model.predict(text[None], verbose=0)  # all at once
-    expected = np.exp(np.mean(numpy_nll(logits, np.roll(text, -1)[None])))  # the last target wraps
-    found = Scorer(model).contiguous(text, num_steps=7)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)  # float32
+def test_a_contiguous_pass_counts_every_token_once(scorer):
+    model = char_lm(batch_size=1, num_steps=None)
+    for weight, saved in zip(model.trainable_weights, scorer.model.trainable_weights, strict=True):
+        weight.assign(ops.convert_to_numpy(saved))
+    for length in (3, 14, 17):  # in chunks of 7: short, two, ragged
+        text = ids(length)
+        for layer in lstms(model):
+            layer.h.assign(np.zeros((1, 300)))
+            layer.c.assign(np.zeros((1, 300)))
+        logits = model.predict_on_batch(text[None])  # all at once
+        targets = np.roll(text, -1)[None]  # the last target wraps
+        expected = np.exp(np.mean(numpy_nll(logits, targets)))
+        perplexity = scorer.contiguous(text, num_steps=7)
+        np.testing.assert_allclose(perplexity, expected, rtol=1e-6)  # float32
 
 
-def test_scoring_neither_reads_nor_changes_the_state_of_training():
-    model, x = char_lm(), ids(2, BATCH, STEPS)
-    scorer = Scorer(model)
+def test_scoring_neither_reads_nor_changes_the_state_of_training(model, scorer):
+    x = ids(2, BATCH, STEPS)
     first = scorer.perplexity(x, x)
     model.predict(x[0], verbose=0)  # a text has begun
     before = carried(model)

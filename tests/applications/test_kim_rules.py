@@ -62,12 +62,12 @@ def two_steps(recipe):
     x = ids(BATCH, 35)
     alike_often, always = np.arange(70, dtype="int32").reshape(x.shape) % 20, np.full_like(x, 3)
     for y in (alike_often, always):  # gradients that cancel, then gradients that add up
-        before, kept = numpy_of(weights), numpy_of(states)
-        found = gradient(constants=(x, y))
-        for state, value in zip(states, kept, strict=True):
+        before, saved = numpy_of(weights), numpy_of(states)
+        grads = gradient(constants=(x, y))
+        for state, value in zip(states, saved, strict=True):
             state.assign(value)
         model.train_on_batch(x, y)
-        steps.append((before, found, numpy_of(weights)))
+        steps.append((before, grads, numpy_of(weights)))
     pads = next(i for i, w in enumerate(weights) if w.path.endswith("cnn/embeddings"))
     return steps, pads
 
@@ -75,10 +75,10 @@ def two_steps(recipe):
 def test_a_step_is_the_gradient_summed_over_35_words_clipped_globally_at_5_times_1(two_steps):
     steps, pads = two_steps
     # The first step would leave a momentum for the second, and does leave a state.
-    for (before, found, after), (least, most) in zip(steps, ((0.5, 4), (10, 100)), strict=True):
-        norm = np.sqrt(sum(np.sum(np.square(g, dtype="float64")) for g in found))
+    for (before, grads, after), (least, most) in zip(steps, ((0.5, 4), (10, 100)), strict=True):
+        norm = np.sqrt(sum(np.sum(np.square(g, dtype="float64")) for g in grads))
         assert least < norm < most  # not clipped, then clipped
-        expected = [w - min(1, 5 / norm) * g for w, g in zip(before, found, strict=True)]
+        expected = [w - min(1, 5 / norm) * g for w, g in zip(before, grads, strict=True)]
         expected[pads][0] = 0  # rule 7
         assert_close(after, expected, 1e-6)  # float32, steps up to 4 long; measured, 3e-7
 
@@ -101,11 +101,11 @@ def rates(values):
     model.compile(keras.optimizers.SGD(1.0), loss="mse")
     callback = zoo.callbacks.HalveOnStall()
     callback.set_model(model)
-    found = []
+    rates = []
     for epoch, value in enumerate(values):
         callback.on_epoch_end(epoch, {"val_perplexity": value})
-        found.append(float(ops.convert_to_numpy(model.optimizer.learning_rate)))
-    return found
+        rates.append(float(ops.convert_to_numpy(model.optimizer.learning_rate)))
+    return rates
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_every_weight_starts_uniform_on_both_sides_of_zero_by_a_twentieth():
     expected = (np.arange(values.size) + 0.5) / values.size
     distance = np.abs((np.sort(values) + 0.05) / 0.1 - expected).max()
     assert distance < 1.63 / np.sqrt(values.size)  # Kolmogorov's bound at 1 %
-    assert np.unique(values.astype("float32")).size > 0.7 * values.size  # no draw is used twice
+    assert np.unique(values.astype("float32")).size > 0.7 * values.size  # no sample is used twice
 
 
 # Rule 5: dropout of 0.5 stands between the LSTMs and before the softmax, and nowhere else.
@@ -188,11 +188,11 @@ def test_words_and_the_first_lstm_are_deterministic_in_training_and_the_rest_is_
         runs.append(numpy_of(looking(x, training=True)))
     same = {name for name, a, b in zip(names, *runs, strict=True) if (a == b).all()}
     assert same == {"word_embedding", "lstm1"}
-    found = dict(zip(names, runs[0], strict=True))
+    outputs = dict(zip(names, runs[0], strict=True))
     for before, after in (("lstm1", "dropout1"), ("lstm2", "dropout2")):
-        kept = found[after] != 0
-        assert abs(kept.mean() - 0.5) < 4 * np.sqrt(0.25 / kept.size)  # 4 standard errors
-        assert_close(found[after], 2 * found[before] * kept, 0)
+        mask = outputs[after] != 0
+        assert abs(mask.mean() - 0.5) < 4 * np.sqrt(0.25 / mask.size)  # 4 standard errors
+        assert_close(outputs[after], 2 * outputs[before] * mask, 0)
 
 
 # Rule 6: training carries the state over batches and epochs; validation starts from zero.
@@ -227,8 +227,8 @@ def test_fit_carries_the_state_over_batches_and_epochs_and_validates_from_zero()
 
 def test_the_pads_vector_stays_zero_although_its_gradient_is_not(two_steps):
     steps, pads = two_steps
-    for before, found, after in steps:
-        assert found[pads][0].all() and not before[pads][0].any() and not after[pads][0].any()
+    for before, grads, after in steps:
+        assert grads[pads][0].all() and not before[pads][0].any() and not after[pads][0].any()
         assert (after[pads][1:] != before[pads][1:]).any(axis=1).all()
 
 
@@ -276,6 +276,6 @@ def test_the_recipe_reports_the_last_epoch_and_the_best(recipe, tmp_path):
     last = scorer.contiguous(test)
     model.load_weights(run_dir / "best.weights.h5")
     best = scorer.contiguous(test)
-    found = line["value"], line["test_perplexity_of_best_epoch"]
-    np.testing.assert_allclose(found, (last, best), rtol=1e-4)  # the row has three decimals
+    reported = line["value"], line["test_perplexity_of_best_epoch"]
+    np.testing.assert_allclose(reported, (last, best), rtol=1e-4)  # the row has three decimals
     assert best < 0.9 * last

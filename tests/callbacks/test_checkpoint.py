@@ -1,4 +1,4 @@
-"""Resuming: what comes back, what is refused, and that no file is ever half written."""
+"""Resuming: restored state, refused files, and files that are never incomplete."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from zoo.callbacks.checkpoint import Resume
 
 
 def dropout_model(seed=0):
-    """Weights, statistics, dropout seeds and momentum: everything that a resume must bring back."""
+    """Return a model with all that `Resume` restores: weights, statistics, seeds, momentum."""
     zoo.seed_everything(seed)
     model = keras.Sequential(
         [
@@ -74,14 +74,14 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path):
     assert len(history["loss"]) == 2
 
 
-def test_tracked_callbacks_go_on_where_they_were(tmp_path):
+def test_tracked_callbacks_resume_their_state(tmp_path):
     first, second = Counter(), Counter()
     fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
     fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
     assert second.epochs == 3 and second.losses[:2] == first.losses
 
 
-def test_what_a_callback_names_as_its_state_is_restored_and_its_settings_are_not(tmp_path):
+def test_the_attributes_in_a_callback_s_state_are_restored_and_its_settings_are_not(tmp_path):
     first, second = (zoo.callbacks.Progress(epochs, 4, 8, write=str) for epochs in (2, 3))
     fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
     fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
@@ -112,7 +112,7 @@ def test_a_run_directory_belongs_to_one_process(tmp_path):
     zoo.checkpoint.open_run(tmp_path / "other", {}, 1)
 
 
-def test_a_rate_changed_on_the_way_is_kept(tmp_path):
+def test_a_learning_rate_changed_during_training_is_restored(tmp_path):
     def halve(epoch, rate):
         return rate / 2
 

@@ -32,11 +32,9 @@ def test_values_do_not_depend_on_the_batch_size(model):
     probes = [callbacks.CosineLoss(), callbacks.CosineLoss("block"), callbacks.EstimationError()]
     probes += [callbacks.IntermediateAccuracy(), callbacks.GateActivity()]
     observer = Observer(probes, model)
-    one_by_one, ragged, whole = (
-        [row.value for row in observer.run((X, Y), batch_size)] for batch_size in (1, 3, 100)
-    )
+    one_by_one = [row.value for row in observer.run((X, Y), batch_size=1)]
+    ragged = [row.value for row in observer.run((X, Y), batch_size=3)]
     np.testing.assert_allclose(ragged, one_by_one, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(whole, one_by_one, rtol=1e-4, atol=1e-6)
 
 
 def test_data_may_be_batches_and_labels_may_be_one_hot(model):

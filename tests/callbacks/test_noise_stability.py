@@ -34,22 +34,22 @@ def reference_run(model):
     """Return the blocks' inputs and the last output in NumPy, the weights, and True if residual."""
     w = {v.path: reference.as_float64(v)[0] for v in model.variables}
     x = reference.relu(reference.conv(X, w["stem/kernel"], w["stem/bias"]))
-    found = [x]
+    states = [x]
     for i in range(2):
         h = reference.conv(x, w[f"block{i}/transform/kernel"], w[f"block{i}/transform/bias"])
         residual = isinstance(model.get_layer("block0"), zoo.SimplifiedResidual)
         x = reference.relu(h + x * residual)
-        found.append(x)
-    return found, w, residual
+        states.append(x)
+    return states, w, residual
 
 
 def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
-    found, w, residual = reference_run(model)
+    states, w, residual = reference_run(model)
     table = callbacks.run([callbacks.LayerCushion(bins=20, largest=1.0)], model, X, batch_size=2)
     for i in range(2):
         kernel = w[f"block{i}/transform/kernel"]
-        passed = reference.conv(found[i], kernel) + found[i] * residual
-        cushion = norms(passed) / np.linalg.norm(kernel) / norms(found[i])
+        passed = reference.conv(states[i], kernel) + states[i] * residual
+        cushion = norms(passed) / np.linalg.norm(kernel) / norms(states[i])
         value = table.values("layer_cushion")[f"block{i}"]
         np.testing.assert_allclose(value, cushion.mean(), rtol=1e-4)
         share = np.histogram(np.minimum(cushion, 0.999), 20, (0, 1))[0] / 3
@@ -57,11 +57,11 @@ def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
 
 
 def test_the_activation_contraction_is_what_a_relu_cuts_off(model):
-    found, w, residual = reference_run(model)
+    states, w, residual = reference_run(model)
     table = callbacks.run([callbacks.ActivationContraction()], model, X)
     for i in range(2):
         bias = w[f"block{i}/transform/bias"]
-        z = reference.conv(found[i], w[f"block{i}/transform/kernel"], bias) + found[i] * residual
+        z = reference.conv(states[i], w[f"block{i}/transform/kernel"], bias) + states[i] * residual
         value = (norms(z) / norms(reference.relu(z))).mean()
         np.testing.assert_allclose(
             table.values("activation_contraction")[f"block{i}"], value, rtol=1e-4
@@ -91,8 +91,8 @@ def test_a_fully_fledged_block_has_a_cushion_for_each_convolution(variant):
     probes = [callbacks.LayerCushion(bins=5, largest=1.0), callbacks.ActivationContraction()]
     table = callbacks.run(probes, model, images, batch_size=2)
     cushions = np.array(cushions)
-    found = table.array("layer_cushion_convolutions")[0]
-    np.testing.assert_allclose(found, cushions.mean(1), rtol=1e-4)
+    convolutions = table.array("layer_cushion_convolutions")[0]
+    np.testing.assert_allclose(convolutions, cushions.mean(1), rtol=1e-4)
     np.testing.assert_allclose(table.values("layer_cushion")["block"], cushions.mean(), rtol=1e-4)
     np.testing.assert_allclose(
         table.values("layer_cushion_std")["block"], cushions.std(), rtol=1e-3
@@ -146,10 +146,10 @@ def jacobian(model, first, last, x):
 
 @pytest.mark.parametrize("pair", [("block0", "block0"), ("block0", "block1")])
 def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model, pair):
-    found, _, _ = reference_run(model)
+    states, _, _ = reference_run(model)
     first, last = (int(name[-1]) for name in pair)
     values = []
-    for x in found[first]:
+    for x in states[first]:
         j = jacobian(model, first, last, x[None])
         values.append(4 * np.linalg.norm(j @ x.ravel()) / np.linalg.norm(j) / np.linalg.norm(x))
     table = callbacks.interlayer_cushions(model, X, [pair], projections=400, batch_size=2)
@@ -166,10 +166,10 @@ def test_the_minimal_cushion_is_the_smallest_to_any_later_block(model):
     options = {"projections": 8, "seed": 1}
     pairs = [("block0", "block0"), ("block0", "block1"), ("block1", "block1")]
     one = callbacks.interlayer_cushions(model, X, pairs, **options).values("interlayer_cushion_min")
-    found = callbacks.minimal_interlayer_cushions(model, X, **options)
+    table = callbacks.minimal_interlayer_cushions(model, X, **options)
     expected = [min(0.5, one["block0"], one["block0>block1"]), min(0.5, one["block1"])]
     np.testing.assert_allclose(
-        [*found.values("minimal_interlayer_cushion").values()], expected, rtol=1e-6
+        [*table.values("minimal_interlayer_cushion").values()], expected, rtol=1e-6
     )
 
 
@@ -235,16 +235,16 @@ def test_equal_networks_get_equal_noise():
 
 
 def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
-    found, w, residual = reference_run(model)
+    states, w, residual = reference_run(model)
     table = callbacks.dominant_flow(model, (X, Y), batch_size=2)
     absolute = callbacks.dominant_flow(model, (X, Y), denominator="absolute", batch_size=2)
     channels = callbacks.dominant_flow(model, (X, Y), denominator="channels", batch_size=2)
-    features = found[2].mean((1, 2))
+    features = states[2].mean((1, 2))
     z = features @ w["top/kernel"] + w["top/bias"]
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     c = (p - np.eye(2)[Y]) @ w["top/kernel"].T  # dL/df, (examples, features)
     shares, others, prose = [], [], []
-    for n, x in enumerate(found[1]):
+    for n, x in enumerate(states[1]):
         j = jacobian(model, 1, 1, x[None]).reshape(16, 4, 16, 4).mean(0)  # feature, place, channel
         g = c[n][:, None, None] * j
         own = np.abs(g[np.arange(4), :, np.arange(4)])  # (channel, place)
@@ -266,7 +266,7 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
     np.testing.assert_allclose(
         channels.values("dominant_flow")["block0"], np.mean(prose), atol=1e-6
     )
-    assert [*table.values("dominant_flow")] == ["block0"]  # behind the last, channels are features
+    assert [*table.values("dominant_flow")] == ["block0"]  # after the last, channels are features
 
 
 @without_backend
@@ -276,15 +276,15 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
 )
 def test_the_trivial_case_agrees_with_its_simulation(setting, simulated):
     close = callbacks.trivial_dominance(*setting)
-    found = callbacks.trivial_dominance(*setting, samples=100)
-    assert abs(found - close) < 0.02
-    assert abs(found - simulated) < 0.02  # the card's
+    simulation = callbacks.trivial_dominance(*setting, samples=100)
+    assert abs(simulation - close) < 0.02
+    assert abs(simulation - simulated) < 0.02  # the card's
 
 
 @without_backend
 def test_a_plain_trivial_network_has_no_dominance():
-    found = callbacks.trivial_dominance(64, 5, 0.01, residual=False, samples=30)
-    assert abs(found - 0.06) < 0.03
+    simulation = callbacks.trivial_dominance(64, 5, 0.01, residual=False, samples=30)
+    assert abs(simulation - 0.06) < 0.03
     with pytest.raises(ValueError, match="Give `samples`"):
         callbacks.trivial_dominance(64, 5, 0.01, residual=False)
 

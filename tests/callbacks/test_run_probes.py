@@ -1,4 +1,4 @@
-"""Probes while a network trains, on replicas, from a shell, and beside a plain torch spelling."""
+"""Probes during training, on replicas, from a shell, and against an implementation in torch."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ def small_model():
     return reference.random_weights(keras.Model(inputs, outputs))
 
 
-def test_what_is_measured_in_training_is_what_a_probe_finds_afterwards(tmp_path):
+def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
     model = small_model()
     model.compile("sgd", "sparse_categorical_crossentropy")
     probes = [callbacks.L2Ratio(), callbacks.CosineLoss()]
@@ -57,7 +57,7 @@ def test_probing_changes_nothing_in_a_training():
     assert losses[0] == losses[1]
 
 
-def test_a_resumed_training_keeps_what_was_measured_before(tmp_path):
+def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):
     epochs = []
     for _ in range(2):  # two processes
         zoo.seed_everything(1)
@@ -123,7 +123,7 @@ def test_two_replicas_give_what_one_gives():
     np.testing.assert_allclose(one, two, atol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the other spelling is in torch")
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the reference is in torch")
 def test_cosine_and_l2_agree_with_plain_torch_on_a_resnet():
     import torch
 
@@ -146,7 +146,7 @@ def test_cosine_and_l2_agree_with_plain_torch_on_a_resnet():
         return functional.relu(functional.batch_norm(v, mean, variance, gamma, beta, eps=1e-3))
 
     state = conv(torch.tensor(x).permute(0, 3, 1, 2), "stem_conv")
-    cosines, ratios, kept = {}, {}, {}
+    cosines, ratios, parts = {}, {}, {}
     for stage, name in enumerate(("stage1_block00", "stage2_block00", "stage3_block00")):
         stride = 2 if stage else 1
         carried = conv(state, f"{name}/shortcut/conv", stride) if stage else state
@@ -154,19 +154,19 @@ def test_cosine_and_l2_agree_with_plain_torch_on_a_resnet():
         inside = carried if not stage else state
         f = conv(rectified(inside, f"{name}/transform/norm1"), f"{name}/transform/conv1", stride)
         f = conv(rectified(f, f"{name}/transform/norm2"), f"{name}/transform/conv2")
-        kept[name] = carried, f
+        parts[name] = carried, f
         state = carried + f
     features = functional.avg_pool2d(rectified(state, "last_norm"), 8).flatten(1)
     logits = features @ weights["predictions/kernel"] + weights["predictions/bias"]
     functional.cross_entropy(logits, torch.tensor(y), reduction="sum").backward()
-    for name, (carried, f) in kept.items():
+    for name, (carried, f) in parts.items():
         a, b, g = (v.detach().flatten(1) for v in (carried, f, carried.grad))
         cosines[name] = float(functional.cosine_similarity(b, g).mean())
         ratios[name] = float((b.norm(dim=1) / a.norm(dim=1)).mean())
     for key, expected in (("cosine_loss", cosines), ("l2_ratio", ratios)):
-        found = table.values(key)
-        assert [*found] == [*expected]
-        np.testing.assert_allclose([*found.values()], [*expected.values()], atol=1e-5)
+        actual = table.values(key)
+        assert [*actual] == [*expected]
+        np.testing.assert_allclose([*actual.values()], [*expected.values()], atol=1e-5)
 
 
 def saved_digits_model(path):
@@ -188,7 +188,7 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
 
 
 @without_backend
-def test_the_shell_says_what_it_expects(tmp_path):
+def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")

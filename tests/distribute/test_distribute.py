@@ -8,9 +8,8 @@ import pytest
 
 import zoo
 from helpers.harness import ROOT, fresh_python, output_of, start_recipe
-from zoo import distribute
+from zoo import distribute, launch
 from zoo.datasets.batches import Batches
-from zoo.distribute import launch
 
 BACKEND = keras.backend.backend()
 SEVERAL = {"tensorflow": ["mirrored"], "jax": ["data_parallel", "model_parallel"], "torch": []}

@@ -4,7 +4,6 @@ Tolerance 1e-5: see test_export.py. TensorFlow writes a format within seconds; J
 another process, so there some formats run with -m slow.
 """
 
-import os
 import sys
 import zipfile
 
@@ -273,9 +272,8 @@ def test_the_shell_exports_and_prints_the_deviation(tmp_path):
     (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
     options = f"--labels={tmp_path / 'labels.txt'}", "--preprocessing=highway_mnist"
     options = *options, "--endpoints=helpers.endpoints:classify"
-    environment = {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
     words = str(tmp_path / "model.keras"), str(path), *options
-    output = output_of(start_module("zoo.export", *words, **environment))
+    output = output_of(start_module("zoo.export", *words))
     assert "litert: " in output and "max deviation " in output
     expected = model.predict_on_batch(images.astype("float32") / 256)
     np.testing.assert_allclose(run_litert(path, images)[0], expected, rtol=0, atol=1e-5)

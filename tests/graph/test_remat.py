@@ -79,7 +79,7 @@ def test_rematerialized_blocks_train_as_others_do(name):
     assert not any(np.isnan(v).any() for v in results[0])
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["dense", SLOW, "stack"])
 def test_rematerialization_does_not_change_gradients(name):
     results = []
     x = data(4)[0]
@@ -141,12 +141,13 @@ def test_accumulated_updates_equal_whole_batch_updates_by_hand():
 @pytest.mark.parametrize("name", ["stack", "dense"])
 def test_a_highway_network_learns_the_same_from_micro_batches(name, monkeypatch):
     monkeypatch.setattr(layers.Dropout, "call", lambda self, x, training=False: x)
+    jit = False if keras.backend.backend() == "tensorflow" else "auto"  # XLA takes long to compile
     results = []
     x, y = data(2 * BATCH)
     for parts in (1, PARTS):
         model = network(name, remat=parts > 1)
         optimizer = accumulating(CaffeSGD(0.05, last_decay=0.1), parts)
-        model.compile(optimizer, "sparse_categorical_crossentropy")
+        model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=jit)
         batches = MicroBatches(Batches(x, y, BATCH, augment=jitter), parts)
         same_jitter = Epochs(batches)
         model.fit(batches, epochs=2, verbose=0, shuffle=False, callbacks=[same_jitter])

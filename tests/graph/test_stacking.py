@@ -46,7 +46,7 @@ def mlp(layers, width=WIDTH):
 # Sizes at which slices of one array start at any address, and products of any remainder.
 @pytest.mark.parametrize(("width", "batch"), [(50, 16), (71, 5), (3, 1), (64, 100)])
 def test_both_conversions_keep_the_models_outputs_to_the_last_bit(width, batch):
-    config = {"activation": "tanh", "kernel_initializer": "orthogonal", "gate_bias": -0.5}
+    config = {"activation": "tanh", "kernel_initializer": "he_normal", "gate_bias": -0.5}
     model = mlp([zoo.HighwayDense(variant="full", **config) for _ in range(4)], width)
     stacked = stacking.to_stack(model)
     restored = stacking.to_layers(stacked)

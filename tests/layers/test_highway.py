@@ -129,7 +129,7 @@ def biases(layer, shape=(None, 400)):
 
 
 def test_gates_start_at_their_logit_and_the_carry_gate_at_its_opposite():
-    # Card E: T at -2; C at +2, so that it carries what coupled's 1 - sigmoid(-2) would.
+    # T starts at -2 and C at +2, so that C carries what coupled's 1 - sigmoid(-2) would.
     for logit in (-2.0, -1.0, -3.0):
         h, t, c = biases(zoo.HighwayDense(variant="full", gate_bias=logit), (None, 4))
         assert set(h) == {0.0} and set(t) == {logit} and set(c) == {-logit}

@@ -1,10 +1,5 @@
 """A stack equals its layers: same outputs, gradients and training steps."""
 
-import json
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -12,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradients, numpy_of
-from helpers.harness import ROOT, run_layer_test
+from helpers.harness import run_layer_test
 from helpers.reference import TC, as_float64, images, relu, sigmoid, skip_sum
 from zoo.backend import scan_layers
 from zoo.graph import stacking
@@ -250,22 +245,3 @@ def test_a_thousand_layers_train_with_plain_sgd():
     x, y = images(6, 7), np.arange(6) % 3
     losses = [float(model.train_on_batch(x, y)) for _ in range(40)]
     assert losses[-1] < 0.8 * losses[0], losses  # two seeds on JAX: 0.39 and 0.63
-
-
-@pytest.mark.slow
-def test_the_benchmark_prints_and_records_what_it_measured(tmp_path, backend):
-    script, path = ROOT / "recipes" / "benchmark.py", tmp_path / "results.jsonl"
-    options = "--depths=2,4 --unrolled_depths=2 --steps=2".split()
-    done = subprocess.run(
-        [sys.executable, script, "deep_stack", *options, f"--results={path}"],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = path.read_text().splitlines()
-    row = json.loads(line)
-    assert list(row["measured"]) == ["stack 2", "stack 4", "unrolled 2"]
-    assert row["value"] == row["measured"]["stack 4"]["first"] > 0
-    assert all(np.isfinite(found["loss"]) for found in row["measured"].values())

@@ -37,7 +37,7 @@ def test_a_block_equals_its_numpy_reference(block, filters, strides, kind, size)
 
 @pytest.mark.parametrize(("filters", "strides", "kind"), SHAPES)
 def test_one_at_the_kernel_s_centre_is_the_identity(filters, strides, kind):
-    # Yu & Tomasi, equation 1: what makes the mapping exact; card G's pitfall at stride 2.
+    # Yu & Tomasi, equation 1: the mapping is exact, at stride 2 too.
     x = images(2, 6, 6, 4)
     plain, residual = (block(filters, strides=strides, identity=kind) for block in BLOCKS)
     plain.build(x.shape)

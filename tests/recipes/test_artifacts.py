@@ -3,6 +3,7 @@
 import concurrent.futures
 import pathlib
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -44,17 +45,44 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def started(request, data, tmp_path_factory):
-    """Start the selected commands, two at a time; return the future of each one's folder."""
+    """Start the selected commands, those of two papers at a time; return their folders' futures.
+
+    The commands of a paper run one after the other, because they share trained networks.
+    """
     folder = tmp_path_factory.mktemp("runs")
     items = [item for item in request.session.items if item.path == pathlib.Path(__file__)]
-    commands = [item.callspec.params["command"] for item in items]
-    pool = concurrent.futures.ThreadPoolExecutor(2)
-    yield {c: pool.submit(run, c, data, folder / str(i)) for i, c in enumerate(commands)}
-    pool.shutdown(cancel_futures=True)
+    folders = {item.callspec.params["command"]: concurrent.futures.Future() for item in items}
+    papers = {}
+    for command in folders:
+        papers.setdefault(MADE[command][0].split("/")[0], []).append(command)
+    stopped = threading.Event()
+
+    def run_paper(paper):
+        for number, command in enumerate(papers[paper]):
+            if stopped.is_set():
+                return
+            try:
+                done = run(command, data, folder / f"{paper}{number}", folder / paper)
+                folders[command].set_result(done)
+            except BaseException as error:
+                folders[command].set_exception(error)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for paper in papers:
+            pool.submit(run_paper, paper)
+        yield folders
+        stopped.set()
 
 
-def run(command, data, folder):
-    """Run a command at `--budget smoke`; return its folder, or None of a test."""
+def run(command, data, folder, networks):
+    """Run a command at `--budget smoke`; return its folder, or None of a test.
+
+    Args:
+        command: Of an artifact.
+        data: Folder of data sets.
+        folder: Folder for the run directory and lines of results.
+        networks: Folder of trained networks.
+    """
     script, *flags = command.split()
     if script.startswith("tests/"):
         assert " passed" in output_of(start_module("pytest", "-q", str(ROOT / script), *flags))
@@ -67,7 +95,7 @@ def run(command, data, folder):
     if script != "trivial_dominance.py":
         flags.append(f"--data_dir={data}")
         flags += ["--export=false"] if script != "mnist_depth_search.py" else []
-        flags += [f"--runs={folder / 'runs'}"] if script != "ptb_char_lm.py" else []
+        flags += [f"--runs={networks}"] if script != "ptb_char_lm.py" else []
     output_of(start_recipe(script, *flags))
     return folder
 

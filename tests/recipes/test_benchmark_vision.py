@@ -133,5 +133,6 @@ def test_each_case_is_measured_in_a_process_of_its_own(tmp_path):
     (row,), printed = run_benchmark(tmp_path / "lines.jsonl", "deep_stack", *flags)
     assert list(row["measured"]) == ["stack 3", "stack 6", "unrolled 3"]
     assert row["value"] == row["measured"]["stack 6"]["first"] > 0
+    assert all(np.isfinite(case["loss"]) for case in row["measured"].values())
     assert row["command"].split()[2:4] == ["recipes/benchmark.py", "deep_stack"]
     assert "6 layers take" in printed

@@ -1,23 +1,29 @@
-"""The recipe that asks whether residual blocks refine, as its users meet it."""
+"""The recipe on iterative refinement by residual blocks: what a run leaves and reports."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
-from helpers.harness import fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.recipes import recipe
 from helpers.test_data import lines_of, write_images
+from jastrzebski2018 import study
 from zoo.callbacks import Table
+from zoo.callbacks.probes.table import Row
 
-pytestmark = slow_elsewhere
-
-REFINED = (2, 3, 4, 5, 6, 7, 13, 14, 20)  # figures
-MORE = {"metrics.csv", "model.keras", "state.npz", "training.csv", "gradients.csv"}
+FIGURES = (2, 3, 4, 5, 6, 7, 13, 14, 20)  # figures
+NETWORK = {"metrics.csv", "model.keras", "state.npz", "training.csv", "gradients.csv"}
 
 
 def refine(tmp_path, *options):
-    """iterative_inference.py at smoke; returns the folders of its network and of its figures."""
-    data = write_images(tmp_path / "images.npz"), "--budget=smoke", "--export=false"
+    """Run iterative_inference.py at smoke; return the folders of its network and its figures."""
+    data = (
+        write_images(tmp_path / "images.npz"),
+        "--budget=smoke",
+        "--export=false",
+    )
     where = f"--runs={tmp_path / 'runs'}", f"--run_dir={tmp_path / 'run'}"
     output = output_of(start_recipe("iterative_inference.py", *data, *where, *options))
     assert "cosine loss negative in" in output
@@ -29,14 +35,15 @@ def names(figures, network, end=""):
     return {f"fig{n}-{network}{end}.{kind}" for n in figures for kind in ("png", "csv")}
 
 
+@slow_elsewhere
 def test_a_smoke_run_leaves_a_network_and_what_its_blocks_do(tmp_path):
     kept, run = refine(tmp_path, "--data=other")
     network = "cifar_resnet14"
-    assert MORE < {path.name for path in kept.iterdir()}
+    assert NETWORK < {path.name for path in kept.iterdir()}
     probes = {f"probes-{network}-{split}.{kind}" for split in ("train", "test")
               for kind in ("csv", "html")}  # fmt: skip
     assert {path.name for path in run.iterdir()} == {
-        *(f"unrolling-{network}.csv", "results.jsonl"), *names(REFINED, network), *probes
+        *(f"unrolling-{network}.csv", "results.jsonl"), *names(FIGURES, network), *probes
     }  # fmt: skip
     table = Table.from_csv(run / f"probes-{network}-test.csv")
     assert {"l2_ratio", "cosine_loss", "lesion_accuracy"} <= {*table.probes()}
@@ -45,11 +52,11 @@ def test_a_smoke_run_leaves_a_network_and_what_its_blocks_do(tmp_path):
     assert trained["artifact"] == "jastrzebski2018/fig5" and trained["paper"] is None
     ten_classes = 467_946 - 3 * (565_386 - 467_946)  # Table 1: ResNet-32 and -38, a block a stage
     assert trained["trainable_parameters"] == ten_classes - 8 * 65
-    spared, cosine, *_ = lines = lines_of(run)
+    removable, cosine, *_ = lines = lines_of(run)
     accuracies = table.values("lesion_accuracy")
     floor = accuracies.pop(None) - 0.05
-    assert spared["artifact"] == "jastrzebski2018/fig3"
-    assert spared["value"] == sum(value >= floor for value in accuracies.values())
+    assert removable["artifact"] == "jastrzebski2018/fig3"
+    assert removable["value"] == sum(value >= floor for value in accuracies.values())
     last = [*table.values("cosine_loss").values()][-1]
     assert cosine["value"] == pytest.approx(last, abs=1e-4)
     few = "8 training and 8 test images are probed"
@@ -73,40 +80,51 @@ def test_cifar_100_has_figures_of_other_numbers_and_images_can_be_held_out(tmp_p
     assert {"fig10", "fig12"} <= artifacts <= {"fig7", "fig10", "fig12"}
 
 
-CHOICES = """
-import json, pathlib, sys
-sys.path.insert(0, "recipes")
-from absl import flags
-import iterative_inference as recipe
-from zoo.callbacks.probes.table import Row, Table
+@without_backend
+@pytest.mark.parametrize(
+    "option, network, probed, path",
+    [
+        ("--budget=paper", "cifar_resnet110", None, "run/fig5-cifar_resnet110.png"),
+        ("--data=cifar100", "cifar_resnet20", 2000, "run/fig17-cifar_resnet20.png"),
+        ("--depth=38", "cifar_resnet38", 2000, "run/fig5-cifar_resnet38.png"),
+    ],
+)
+def test_the_budget_selects_the_paper_s_network(option, network, probed, path):
+    with recipe("iterative_inference", option) as module:
+        assert module.network() == (network, int(network.removeprefix("cifar_resnet")))
+        assert study.num_probed() == probed
+        assert str(module.path_of(pathlib.Path("run"), 5, network)) == path
 
-for options in (["--budget=paper"], ["--budget=minutes", "--data=cifar100"], ["--depth=38"]):
-    flags.FLAGS.unparse_flags()
-    flags.FLAGS(["iterative_inference.py", *options])
-    path = str(recipe.path_of(pathlib.Path("run"), 5, recipe.network()[0]))
-    print(json.dumps([recipe.network(), recipe.refinement_recipe.probed(), path]))
 
-def told(*values, **more):
-    print(json.dumps([*values[:4], more]))
+class Recorder:
+    """An `Inspection` of 200 test images that keeps what is written."""
 
-for accuracies in ((0.5, 0.25, 0.75), ()):
-    rows = [
-        Row(f"borderline_examples_borderline_{key}", f"block{i}", 3, None, None, value)
-        for key, values in (("accuracy", accuracies), ("share", (0.02, 0.02, 0.02)))
-        for i, value in enumerate(values)
-    ]
-    recipe.tell_borderline(Table(rows), recipe.MARKS, told, 200, scale=0.5)
-"""
+    splits = {"test": (np.zeros(200), None)}
+
+    def __init__(self):
+        self.results = []
+
+    def write(self, *values, **more):
+        self.results.append((*values[:4], more))
+
+
+def table_of(accuracies):
+    values = {"accuracy": accuracies, "share": (0.02, 0.02, 0.02)}
+    name = "borderline_examples_borderline"
+    return Table(
+        Row(f"{name}_{key}", f"block{i}", 3, None, None, value)
+        for key in values
+        for i, value in enumerate(values[key])
+    )
 
 
 @without_backend
-def test_the_paper_s_network_is_chosen_by_the_budget_and_its_unrolling_gets_a_line():
-    *chosen, line, none = fresh_python(CHOICES).stdout.splitlines()
-    assert [json.loads(one) for one in chosen] == [
-        [["cifar_resnet110", 110], None, "run/fig5-cifar_resnet110.png"],
-        [["cifar_resnet20", 20], 2000, "run/fig17-cifar_resnet20.png"],
-        [["cifar_resnet38", 38], 2000, "run/fig5-cifar_resnet38.png"],
-    ]
-    facts = {"before": 50.0, "borderline_examples": 4, "scale": 0.5}
-    assert json.loads(line) == ["fig7", "borderline_accuracy_unrolled", 75.0, 53, facts]
-    assert none == "no borderline example: no line of Fig. 7"
+def test_unrolling_reports_the_accuracy_of_borderline_examples_if_there_are_any(capsys):
+    recorder = Recorder()
+    with recipe("iterative_inference") as module:
+        paper = module.BORDERLINE_ACCURACY
+        module.record_borderline(recorder, table_of((0.5, 0.25, 0.75)), paper, scale=0.5)
+        module.record_borderline(recorder, table_of(()), paper, scale=0.5)
+    more = {"before": 50.0, "borderline_examples": 4, "scale": 0.5}
+    assert recorder.results == [("fig7", "borderline_accuracy_unrolled", 75.0, 53, more)]
+    assert capsys.readouterr().out == "no borderline example: no result for Fig. 7\n"

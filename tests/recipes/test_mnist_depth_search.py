@@ -1,7 +1,6 @@
-"""Fig. 1 of Srivastava et al.: the search, as its user meets it."""
+"""Fig. 1 of Srivastava et al.: the search, its samples and what it leaves."""
 
 import csv
-import importlib
 import json
 import signal
 import time
@@ -9,53 +8,43 @@ import time
 import keras
 import numpy as np
 import pytest
+from absl import app
 
 import zoo
-from helpers.harness import (
-    ROOT,
-    fresh_python,
-    output_of,
-    slow_elsewhere,
-    start_recipe,
-    without_backend,
-)
-from helpers.test_data import write_images
-from zoo import distribute
+from experiment import run_dirs
+from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.recipes import recipe
+from helpers.test_data import lines_of, rows_of, write_images
+from srivastava2015 import search
 from zoo.datasets import images
-
-ONE = distribute.strategy("one")
-
-
-@pytest.fixture
-def search(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "recipes")
-    return importlib.import_module("depth_search")
 
 
 @without_backend
-def test_a_larger_search_begins_with_the_smaller_one(search):
-    drawn = [search.draw("highway", 50, index, 3) for index in range(200)]
-    assert drawn[:5] == [search.draw("highway", 50, index, 3) for index in range(5)]
-    assert {one.gate_bias for one in drawn} == {*range(-10, 0)}  # section 3.1: from -1 to -10
-    assert {one.activation for one in drawn} == {"relu", "tanh"}
-    assert len({one.seed for one in drawn}) == 200
-    assert all(1e-3 <= one.rate <= 10**-0.5 and 0.5 <= one.momentum <= 0.99 for one in drawn)
-    assert search.draw("plain", 50, 0, 3).gate_bias is None
-    assert search.draw("plain", 50, 0, 3) != search.draw("plain", 50, 0, 4)
+def test_a_larger_search_begins_with_the_smaller_one():
+    samples = [search.sample("highway", 50, index, 3) for index in range(200)]
+    assert samples[:5] == [search.sample("highway", 50, index, 3) for index in range(5)]
+    assert {one.gate_bias for one in samples} == {*range(-10, 0)}  # section 3.1: from -1 to -10
+    assert {one.activation for one in samples} == {"relu", "tanh"}
+    assert len({one.seed for one in samples}) == 200
+    assert all(1e-3 <= one.rate <= 10**-0.5 and 0.5 <= one.momentum <= 0.99 for one in samples)
+    assert search.sample("plain", 50, 0, 3).gate_bias is None
+    assert search.sample("plain", 50, 0, 3) != search.sample("plain", 50, 0, 4)
     small, large = ([*search.groups_of("plain", 20, size, 6, 3)] for size in (12, 24))
     assert small == large[: len(small)]
     assert sorted(one.index for group in large for one in group.members) == [*range(24)]
 
 
 @without_backend
-def test_the_time_left_is_the_whole_search_s(search):
+def test_the_time_left_is_that_of_the_whole_search():
     plain, highway = (search.Group(kind, 2, "relu", 0, (0, 1, 2)) for kind in search.UNITS)
     pace = search.Pace([plain, highway], 2)  # work of an epoch: 6, 12
-    pace.kept(plain, 1)  # of an earlier process: neither to do, nor a measure of this one
-    pace.began -= 10
-    assert pace.trained(plain) == "group 1 of 2, 0:00:10 so far, about 0:00:40 left"
-    pace.began -= 20
-    assert pace.trained(highway) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
+    pace.skip(plain, 1)  # of an earlier process: neither to do, nor a measure of this one
+    pace.start -= 10
+    pace.advance(plain)
+    assert pace.describe(plain) == "group 1 of 2, 0:00:10 so far, about 0:00:40 left"
+    pace.start -= 20
+    pace.advance(highway)
+    assert pace.describe(highway) == "group 2 of 2, 0:00:30 so far, about 0:00:20 left"
 
 
 def write_noise(folder, count=200):
@@ -66,11 +55,6 @@ def start(run_dir, *options):
     return start_recipe("mnist_depth_search.py", f"--run_dir={run_dir}", "--data=noise", *options)
 
 
-def rows(path):
-    with open(path, encoding="utf-8") as file:
-        return [*csv.DictReader(file)]
-
-
 @slow_elsewhere
 def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path):
     data, run = write_noise(tmp_path), tmp_path / "run"
@@ -79,9 +63,9 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
     assert "12 of 800 configurations (3 of 100 a kind and depth), 1 of 400 epochs" in output
     files = {path.name for path in run.iterdir() if path.is_file()}
     assert files == {"fig1.png", "fig1.csv", "fig1-configurations.csv", "results.jsonl"}
-    found = rows(run / "fig1-configurations.csv")
+    found = rows_of(run / "fig1-configurations.csv")
     assert len(found) == 12 and {row["diverged"] for row in found} <= {"True", "False"}
-    lines = read(run)
+    lines = lines_of(run)
     names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3", "mlps2", "mlps3"]
     assert [line["model"] for line in lines] == names
     for plain, highway, both in zip(lines[:4:2], lines[1:4:2], lines[4:], strict=True):
@@ -94,7 +78,7 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
         assert line["value"] == min(float(row["lowest_loss"]) for row in own)
         assert line["departures"][:2] == ["3 of 100 configurations", "1 of 400 epochs"]
         assert line["verdict"] == "not comparable" and line["top"] == 1
-    panels = [row["panel"] for row in rows(run / "fig1.csv")]
+    panels = [row["panel"] for row in rows_of(run / "fig1.csv")]
     assert (panels.count("left"), panels.count("right")) == (4, 4)
     refused = output_of(start(run, *options, "--seed=1"), 1)
     assert "seed: 0 there, 1 here" in refused and "Traceback" not in refused
@@ -102,83 +86,75 @@ def test_a_search_leaves_the_figure_and_a_line_for_each_kind_and_depth(tmp_path)
     for path in run.glob("plain2-*/trained.json"):
         path.write_text(json.dumps(elsewhere))
     output_of(start(run, *options))  # trains nothing
-    assert read(run)[:6] == lines and len(read(run)) == 8
-    changed = {line["model"]: line for line in read(run)[6:]}
+    assert lines_of(run)[:6] == lines and len(lines_of(run)) == 8
+    changed = {line["model"]: line for line in lines_of(run)[6:]}
     assert {key: changed["plain_mlp2"][key] for key in elsewhere} == elsewhere
     assert changed["mlps2"]["commit"] == f"earlier, {lines[1]['commit']}"
 
 
-def read(run):
-    """The lines of results in a run directory."""
-    return [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-
-
-DIVERGED = """
-import sys
-sys.path.insert(0, "recipes")
-import depth_search, kept_runs, mnist_depth
-
-def train(group, resume, *more):
-    kept_runs.remember(resume.path.parent, True)
-    fine = group.kind == "highway" and group.depth == 2
-    return [(one, [0.5 if fine else float("inf")], 1.0) for one in group.members]
-
-depth_search.train = train
-mnist_depth_search.app.run(mnist_depth_search.main, ["mnist_depth_search.py", *{flags!r}])
-"""
-
-
 @without_backend
-def test_a_search_in_which_all_networks_diverge_says_so(tmp_path):
-    data = write_noise(tmp_path), "--data=noise", f"--run_dir={tmp_path / 'run'}"
-    flags = *data, "--budget=smoke", "--depths=2,3"
-    output = fresh_python(DIVERGED.format(flags=flags)).stdout
+def test_a_search_in_which_all_networks_diverge_says_so(tmp_path, monkeypatch, capsys):
+    def train(group, resume, images, epochs, pace):
+        run_dirs.save_metadata(resume.path.parent, trained=True)
+        converges = group.kind == "highway" and group.depth == 2
+        losses = [0.5 if converges else float("inf")]
+        return [search.Trained(settings, losses, seconds=1.0) for settings in group.members]
+
+    monkeypatch.setattr(search, "train", train)
+    options = write_noise(tmp_path), "--data=noise", f"--run_dir={tmp_path / 'run'}"
+    with recipe("mnist_depth_search", *options, "--budget=smoke", "--depths=2,3") as module:
+        module.main(["mnist_depth_search.py"])
+    output = capsys.readouterr().out
     assert "depth 2: all networks of a kind diverged, there is no ratio" in output
-    lines = {line["model"]: line for line in read(tmp_path / "run")}
+    lines = {line["model"]: line for line in lines_of(tmp_path / "run")}
     names = ["plain_mlp2", "highway_mlp2", "plain_mlp3", "highway_mlp3"]
     assert {name: lines[name]["value"] for name in lines} == dict.fromkeys(names) | {names[1]: 0.5}
     assert lines["plain_mlp2"]["settings"] is None and lines["plain_mlp2"]["diverged"] == 2
-    right = [row["loss"] for row in rows(tmp_path / "run" / "fig1.csv") if row["panel"] == "right"]
+    points = rows_of(tmp_path / "run" / "fig1.csv")
+    right = [point["loss"] for point in points if point["panel"] == "right"]
     assert right == ["inf", "0.5", "inf", "inf"]
     assert (tmp_path / "run" / "fig1.png").exists()
 
 
 @without_backend
-def test_a_search_is_of_one_backend(search, tmp_path):
+def test_a_search_is_of_one_backend(tmp_path):
     write_noise(tmp_path)
-    found = images.load("noise", tmp_path / "noise.npz")
-    assert search.identity_of(found, 0)["backend"] == keras.backend.backend()
+    noise = images.load("noise", tmp_path / "noise.npz")
+    assert search.identity_of(noise, 0)["backend"] == keras.backend.backend()
 
 
-class Interrupted(Exception):
+class InterruptedTrainingError(Exception):
     """As if the process had ended."""
 
 
-def test_an_interrupted_group_ends_as_an_uninterrupted_one(search, monkeypatch, tmp_path):
-    side_by_side = importlib.import_module("side_by_side")
+def test_an_interrupted_group_ends_as_an_uninterrupted_one(monkeypatch, tmp_path):
     write_noise(tmp_path)
-    found = images.load("noise", tmp_path / "noise.npz")
+    noise = images.load("noise", tmp_path / "noise.npz")
     (group,) = search.groups_of("highway", 4, 1, 1, 0)
-    path = tmp_path / "whole" / "state.npz", tmp_path / "interrupted" / "state.npz"
-    whole = search.train(group, zoo.checkpoint.Resume(path[0]), found, 4, 0, ONE)
-    watched = side_by_side.Watch.on_epoch_end
+    whole_path, interrupted_path = (tmp_path / n / "state.npz" for n in ("whole", "interrupted"))
+    on_epoch_end = search.GroupProgress.on_epoch_end
 
-    def interrupt(watch, epoch, logs=None):
-        watched(watch, epoch, logs)
+    def interrupt(callback, epoch, logs=None):
+        on_epoch_end(callback, epoch, logs)
         if epoch == 2:  # before `Resume` has written it
-            raise Interrupted
+            raise InterruptedTrainingError
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(side_by_side.Watch, "on_epoch_end", interrupt)
-        search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0, ONE)
-    assert zoo.checkpoint.Resume(path[1]).read()["epoch"] == 2
-    resumed = search.train(group, zoo.checkpoint.Resume(path[1]), found, 4, 0, ONE)
-    assert [row[:2] for row in resumed] == [row[:2] for row in whole]
-    arrays = [np.load(one) for one in path]
+    def train(path, epochs):
+        return search.train(group, zoo.checkpoint.Resume(path), noise, epochs)
+
+    with recipe("mnist_depth_search", "--strategy=one"):
+        whole = train(whole_path, 4)
+        with monkeypatch.context() as patch, pytest.raises(InterruptedTrainingError):
+            patch.setattr(search.GroupProgress, "on_epoch_end", interrupt)
+            train(interrupted_path, 4)
+        assert zoo.checkpoint.Resume(interrupted_path).read()["epoch"] == 2
+        resumed = train(interrupted_path, 4)
+        (shorter,) = train(whole_path, 2)
+    assert [network.losses for network in resumed] == [network.losses for network in whole]
+    arrays = [np.load(path) for path in (whole_path, interrupted_path)]
     for name in set(arrays[0].files) - {"facts"}:
         np.testing.assert_array_equal(arrays[1][name], arrays[0][name])
-    (shorter,) = search.train(group, zoo.checkpoint.Resume(path[0]), found, 2, 0, ONE)
-    assert shorter[1] == whole[0][1][:2]
+    assert shorter.losses == whole[0].losses[:2]
 
 
 @pytest.mark.slow
@@ -205,13 +181,19 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(tmp_path):
 
 
 @without_backend
-def test_bad_depths_and_missing_data_end_the_search_before_it_starts(tmp_path):
-    output = output_of(start(tmp_path / "run", "--depths=10,one"), 1)
-    assert "Expected --depths of 2 or more layers" in output
-    output = output_of(start(tmp_path / "run", "--depths="), 1)
-    assert "such as --depths=10,100. Received: --depths=" in output
-    output = output_of(start(tmp_path / "run", f"--data_dir={tmp_path / 'none.npz'}"), 1)
-    assert "none.npz" in output and "Traceback" not in output
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ("--depths=10,one", "Expected --depths of 2 or more layers"),
+        ("--depths=", "such as --depths=10,100. Received: --depths="),
+        ("--data_dir=none.npz", "none.npz"),
+    ],
+)
+def test_bad_depths_and_missing_data_end_the_search_before_it_starts(option, message, tmp_path):
+    options = f"--run_dir={tmp_path / 'run'}", "--data=noise", option
+    with recipe("mnist_depth_search", *options) as module:
+        with pytest.raises((app.UsageError, SystemExit), match=message):
+            module.main(["mnist_depth_search.py"])
     assert not (tmp_path / "run").exists()
 
 

@@ -1,5 +1,6 @@
 """The list of every table and figure, and the commands that make them."""
 
+import doctest
 import pathlib
 import signal
 
@@ -7,7 +8,7 @@ import pytest
 
 import reproduce
 from helpers.harness import ROOT, fresh_python, start_recipe, without_backend
-from report import records
+from report import artifacts, records
 
 pytestmark = without_backend
 
@@ -49,6 +50,11 @@ def test_every_recipe_that_the_list_names_is_there_and_knows_its_flags():
             defined = reproduce.flags_of(ROOT / "recipes" / script)
             assert {"budget", "seed", "run_dir", "results"} <= defined, script
             assert {word[2:] for word in flags if word.startswith("--")} <= defined, name
+
+
+def test_braces_in_the_list_stand_for_several_commands():
+    assert doctest.testmod(artifacts).failed == 0
+    assert len(reproduce.commands_of("jastrzebski2018/table1")) == 7
 
 
 def test_every_line_of_results_of_a_paper_belongs_to_an_artifact():

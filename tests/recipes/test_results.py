@@ -1,56 +1,67 @@
-"""Lines of results on disk, whoever writes them."""
+"""Results: concurrent writers, verdicts, and reading back."""
 
+import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 
-from helpers.harness import fresh_python, without_backend
+from experiment.results import Result
+from helpers.forked import server
+from helpers.harness import without_backend
+from helpers.test_data import append_lines
 from zoo.io import locked
 
-WRITERS = """
-import multiprocessing
-from zoo import report
-
-def write(writer):
-    for line in range(25):
-        report.append({path!r}, {{"writer": writer, "line": line}})
-
-fork = multiprocessing.get_context("fork")
-writers = [fork.Process(target=write, args=(writer,)) for writer in range(4)]
-for one in writers:
-    one.start()
-for one in writers:
-    one.join()
-"""
+RESULT = {"artifact": "paper/table1", "model": "net", "metric": "accuracy", "value": 92.2}
 
 
-def written(path):
-    """The lines that four processes at once, of 25 each, leave in `path`."""
-    fresh_python(WRITERS.format(path=str(path)))
+@without_backend
+def test_a_result_is_compared_with_the_paper_unless_it_deviates():
+    result = Result(**RESULT, paper=92.4, assumptions=["batch 100"], more={"best_epoch": 3})
+    line = result.line()
+    assert line["verdict"] == "-0.2; the paper gives no spread"
+    assert line["readings"] == ["batch 100"] and line["best_epoch"] == 3
+    assert line["departures"] == () and "assumptions" not in line and "more" not in line
+    spread = dataclasses.replace(result, more={"spread": (92.31, 0.12)})
+    assert spread.line()["verdict"] == "within the paper's spread"
+    deviating = dataclasses.replace(result, deviations=["one epoch"])
+    assert deviating.line()["verdict"] == "not comparable"
+
+
+@without_backend
+def test_a_line_of_results_is_read_back_as_it_was_written():
+    line = Result(**RESULT, more={"found": "stalled"}).line()
+    assert Result.from_line(line).line() == line and "readings" not in line
+    with pytest.raises(ValueError, match="needs \\['metric'\\]"):
+        Result.from_line({key: value for key, value in line.items() if key != "metric"})
+
+
+def read(path):
     lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
     return sorted((line["writer"], line["line"]) for line in lines)
 
 
 @without_backend
-def test_lines_that_several_recipes_add_at_once_are_all_kept(tmp_path):
-    wanted = [(writer, line) for writer in range(4) for line in range(25)]
-    assert written(tmp_path / "new" / "lines.jsonl") == wanted
+def test_lines_that_several_recipes_append_at_once_are_all_kept(tmp_path):
+    path = tmp_path / "new" / "lines.jsonl"
+    writers = [server().Process(target=append_lines, args=(path, i, 25)) for i in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert read(path) == [(writer, line) for writer in range(4) for line in range(25)]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lines.jsonl"]
 
 
 @without_backend
-def test_who_adds_a_line_waits_for_who_adds_another(tmp_path):
-    """The lock, which the test above may not need, when writers happen not to meet."""
+def test_a_writer_waits_for_the_lock(tmp_path):
+    # The test above may not need the lock, when writers happen not to meet.
     path = tmp_path / "lines.jsonl"
+    started = server().Event()
+    writer = server().Process(target=append_lines, args=(path, 0, 1, started))
     with locked(path):
-        code = "from zoo import report; print('starts', flush=True); "
-        code += f"report.append({str(path)!r}, {{}})"
-        writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert writer.stdout.readline() == "starts\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            writer.wait(0.5)
-        assert path.read_text() == ""
-    assert writer.communicate(timeout=60) == ("", None) and writer.returncode == 0
-    assert path.read_text() == "{}\n"
+        writer.start()
+        assert started.wait(60)
+        writer.join(0.5)
+        assert writer.is_alive() and path.read_text() == ""
+    writer.join(60)
+    assert writer.exitcode == 0 and read(path) == [(0, 0)]

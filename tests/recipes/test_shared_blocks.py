@@ -1,51 +1,23 @@
-"""The recipe that trains networks whose blocks share, as its users meet it."""
+"""The recipe on blocks that share convolutions: what a run leaves and reports."""
 
 import json
+import sys
 
 import pytest
+from absl import app
 
-from helpers.harness import (
-    ROOT,
-    fresh_python,
-    output_of,
-    slow_elsewhere,
-    start_recipe,
-    without_backend,
-)
+from experiment import training
+from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.recipes import recipe
 from helpers.test_data import rows_of, write_images
+from zoo.callbacks import Table
+from zoo.callbacks.probes.table import Row
 
 FILES = (
     "config.json trained.json metrics.csv accuracy.png state.npz model.keras results.jsonl "
     "training.csv "
     "gradients.csv start-train.csv start-test.csv"
 ).split()
-COMPARE = """
-import json, pathlib, sys
-sys.path.insert(0, {recipes!r})
-import shared_blocks
-from zoo.callbacks import Table
-from zoo.callbacks.probes.table import Row
-
-def table(name, epoch, value):
-    rows = [Row(name, None, None, None, epoch, value)]
-    rows += [Row("activation_norm", f"block{{i}}", 1, None, epoch, value + i) for i in (0, 1)]
-    return Table(rows)
-
-def one(value):
-    return {{
-        "depth": 44,
-        "failed": None,
-        "history": {{"accuracy": [0.25, 0.5], "val_accuracy": [0.2, 0.4]}},
-        "paper": (99.0, None),
-        "start": {{split: table(shared_blocks.RATIO, 0, value) for split in ("train", "test")}},
-        "training": table(shared_blocks.RATIO, 2, 3.0),
-        "gradients": Table(),
-    }}
-
-shared_blocks.compare(
-    pathlib.Path({path!r}), {{"naive": one(10.0), "gamma": one(20.0)}}, ratio=True
-)
-"""
 
 
 def options(tmp_path):
@@ -95,45 +67,57 @@ def test_a_network_that_is_done_is_not_trained_again(tmp_path):
     assert names == {"naive 44", "statistics 44", "gamma 44", "ubn 44"}
 
 
-EXPLODE = """
-import sys
-sys.path.insert(0, "recipes")
-from absl import flags
-import image_recipe
-import shared_blocks
-
-sys.argv[0] = "shared_blocks.py"
-flags.FLAGS([sys.argv[0], *{options!r}])
-prepare = image_recipe.prepare
-
-def exploding(study, name, *rest, **more):
-    run = prepare(study, name, *rest, **more)
-    if name.startswith("naive"):
-        kernel = run.model.trainable_variables[0]
-        kernel.assign(kernel * float("inf"))
-    return run
-
-image_recipe.prepare = exploding
-shared_blocks.main(sys.argv[:1])
-"""
-
-
 @slow_elsewhere
-def test_a_network_that_explodes_is_drawn_and_the_others_are_trained(tmp_path):
+def test_a_network_that_explodes_is_drawn_and_the_others_are_trained(tmp_path, monkeypatch):
+    prepare = training.prepare
+
+    def exploding(study, name, *rest, **more):
+        run = prepare(study, name, *rest, **more)
+        if name.startswith("naive"):
+            kernel = run.model.trainable_variables[0]
+            kernel.assign(kernel * float("inf"))
+        return run
+
+    monkeypatch.setattr(training, "prepare", exploding)
+    monkeypatch.setattr(sys, "argv", ["shared_blocks.py"])
     start = [*options(tmp_path), f"--run_dir={tmp_path / 'run'}", "--networks=naive,unshared"]
-    with pytest.raises(AssertionError, match="naive: shared_blocks.py: .*checkpoint: none"):
-        fresh_python(EXPLODE.format(options=start))
+    with recipe("shared_blocks", *start) as module:
+        with pytest.raises(SystemExit, match="naive: shared_blocks.py: .*checkpoint: none"):
+            module.main(sys.argv)
     networks = {row["network"] for row in rows_of(tmp_path / "run" / "fig8-depth44.csv")}
     assert networks == {"unshared 38", "naive 44, diverged"}
     assert (kept(tmp_path, "cifar_resnet38") / "results.jsonl").exists()
     assert not (kept(tmp_path, "naive44") / "results.jsonl").exists()
 
 
+def table_of(name, epoch, value):
+    rows = [Row(name, None, None, None, epoch, value)]
+    rows += [Row("activation_norm", f"block{i}", 1, None, epoch, value + i) for i in (0, 1)]
+    return Table(rows)
+
+
+def measured(module, value):
+    start = {split: table_of(module.RATIO, 0, value) for split in ("train", "test")}
+    return module.Measured(
+        depth=44,
+        folder=None,
+        history={"accuracy": [0.25, 0.5], "val_accuracy": [0.2, 0.4]},
+        paper=(99.0, None),
+        start=start,
+        training=table_of(module.RATIO, 2, 3.0),
+        gradients=Table(),
+        failure=None,
+    )
+
+
 @without_backend
 def test_curves_and_norms_of_networks_are_drawn_from_their_tables(tmp_path):
     path = tmp_path / "fig9.png"
-    fresh_python(COMPARE.format(recipes=str(ROOT / "recipes"), path=str(path)))
-    assert path.exists()
+    with recipe("shared_blocks") as module:
+        networks = {"naive": measured(module, 10.0), "gamma": measured(module, 20.0)}
+        module.draw_curves(path, networks, ["accuracy", "ratio"])
+        module.draw_start(tmp_path / "fig9-start.png", networks)
+    assert path.exists() and (tmp_path / "fig9-start.png").exists()
     rows = rows_of(path.with_suffix(".csv"))
     assert [(row["network"], row["epoch"]) for row in rows[:4]] == [
         *(("naive 44", str(epoch)) for epoch in (0, 1, 2)),
@@ -148,15 +132,16 @@ def test_curves_and_norms_of_networks_are_drawn_from_their_tables(tmp_path):
 
 @without_backend
 @pytest.mark.parametrize("flag", ["--networks=ubn,nave", "--depth=45", "--networks="])
-def test_networks_and_depths_that_are_none_say_what_there_is(flag):
-    output = output_of(start_recipe("shared_blocks.py", flag), returncode=1)
-    assert "unshared, naive, statistics, gamma, ubn" in output and "6 n + 2" in output
+def test_unknown_networks_and_depths_are_refused_with_the_known_ones(flag):
+    with recipe("shared_blocks", flag) as module:
+        with pytest.raises(app.UsageError, match="unshared, naive, statistics, gamma, ubn.*6 n"):
+            module.main(["shared_blocks.py"])
 
 
 @without_backend
 def test_too_few_training_images_end_the_run_before_it_starts(tmp_path):
     data = write_images(tmp_path / "images.npz"), "--data=other", f"--run_dir={tmp_path / 'run'}"
-    process = start_recipe("shared_blocks.py", *data, "--train_examples=1")
-    output = output_of(process, returncode=1)
-    assert "shared_blocks.py: Expected --train_examples up to 260" in output
-    assert "Received: 1, of 1 classes" in output and not (tmp_path / "run").exists()
+    with recipe("shared_blocks", *data, "--train_examples=1") as module:
+        with pytest.raises(SystemExit, match="up to 260.*Received: 1, of 1 classes"):
+            module.main(["shared_blocks.py"])
+    assert not (tmp_path / "run").exists()

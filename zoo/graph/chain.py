@@ -12,7 +12,7 @@ from zoo.types import Shape, Tensor
 
 
 class Step(NamedTuple):
-    """What to do with one block at one position of the chain.
+    """Use of one block at one position of the chain.
 
     Attributes:
         block: Index of the block.

@@ -70,7 +70,7 @@ class HighwayDense(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Dense` layer; see `Skip.branch`."""
-        return keras.layers.Dense(self.width, **_branch_options(self, name, bias))
+        return keras.layers.Dense(self.width, **branch_options(self, name, bias))
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
@@ -147,7 +147,7 @@ class HighwayConv2D(Skip):
             self.kernel_size,
             padding="same",
             data_format="channels_last",
-            **_branch_options(self, name, bias),
+            **branch_options(self, name, bias),
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _input_width(layer, argument, width, input_shape, remedy):
     return input_shape[-1]
 
 
-def _branch_options(layer, name, bias):
+def branch_options(layer: Skip, name: str, bias: float | None) -> dict[str, Any]:
     """Return the arguments that Keras's layers for H, T and C have in common."""
     bias_initializer = layer.bias_initializer.clone()
     return {

@@ -8,8 +8,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
-from zoo.layers.gating import gate
-from zoo.layers.highway import HighwayDense
+from zoo.layers.highway import HighwayDense, branch_options
 from zoo.layers.skip import GateBias, check_positive
 from zoo.types import Activation, Initializer, Shape, Tensor
 
@@ -68,17 +67,13 @@ class HighwayDenseStack(HighwayDense):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the stacked dense layers of one branch; see `Skip.branch`."""
+        options = branch_options(self, name, bias)
+        options["kernel_initializer"] = per_layer(self.kernel_initializer)
         bias_initializer = per_layer(self.bias_initializer)
-        if bias is not None:
-            bias_initializer = GateBias(bias, bias_initializer)
-        return StackedDense(
-            self.depth,
-            self.activation if bias is None else gate,
-            per_layer(self.kernel_initializer),
-            bias_initializer,
-            dtype=self.dtype_policy,
-            name=name,
+        options["bias_initializer"] = (
+            bias_initializer if bias is None else GateBias(bias, bias_initializer)
         )
+        return StackedDense(self.depth, **options)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
         """Raise an error: each layer of the stack has parts of its own."""
