@@ -57,7 +57,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
         assert json.loads(str(file["facts"]))["epoch"] == 1
 
     resumed = output_of(train("killed"))
-    assert "Going on after epoch 1" in resumed
+    assert "Resuming after epoch 1" in resumed
     np.testing.assert_equal(arrays(tmp_path / "killed"), arrays(tmp_path / "whole"))
     metrics = [(tmp_path / run / "metrics.csv").read_text() for run in ("whole", "killed")]
     assert metrics[0] == metrics[1]
