@@ -184,7 +184,7 @@ def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
     monkeypatch.setattr(ptb, "URL", "https://127.0.0.1:9/")  # the discard port: refused
     corpus = recipe.find_corpus()
     assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice
-    assert "pydoc" in recipe.default_run_dir(corpus, "small")
+    assert "pydoc" in recipe.default_run_dir(corpus, "small").name
 
 
 def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
