@@ -3,16 +3,14 @@
     python recipes/ptb_char_lm.py --variant coupled                   minutes on two cores
     python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
     python recipes/ptb_char_lm.py --variant all                       six runs, one table
-    python recipes/ptb_char_lm.py --generate "the company"            continues a text, too
+    python recipes/ptb_char_lm.py --generate "the company"            also continues a text
 
-The paper's test perplexities on Penn Treebank, LSTM-Char-Large: plain 92.60, residual 91.32,
-t_only 82.94, c_only 79.15, coupled 79.13, full 79.09; Kim et al. (2016) report 92.3 for
-`--size small`. What our runs gave, and how long they took, stands in recipes/README.md.
+The papers' test perplexities on Penn Treebank are in `PAPER` below; what our runs gave, and how
+long they took, is in docs/results.md.
 
 A run directory holds config.json, trained.json, vocabulary.json, metrics.csv, perplexity.png,
-state.npz (from which a killed run goes on), best.weights.h5, model.keras, saved_model/ and
-results.jsonl.
-KERAS_BACKEND chooses tensorflow, jax or torch.
+state.npz (from which a killed run resumes), best.weights.h5, model.keras, saved_model/ and
+results.jsonl. $KERAS_BACKEND selects tensorflow, jax or torch.
 """
 
 import dataclasses
@@ -42,10 +40,13 @@ PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
     ("small", "coupled"): 92.3,
 }
 PAPER_OF = {"small": "Kim et al. (2016), Table 3"}  # where it is not Greff et al.
-BATCH, STEPS = 20, 35  # Kim et al., main.lua: batch_size, seq_length
-LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
+BATCH = 20  # Kim et al., main.lua: batch_size
+STEPS = 35  # ibid.: seq_length
+LEARNING_RATE = 1.0  # ibid.: learning_rate
+CLIP_NORM = 5.0  # ibid.: max_grad_norm
 EPOCHS = 25  # ibid.: max_epochs
 TOKENS = {"smoke": 2_100, "minutes": 800_000}  # ours: words read in all
+JIT = {"auto": "auto", "on": True, "off": False}
 
 help_text = "Form of the layers between CNN and LSTM; all: six runs and their order."
 flags.DEFINE_enum("variant", "coupled", [*VARIANTS, "all"], help_text)
@@ -58,7 +59,7 @@ flags.DEFINE_integer("max_word_length", 65, help_text)
 flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company". Default: none.')
 flags.DEFINE_integer("words", 30, "Number of words to generate.", lower_bound=1)
 help_text = "XLA compilation; auto: what was measured faster."
-flags.DEFINE_enum("jit", "auto", ["auto", "on", "off"], help_text)
+flags.DEFINE_enum("jit", "auto", [*JIT], help_text)
 common.define_output_flags(
     "RUNS/CORPUS-SIZE-VARIANT-BUDGET-SEED",
     "Size of the run: smoke is 2,100 words, minutes 800,000, paper 25 epochs.",
@@ -70,8 +71,27 @@ flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training that is ready to start.
+
+    Attributes:
+        corpus: The text.
+        size: Of `SIZES`.
+        variant: Of `VARIANTS`.
+        folder: The run directory.
+        resume: Its checkpoint.
+    """
+
+    corpus: text.Corpus
+    size: str
+    variant: str
+    folder: pathlib.Path
+    resume: zoo.checkpoint.Resume
+
+
 def main(argv):
-    """Run the recipe."""
+    """Train one variant, or all six and compare them."""
     common.check(argv)
     size = FLAGS.size or ("large" if FLAGS.budget == "paper" else "small")
     with process.usage_errors():
@@ -81,35 +101,16 @@ def main(argv):
         if FLAGS.budget == "smoke":
             corpus = shortened(corpus, TOKENS["smoke"])
         folder = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
-        folders = {FLAGS.variant: folder}
         if FLAGS.variant == "all":
-            folders = {variant: folder / variant for variant in VARIANTS}
-        resumes = {v: prepare(path, corpus, size, v) for v, path in folders.items()}
+            runs = [prepare(corpus, size, variant, folder / variant) for variant in VARIANTS]
+        else:
+            runs = [prepare(corpus, size, FLAGS.variant, folder)]
     keras.config.set_dtype_policy(FLAGS.precision)
     zoo.keep_memory()
-    trained = {v: run(v, corpus, size, folders[v], resume) for v, resume in resumes.items()}
+    trained = {run.variant: train(run) for run in runs}
     if FLAGS.variant == "all" and devices.is_chief:
         paper = {variant: PAPER["large", variant] for variant in VARIANTS}
         variants.compare(trained, paper, folder)
-
-
-def run(variant, corpus, size, run_dir, resume):
-    """Train one variant and return its result, or None from a worker that writes none."""
-    keras.utils.clear_session()
-    zoo.seed_everything(FLAGS.seed)
-    devices = hardware.devices()
-    with devices.scope():
-        model = zoo.char_lm(size, variant, corpus.vocabulary, BATCH, STEPS)
-        compile_model(model, FLAGS.jit)
-    run_dir = hardware.folder_for(run_dir)
-    epochs = FLAGS.epochs or epochs_of(corpus)
-    seconds = train(model, corpus, epochs, run_dir, resume)
-    if not devices.is_chief:
-        return None
-    result = finish(model, corpus, size, variant, run_dir, resume, seconds)
-    if FLAGS.generate is not None:
-        print(generate.generate(model, corpus.vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
-    return result
 
 
 def find_corpus():
@@ -125,25 +126,26 @@ def find_corpus():
 
 
 def shortened(corpus, tokens):
-    """The start of each part."""
-    cut = {part: getattr(corpus, part)[:tokens] for part in ("train", "valid", "test")}
-    return dataclasses.replace(corpus, **cut)
+    """Return a corpus of the first words of each part."""
+    parts = {part: getattr(corpus, part)[:tokens] for part in ("train", "valid", "test")}
+    return dataclasses.replace(corpus, **parts)
 
 
-def epochs_of(corpus):
-    """The budget's epochs: the paper's, or as many as its words allow."""
-    if FLAGS.budget == "paper":
-        return EPOCHS
+def num_epochs(corpus):
+    """Return --epochs, or the budget's: the paper's, or as many as its number of words allows."""
+    if FLAGS.epochs or FLAGS.budget == "paper":
+        return FLAGS.epochs or EPOCHS
     return max(1, min(EPOCHS, TOKENS[FLAGS.budget] // len(corpus.train)))
 
 
 def default_run_dir(corpus, size):
+    """Return the run directory in --runs."""
     name = f"{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}"
     return pathlib.Path(FLAGS.runs) / name.lower()
 
 
-def prepare(run_dir, corpus, size, variant):
-    """Open the run directory and return its `Resume`, or raise before any work is lost."""
+def prepare(corpus, size, variant, folder):
+    """Open the run directory of one variant, or raise before any work is lost."""
     for part in (corpus.train, corpus.valid):
         text.streams(part, BATCH, STEPS)  # raises if the corpus is too short for one batch
     identity = {
@@ -156,62 +158,75 @@ def prepare(run_dir, corpus, size, variant):
         "precision": FLAGS.precision,
         "backend": keras.config.backend(),
     }
-    resume = run_dirs.open_folder(run_dir, identity, 1000 if size == "large" else 300)
+    resume = run_dirs.open_folder(folder, identity, 1000 if size == "large" else 300)
     if hardware.devices().is_chief:
-        corpus.vocabulary.save(run_dir / "vocabulary.json")
-    return resume
+        corpus.vocabulary.save(folder / "vocabulary.json")
+    return Run(corpus, size, variant, hardware.folder_for(folder), resume)
 
 
 def compile_model(model, jit="auto"):
     """Compile with plain SGD on the sum over steps of the batch's mean loss, its norm clipped."""
     optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
-    compiled = {"auto": "auto", "on": True, "off": False}[jit]
-    model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=compiled)
+    model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=JIT[jit])
 
 
-def train(model, corpus, epochs, run_dir, resume):
-    """Train as Kim et al. did and return the seconds, over all processes."""
-    x, y = (v.reshape(-1, STEPS) for v in text.streams(corpus.train, BATCH, STEPS))
-    valid = text.streams(corpus.valid, BATCH, STEPS)
+def train(run):
+    """Train one variant as Kim et al. did; return its result, or None from all but the chief."""
+    keras.utils.clear_session()
+    zoo.seed_everything(FLAGS.seed)
+    vocabulary = run.corpus.vocabulary
+    with hardware.devices().scope():
+        model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS)
+        compile_model(model, FLAGS.jit)
+    x, y = (ids.reshape(-1, STEPS) for ids in text.streams(run.corpus.train, BATCH, STEPS))
+    valid = text.streams(run.corpus.valid, BATCH, STEPS)
     scorer = char_lm_inference.Scorer(model)
+    perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
     halve = zoo.callbacks.HalveOnStall()
+    epochs = num_epochs(run.corpus)
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
     best = keras.callbacks.ModelCheckpoint(
-        run_dir / "best.weights.h5",
+        run.folder / "best.weights.h5",
         monitor="val_perplexity",
         mode="min",
         save_best_only=True,
         save_weights_only=True,
     )
     best.state = ("best",)  # what `Resume` restores
-    perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
     training.fit(
         model,
         x,
         y,
         BATCH,
-        folder=run_dir,
+        folder=run.folder,
         epochs=epochs,
-        resume=resume,
+        resume=run.resume,
         callbacks=[zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best],
         track=[halve, progress, best],
     )
-    return progress.elapsed
+    if not hardware.devices().is_chief:
+        return None
+    result = finish(run, model, progress.elapsed)
+    if FLAGS.generate is not None:
+        print(generate.generate(model, vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
+    return result
 
 
-def finish(model, corpus, size, variant, run_dir, resume, seconds):
+def finish(run, model, seconds):
     """Write learning curve, model, SavedModel and the result of the last and the best epoch."""
     start = time.perf_counter()
-    paper = PAPER.get((size, variant)) if corpus.name == "PTB" else None
-    history = run_dirs.history_of(resume)
+    corpus = run.corpus
+    folder = run.folder
+    paper = PAPER.get((run.size, run.variant)) if corpus.name == "PTB" else None
+    history = run_dirs.history_of(run.resume)
     epochs = len(history["loss"])
     title = f"{corpus.name}, nats"
-    plots.learning_curve(run_dir / "metrics.csv", history, "perplexity", title)
+    plots.learning_curve(folder / "metrics.csv", history, "perplexity", title)
     scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
-    save_model(model, run_dir / "model.keras")
+    save_model(model, folder / "model.keras")
     weights = model.get_weights()
-    model.load_weights(run_dir / "best.weights.h5")
+    model.load_weights(folder / "best.weights.h5")
     best = scorer.contiguous(corpus.test)
     model.set_weights(weights)
     best_epoch = 1 + min(range(epochs), key=history["val_perplexity"].__getitem__)
@@ -220,12 +235,12 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
         "best_epoch": best_epoch,
         "val_perplexity": [round(value, 3) for value in history["val_perplexity"]],
     }
-    if paper is not None and size in PAPER_OF:
-        more["paper_of"] = PAPER_OF[size]
+    if paper is not None and run.size in PAPER_OF:
+        more["paper_of"] = PAPER_OF[run.size]
     result = results.Result(
         artifact="greff2017/table1a",
         model="char_lm",
-        config={"size": size, "variant": variant},
+        config={"size": run.size, "variant": run.variant},
         metric="test_perplexity",
         value=round(last, 3),
         seeds=[FLAGS.seed],
@@ -237,14 +252,14 @@ def finish(model, corpus, size, variant, run_dir, resume, seconds):
         verdict=results.compare(last, paper, deviations=deviations(corpus, epochs)),
         seconds=round(seconds + time.perf_counter() - start, 1),
         more=more,
-        **run_dirs.load_metadata(run_dir),
+        **run_dirs.load_metadata(folder),
     )
-    run_dirs.write(run_dir, result)
+    run_dirs.write(folder, result)
     print(f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {best:.2f} with the")
-    print(f"weights of epoch {best_epoch}, the best on the validation text; all in {run_dir}")
+    print(f"weights of epoch {best_epoch}, the best on the validation text; all in {folder}")
     if FLAGS.export:
-        deviation = char_lm_export.export(model, run_dir / "saved_model", corpus.vocabulary)
-        print(f"SavedModel: {run_dir / 'saved_model'}; deviates by {deviation:.1e} at most")
+        deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
+        print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")
     return result
 
 

@@ -8,10 +8,12 @@ import pytest
 from keras import ops
 
 import zoo  # noqa: F401 (registers the layers' names)
+from helpers.harness import slow_elsewhere
 
 FILES = sorted((pathlib.Path(__file__).parent / "data" / "saved_by_0.1.0").glob("*.keras"))
 
 
+@slow_elsewhere
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # saved untrained
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_model_saved_by_0_1_0_loads_and_computes_the_same(path):

@@ -57,7 +57,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
         assert json.loads(str(file["facts"]))["epoch"] == 1
 
     resumed = output_of(train("killed"))
-    assert "Going on after epoch 1" in resumed
+    assert "Resuming after epoch 1" in resumed
     np.testing.assert_equal(arrays(tmp_path / "killed"), arrays(tmp_path / "whole"))
     metrics = [(tmp_path / run / "metrics.csv").read_text() for run in ("whole", "killed")]
     assert metrics[0] == metrics[1]
@@ -140,10 +140,9 @@ def test_a_word_beyond_the_limit_is_cut_and_reported(recipe, tmp_path, caplog):
     folder = write_corpus(tmp_path / "text")
     with open(folder / "train.txt", "a") as file:
         file.write("x" * 80 + "\n")
-    from zoo.datasets import ptb, text
 
     with flagsaver.flagsaver(data_dir=str(folder)):
-        corpus = recipe.find_corpus(ptb, text)
+        corpus = recipe.find_corpus()
     assert corpus.vocabulary.num_cut == 1 and corpus.vocabulary.word_length == 65
     assert "Cut to 65 slots" in corpus.notice and "1 of 23 words" in corpus.notice
 
@@ -179,13 +178,13 @@ def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(
 def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
     recipe, tmp_path, monkeypatch
 ):
-    from zoo.datasets import ptb, text
+    from zoo.datasets import ptb
 
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
     monkeypatch.setattr(ptb, "URL", "https://127.0.0.1:9/")  # the discard port: refused
-    corpus = recipe.find_corpus(ptb, text)
+    corpus = recipe.find_corpus()
     assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice
-    assert "pydoc" in recipe.default_run_dir(corpus, "small")
+    assert "pydoc" in recipe.default_run_dir(corpus, "small").name
 
 
 def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):

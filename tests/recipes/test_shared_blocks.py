@@ -53,7 +53,7 @@ def test_a_network_that_is_done_is_not_trained_again(tmp_path):
     output_of(start_recipe("iterative_inference.py", *start, "--depth=38"))
     everything = "--networks=unshared,naive", "--ablation"
     output = output_of(start_recipe("shared_blocks.py", *start, *everything))
-    assert output.count("test accuracy on other") == 5 and output.count("Going on after") == 1
+    assert output.count("test accuracy on other") == 5 and output.count("Resuming after") == 1
     for name in ("cifar_resnet38", "naive44", "statistics44", "gamma44", "ubn44"):
         path = kept(tmp_path, name) / "results.jsonl"
         assert len(path.read_text().splitlines()) == 1
