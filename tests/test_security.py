@@ -117,6 +117,33 @@ class Buggy(keras.layers.Layer):
         return {"name": self.name}
 
 
+@without_backend
+@pytest.mark.parametrize(
+    ("part", "kind"), [("save", "model"), ("save_weights", "model"), ("build", "skip")]
+)
+def test_a_keras_file_can_name_only_branches_of_skip_layers(part, kind, tmp_path, owned):
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, zoo.HighwayDense(variant="c_only", name="block")(inputs))
+    closed = zoo.lesion(model, "block", mode="closed")
+    path = tmp_path / "closed.keras"
+    closed.save(path)
+    load_model(path)  # as it is, it loads
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(contents["config.json"])
+    (layer,) = (x for x in config["config"]["layers"] if x["class_name"] == "BlockPart")
+    layer["config"]["part"] = part
+    if kind == "model":
+        layer["config"]["block"] = keras.saving.serialize_keras_object(model)
+        layer["inbound_nodes"][0]["args"] = [str(owned)]
+    contents["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="`part` must be one of"):
+        load_model(path)
+
+
 def test_a_bug_in_a_layer_is_not_reported_as_a_damaged_file(tmp_path):
     keras.Sequential([keras.Input((4,)), Buggy(works=True)]).save(tmp_path / "model.keras")
     with keras.saving.custom_object_scope({"Buggy": Buggy}):

@@ -8,7 +8,10 @@ import keras
 
 from zoo.graph.blocks import Block, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
+from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
+
+PARTS = ("shortcut", "carry_gate")
 
 
 class Step(NamedTuple):
@@ -206,13 +209,18 @@ class BlockPart(keras.layers.Layer):
 
     Args:
         block: The skip layer, whose branch is shared, or its serialized form, to make a new one.
-        part: "shortcut" or "carry_gate".
+        part: "shortcut" or "carry_gate". A saved model names it, so no other attribute is read.
         name: Name of the layer.
         **kwargs: `dtype`.
+
+    Raises:
+        ValueError: if `part` is another name; in `build`, if `block` is no skip layer.
     """
 
     def __init__(self, block: Any, part: str, name: str | None = None, **kwargs: Any) -> None:
-        shared = isinstance(block, keras.layers.Layer)
+        if part not in PARTS:
+            raise ValueError(f"`part` must be one of {PARTS}. Received: part={part!r}")
+        shared = isinstance(block, Skip)
         if shared:
             kwargs["dtype"] = block.dtype_policy
         super().__init__(name=name, **kwargs)
@@ -224,6 +232,8 @@ class BlockPart(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         """Make the branch of a new block."""
         block = keras.saving.deserialize_keras_object(self.config)
+        if not isinstance(block, Skip):
+            raise ValueError(f"`block` must be a skip layer. Received: block={block!r}")
         if not block.built:  # Keras builds a layer whose input shape it has recorded
             block.build(input_shape)
         self.branch = getattr(block, self.part)
