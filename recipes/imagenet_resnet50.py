@@ -56,7 +56,7 @@ NO_BATCH_NORM = "the last convolution of a branch starts at a quarter: ours, wit
 FEW_CLASSES = 6  # with fewer, the top-5 error says nothing
 
 flags.DEFINE_list("networks", list(NETWORKS), f"Networks to train, of {', '.join(NETWORKS)}.")
-help_text = "Only draw Figs 3 and 4, of the network in this file: .keras, or .h5 weights."
+help_text = "Only draw Figs 3 and 4, of the network in this .keras or .h5 file. Default: train."
 flags.DEFINE_string("trained", None, help_text)
 imagenet.define_flags()
 inspection.define_flags()

@@ -11,9 +11,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import keras
 import pytest
-from absl import flags
 
 import zoo
+from helpers import recipes
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +29,8 @@ def backend():
     return keras.backend.backend()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def recipe():
     """Return the module recipes/ptb_char_lm.py with its flags at their defaults."""
-    import ptb_char_lm
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["ptb_char_lm.py"])
-    return ptb_char_lm
+    with recipes.recipe("ptb_char_lm") as module:
+        yield module

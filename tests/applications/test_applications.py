@@ -97,7 +97,7 @@ def test_a_network_overfits_one_batch(name):
 IN_A_NEW_PROCESS = """
 import pathlib, keras, numpy as np
 import zoo
-from zoo.datasets.vocabulary import Vocabulary
+from zoo.datasets.text import Vocabulary
 
 folder = pathlib.Path({folder!r})
 models = {{}}

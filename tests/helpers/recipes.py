@@ -1,4 +1,4 @@
-"""Recipes in the process of the tests: their modules, their flags and their help."""
+"""Import recipes in the process of the tests, each with its own flags."""
 
 import contextlib
 import importlib
@@ -6,19 +6,28 @@ import sys
 
 from absl import flags
 
+from helpers.harness import ROOT
+
 FLAGS = flags.FLAGS
+NAMES = {path.stem for path in (ROOT / "recipes").iterdir()}
 
 
 @contextlib.contextmanager
 def recipe(name, *options):
-    """Import a recipe and parse its flags; afterwards neither module nor flags are left."""
-    before = {*FLAGS}
+    """Import a recipe and parse its flags; flags of other recipes are removed before and after."""
+    _remove_flags()
     sys.modules.pop(name, None)
     try:
         module = importlib.import_module(name)
         FLAGS([f"{name}.py", *options])
         yield module
     finally:
+        _remove_flags()
         sys.modules.pop(name, None)
-        for flag in {*FLAGS} - before:
+
+
+def _remove_flags():
+    """Remove the flags that recipes have defined."""
+    for flag in [*FLAGS]:
+        if FLAGS.find_module_defining_flag(flag).partition(".")[0] in NAMES:
             delattr(FLAGS, flag)
