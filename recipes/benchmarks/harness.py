@@ -26,12 +26,6 @@ def add_shared_flags(parser):
     )
 
 
-def add_jit_flag(parser):
-    """Add the flag `--jit`."""
-    text = "Compile with XLA; auto: Keras's choice."
-    parser.add_argument("--jit", choices=JIT, default="auto", help=text)
-
-
 def positive(text):
     """Parse a positive integer flag."""
     number = int(text)
