@@ -151,7 +151,7 @@ def prepare(corpus, size, variant, folder):
     identity = {
         "corpus": corpus.name,
         "vocabulary": corpus.vocabulary.fingerprint,
-        "tokens": len(corpus.train),
+        "checksum": corpus.checksum,
         "size": size,
         "variant": variant,
         "seed": FLAGS.seed,

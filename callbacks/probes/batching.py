@@ -96,10 +96,14 @@ def batches(data: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray | None
     Args:
         data: As in `zoo.callbacks.run`.
         batch_size: Examples in a batch, where `data` are arrays.
+
+    Raises:
+        ValueError: if inputs and labels differ in their numbers of examples.
     """
     is_tuple = isinstance(data, tuple)
     if hasattr(data, "shape") or is_tuple and all(hasattr(v, "shape") for v in tree.flatten(data)):
         x, y = data[:2] if is_tuple and len(data) > 1 else (data, None)
+        _check_lengths(x, y)
         for start in range(0, len(tree.flatten(x)[0]), batch_size):
             rows = slice(start, start + batch_size)
             yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows)
@@ -108,7 +112,17 @@ def batches(data: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray | None
     for batch in (data[i] for i in range(len(data))) if indexed else data:
         x, y = batch[:2] if isinstance(batch, (tuple, list)) and len(batch) > 1 else (batch, None)
         x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+        _check_lengths(x, y)
         yield _to_numpy(x), None if y is None else _to_numpy(y)
+
+
+def _check_lengths(x, y):
+    lengths = [array.shape[0] for array in tree.flatten((x, y)) if getattr(array, "shape", ())]
+    if len({*lengths}) > 1:
+        raise ValueError(
+            f"Expected as many labels as inputs, and as many of each input. Received: arrays of "
+            f"{lengths} examples. Cut them to the same examples."
+        )
 
 
 def _to_numpy(structure, rows=slice(None)):  # noqa: B008  # a constant

@@ -204,7 +204,11 @@ def hardware() -> str:
         accelerators = [d.get("device_name", "accelerator") for d in details]
     if accelerators:
         return f"{len(accelerators)} x {accelerators[0]}"
-    return f"{len(os.sched_getaffinity(0))} cores of {_processor()}"
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count()
+    return f"{cores} cores of {_processor()}"
 
 
 def _processor():

@@ -47,6 +47,16 @@ def test_data_may_be_batches_and_labels_may_be_one_hot(model):
     assert table.values(probe.name) == whole
 
 
+@pytest.mark.parametrize("data", [(X, Y[:-1]), [(X[:4], Y[:4]), (X[4:], Y[4:-1])]])
+def test_fewer_labels_than_examples_are_refused(model, data):
+    for measure in (
+        callbacks.lesions,
+        lambda *arguments: callbacks.run([callbacks.L2Ratio()], *arguments),
+    ):
+        with pytest.raises(ValueError, match="as many labels as inputs"):
+            measure(model, data)
+
+
 def test_each_use_of_a_shared_block_is_its_own_row():
     inputs = keras.Input((UNITS,))
     shared = zoo.HighwayDense(name="shared")

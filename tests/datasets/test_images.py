@@ -146,6 +146,17 @@ def test_a_folder_of_grey_images_is_grey(tmp_path):
     assert loaded.x_train.shape == (1, 3, 4, 1) and (loaded.x_train == 128).all()
 
 
+def test_grey_images_of_16_bits_keep_their_upper_8(tmp_path):
+    from PIL import Image
+
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        pixels = np.array([[0, 255, 256, 32_768, 65_535]], "uint16")
+        Image.fromarray(pixels).save(tmp_path / split / "a" / "1.png")
+    loaded = images.load("custom", tmp_path)
+    assert loaded.x_train.ravel().tolist()[:5] == [0, 0, 1, 128, 255]
+
+
 def test_images_of_many_sizes_become_squares(tmp_path):
     for i, shape in enumerate(((8, 20, 3), (12, 6, 3))):
         pixels = np.full(shape, 40 * i, "uint8")

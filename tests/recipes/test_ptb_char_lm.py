@@ -164,6 +164,16 @@ def test_the_checkpoint_of_another_variant_or_vocabulary_is_refused(recipe, tmp_
     assert "variant: 'full' there, 'coupled' here" in message and "vocabulary" in message
 
 
+def test_the_checkpoint_of_another_text_with_the_same_words_is_refused(recipe, tmp_path):
+    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
+    options = f"--data_dir={folder}", f"--run_dir={run_dir}", "--budget=smoke", "--noexport"
+    output_of(start_recipe("ptb_char_lm.py", *options))
+    path = folder / "test.txt"
+    path.write_text(" ".join(reversed(path.read_text().split())) + "\n")
+    message = refuse(recipe, data_dir=str(folder), run_dir=str(run_dir), budget="smoke")
+    assert "checksum" in message
+
+
 def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(
     recipe, tmp_path, monkeypatch
 ):

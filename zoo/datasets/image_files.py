@@ -166,6 +166,8 @@ def _pixels(file, where, mode, side=None):
 
     try:
         with Image.open(file, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
+            if image.mode.startswith("I"):  # 16 bits, of which PIL's `convert` keeps values to 255
+                image = Image.fromarray((np.asarray(image) // 256).astype("uint8"))
             mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
             image = image.convert(mode)
             return np.asarray(square(image, side) if side else image), mode

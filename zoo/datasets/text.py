@@ -12,6 +12,7 @@ import hashlib
 import json
 import platform
 import re
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -270,6 +271,15 @@ class Corpus:
     valid: np.ndarray
     test: np.ndarray
     notice: str = ""
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of the word ids of all three parts."""
+        value = 0
+        for part in (self.train, self.valid, self.test):
+            value = zlib.crc32(str(len(part)).encode(), value)
+            value = zlib.crc32(np.ascontiguousarray(part), value)
+        return value
 
     @classmethod
     def from_texts(
