@@ -27,7 +27,7 @@ from helpers.harness import (
 from zoo.applications import char_lm_export, char_lm_inference
 from zoo.datasets import preprocessing
 from zoo.datasets.text import Vocabulary
-from zoo.export import FORMATS
+from zoo.export import FORMATS, format_of
 from zoo.export.signatures import named, with_preprocessing
 
 LABELS = ["cat", "dog", "Bär"]
@@ -146,6 +146,8 @@ def test_labels_must_name_the_outputs(labels, tmp_path):
         ("model.onnx", "saved_model"),
         ("folder.onnx", "onnx"),
         ("model.onnx", "onyx"),
+        ("model.h5", None),
+        ("model.pb", None),
     ],
 )
 def test_a_path_of_another_format_is_refused_before_any_work(name, format, tmp_path):
@@ -153,6 +155,12 @@ def test_a_path_of_another_format_is_refused_before_any_work(name, format, tmp_p
     with pytest.raises(ValueError, match="`path`|`format`"):
         zoo.export(None, tmp_path / name, format)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.tflite", "model.v2"])
+def test_the_suffix_selects_the_format(name, tmp_path):
+    formats = {".onnx": "onnx", ".tflite": "litert", ".v2": "saved_model"}
+    assert format_of(tmp_path / name) == formats[(tmp_path / name).suffix]
 
 
 @pytest.mark.parametrize(

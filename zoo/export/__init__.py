@@ -19,13 +19,14 @@ from zoo.export.signatures import functional, in_float32, label_text, serve, wit
 # ValueError if the format cannot hold a model; add_labels(path, text); and reader(path), which
 # returns a function from an endpoint's name and its inputs to its outputs, by name.
 FORMATS = {"saved_model": saved_model, "onnx": onnx, "litert": litert}
+OTHER_SUFFIXES = (".h5", ".hdf5", ".keras", ".pb", ".pt", ".pth")  # formats not written here
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 
 
 def export(
     model: keras.Model,
     path: str | os.PathLike[str],
-    format: str = "saved_model",
+    format: str | None = None,
     labels: Sequence[str] | None = None,
     preprocessing: keras.layers.Layer | Preprocessing | str | None = None,
     endpoints: Callable[[keras.Model], dict[str, keras.Model]] = serve,
@@ -50,7 +51,8 @@ def export(
     Args:
         model: A Functional or built Sequential `keras.Model`.
         path: File or folder to write; an artifact of this format is replaced.
-        format: "saved_model", "onnx" or "litert".
+        format: "saved_model", "onnx" or "litert"; None: that of the path's suffix, `.onnx` or
+            `.tflite`, else "saved_model".
         labels: Names of the classes, stored one a line: in `assets.extra/labels.txt` of a
             SavedModel; as the metadata `labels` of ONNX; as `labels.txt` in a zip archive at the
             end of a LiteRT file.
@@ -81,6 +83,8 @@ def export(
     ```
     """
     path = pathlib.Path(path).resolve()
+    if format is None:
+        format = format_of(path)
     _check_target(path, format)
     model = functional(model)
     text = label_text(labels)
@@ -96,6 +100,12 @@ def export(
         if keras.config.backend() == "tensorflow":
             return write(models, path, format, text, cases)
         return process.export(model, path, format, text, cases, function)
+
+
+def format_of(path: pathlib.Path) -> str:
+    """Return the format that a path's suffix selects."""
+    by_suffix = {module.SUFFIX: name for name, module in FORMATS.items()}
+    return by_suffix.get(path.suffix, "saved_model")
 
 
 def write(
@@ -145,7 +155,12 @@ def _check_target(path, format):
                 f"{', a folder' if path.is_dir() else ''}. Choose another path or format."
             )
         return
-    other = next((name for name in FORMATS if FORMATS[name].SUFFIX == path.suffix), format)
+    if path.suffix in OTHER_SUFFIXES:
+        raise ValueError(
+            f"`path` must be a folder for a SavedModel, or end in .onnx or .tflite. Received: "
+            f"{path}. `model.save` writes .keras and .h5 files."
+        )
+    other = format_of(path)
     if other != format:
         raise ValueError(
             f"`path` of a SavedModel is a folder. Received: {path}. "

@@ -19,7 +19,7 @@ from absl import app, flags
 
 from zoo.datasets import images
 from zoo.datasets import preprocessing as recipes
-from zoo.export import FORMATS, check, export, write
+from zoo.export import FORMATS, check, export, format_of, write
 from zoo.export.signatures import label_text
 from zoo.io import load_model
 
@@ -68,8 +68,7 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"Expected MODEL.keras and OUT. Received: {argv[1:]}. See --help.")
     start = time.perf_counter()
     path = pathlib.Path(argv[2]).resolve()
-    by_suffix = {module.SUFFIX: name for name, module in FORMATS.items()}
-    format = FLAGS.format or by_suffix.get(path.suffix, "saved_model")
+    format = FLAGS.format or format_of(path)
     try:
         labels = None
         if FLAGS.labels is not None:
