@@ -127,7 +127,8 @@ def load_weights(model: keras.Model, path: PathLike) -> None:
     if not pathlib.Path(path).is_file() or not str(path).endswith(".weights.h5"):
         raise ValueError(
             f"`weights` must be None or the path of a .weights.h5 file. "
-            f"Received: weights={str(path)!r}, which is no such file."
+            f"Received: weights={str(path)!r}, which is no such file. "
+            f"No pretrained weights are published."
         )
     try:
         model.load_weights(path)

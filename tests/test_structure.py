@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -194,6 +195,20 @@ def test_every_public_symbol_has_a_docstring(name):
         explained = inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value)
         if explained and not key.startswith("_"):
             assert (value.__doc__ or "").strip(), f"{name}.{key} has no docstring"
+
+
+PRIVATE = re.compile(r"(/root/|/work/|/home/[a-z]+/|/tmp/[a-z])")
+TEXTS = {".py", ".md", ".jsonl", ".csv", ".html", ".toml", ".txt"}
+
+
+def test_no_committed_line_has_a_path_of_one_machine():
+    folders = [*MAY_IMPORT, "docs"]
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths += [path for path in ROOT.iterdir() if path.is_file()]
+    for path in paths:
+        if path.suffix in TEXTS:
+            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+                assert not PRIVATE.search(line), f"{name_on_disk(path)}:{number}: {line[:200]}"
 
 
 OPENINGS = {"What", "Of", "How", "Whether", "Where", "Who", "Which", "Whom", "Whose"}

@@ -87,9 +87,12 @@ class Observer:
         loss: Loss = None,
         blocks: Sequence[str] | None = None,
     ) -> None:
-        self.probes = list(probes)
-        if not self.probes:
-            raise ValueError("Expected at least one probe. Received: an empty list.")
+        self.probes = [probes] if isinstance(probes, Probe) else list(probes)
+        if not self.probes or not all(isinstance(probe, Probe) for probe in self.probes):
+            raise ValueError(
+                f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. "
+                f"Received: {probes!r}. A class must be called, and a name is no probe."
+            )
         self.graph = Graph(model)
         self.normalized = normalizes(self.graph)
         self.loss = example_loss(loss or getattr(model, "loss", None), self.normalized)

@@ -1,5 +1,6 @@
 """The table of values that probes and interventions return, one value a row."""
 
+import csv
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,9 +144,12 @@ class Table:
 
     def to_csv(self, path: str | pathlib.Path) -> None:
         """Write the rows below a line of column names, atomically."""
-        lines = [Row._fields, *self.rows]
-        text = "".join(",".join("" if c is None else str(c) for c in line) + "\n" for line in lines)
-        replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))
+
+        def write(temporary):
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
+
+        replace(pathlib.Path(path), write)
 
     @classmethod
     def from_csv(cls, path: str | pathlib.Path) -> "Table":
@@ -154,15 +158,16 @@ class Table:
         Raises:
             ValueError: if the file is not one.
         """
-        head, *lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines() or [""]
-        if head != ",".join(Row._fields):
+        with open(path, encoding="utf-8", newline="") as file:
+            head, *lines = [*csv.reader(file)] or [[]]
+        if tuple(head) != Row._fields:
             raise ValueError(
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
         types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         rows = []
         for line in lines:
-            cells = zip(types, line.split(","), strict=True)
+            cells = zip(types, line, strict=True)
             values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
             rows.append(Row(*values))
         return cls(rows)

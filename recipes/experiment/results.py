@@ -144,7 +144,7 @@ def append(path: str | pathlib.Path, line: Mapping[str, Any]) -> None:
     text = json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
     with locked(path):
         past = path.read_text(encoding="utf-8") if path.exists() else ""
-        known = [_without_run(json.loads(known)) for known in past.splitlines() if known]
+        known = [_without_run(json.loads(known)) for known in past.split("\n") if known]
         if _without_run(json.loads(text)) in known:
             return
         replace(path, lambda temporary: temporary.write_text(f"{past}{text}\n", encoding="utf-8"))
@@ -164,10 +164,31 @@ def _without_run(line):
 
 
 def command() -> str:
-    """Return the command line of this process: backend, script and arguments."""
+    """Return the command line of this process: backend, script and arguments, without its paths."""
     script = os.path.relpath(sys.argv[0], ROOT) if os.path.exists(sys.argv[0]) else sys.argv[0]
-    words = ["python", script, *sys.argv[1:]]
+    words = ["python", script, *without_paths(sys.argv[1:])]
     return f"KERAS_BACKEND={keras.config.backend()} " + shlex.join(words)
+
+
+def without_paths(words: Sequence[str]) -> list[str]:
+    """Return arguments with DATA for the data and without folders of this machine.
+
+    Absolute paths are given relative to the repository, or by their last part outside of it.
+
+    Example:
+    >>> without_paths(["--data_dir=/data/mnist.npz", "--runs", "/mnt/runs"])
+    ['--data_dir=DATA', '--runs', 'runs']
+    """
+    shortened = []
+    for word in words:
+        flag, equals, value = word.rpartition("=")
+        path = pathlib.Path(value)
+        if "data_dir" in (flag.lstrip("-"), shortened[-1].lstrip("-") if shortened else ""):
+            value = "DATA"
+        elif path.is_absolute():
+            value = str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name)
+        shortened.append(f"{flag}{equals}{value}")
+    return shortened
 
 
 def commit() -> str:

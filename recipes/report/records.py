@@ -32,7 +32,7 @@ def lines(folder=FOLDER):
     """
     rows = []
     for file in sorted(pathlib.Path(folder).glob("*.jsonl")):
-        for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, text in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
             try:
                 rows += [json.loads(text)] if text else []
             except json.JSONDecodeError as error:

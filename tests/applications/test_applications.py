@@ -280,6 +280,7 @@ def test_models_are_listed_and_created_by_name():
         (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "images of a fixed size"),
         (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
         (lambda: zoo.highway_a(pooling="mean"), "`pooling` must be None, 'avg' or 'max'"),
+        (lambda: zoo.create_model("resnet50", pretrained=True), "takes classes.*pretrained"),
         (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),
     ],
 )

@@ -53,6 +53,12 @@ def test_a_table_is_the_same_after_a_csv_file(table, tmp_path):
         Table.from_csv(tmp_path / "other.csv")
 
 
+def test_names_with_commas_and_quotes_survive_a_csv_file(tmp_path):
+    rows = [Row("l2_ratio", 'a,"b"\nc', 0, None, None, 0.1)]
+    Table(rows).to_csv(tmp_path / "table.csv")
+    assert [*Table.from_csv(tmp_path / "table.csv")] == rows
+
+
 def test_tables_add_their_rows(table):
     assert len(table + table) == 16 and (table + table).notes == table.notes
 

@@ -268,7 +268,7 @@ def test_recoded_cifar_is_distinguished_from_cifar(tmp_path):
 
 
 def test_the_digits_need_no_network():
-    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'highway-zoo[digits]'")
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install scikit-learn")
     loaded = images.load("digits")
     assert (len(loaded.x_train), len(loaded.x_test), loaded.classes) == (1500, 297, 10)
     assert loaded.x_train.max() == 255 and len(np.unique(loaded.x_train)) == 17
@@ -277,7 +277,7 @@ def test_the_digits_need_no_network():
 
 def test_without_the_package_the_message_says_which_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'highway-zoo\[digits\]'"):
+    with pytest.raises(ImportError, match=r"pip install scikit-learn"):
         images.load("digits")
     with pytest.raises(ValueError, match="one of mnist, cifar10, cifar100, digits.*'imagenet'"):
         images.load("imagenet")

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from experiment.results import Result
+from experiment.results import ROOT, Result, append, without_paths
 from helpers.forked import server
 from helpers.harness import without_backend
 from helpers.test_data import append_lines
+from report import records
 from zoo.io import locked
 
 RESULT = {"artifact": "paper/table1", "model": "net", "metric": "accuracy", "value": 92.2}
@@ -33,6 +34,26 @@ def test_a_line_of_results_is_read_back_as_it_was_written():
     assert Result.from_line(line).line() == line and "readings" not in line
     with pytest.raises(ValueError, match="needs \\['metric'\\]"):
         Result.from_line({key: value for key, value in line.items() if key != "metric"})
+
+
+@without_backend
+def test_a_line_separator_in_a_text_is_no_end_of_a_line(tmp_path):
+    line = {"artifact": "a\u2028b\u0085c"}
+    for _ in range(2):
+        append(tmp_path / "a.jsonl", line)
+    assert records.lines(tmp_path) == [line]
+
+
+@without_backend
+def test_a_command_has_no_path_of_one_machine():
+    arguments = ["--data_dir", "/data/mnist.npz", "--data_dir=/data", f"--results={ROOT}/a.jsonl"]
+    assert without_paths([*arguments, "--runs=/mnt/runs"]) == [
+        "--data_dir",
+        "DATA",
+        "--data_dir=DATA",
+        "--results=a.jsonl",
+        "--runs=runs",
+    ]
 
 
 def read(path):

@@ -135,7 +135,7 @@ def digits() -> Images:
     except ImportError as error:
         raise ImportError(
             "The digits come with scikit-learn, which is not installed. "
-            "Run: pip install 'highway-zoo[digits]'"
+            "Run: pip install scikit-learn"
         ) from error
     data = load_digits()
     x = np.rint(data.images * 255 / 16).astype("uint8")[..., None]

@@ -100,6 +100,8 @@ class Skip(keras.layers.Layer):
             layer.build(input_shape)
         if self.shortcut is not None:
             self.shortcut.build(input_shape)
+        if not self.trainable:
+            self.trainable = False  # of the branches, too, which are new
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
         """Return the formula's terms by letter: x, h and, if present, t and c.
