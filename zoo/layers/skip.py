@@ -96,12 +96,11 @@ class Skip(keras.layers.Layer):
             self.carry_gate = self.branch("carry_gate", -self.gate_bias)
         if self.opens_stage and self.variant != "plain":  # which has no skip
             self.shortcut = self.branch("shortcut", None)
-        for layer in self._branches().values():
-            layer.build(input_shape)
-        if self.shortcut is not None:
-            self.shortcut.build(input_shape)
-        if not self.trainable:
-            self.trainable = False  # of the branches, too, which are new
+        for layer in (*self._branches().values(), self.shortcut):
+            if layer is not None:
+                layer.build(input_shape)
+                if not self.trainable:
+                    layer.trainable = False  # it was made after the block was frozen
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
         """Return the formula's terms by letter: x, h and, if present, t and c.
