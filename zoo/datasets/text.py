@@ -278,7 +278,7 @@ class Corpus:
         value = 0
         for part in (self.train, self.valid, self.test):
             value = zlib.crc32(str(len(part)).encode(), value)
-            value = zlib.crc32(np.ascontiguousarray(part), value)
+            value = zlib.crc32(part.tobytes(), value)
         return value
 
     @classmethod
