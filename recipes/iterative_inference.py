@@ -273,8 +273,8 @@ def record_borderline(inspection, table, paper, **more):
     """Write the result of Fig. 7, if there is a borderline example.
 
     Args:
-        inspection: Of the trained network.
-        table: Of the unrolled network, on test images.
+        inspection: Inspection of the trained network.
+        table: Table of the unrolled network, on test images.
         paper: The paper's accuracies before and after the repetitions, or None.
         **more: Further keys of the line.
     """

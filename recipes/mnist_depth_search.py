@@ -221,7 +221,7 @@ def record(kind, depth, networks, top, mean, search):
         depth: Number of layers.
         networks: Sorted, the best one first.
         top: Number of networks in the best tenth.
-        mean: Of their lowest losses.
+        mean: Mean of their lowest losses.
         search: The finished search.
     """
     best = networks[0]

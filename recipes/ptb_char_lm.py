@@ -77,8 +77,8 @@ class Run:
 
     Attributes:
         corpus: The text.
-        size: Of `SIZES`.
-        variant: Of `VARIANTS`.
+        size: One of `SIZES`.
+        variant: One of `VARIANTS`.
         folder: The run directory.
         resume: Its checkpoint.
     """

@@ -197,7 +197,7 @@ def test_every_public_symbol_has_a_docstring(name):
             assert (value.__doc__ or "").strip(), f"{name}.{key} has no docstring"
 
 
-PRIVATE = re.compile(r"(/root/|/work/|/home/[a-z]+/|/tmp/[a-z])")
+PRIVATE = re.compile(r"/(root/|work/|home/[a-z]+/|tmp/[a-z])")
 TEXTS = {".py", ".md", ".jsonl", ".csv", ".html", ".toml", ".txt"}
 
 

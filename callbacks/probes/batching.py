@@ -28,7 +28,7 @@ def probabilities(outputs: Tensor, normalized: bool) -> Tensor:
     """Return the class probabilities, float32.
 
     Args:
-        outputs: Of the network.
+        outputs: Outputs of the network.
         normalized: True if outputs are probabilities already.
 
     Raises:

@@ -42,7 +42,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     """Draw columns of tidy rows as lines, and write the rows as CSV.
 
     Args:
-        path: Of the PNG; the CSV file has the same stem.
+        path: Path of the PNG; the CSV file has the same stem.
         rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
         x: Column of the horizontal axis, or one for each of `y`.
         y: Column of the vertical axis; several make several columns of panels.
@@ -54,7 +54,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
-        title: Of the figure.
+        title: Title of the figure.
         table: Rows of the CSV file. Default: `rows`.
     """
     ys = [y] if isinstance(y, str) else [*y]
@@ -205,7 +205,7 @@ def learning_curve(
         path: The CSV file.
         history: Lists of one number an epoch, by key, as of `History.history`.
         metric: Key to draw; with `val_METRIC`, if it is there. An accuracy's axis is linear.
-        title: Of the picture.
+        title: Title of the picture.
     """
     path = pathlib.Path(path)
     epochs = range(1, 1 + len(history[metric]))

@@ -35,7 +35,7 @@ class Result:
         seeds: Random seeds.
         paper: The paper's value of the same quantity, or None.
         data: Name of the data set.
-        budget: Of the run, "smoke", "minutes" or "paper".
+        budget: Budget of the run, "smoke", "minutes" or "paper".
         epochs: Length of the training, or None.
         deviations: From the paper; with any, value and paper are not comparable.
         verdict: Comparison with the paper. Default: that of `compare`.

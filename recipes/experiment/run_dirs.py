@@ -30,8 +30,8 @@ def folder_of(name: str, data: str, identity: Mapping) -> pathlib.Path:
     """Return the folder in --runs of the run with this identity, and of no other.
 
     Args:
-        name: Of the network.
-        data: Of the data set.
+        name: Name of the network.
+        data: Name of the data set.
         identity: Everything that determines the run.
     """
     data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
@@ -42,7 +42,7 @@ def figures_folder(name: str, networks: Sequence[pathlib.Path]) -> pathlib.Path:
     """Return the folder for figures of several networks: --run_dir, or one in --runs.
 
     Args:
-        name: Of the recipe.
+        name: Name of the recipe.
         networks: The networks' own folders.
     """
     default = f"{name}-{_digest([folder.name for folder in networks])}"

@@ -36,7 +36,7 @@ class Study:
     """A paper's training of one network.
 
     Attributes:
-        artifact: Of the result, e.g. "srivastava2015/table1".
+        artifact: Artifact of the result, e.g. "srivastava2015/table1".
         preprocessing: A recipe of `zoo.datasets.preprocessing`.
         batch: Number of images in a batch.
         optimizer: Function from the number of iterations to a Keras optimizer.
@@ -216,7 +216,7 @@ def prepare(
 
     Args:
         study: What the paper did.
-        name: Of the network, for the run directory.
+        name: Name of the network, for the run directory.
         default_data: What --data is if it is not given.
         build: Function from the images to a model.
         shared: True if --run_dir is not this network's folder, which is always in --runs.
@@ -295,7 +295,7 @@ def finish(
 
     Args:
         run: A trained `Run`.
-        name: Of the network, in the result.
+        name: Name of the network, in the result.
         config: What distinguishes the network.
         paper: The paper's value of this network on these data, or None.
         deviations: From the paper, beside those of data, length and precision.

@@ -17,7 +17,7 @@ def generate(
             sampled.
         text: The beginning.
         num_words: Number of words to add.
-        seed: Of the sampling.
+        seed: Seed of the sampling.
     """
     import keras_nlp  # imports TensorFlow
 

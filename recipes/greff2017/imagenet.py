@@ -78,7 +78,7 @@ class Inputs:
     Attributes:
         prepared: Images for training and validation.
         probed: Batches of the validation images to probe.
-        indices: Of the probed images in the validation set.
+        indices: Indices of the probed images in the validation set.
         deviations: Parts of the data set that are left out.
     """
 

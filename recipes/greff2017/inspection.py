@@ -118,11 +118,11 @@ def inspect(
 
     Args:
         model: The network.
-        name: Of the network, for titles and files.
+        name: Name of the network, for titles and files.
         folder: For figures and results.
         inputs: Images to probe.
         deviations: From the paper.
-        epochs: Of its training, or None.
+        epochs: Epochs of its training, or None.
         bgr: True if channels are blue, green, red.
     """
     start = time.perf_counter()
@@ -218,10 +218,10 @@ def draw_patches(
     """Draw Fig. 4: patches and their gradients, and write where they lie.
 
     Args:
-        path: Of the PNG.
-        patches: Of `zoo.callbacks.top_patches`.
+        path: Path of the PNG.
+        patches: Patches of `zoo.callbacks.top_patches`.
         unit: Their channel.
-        indices: Of the probed images in the validation set.
+        indices: Indices of the probed images in the validation set.
         bgr: True if channels are blue, green, red.
     """
     if bgr:

@@ -31,7 +31,7 @@ def by_block(
     """Draw a probe over the blocks of the trained network, a line a split: Figs 2, 3 and 4.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         tables: By split.
         probe: Its name; its value of the whole network is drawn across.
         mark: The paper's value at the last block, where there is one.
@@ -67,10 +67,10 @@ def by_epoch(path: Path, table: Table, probes: Sequence[str], title: str = "") -
     """Draw probes of the last stage's blocks in training: Figs 5, 13, 14, 18 and 19.
 
     Args:
-        path: Of the PNG.
-        table: Of `RunProbes`; empty if no epoch was probed: then nothing is drawn.
+        path: Path of the PNG.
+        table: Table of `RunProbes`; empty if no epoch was probed: then nothing is drawn.
         probes: Names, a panel each.
-        title: Of the figure.
+        title: Title of the figure.
     """
     if not len(table):
         return
@@ -111,9 +111,9 @@ def groups(
     """Draw accuracy, loss and entropy of borderline, correct and all examples: Figs 6 and 7.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         tables: By split, with `BorderlineExamples`.
-        label: Of the horizontal axis.
+        label: Label of the horizontal axis.
         first: Its first number.
         marks: The paper's values, by the columns split, group, place, and accuracy or loss.
     """
@@ -151,7 +151,7 @@ def unrolled(path: Path, tables: Mapping[float, Mapping[str, Table]], trained: i
     it.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         tables: By scale of the repetitions, and by split.
         trained: Number of blocks that the last stage was trained with.
     """

@@ -79,7 +79,7 @@ def study(network: str, errors: Sequence[float], artifact: str) -> Study:
     Args:
         network: A key of `SCHEDULES`.
         errors: A value of `ERRORS`; empty: the network is not in Table 1.
-        artifact: Of the result of a network that is not in Table 1, e.g. "fig3".
+        artifact: Artifact of the result of a network that is not in Table 1, e.g. "fig3".
     """
     later = network == "cifar_resnet" and FLAGS.schedule == "later"
     rates, drops, epochs = LATER if later else SCHEDULES[network]
@@ -178,7 +178,7 @@ def record(
 
     Args:
         run: A trained run.
-        name: Of the network.
+        name: Name of the network.
         config: What distinguishes it.
         errors: As in `study`.
         deviations: From the paper, of this network.
@@ -238,8 +238,8 @@ class Inspection:
 
     Attributes:
         run: A trained run.
-        name: Of the network.
-        splits: Of `examples`.
+        name: Name of the network.
+        splits: Result of `examples`.
         folder: For figures and results.
         trained: The result of `record`.
     """

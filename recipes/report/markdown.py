@@ -90,12 +90,11 @@ def deviations(rows):
 
 
 def commands(rows):
-    """Return the runs' commands as a block of code, without paths of the machine they ran on."""
+    """Return the runs' commands as a block of code."""
     runs = [run for row in rows for run in records.commands(row)]
-    return list(dict.fromkeys(f"    {without_paths(text)}  # {commit}" for text, commit in runs))
+    return list(dict.fromkeys(f"    {without_outputs(text)}  # {commit}" for text, commit in runs))
 
 
-def without_paths(command):
-    """Return a command without its output flags, and with DATA for its data."""
-    command = re.sub(r" --(run_dir|runs|results)[ =]\S+", "", command)
-    return re.sub(r"(--data_dir[ =])\S+", r"\1DATA", command)
+def without_outputs(command):
+    """Return a command without the flags that say where its output goes."""
+    return re.sub(r" --(run_dir|runs|results)[ =]\S+", "", command)

@@ -37,7 +37,7 @@ def build(
         activation: As for the builders.
         seeds: One a network: `zoo.seed_everything(seed)` and the builder give its weights.
         gate_biases: One a network; plain ones have no gates.
-        input_shape: Of an image.
+        input_shape: Input shape of an image.
         classes: Number of classes.
 
     Returns:
@@ -144,7 +144,7 @@ def compile_networks(model: keras.Model, settings: Sequence[Any], steps: int) ->
     """Compile a model of `build` so that its networks train independently of each other.
 
     Args:
-        model: Of `build`.
+        model: Model of `build`.
         settings: One a network, with `rate`, `momentum` and `decay`, the factor of an epoch.
         steps: Number of batches in an epoch.
     """

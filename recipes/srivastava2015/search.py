@@ -154,7 +154,7 @@ class GroupProgress(keras.callbacks.Callback):
     Args:
         group: The networks in training.
         epochs: Number of epochs in all.
-        pace: Of the whole search.
+        pace: Pace of the whole search.
         interval: Seconds between two lines.
     """
 
@@ -221,10 +221,10 @@ def train(
 
     Args:
         group: The networks.
-        resume: Of the group's run directory.
-        images: Of MNIST.
+        resume: Resume of the group's run directory.
+        images: Images of MNIST.
         epochs: Number of epochs in all.
-        pace: Of the whole search. Default: of this group alone.
+        pace: Pace of the whole search. Default: of this group alone.
     """
     pace = pace or Pace([group], epochs)
     checkpoint = resume.read()

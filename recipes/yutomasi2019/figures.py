@@ -79,8 +79,8 @@ def draw_weights(
     """Draw Fig. 7: histograms of all weights and of the identity's, before and after training.
 
     Args:
-        path: Of the PNG.
-        rows: Of `histogram_rows`, of the networks in the figure.
+        path: Path of the PNG.
+        rows: Rows of `histogram_rows`, of the networks in the figure.
         modes: The paper's modes of the identity's entries after training.
     """
     shown = []
@@ -161,7 +161,7 @@ def draw_cushions(path: pathlib.Path, cushions: Mapping[str, Table]) -> None:
     """Draw Fig. 3: layer cushions of images, for the middle block of each third of the depth.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         cushions: Tables of `zoo.callbacks.LayerCushion`, by network.
     """
     rows = []
@@ -200,7 +200,7 @@ def draw_features(
     """Draw Fig. 10: densities of final features and of the loss's gradients there.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         features: Features and gradients by network, arrays of shape `(images, features)`.
     """
     width = FEATURE_BINS[1] - FEATURE_BINS[0]
@@ -231,7 +231,7 @@ def draw_dominance(path: pathlib.Path, flows: Mapping[str, tuple[Table, Table]])
     """Draw Fig. 12: the share of dominant channels by block, at the first and last iteration.
 
     Args:
-        path: Of the PNG.
+        path: Path of the PNG.
         flows: Tables of `zoo.callbacks.dominant_flow` at both iterations, by network.
     """
     rows = [

@@ -117,8 +117,8 @@ def figures_folder(name: str, networks: Sequence[Network]) -> pathlib.Path:
     """Return the folder for figures of these networks: --run_dir, or one in --runs.
 
     Args:
-        name: Of the recipe.
-        networks: Of `selected`.
+        name: Name of the recipe.
+        networks: Networks of `selected`.
     """
     keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
     identity = {"networks": networks, **{key: FLAGS[key].value for key in keys.split()}}
@@ -133,7 +133,7 @@ def prepare_each(
     """Prepare the training of one network after the other, and hand it to `inspect`.
 
     Args:
-        networks: Of `selected`.
+        networks: Networks of `selected`.
         inspect: Function of a run, name and depth that trains the network and measures it.
 
     Returns:

@@ -195,7 +195,7 @@ def write_weight_result(
     Args:
         folder: For figures and results.
         measured: The network.
-        rows: Of `weight_rows`.
+        rows: Rows of `weight_rows`.
     """
     by_group = {(row["when"], row["entries"]): row for row in rows}
     before = by_group["before", "identity"]["l1"]

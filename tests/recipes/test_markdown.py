@@ -25,7 +25,7 @@ ROW = {
     "departures": ["2 of 25 epochs"],
     "readings": ["batch of 20"],
     "verdict": "not comparable",
-    "command": "python recipes/ptb_char_lm.py --data_dir /root/data --run_dir /root/runs",
+    "command": "python recipes/ptb_char_lm.py --data_dir DATA --run_dir runs",
     "commit": "0123456789ab",
     "backend": "jax",
     "hardware": "2 cores",
@@ -62,8 +62,8 @@ def test_artifacts_that_were_not_run_are_empty_rows_and_deviations_stand_below()
 
 
 def test_tables_name_no_folder_of_the_machine_that_ran_the_command():
-    command = "python recipes/x.py --data_dir=/root/a --run_dir /root/b --results /root/c --seed 1"
-    assert markdown.without_paths(command) == "python recipes/x.py --data_dir=DATA --seed 1"
+    command = "python recipes/x.py --data_dir=DATA --run_dir b --results=c --seed 1"
+    assert markdown.without_outputs(command) == "python recipes/x.py --data_dir=DATA --seed 1"
     text = markdown.PATH.read_text(encoding="utf-8")
     assert not any(folder in text for folder in ("/root", "/home", "/tmp", "/work"))
 
