@@ -1,5 +1,7 @@
 """The simplified block that has dominant kernel entries only."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -18,6 +20,7 @@ class DominantConv2D(keras.layers.Layer):
         strides: Stride, in pixels.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken; 1 is
             added at its centre.
+        weight_options: Regularizers and constraints; see `Skip.weight_options`.
         **kwargs: `name`, `dtype`.
     """
 
@@ -27,6 +30,7 @@ class DominantConv2D(keras.layers.Layer):
         kernel_size: int,
         strides: int,
         kernel_initializer: keras.initializers.Initializer,
+        weight_options: dict[str, Any],
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
@@ -34,6 +38,7 @@ class DominantConv2D(keras.layers.Layer):
         self.kernel_size = kernel_size
         self.strides = strides
         self.kernel_initializer = kernel_initializer
+        self.weight_options = weight_options
 
     def build(self, input_shape: Shape) -> None:
         """Create a kernel `(side, side, channels, filters / channels)` and a bias."""
@@ -49,8 +54,15 @@ class DominantConv2D(keras.layers.Layer):
             return ops.stack(diagonals, axis=-1) + ops.cast(centre, full.dtype)
 
         shape = (side, side, channels, self.filters // channels)
-        self.kernel = self.add_weight(shape, diagonal, name="kernel")
-        self.bias = self.add_weight((self.filters,), "zeros", name="bias")
+        self.kernel = self._add_weight("kernel", shape, diagonal)
+        self.bias = self._add_weight("bias", (self.filters,), "zeros")
+
+    def _add_weight(self, name, shape, initializer):
+        regularizer = self.weight_options[f"{name}_regularizer"]
+        constraint = self.weight_options[f"{name}_constraint"]
+        return self.add_weight(
+            shape, initializer, regularizer=regularizer, constraint=constraint, name=name
+        )
 
     def call(self, x: Tensor) -> Tensor:
         """Return the convolution of the symmetrically padded input."""
@@ -77,8 +89,8 @@ class SimplifiedDominant(Simplified):
         strides: Stride, in pixels; zeros are padded symmetrically.
         identity: "duplicate", the only identity whose kernel entries are all diagonal.
         **kwargs: `kernel_initializer` (initializer of the full kernel, of which the diagonal is
-            taken, with 1 added at its centre; `None` is `HardtMa()`), `stage` (see `Skip`), `name`,
-            `dtype`.
+            taken, with 1 added at its centre; `None` is `HardtMa()`), `stage`, regularizers and
+            constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -115,6 +127,7 @@ class SimplifiedDominant(Simplified):
             self.kernel_size,
             self.strides,
             self.kernel_initializer.clone(),
+            self.weight_options(),
             dtype=self.dtype_policy,
             name=name,
         )
