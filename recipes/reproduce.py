@@ -227,7 +227,7 @@ def run_all(runs, options):
             state = "done" if status == 0 else f"FAILED with status {status}"
             minutes = (time.monotonic() - begin) / 60
             ended.append((status, f"{state} after {minutes:.1f} min: {command}"))
-            if status in (-signal.SIGINT, -signal.SIGTERM):  # the user ended it: end all
+            if status in (process.INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):  # the user
                 break
         average(pathlib.Path(seeds), options)
     if len(ended) > 1:
