@@ -30,7 +30,7 @@ class HighwayDense(Skip):
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         kernel_regularizer: Regularizer of the kernels of H, T and C.
         bias_regularizer: Regularizer of their biases; L2 pulls a gate towards 1/2.
-        activity_regularizer: Regularizer of the layer's output.
+        activity_regularizer: Regularizer of the layer's output, divided by the batch size.
         kernel_constraint: Constraint of the kernels of H, T and C.
         bias_constraint: Constraint of their biases.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
@@ -120,10 +120,10 @@ class HighwayConv2D(Skip):
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         dilation_rate: Distance between neighbouring entries of the kernels, in pixels.
         groups: Number of groups of channels; H, T and C each read a group's own channels only.
-        data_format: "channels_last" or "channels_first", which TensorFlow runs on GPUs only.
+        data_format: "channels_last" or "channels_first", for which TensorFlow needs a GPU.
         kernel_regularizer: Regularizer of the kernels of H, T and C.
         bias_regularizer: Regularizer of their biases; L2 pulls a gate towards 1/2.
-        activity_regularizer: Regularizer of the layer's output.
+        activity_regularizer: Regularizer of the layer's output, divided by the batch size.
         kernel_constraint: Constraint of the kernels of H, T and C.
         bias_constraint: Constraint of their biases.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
@@ -244,7 +244,7 @@ def branch_options(layer: Skip, name: str, bias: float | None) -> dict[str, Any]
         "kernel_initializer": layer.kernel_initializer.clone(),
         "bias_initializer": bias_initializer if bias is None else GateBias(bias, bias_initializer),
         **layer.weight_options(),
-        "dtype": layer.dtype_policy,
+        "dtype": layer.branch_policy(name),
         "name": name,
     }
 

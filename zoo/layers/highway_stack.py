@@ -10,7 +10,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.layers.highway import HighwayDense, branch_options
-from zoo.layers.skip import GateBias, check_positive, policies
+from zoo.layers.skip import GateBias, check_positive
 from zoo.types import Activation, Initializer, Shape, Tensor
 
 
@@ -82,11 +82,8 @@ class HighwayDenseStack(HighwayDense):
             bias_initializer if bias is None else GateBias(bias, bias_initializer)
         )
         for option, function in self.weight_options().items():
-            if function is not None:
-                options[option] = functools.partial(
-                    _each_penalty if option.endswith("regularizer") else ops.vectorized_map,
-                    function,
-                )
+            each = _penalty_of_each if option.endswith("regularizer") else _constrained_each
+            options[option] = function and functools.partial(each, function)
         return StackedDense(self.depth, **options)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
@@ -252,19 +249,27 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     return sample
 
 
-def _each_penalty(regularizer, weights):
+def _penalty_of_each(regularizer, weights):
     """Return the sum of the penalties of stacked weights."""
-    return ops.sum(ops.vectorized_map(regularizer, weights))
+    return ops.sum(_constrained_each(regularizer, weights))
+
+
+def _constrained_each(constraint, weights):
+    """Return stacked weights after each layer's constraint."""
+    return ops.vectorized_map(constraint, ops.convert_to_tensor(weights))
 
 
 def stack_key(layer: keras.layers.Layer) -> dict[str, Any] | None:
     """Return what the layers of one stack have in common, or None if `layer` cannot be in one."""
     if type(layer) is not HighwayDense or not layer.built or layer.activity_regularizer:
         return None
-    policy = policies(layer)
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):  # quantized
+    if any(branch.quantization_mode for branch in layer._branches().values()):
         return None
     names = ("width", "variant", "activation", "stage", "trainable")
     config = layer.get_config()
     options = {name: config[name] for name in layer.weight_options() if config[name] is not None}
-    return {**{name: getattr(layer, name) for name in names}, "dtype": policy.name, **options}
+    return {
+        **{name: getattr(layer, name) for name in names},
+        "dtype": layer.dtype_policy.name,
+        **options,
+    }

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
 from zoo.layers import gating
@@ -42,21 +43,6 @@ def check_positive(**arguments: int) -> None:
     for name, value in arguments.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
-
-
-def policies(layer: keras.layers.Layer) -> keras.DTypePolicy:
-    """Return the dtype policy of a layer, by path where `quantize` has changed inner layers'.
-
-    With it in the configuration, a loaded layer makes its inner layers with the quantized weights
-    that the file holds.
-    """
-    policy = layer.dtype_policy
-    inner = [v for v in layer._flatten_layers(include_self=False) if v.quantization_mode]
-    if not inner or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-        return policy
-    # patterns, because the layers around this one may have other names when it is loaded
-    by_path = {rf"(.*/)?{v.path.removeprefix(f'{layer.path}/')}": v.dtype_policy for v in inner}
-    return keras.dtype_policies.DTypePolicyMap(policy.name, by_path)
 
 
 LACKING = {  # arguments of Keras's layers that a skip layer may not have, and the remedy
@@ -197,7 +183,7 @@ class Skip(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
         own = {
-            "dtype": keras.dtype_policies.serialize(policies(self)),
+            "dtype": keras.dtype_policies.serialize(self._policies()),
             "variant": self.variant,
             "gate_bias": self.gate_bias,
             "stage": self.stage,
@@ -207,6 +193,26 @@ class Skip(keras.layers.Layer):
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
         }
         return {**super().get_config(), **own}
+
+    def branch_policy(self, name: str) -> keras.DTypePolicy:
+        """Return the dtype policy of a branch: the block's, or one that `quantize` gave it."""
+        key = f"branch:{name}"
+        policy = self.dtype_policy
+        return policy[key] if isinstance(policy, DTypePolicyMap) and key in policy else policy
+
+    def _policies(self):
+        """Return the block's dtype policy, with those that `quantize` gave to its branches."""
+        policy = self.dtype_policy
+        quantized = {
+            f"branch:{branch.name}": branch.dtype_policy
+            for branch in self._branches().values()
+            if branch.quantization_mode and not isinstance(branch.dtype_policy, DTypePolicyMap)
+        }
+        if not quantized:
+            return policy
+        known = {**policy} if isinstance(policy, DTypePolicyMap) else {}
+        default = policy.default_policy.name if known else policy.name
+        return DTypePolicyMap(default, {**known, **quantized})
 
     def _branches(self):
         """Return the layers that compute h, t and c, by letter, without those that are absent."""
