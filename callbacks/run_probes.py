@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from zoo.callbacks.probes.engine import Observer
+from zoo.callbacks.probes.engine import Observer, probe_list
 from zoo.callbacks.probes.probe import Probe
 from zoo.callbacks.probes.table import Table
 from zoo.types import PathLike
@@ -49,7 +49,7 @@ class RunProbes(keras.callbacks.Callback):
         super().__init__()
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"`every` must be a positive integer. Received: every={every!r}")
-        self.probes = probes
+        self.probes = probe_list(probes)
         self.data = data
         self.every = every
         self.batch_size = batch_size

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from zoo.callbacks.probes.batching import class_indices, hits
+from zoo.callbacks.probes.objective import class_indices, hits
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.types import Tensor
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.batching import class_indices
+from zoo.callbacks.probes.objective import class_indices
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.callbacks.probes.refinement import deviation
 from zoo.graph.blocks import Block

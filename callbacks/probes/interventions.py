@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.callbacks.probes.batching import Loss
+from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Plan
