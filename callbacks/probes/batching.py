@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from zoo.backend.replicas import spread_shards
 from zoo.types import Tensor
 
 Check: TypeAlias = Callable[[np.ndarray], None]
@@ -73,10 +74,11 @@ def padded_batches(
     multiple: int = 1,
     check: Check | None = None,
 ) -> Iterator[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """Yield inputs, labels or None, and a mask of the examples that are no padding.
+    """Yield inputs, labels or None, and a mask of the examples, `(batch,)`.
 
-    Batches are padded to the size of the largest one before, so that compiled functions see one
-    shape.
+    The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
+    as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
+    one before, so that compiled functions see one shape.
 
     Args:
         data: As in `batches`.
@@ -93,12 +95,23 @@ def padded_batches(
     for x, y in batches(data, batch_size, check):
         count = len(tree.flatten(x)[0])
         size = max(size, -(-count // multiple) * multiple)
-        yield _pad(x, size), None if y is None else _pad(y, size), np.arange(size) < count
+        mask = np.pad(nan_mask(x), (0, size - count))
+        yield _pad(x, size), None if y is None else _pad(y, size), mask
         seen += count
         if progress:
             progress(seen)
     if not seen:
         raise ValueError("Expected at least one example. Received: data without any.")
+
+
+def nan_mask(x: Any) -> np.ndarray:
+    """Return 1, or NaN where one of an example's inputs has NaN, `(batch,)`, float32."""
+    inputs = tree.flatten(x)
+    mask = np.ones(len(inputs[0]), "float32")
+    for values in inputs:
+        if np.issubdtype(values.dtype, np.floating):
+            mask[np.isnan(values).reshape(len(values), -1).any(axis=1)] = np.nan
+    return mask
 
 
 def _pad(structure, size):
@@ -109,6 +122,20 @@ def _pad(structure, size):
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
-    """Return the sum over the examples where `mask` is True."""
+    """Return the sum over examples; see `padded_batches` for the mask."""
+    return ops.sum(_masked(v, mask, 0.0), axis=0)
+
+
+def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
+    """Return the smallest ("min") or largest ("max") value over each replica's examples.
+
+    Of shape `(replicas, ...)`, so that the sum over replicas has them all.
+    """
+    if kind == "min":
+        return spread_shards(ops.min(_masked(v, mask, np.inf), axis=0, keepdims=True))
+    return spread_shards(ops.max(_masked(v, mask, -np.inf), axis=0, keepdims=True))
+
+
+def _masked(v, mask, padding):
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.sum(ops.where(mask, ops.cast(v, "float32"), 0.0), axis=0)
+    return ops.where(mask == 0, padding, ops.cast(v, "float32") * mask)

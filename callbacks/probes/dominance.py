@@ -12,7 +12,7 @@ import numpy as np
 from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import batches
+from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import find_blocks
@@ -87,7 +87,7 @@ def dominant_flow(
         if y is None:
             raise ValueError("Dominance is of the loss's gradient. Received: data without labels.")
         for name, numbers in flow(graph.start(x), ops.convert_to_tensor(y)).items():
-            sums[name] += ops.convert_to_numpy(numbers).astype("float64").sum(1)
+            sums[name] += (ops.convert_to_numpy(numbers).astype("float64") * nan_mask(x)).sum(1)
         count += len(y)
     if not count:
         raise ValueError("Expected at least one example. Received: data without any.")
@@ -170,7 +170,7 @@ def _ratios(alone, whole, batch, num_features, denominator):
     # 0 / 0, a dead entry, is no dominance
     ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))
     r = ops.mean(ratio, axis=1)  # (batch, common)
-    share = ops.mean(ops.cast(r > 1, r.dtype), axis=1)
+    share = ops.mean(ops.where(r == r, ops.cast(r > 1, r.dtype), r), axis=1)  # NaN stays
     return ops.stack([share, ops.mean(r, axis=1), ops.median(r, axis=1)])
 
 

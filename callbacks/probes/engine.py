@@ -9,7 +9,7 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches
+from zoo.callbacks.probes.batching import Progress, masked_extreme, masked_sum, padded_batches
 from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.callbacks.probes.table import Table
@@ -115,7 +115,7 @@ class Observer:
             probe.reset_state()
             probe.blocks = self.blocks
         for x, y, mask in self._batches(data, batch_size, progress):
-            count = int(mask.sum())
+            count = np.count_nonzero(mask)
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
                 probe.update_state(ordered, count)  # in order, where JAX sorts the keys
@@ -197,8 +197,12 @@ class Observer:
                 if {*probe.needs} <= {*part}:
                     values = probe.measure(part, stage)
                     if values:
-                        totals = {key: masked_sum(v, mask) for key, v in values.items()}
-                        sums[part.info.name] = totals
+                        sums[part.info.name] = {
+                            key: masked_extreme(v, mask, probe.extremes[key])
+                            if key in probe.extremes
+                            else masked_sum(v, mask)
+                            for key, v in values.items()
+                        }
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}
             raise ValueError(

@@ -9,7 +9,7 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import Progress, padded_batches
+from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches
 from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Chain, Plan, Step
@@ -99,7 +99,7 @@ class Trials:
             for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
                 pair = self._call("score", self._score, output, labels, mask_tensor)
                 sums[numbers] += ops.convert_to_numpy(pair)
-            seen += int(mask.sum())
+            seen += np.count_nonzero(mask)
         measured = sums if self.objective.classifies else sums[:, 1:]
         not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
         if not_finite:
@@ -163,8 +163,7 @@ class Trials:
         """Return summed accuracy and loss of a batch, from the last block's output."""
         logits = self.objective.logits(self.chain.end(y, self.objective.apply)[0])
         losses = self.objective.losses(labels, logits)
-        pair = ops.stack([self.objective.hits(labels, logits), losses])
-        return ops.sum(ops.where(mask, pair, 0.0), axis=1)
+        return masked_sum(ops.stack([self.objective.hits(labels, logits), losses], axis=1), mask)
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import batches
+from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.calls import Graph
@@ -62,8 +62,11 @@ def noise_sensitivity(
     forward = compiled(forward, model)
 
     def outputs_and_scores():
-        results = (forward(graph.start(x), ops.convert_to_tensor(y)) for x, y in saved)
-        return [keras.tree.map_structure(ops.convert_to_numpy, result) for result in results]
+        for x, y in saved:
+            results = forward(graph.start(x), ops.convert_to_tensor(y))
+            outputs, scores = map(ops.convert_to_numpy, results)
+            mask = nan_mask(x)
+            yield outputs * mask.reshape(-1, *[1] * (outputs.ndim - 1)), scores * mask
 
     clean = [outputs for outputs, _ in outputs_and_scores()]
 
