@@ -37,9 +37,10 @@ def run(
         model: A Functional or built Sequential `keras.Model`.
         data: A tuple of arrays `(x, y)`, an array x, or an iterable of batches of these (a
             `tf.data.Dataset`, a `PyDataset`, a list); read once.
-        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or sparse
-            categorical cross-entropy.
-        batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it.
+        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or the
+            cross-entropy of its softmax or sigmoid, or of labels that are class indices.
+        batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it. NaN
+            in an example's input makes them NaN.
         blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns.
         progress: A function called with the number of examples so far, after each batch.
         epoch: Epoch of the table's rows.
@@ -49,7 +50,8 @@ def run(
 
     Raises:
         ValueError: before any work, if there is no block, the data have no labels but a probe
-            needs them, or no block has what a probe measures.
+            needs them, labels are out of range, the loss is not known, or no block has what a probe
+            measures.
 
     Example:
     >>> from zoo.callbacks import L2Ratio

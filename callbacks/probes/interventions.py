@@ -1,7 +1,8 @@
 """Accuracy and loss of a network whose blocks are modified (ablated, reordered, repeated).
 
 Every function returns a `Table` with rows `..._accuracy` and `..._loss`, the unmodified network's
-under block None. Accuracy is a fraction; the loss is the mean over examples.
+under block None. Accuracy is a fraction, of which a regression of one output has none; the loss is
+the mean over examples.
 """
 
 from collections.abc import Sequence

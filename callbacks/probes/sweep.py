@@ -44,8 +44,7 @@ class Trials:
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        loss: A Keras loss or its name; `None`: the model's own, or sparse categorical
-            cross-entropy.
+        loss: As in `zoo.callbacks.run`.
         blocks: Names of the blocks; `None`: all.
 
     Raises:
