@@ -47,6 +47,7 @@ KNOWN = {
     "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
     "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
 }
+MAX_LABEL = np.iinfo("int32").max  # the type of labels
 EXACT = 1e-6
 RECODED = 1e-3  # ours: encoding CIFAR-10 as JPEG moves its means by 1.5e-4
 
@@ -239,6 +240,11 @@ def _checked(name, arrays, source, class_names=(), is_jpeg=False):
             raise ValueError(
                 f"y_{split} must be integers, one for each of the {len(x)} images. "
                 f"Received: {y.dtype} of shape {y.shape}, in {source}."
+            )
+        if y.max() > MAX_LABEL:
+            raise ValueError(
+                f"y_{split} must be class numbers from 0, below {MAX_LABEL}. Received: {y.max()}, "
+                f"in {source}."
             )
         parts[split] = x, y
     x_train, y_train = parts["train"]
