@@ -247,7 +247,7 @@ def _torch_rng():
 
 
 class BestWeights(keras.callbacks.Callback):
-    """Keep the weights of the epoch with the lowest value of a metric, which is never NaN.
+    """Keep the weights of the epoch with the lowest value of a metric; any is lower than NaN.
 
     With `Resume(track=[...])` they are part of the checkpoint, whose checksums they share, and
     belong to the same epoch as the rest of it whenever the process is killed.
@@ -256,7 +256,7 @@ class BestWeights(keras.callbacks.Callback):
         monitor: Key of the logs.
 
     Attributes:
-        best: The lowest value, or None before the first epoch.
+        best: The lowest value, or None if there is none but NaN.
         epoch: Its epoch, counted from 1.
         weights: The weights after this epoch, as of `keras.Model.get_weights`.
     """
@@ -273,8 +273,8 @@ class BestWeights(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Copy the weights if the epoch is the best one so far."""
         value = float((logs or {})[self.monitor])
-        if not math.isnan(value) and (self.best is None or value < self.best):
-            self.best = value
+        if self.best is None or value < self.best:
+            self.best = None if math.isnan(value) else value
             self.epoch = epoch + 1
             self.weights = self.model.get_weights()
 
