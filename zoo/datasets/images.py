@@ -252,16 +252,18 @@ def _checked(name, arrays, source, class_names=(), is_jpeg=False):
     _refuse_another(name, x_test, source)
     shape = known.shape if known else x_train.shape[1:]
     classes = known.classes if known else len(class_names) or int(y_train.max()) + 1
+    advice = "If these are other images, name them: `--data NAME`, with a NAME of your own."
+    advice = advice if known else ""
     for split, (x, y) in parts.items():
         if x.shape[1:] != shape:
             raise ValueError(
                 f"The images of {name} must have the shape {shape}. "
-                f"Received: x_{split} of shape {x.shape}, in {source}."
+                f"Received: x_{split} of shape {x.shape}, in {source}. {advice}".rstrip()
             )
         if y.min() < 0 or y.max() >= classes:
             raise ValueError(
                 f"The labels of {name} must be from 0 to {classes - 1}. Received: y_{split} from "
-                f"{y.min()} to {y.max()}, in {source}."
+                f"{y.min()} to {y.max()}, in {source}. {advice}".rstrip()
             )
     name, notice = _title(name, x_train, x_test, source, is_jpeg)
     return Images(
