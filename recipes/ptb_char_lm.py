@@ -17,7 +17,7 @@ import dataclasses
 import pathlib
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 from absl import flags, logging
