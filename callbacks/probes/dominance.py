@@ -209,8 +209,9 @@ def trivial_dominance(
 ) -> float:
     """Approximate or simulate P(r_i > 1) of a network of 1 x 1 convolutions on one pixel.
 
-    M is the product of `depth` layers Lambda W' diag(g), with W = E or I + E, E of normal entries,
-    Lambda of Bernoulli(`keep`) masks: r_i = |M_ii| / |sum over j != i of M_ij|.
+    M is the product of `depth` layers W' Lambda, times diag(g), with W = E or I + E, E of normal
+    entries, Lambda of Bernoulli(`keep`) masks: row i is the gradient at feature i, after its ReLU,
+    by final feature, and r_i = |M_ii| / |sum over j != i of M_ij|.
 
     Args:
         width: Number of channels.
@@ -248,7 +249,7 @@ def trivial_dominance(
         for _ in range(depth):
             w = sigma * rng.standard_normal((width, width)) + (np.eye(width) if residual else 0)
             mask = rng.random(width) < keep
-            product = product @ (mask[:, None] * w.T)
+            product = product @ (w.T * mask)  # the layer's ReLU scales columns of W'
         product = product * feature_sigma * rng.standard_normal(width)
         own = np.abs(np.diag(product))
         dominant += (own > np.abs(product.sum(1) - np.diag(product))).mean()

@@ -282,6 +282,34 @@ def test_the_trivial_case_agrees_with_its_simulation(setting, simulated):
 
 
 @without_backend
+@pytest.mark.parametrize("setting", [(64, 5, 0.03, 0.9), (64, 1, 0.3, 0.5)])
+def test_half_closed_layers_are_simulated_as_the_formula_has_them(setting):
+    simulation = callbacks.trivial_dominance(*setting, samples=2000)
+    assert (
+        abs(simulation - callbacks.trivial_dominance(*setting)) < 0.0035
+    )  # masked too early: 0.008
+
+
+@without_backend
+def test_the_trivial_case_is_the_gradient_after_the_relu():
+    width, depth, sigma, keep = 6, 3, 0.5, 0.7
+    rng = np.random.default_rng(0)
+    dominant = []
+    for _ in range(200):
+        rows = np.eye(width)  # of feature i by its own number; then those of the layers above it
+        for _ in range(depth):
+            w = sigma * rng.standard_normal((width, width)) + np.eye(width)
+            mask = rng.random(width) < keep
+            rows = np.stack([mask * (w @ row) for row in rows])  # forward: ReLU'(z) dz
+        g = rng.standard_normal(width)
+        m = rows * g
+        own = np.abs(np.diag(m))
+        dominant.append(own > np.abs(m.sum(1) - np.diag(m)))
+    simulation = callbacks.trivial_dominance(width, depth, sigma, keep, samples=200)
+    assert simulation == pytest.approx(np.mean(dominant), abs=1e-12)
+
+
+@without_backend
 def test_a_plain_trivial_network_has_no_dominance():
     simulation = callbacks.trivial_dominance(64, 5, 0.01, residual=False, samples=30)
     assert abs(simulation - 0.06) < 0.03
