@@ -269,6 +269,25 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
     assert [*table.values("dominant_flow")] == ["block0"]  # after the last, channels are features
 
 
+@pytest.mark.parametrize("relu", [layers.ReLU, lambda: layers.Activation("relu"), lambda: ops.relu])
+def test_dominance_is_of_the_activation_after_the_sum_s_relu(relu):
+    inputs = keras.Input((4, 4, 3))
+    x = y = inputs
+    for index in range(2):
+        x = zoo.SimplifiedResidual(3, name=f"block{index}")(x)
+        y = relu()(layers.Add(name=f"block{index}")([y, layers.Conv2D(3, 3, padding="same")(y)]))
+    inside, after = (
+        keras.Model(inputs, layers.Dense(2, "softmax")(layers.GlobalAveragePooling2D()(end)))
+        for end in (x, y)
+    )
+    reference.random_weights(inside)
+    after.set_weights(inside.get_weights())
+    data = reference.images(5, 4, 4, 3), np.arange(5) % 2
+    tables = [callbacks.dominant_flow(model, data) for model in (inside, after)]
+    pair = [[row.value for row in table] for table in tables]
+    np.testing.assert_allclose(*pair, rtol=1e-3)
+
+
 @without_backend
 @pytest.mark.parametrize(
     ("setting", "simulated"),
