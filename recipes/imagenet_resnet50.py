@@ -31,11 +31,11 @@ from absl import app, flags
 
 import zoo
 from experiment import flags as common
-from experiment import hardware, plots, process, run_dirs, training
+from experiment import hardware, process, run_dirs, training
 from experiment.flags import FLAGS
 from experiment.results import Result
 from experiment.training import Study
-from greff2017 import imagenet, inspection, variants
+from greff2017 import figures, imagenet, inspection, variants
 from zoo.applications.resnet50 import HIGHWAY, RESNET
 from zoo.optimizers import CaffeSGD
 
@@ -248,41 +248,18 @@ def write_order(folder, results):
 def draw_curves(folder, trained, inputs):
     """Draw Fig. 5: error and training loss by epoch, up to where a training diverged."""
     metric = error_metric(inputs)
-    is_paper = inputs.name == "ImageNet"
     rows = []
-    shown = []
-    marks = []
     for name, network in trained.items():
-        _, batch_norm, error, _ = NETWORKS[name]
-        panel = f"{'with' if batch_norm else 'without'} batch normalization, {inputs.name}"
         label = f"{name}, diverged" if network.failure else name
         losses = network.history.get("loss", ())
         curve = zip(errors(network.history, metric), losses, strict=True)
         for epoch, (value, loss) in enumerate(curve, 1):
-            row = {"network": name, "epoch": epoch, metric: value, "training_loss": loss}
-            rows.append({**row, "paper_top5_error": error} if is_paper else row)
-            shown.append({**row, "network": label, "panel": panel})
-        if is_paper and losses:
-            mark = {"network": label, "panel": panel, "epoch": len(losses), metric: error}
-            marks.append({**mark, "label": f"{name}, the paper, epoch {EPOCHS}"})
-    if not rows:
-        return
-    selection = "" if len(trained) == len(NETWORKS) else "-" + "-".join(trained)
-    plots.lines(
-        folder / f"fig5{selection}.png",
-        shown,
-        x="epoch",
-        y=[metric, "training_loss"],
-        by="network",
-        panel="panel",
-        marks=marks,
-        labels={
-            "top1_error": "top-1 validation error (%)",
-            "top5_error": "top-5 validation error (%)",
-            "training_loss": "training loss (nats)",
-        },
-        table=rows,
-    )
+            row = {"network": label, "epoch": epoch, metric: value, "training_loss": loss}
+            paper = {"paper_top5_error": NETWORKS[name][2]} if inputs.name == "ImageNet" else {}
+            rows.append({**row, **paper})
+    if rows:
+        selection = "" if len(trained) == len(NETWORKS) else "-" + "-".join(trained)
+        figures.fig5(folder / f"fig5{selection}.png", rows)
 
 
 if __name__ == "__main__":

@@ -46,11 +46,16 @@ def figures(artifact, folder=FOLDER):
     A file belongs to the artifact that its name begins with, e.g. fig7-depth20.png.
     """
     paper, name = artifact.split("/")
-    pattern = re.compile(re.escape(name) + r"(?![0-9a-z]).*\.(png|csv)")
     files = sorted((pathlib.Path(folder) / paper).glob(f"{name}*"))
-    files = [path for path in files if pattern.fullmatch(path.name)]
+    files = [path for path in files if belongs(path.name, artifact)]
     shown = [p for p in files if p.suffix == ".png" or p.with_suffix(".png") not in files]
     return [f"{paper}/{path.name}" for path in shown]
+
+
+def belongs(name, artifact):
+    """Return True if a figure or table with this file name is one of the artifact's."""
+    beginning = re.escape(artifact.split("/")[1])
+    return re.fullmatch(beginning + r"(?![0-9a-z]).*\.(png|csv)", name) is not None
 
 
 def by_artifact(rows, paper):
