@@ -131,11 +131,9 @@ def measure(run, network, depth, folder):
     wants_cushions = has_cushions and is_simple and networks.wants("fig3")
     wants_interlayer = has_cushions and networks.wants("section5")
     by_epoch = DominanceByEpoch(run)
-    x = run.data.preprocess(run.images.x_train[: networks.BATCH])
-    with callbacks.batch_statistics(run.model, x):  # else of averages that no batch has moved
-        first_flow = dominance(run) if wants_flow else None
-        first_cushions = cushions(run) if wants_cushions else None
-        first_interlayer = interlayer_cushions(run) if wants_interlayer else None
+    first_flow = at_start(run, dominance) if wants_flow else None
+    first_cushions = at_start(run, cushions) if wants_cushions else None
+    first_interlayer = at_start(run, interlayer_cushions) if wants_interlayer else None
     training.train(run, [by_epoch] if wants_flow else [])
     zoo.seed_everything(FLAGS.seed)
     count = networks.num_examples(run, IMAGES)
@@ -160,6 +158,17 @@ def measure(run, network, depth, folder):
         measured.features = final_features(run)
         write_features(folder, measured)
     return measured
+
+
+def at_start(run, function):
+    """Return a measurement of the untrained network.
+
+    Its batch normalization uses averages that have settled on the first training batch; the initial
+    ones, 0 and 1, are no data's.
+    """
+    x = run.data.preprocess(run.images.x_train[: networks.BATCH])
+    with callbacks.batch_statistics(run.model, x):
+        return function(run)
 
 
 def dominance(run):
