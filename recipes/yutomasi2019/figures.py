@@ -116,24 +116,19 @@ def weight_rows(
 def fig7(path: pathlib.Path, rows: Rows) -> None:
     """Draw histograms of all weights and of the identity's, before and after training.
 
-    Of the identity's, as in the paper, a plain network's are shown only if there is no other.
+    Each network has panels of its own: those that are equal at the start would hide each other.
     """
     shown = []
-    only_plain = {row["network"] for row in rows} == {"plain"}
     for row in rows:
-        if row["entries"] == "all":
-            count = min(row["count"], MOST_ENTRIES)
-        elif row["network"] == "plain" and not only_plain:
-            continue
-        else:
-            count = row["count"]
+        count = min(row["count"], MOST_ENTRIES) if row["entries"] == "all" else row["count"]
         shown.append({**row, f"count_{row['when']}": count})
+    modes = {row["network"]: row["paper_mode"] for row in rows if row["paper_mode"] != ""}
     marks = [
-        {"entries": "identity", "from": mode, "label": f"the paper's mode after training, {mode}"}
-        for mode in {row["paper_mode"] for row in rows} - {""}
+        {"network": network, "from": mode, "label": f"the paper's mode of the identity's, {mode}"}
+        for network, mode in modes.items()
     ]
     y = ["count_before", "count_after"]
-    options = {"x": "from", "y": y, "by": "network", "panel": "entries", "marks": marks}
+    options = {"x": "from", "y": y, "by": "entries", "panel": "network", "marks": marks}
     options["steps"] = True
     plots.lines(path, shown, labels=LABELS, table=rows, **options)
 
@@ -309,7 +304,7 @@ def fig11(path: pathlib.Path, rows: Rows) -> None:
         y=["dominance"] * len(parameters),
         by=["network", "kind"],
         labels=TRIVIAL_LABELS,
-        log=[parameter for parameter in parameters if parameter != "keep"],
+        log=[parameter for parameter in parameters if parameter not in ("keep", "width")],
         table=rows,
     )
 
