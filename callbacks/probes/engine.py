@@ -83,6 +83,7 @@ class Observer:
         blocks: Sequence[str] | None = None,
     ) -> None:
         self.probes = probe_list(probes)
+        self.name = model.name
         self.graph = Graph(model)
         self.objective = Objective(self.graph, model, loss)
         self.blocks, self.rejected = find_blocks(self.graph, blocks)
@@ -123,6 +124,7 @@ class Observer:
                 probe.update_state(ordered, count)  # in order, where JAX sorts the keys
         self._inspect()
         table = Table.from_probes(self.probes, self.blocks, epoch, self.rejected)
+        table.title = f"{self.name} on {self.probes[0].count} examples"
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
