@@ -99,7 +99,7 @@ class Trials:
             for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
                 pair = self._call("score", self._score, output, labels, mask_tensor)
                 sums[numbers] += ops.convert_to_numpy(pair)
-            seen += np.count_nonzero(mask)
+            seen += int(np.count_nonzero(mask))
         measured = sums if self.objective.classifies else sums[:, 1:]
         not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
         if not_finite:
