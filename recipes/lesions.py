@@ -41,7 +41,7 @@ from zoo.optimizers import CaffeSGD
 
 NETWORKS = ("residual", "plain")
 STAGES = {  # channels, blocks and strides of each stage; 18 blocks: ours
-    "smoke": ((8, 3, 1), (8, 3, 2)),
+    "smoke": ((8, 2, 1), (8, 2, 2)),
     "minutes": ((16, 9, 1), (32, 9, 2)),
 }
 DEPTHS = {"residual": 110, "plain": 20}  # --budget paper
