@@ -23,6 +23,7 @@ COMMON = (  # probes of any residual network
     callbacks.CosineLoss,
     callbacks.L2Ratio,
     callbacks.EstimationError,
+    callbacks.ResidualMean,
     callbacks.IntermediateAccuracy,
     callbacks.BorderlineExamples,
     callbacks.TaylorTerm,
@@ -62,7 +63,8 @@ def parser() -> argparse.ArgumentParser:
         "--probes",
         type=_names,
         default=[probe().name for probe in COMMON],
-        help=f"Probes to run, separated by commas, of {', '.join(PROBES)}; default: the first 9.",
+        help=f"Probes to run, separated by commas, of {', '.join(PROBES)}; default: the first "
+        f"{len(COMMON)}.",
     )
     command.add_argument(
         "--blocks",

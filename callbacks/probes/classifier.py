@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from zoo.callbacks.probes.batching import class_indices, hits
+from zoo.callbacks.probes.objective import class_indices, hits
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.types import Tensor
 
@@ -60,7 +60,8 @@ class BorderlineExamples(Probe):
         if not any(block is other for other in last_blocks):
             return {}
         at = last_blocks[0 if self.at == "first" else -1]
-        borderline = ops.cast(ops.abs(margin(at)) < self.margin, "float32")
+        difference = ops.abs(margin(at))
+        borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
         groups = {
             "borderline": borderline,
             "correct": correct(at) * (1 - borderline),
@@ -72,7 +73,7 @@ class BorderlineExamples(Probe):
         values = {f"{group}_share": mask for group, mask in groups.items()}
         for group, mask in groups.items():
             for key, value in numbers.items():
-                values[f"{group}_{key}"] = ops.where(mask > 0, value, 0.0)
+                values[f"{group}_{key}"] = ops.where(mask == 0, 0.0, value * mask)
         return values
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class BorderlineExamples(Probe):
         numbers = {key: value for key, value in mean.items() if key.endswith("_share")}
         for key, value in mean.items():
             share = mean[key.split("_")[0] + "_share"]
-            if key not in numbers and share > 0:
+            if key not in numbers and share != 0:
                 numbers[key] = value / share
         return numbers
 

@@ -12,7 +12,8 @@ import numpy as np
 from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import Loss, batches, example_loss, normalizes
+from zoo.callbacks.probes.batching import batches, nan_mask
+from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
@@ -78,15 +79,15 @@ def dominant_flow(
             f"Expected a block whose channels reach several features. Received: "
             f"{graph.model.name!r}, where only pooling lies between blocks and classifier."
         )
-    loss = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
-    flow = compiled(_flow(graph, measured, classifier, loss, denominator), model)
+    objective = Objective(graph, model, loss)
+    flow = compiled(_flow(graph, measured, classifier, objective, denominator), model)
     sums = {block.name: np.zeros(3) for block in measured}
     count = 0
-    for x, y in batches(data, batch_size):
+    for x, y in batches(data, batch_size, objective.check):
         if y is None:
             raise ValueError("Dominance is of the loss's gradient. Received: data without labels.")
         for name, numbers in flow(graph.start(x), ops.convert_to_tensor(y)).items():
-            sums[name] += ops.convert_to_numpy(numbers).astype("float64").sum(1)
+            sums[name] += (ops.convert_to_numpy(numbers).astype("float64") * nan_mask(x)).sum(1)
         count += len(y)
     if not count:
         raise ValueError("Expected at least one example. Received: data without any.")
@@ -104,7 +105,7 @@ def _has_kernel(call):
     return any("kernel" in weight.path.split("/")[-1] for weight in weights)
 
 
-def _flow(graph, blocks, classifier, loss, denominator):
+def _flow(graph, blocks, classifier, objective, denominator):
     """Return a function of inputs and labels that computes `_ratios` by block."""
     names = {block.y: block.name for block in blocks}
     features = classifier.inputs[0][1]
@@ -126,8 +127,9 @@ def _flow(graph, blocks, classifier, loss, denominator):
     def summed_loss(mark, values, labels):
         values = graph.run({**values}, calls=below, keep=True)
         values[features] = mark("features", values[features])
-        graph.run(values, calls=graph.calls[classifier.index :], keep=True)
-        return ops.sum(loss(labels, values[graph.outputs[0]])), None
+        graph.run(values, objective.apply, graph.calls[classifier.index :], keep=True)
+        logits = objective.logits(values[graph.outputs[0]])
+        return ops.sum(objective.losses(labels, logits)), None
 
     def flow(values, labels):
         batch = ops.shape(labels)[0]
@@ -168,7 +170,7 @@ def _ratios(alone, whole, batch, num_features, denominator):
     # 0 / 0, a dead entry, is no dominance
     ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))
     r = ops.mean(ratio, axis=1)  # (batch, common)
-    share = ops.mean(ops.cast(r > 1, r.dtype), axis=1)
+    share = ops.mean(ops.where(r == r, ops.cast(r > 1, r.dtype), r), axis=1)  # NaN stays
     return ops.stack([share, ops.mean(r, axis=1), ops.median(r, axis=1)])
 
 

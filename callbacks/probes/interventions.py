@@ -1,7 +1,8 @@
 """Accuracy and loss of a network whose blocks are modified (ablated, reordered, repeated).
 
 Every function returns a `Table` with rows `..._accuracy` and `..._loss`, the unmodified network's
-under block None. Accuracy is a fraction; the loss is the mean over examples.
+under block None. Accuracy is a fraction, of which a regression of one output has none; the loss is
+the mean over examples.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.callbacks.probes.batching import Loss
+from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Plan

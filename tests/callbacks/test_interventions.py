@@ -201,11 +201,3 @@ def test_the_accuracy_of_nan_is_nan(model, caplog):
     accuracy = table.values("lesion_accuracy")
     assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
     assert "4 of 5 networks produced NaN or Inf" in caplog.text
-
-
-def test_a_network_of_one_output_has_no_accuracy():
-    inputs = keras.Input((4,))
-    x = zoo.HighwayDense(name="block")(inputs)
-    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
-    with pytest.raises(ValueError, match="two classes or more"):
-        callbacks.lesions(model, (X, Y % 2), loss="binary_crossentropy")

@@ -52,20 +52,22 @@ def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
         cushion = norms(passed) / np.linalg.norm(kernel) / norms(states[i])
         value = table.values("layer_cushion")[f"block{i}"]
         np.testing.assert_allclose(value, cushion.mean(), rtol=1e-4)
+        smallest = table.values("layer_cushion_min")[f"block{i}"]
+        np.testing.assert_allclose(smallest, cushion.min(), rtol=1e-4)
         share = np.histogram(np.minimum(cushion, 0.999), 20, (0, 1))[0] / 3
         np.testing.assert_allclose(table.array("layer_cushion_histogram")[i], share, atol=1e-6)
 
 
 def test_the_activation_contraction_is_what_a_relu_cuts_off(model):
     states, w, residual = reference_run(model)
-    table = callbacks.run([callbacks.ActivationContraction()], model, X)
+    table = callbacks.run([callbacks.ActivationContraction()], model, X, batch_size=2)
     for i in range(2):
         bias = w[f"block{i}/transform/bias"]
         z = reference.conv(states[i], w[f"block{i}/transform/kernel"], bias) + states[i] * residual
-        value = (norms(z) / norms(reference.relu(z))).mean()
-        np.testing.assert_allclose(
-            table.values("activation_contraction")[f"block{i}"], value, rtol=1e-4
-        )
+        values = norms(z) / norms(reference.relu(z))
+        for name, expected in (("", values.mean()), ("_max", values.max())):
+            actual = table.values(f"activation_contraction{name}")[f"block{i}"]
+            np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("variant", ["residual", "plain"])
