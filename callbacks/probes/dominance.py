@@ -1,7 +1,7 @@
 """Dominant gradient flow: does channel i learn from feature i, or from all at once?
 
 Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
-section 4 and appendices D and E.
+appendices D and E.
 """
 
 from collections.abc import Sequence
