@@ -23,7 +23,6 @@ COMMON = (  # probes of any residual network
     callbacks.CosineLoss,
     callbacks.L2Ratio,
     callbacks.EstimationError,
-    callbacks.ResidualMean,
     callbacks.IntermediateAccuracy,
     callbacks.BorderlineExamples,
     callbacks.TaylorTerm,
@@ -31,8 +30,13 @@ COMMON = (  # probes of any residual network
     callbacks.GradientNorm,
     callbacks.WeightStatistics,
 )
-GATES = (callbacks.GateActivity, callbacks.GateBias, callbacks.BlockOutputs)
-PROBES = {probe().name: probe for probe in (*COMMON, *GATES)}
+UNITS = (  # of gates, or with a value for each unit
+    callbacks.ResidualMean,
+    callbacks.GateActivity,
+    callbacks.GateBias,
+    callbacks.BlockOutputs,
+)
+PROBES = {probe().name: probe for probe in (*COMMON, *UNITS)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,10 +106,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = pathlib.Path(options.out)
     try:
         model, x, y = read(options)
+        data = options.data or pathlib.Path(options.data_dir).name
+        title = f"{model.name} on {len(x)} images of {data} ({options.split})"
         out.mkdir(parents=True, exist_ok=True)
         for table in measure(options, model, x, y):  # the probes' values stay if a lesion fails
             table.to_csv(out / "probes.csv")
-            table.to_html(out / "probes.html", f"{model.name} on {len(x)} images")
+            table.to_html(out / "probes.html", title)
     except (ValueError, OSError, RuntimeError) as error:
         sys.exit(f"zoo.probe: {error}")
     print(table)
