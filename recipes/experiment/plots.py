@@ -25,7 +25,6 @@ MARKERS = ".sx^+dv"
 PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
 PAPER |= {"markerfacecolor": "none", "clip_on": False}  # hollow: the curve under it stays visible
 DPI = 200
-SEED = "seed"  # column of repetitions
 
 
 def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
@@ -40,14 +39,14 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     labels: Mapping[str, str] | None = None,
     log: Sequence[str] = (),
     steps: bool = False,
+    over: str = "seed",
     title: str = "",
     table: Sequence[Row] | None = None,
 ) -> None:
     """Draw columns of tidy rows as lines, and write the rows as CSV.
 
-    Rows with a column "seed" are repetitions: a line is their mean, in a band of one standard
-    deviation. The legend is beside the axes. A mark far outside the range of the lines, which would
-    squeeze them, is drawn at the edge with its value in the legend.
+    The legend is beside the axes. A mark far outside the range of the lines, which would squeeze
+    them, is drawn at the edge with its value in the legend.
 
     Args:
         path: Path of the PNG; the CSV file has the same stem.
@@ -62,6 +61,8 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
+        over: Column of repetitions. A line of rows that have it is their mean at each x, in a band
+            of one standard deviation.
         title: Title of the figure.
         table: Rows of the CSV file. Default: `rows`.
     """
@@ -82,7 +83,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                 names = [str(value) for value in key if value is not None]
                 label = ", ".join(labels.get(name, name) for name in names)
                 if points:
-                    repeated = any(SEED in row for row in known)
+                    repeated = any(over in row for row in known)
                     _draw_line(axis, points, {"label": label or None, **style}, repeated)
             _set_scales(axis, x_key, y_key, log, rows)
             limits = _limits(axis, y_key in log)

@@ -6,6 +6,7 @@ A function writes a PNG and the CSV file of its rows beside it, so that a figure
 
 import pathlib
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,59 @@ def fig3(path: pathlib.Path, rows: Rows) -> None:
         axis.set(title=f"stage {stage}", xlabel="block", xticks=index)
     axes[0, 0].set_ylabel("estimation error (activation)")
     figure.suptitle(path.stem, fontsize=9)
+    plots.save(path, figure, rows)
+
+
+def section2(path: pathlib.Path, rows: Rows) -> None:
+    """Draw accuracy and loss without each block, or without several random ones.
+
+    Rows without a block, or with none left out, are of the whole network.
+    """
+    by_block = "block" in rows[0]
+    labels = {"left_out": "blocks left out", "index": "block that is left out"}
+    labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
+    shown = []
+    marks = []
+    for row in rows:
+        if by_block and row["block"] == "":
+            indices = iter(range(len(rows)))
+            whole = {"network": row["network"], "label": f"{row['network']}, whole"}
+            marks += [{**whole, "accuracy": row["accuracy"]}, {**whole, "loss": row["loss"]}]
+        else:
+            shown.append({**row, "index": next(indices)} if by_block else row)
+    plots.lines(
+        path,
+        shown,
+        x="index" if by_block else "left_out",
+        y=["accuracy", "loss"],
+        by="network",
+        marks=marks,
+        labels=labels,
+        log=["loss"],
+        over="seed" if by_block else "choice",
+        title=path.stem,
+        table=rows,
+    )
+
+
+def section4_4(path: pathlib.Path, rows: Rows) -> None:
+    """Draw the test error of each order of the blocks over its Kendall tau, and means by swaps."""
+    figure, axis = plots.new(6.0, 3.3)
+    for index, network in enumerate(dict.fromkeys(row["network"] for row in rows)):
+        style = {"color": plots.COLORS[index], "marker": plots.MARKERS[index]}
+        by_swaps: dict[int, list] = {}
+        for row in rows:
+            if row["network"] == network:
+                point = row["tau"], 100 * (1 - row["accuracy"])
+                by_swaps.setdefault(row["swaps"], []).append(point)
+        points = [point for same in by_swaps.values() for point in same]
+        axis.plot(*zip(*points, strict=True), alpha=0.4, linestyle="", **style)
+        means = [tuple(map(statistics.mean, zip(*p, strict=True))) for p in by_swaps.values()]
+        axis.plot(*zip(*means, strict=True), label=network, **style)
+    axis.set(xlabel="Kendall's tau of the order of blocks", ylabel="test error (%)")
+    axis.set_title(path.stem, fontsize=9)
+    axis.invert_xaxis()
+    figure.legend(loc="outside right upper", fontsize=6)
     plots.save(path, figure, rows)
 
 
