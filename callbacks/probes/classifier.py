@@ -14,7 +14,7 @@ class IntermediateAccuracy(Probe):
     """Accuracy, and `loss`, of the early readout after each block of the last stage.
 
     It rises along the blocks if each refines the same representation. Jastrzebski et al. (2018),
-    section 4.4, Figs 5, 17.
+    section 4.2, Figs 5, 17.
     """
 
     needs = ("probabilities", "loss", "labels")
@@ -30,7 +30,7 @@ class BorderlineExamples(Probe):
     `borderline`: the true class's probability and the highest other one differ by less than
     `margin`; `correct`: classified correctly, not borderline; `all`. If late blocks refine, the
     borderline ones gain most. `share`: the group's share of all examples; a group without examples
-    has no other number. Entropy in nats. Jastrzebski et al. (2018), section 4.4, Figs 6 and 7.
+    has no other number. Entropy in nats. Jastrzebski et al. (2018), sections 4.3, 4.4, Figs 6, 7.
 
     Args:
         blocks: Number of the last stage's blocks to measure.

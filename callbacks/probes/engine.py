@@ -83,6 +83,7 @@ class Observer:
         blocks: Sequence[str] | None = None,
     ) -> None:
         self.probes = probe_list(probes)
+        self.name = model.name
         self.graph = Graph(model)
         self.objective = Objective(self.graph, model, loss)
         self.blocks, self.rejected = find_blocks(self.graph, blocks)
@@ -117,12 +118,13 @@ class Observer:
             probe.reset_state()
             probe.blocks = self.blocks
         for x, y, mask in self._batches(data, batch_size, progress):
-            count = np.count_nonzero(mask)
+            count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
                 probe.update_state(ordered, count)  # in order, where JAX sorts the keys
         self._inspect()
         table = Table.from_probes(self.probes, self.blocks, epoch, self.rejected)
+        table.title = f"{self.name} on {self.probes[0].count} examples"
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
@@ -264,8 +266,9 @@ def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
     Raises:
         ValueError: if there is none, or one is no probe.
     """
-    is_sequence = isinstance(probes, Sequence) and not isinstance(probes, str)
-    result = list(probes) if is_sequence else [probes]
+    result: list[Any] = [probes]
+    if isinstance(probes, Sequence) and not isinstance(probes, str):
+        result = list(probes)
     if not result or not all(isinstance(probe, Probe) for probe in result):
         raise ValueError(
             f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. Received: "

@@ -113,7 +113,7 @@ class Probe:
         for block, members in sums.items():
             totals = self.sums.setdefault(block, {})
             for key, value in members.items():
-                number = np.asarray(value, "float64")
+                number: Any = np.asarray(value, "float64")
                 if key in self.extremes:
                     extreme = np.minimum if self.extremes[key] == "min" else np.maximum
                     number = extreme.reduce(number, axis=0)

@@ -221,7 +221,7 @@ class ActivationNorm(Scalar):
     """Mean norm |y| of a block's output.
 
     It grows along the blocks if each adds to the last, and explodes where blocks share
-    normalization badly. Jastrzebski et al. (2018), section 5, Fig. 8.
+    normalization badly. Jastrzebski et al. (2018), section 4.5, Fig. 8.
     """
 
     def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
@@ -234,7 +234,7 @@ class GradientNorm(Scalar):
 
     Equal along the blocks: gradients neither vanish nor explode. `first_to_last_stage`: the mean
     norm before the first stage's first block over that before the last stage's; far above 1:
-    gradients explode on the way down. Jastrzebski et al. (2018), section 5, Fig. 8.
+    gradients explode on the way down. Jastrzebski et al. (2018), section 4.5, Fig. 8.
     """
 
     gradient = True

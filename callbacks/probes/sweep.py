@@ -57,6 +57,7 @@ class Trials:
         self.chain = Chain(model, blocks)
         self.objective = Objective(self.chain.graph, model, loss)
         self.model = model
+        self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
         self._intact = _operations(self.chain.plan)
 
@@ -98,11 +99,12 @@ class Trials:
             for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
                 pair = self._call("score", self._score, output, labels, mask_tensor)
                 sums[numbers] += ops.convert_to_numpy(pair)
-            seen += np.count_nonzero(mask)
+            seen += int(np.count_nonzero(mask))
         measured = sums if self.objective.classifies else sums[:, 1:]
         not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
         if not_finite:
             logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
+        self.count = seen
         return sums / seen
 
     def _outputs(self, operations, numbers, done, x):
@@ -166,7 +168,9 @@ class Trials:
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
-            self._compiled[key] = compiled(function, self.model)
+            # a compiled function would drop the masks of its arguments and results
+            masked = self.chain.graph.masked
+            self._compiled[key] = function if masked else compiled(function, self.model)
         return self._compiled[key](*arguments)
 
     def table(
@@ -189,12 +193,13 @@ class Trials:
             **options: `batch_size` and `progress` of `run`.
         """
         numbers = self.run(plans, data, **options)
-        return Table(
+        rows = [
             Row(f"{name}_{metric}", label.block, label.stage, label.unit, None, float(value))
             for metric, column in zip(("accuracy", "loss"), numbers.T, strict=True)
             if metric == "loss" or self.objective.classifies
             for label, value in zip([intact, *labels], column, strict=True)
-        )
+        ]
+        return Table(rows, title=f"{self.model.name} on {self.count} examples")
 
     def labels(self) -> list[Label]:
         """Return a `Label` for each block."""

@@ -209,7 +209,9 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
     output = output_of(process)
     table = callbacks.Table.from_csv(out / "probes.csv")
     assert {"l2_ratio", "gate_activity_t", "lesion_accuracy"} <= {*table.probes()}
-    assert "block0" in output and (out / "probes.html").stat().st_size > 10_000
+    page = (out / "probes.html").read_text()
+    assert "block0" in output and len(page) > 10_000
+    assert "<h1>functional on 50 images of digits (test)</h1>" in page
 
 
 @without_backend

@@ -39,7 +39,9 @@ def test_a_figure_on_record_is_drawn_from_the_rows_beside_it(artifact, path, tmp
         assert drawn.shape == on_record.shape and np.allclose(drawn, on_record, atol=0.01)
 
 
-@pytest.mark.parametrize("paper", ["greff2017", "jastrzebski2018"])
+@pytest.mark.parametrize(
+    "paper", ["greff2017", "jastrzebski2018", "srivastava2015", "yutomasi2019"]
+)
 def test_the_figures_of_a_paper_are_functions_of_their_rows(paper):
     names = {name for name, _ in PICTURES if name.startswith(paper)}
     assert len(names) > 2 and all(redraw.function_of(name) for name in names)
