@@ -20,7 +20,7 @@ import pathlib
 import sys
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np

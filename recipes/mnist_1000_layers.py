@@ -15,7 +15,7 @@ the last of these losses.
 
 import math
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 from absl import flags

@@ -26,7 +26,7 @@ import dataclasses
 import math
 import pathlib
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import numpy as np
 from absl import app, flags

@@ -15,7 +15,7 @@ The run directory holds what highway_conv.py's holds, and probes.html, probes.cs
 fig3.png and fig4.png with their CSVs; fig2-cifar100.png and so on with --data cifar100.
 """
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np

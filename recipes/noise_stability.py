@@ -21,7 +21,7 @@ import dataclasses
 import sys
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np

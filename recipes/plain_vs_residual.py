@@ -22,7 +22,7 @@ highway_conv.py leaves. Fig. 6 is divergence.py's.
 
 import sys
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np

@@ -16,7 +16,7 @@ approximation, and exact and logistic probability, differ at most. Takes seconds
 import pathlib
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import numpy as np
 from absl import flags
