@@ -4,7 +4,7 @@
     python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
     python recipes/ptb_char_lm.py --variant all                       six runs, one table
     python recipes/ptb_char_lm.py --generate "the company"            also continues a text
-    python recipes/ptb_char_lm.py --vocabulary 2000 --tokens 150000      a part of the text
+    python recipes/ptb_char_lm.py --vocabulary 2000 --tokens 150000   a part of the text
 
 The papers' test perplexities on Penn Treebank are in `PAPER` below; what our runs gave, and how
 long they took, is in docs/results.md.
@@ -254,9 +254,10 @@ def print_result(run, result):
     more = result.more
     print(
         f"test perplexity on {result.data}: {result.value:.2f} after epoch {result.epochs}, "
-        f"{more['test_perplexity_of_best_epoch']:.2f} with the\nweights of epoch "
+        f"{more['test_perplexity_of_best_epoch']:.2f} with the weights of epoch "
         f"{more['best_epoch']}, the best on the validation text; "
-        f"{more['unigram_perplexity']:.2f} by word frequencies alone.\nAll in {run.folder}"
+        f"{more['unigram_perplexity']:.2f} by word frequencies alone"
+        f"{f'; {result.paper} in the paper' if result.paper else ''}. All in {run.folder}"
     )
     if FLAGS.variant != "all" and FLAGS.generate is None:
         print('Next: the same command with --generate "some words" continues a text.')

@@ -116,7 +116,7 @@ def fig5(path: pathlib.Path, rows: Rows) -> None:
     metric = next(key for key in rows[0] if key in ("top1_error", "top5_error"))
     shown = []
     for row in rows:
-        normalized = re.search("_bn(,|$)", row["network"])
+        normalized = re.search("_bn(,|_|$)", row["network"])
         panel = f"{'with' if normalized else 'without'} batch normalization"
         shown.append({**row, "panel": panel})
     last = {row["network"]: row for row in shown}

@@ -22,6 +22,7 @@ class DominantConv2D(keras.layers.Layer):
         strides: Stride, in pixels.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken; 1 is
             added at its centre.
+        weight_options: Regularizers and constraints; see `Skip.weight_options`.
         lower: "full": outputs beyond the number of input channels are those of a whole convolution,
             initialized without an identity; see `SimplifiedDominant`.
         **kwargs: `name`, `dtype`.
@@ -33,6 +34,7 @@ class DominantConv2D(keras.layers.Layer):
         kernel_size: int,
         strides: int,
         kernel_initializer: keras.initializers.Initializer,
+        weight_options: dict[str, Any],
         lower: str = "diagonal",
         **kwargs,
     ) -> None:
@@ -41,6 +43,7 @@ class DominantConv2D(keras.layers.Layer):
         self.kernel_size = kernel_size
         self.strides = strides
         self.kernel_initializer = kernel_initializer
+        self.weight_options = weight_options
         self.lower = lower
         self.rest: keras.layers.Layer | None = None
 
@@ -63,8 +66,8 @@ class DominantConv2D(keras.layers.Layer):
             return full[..., self.filters - shape[-1] :]
 
         shape = (side, side, channels, diagonals)
-        self.kernel = self.add_weight(shape, diagonal, name="kernel")
-        self.bias = self.add_weight((diagonals * channels,), "zeros", name="bias")
+        self.kernel = self._add_weight("kernel", shape, diagonal)
+        self.bias = self._add_weight("bias", (diagonals * channels,), "zeros")
         left = self.filters - diagonals * channels
         if left:
             self.rest = SymmetricConv2D(
@@ -74,10 +77,18 @@ class DominantConv2D(keras.layers.Layer):
                 padding="same" if self.strides == 1 else "valid",
                 data_format="channels_last",
                 kernel_initializer=lower,
+                **self.weight_options,
                 dtype=self.dtype_policy,
                 name="rest",
             )
             self.rest.build(input_shape)
+
+    def _add_weight(self, name, shape, initializer):
+        regularizer = self.weight_options[f"{name}_regularizer"]
+        constraint = self.weight_options[f"{name}_constraint"]
+        return self.add_weight(
+            shape, initializer, regularizer=regularizer, constraint=constraint, name=name
+        )
 
     def call(self, x: Tensor) -> Tensor:
         """Return the convolution of the symmetrically padded input."""
@@ -112,7 +123,7 @@ class SimplifiedDominant(Simplified):
             added at its centre; `None` is `HardtMa()`.
         lower: Entries to outputs beyond the number of input channels: "diagonal", or "full": a
             whole kernel, to which no 1 is added (below Table 5: "each entry is defined by HMWI").
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -155,6 +166,7 @@ class SimplifiedDominant(Simplified):
             self.kernel_size,
             self.strides,
             self.kernel_initializer.clone(),
+            self.weight_options(),
             self.lower,
             dtype=self.dtype_policy,
             name=name,
