@@ -20,6 +20,7 @@ import time
 from experiment.script import run_script
 
 import keras
+import numpy as np
 from absl import flags, logging
 
 import zoo
@@ -201,10 +202,7 @@ def train(run):
     )
     if not hardware.devices().is_chief:
         return None
-    result = finish(run, model, best, progress.elapsed)
-    if FLAGS.generate is not None:
-        print(generate.generate(model, vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
-    return result
+    return finish(run, model, best, progress.elapsed)
 
 
 def finish(run, model, best, seconds):
@@ -250,14 +248,28 @@ def finish(run, model, best, seconds):
         **run_dirs.load_metadata(folder),
     )
     run_dirs.write(folder, result)
-    print(
-        f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {lowest:.2f} with the"
-    )
-    print(f"the weights of epoch {best.epoch}, the best on the validation text; all in {folder}")
     if FLAGS.export:
         deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
         print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")
+    if FLAGS.generate is not None:
+        written = FLAGS.generate, FLAGS.words, FLAGS.seed
+        print(generate.generate(model, corpus.vocabulary, *written))
+    print(
+        f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {lowest:.2f} with the "
+        f"weights of epoch {best.epoch}, the best on the validation text; by the frequencies of "
+        f"words alone: {unigram_perplexity(corpus):.2f}"
+        + (f"; the paper: {paper}" if paper else "")
+        + f". All in {folder}"
+    )
+    if FLAGS.generate is None:
+        print('Next: the same command with --generate "the company" continues this text.')
     return result
+
+
+def unigram_perplexity(corpus):
+    """Return the test perplexity of the frequencies of training words, each counted once more."""
+    counts = 1 + np.bincount(corpus.train, minlength=len(corpus.vocabulary))
+    return float(np.exp(-np.mean(np.log(counts[corpus.test] / counts.sum()))))
 
 
 def deviations(corpus, epochs):
