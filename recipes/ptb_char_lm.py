@@ -20,7 +20,6 @@ import time
 from experiment.script import run_script
 
 import keras
-import numpy as np
 from absl import flags, logging
 
 import zoo
@@ -257,19 +256,13 @@ def finish(run, model, best, seconds):
     print(
         f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {lowest:.2f} with the "
         f"weights of epoch {best.epoch}, the best on the validation text; by the frequencies of "
-        f"words alone: {unigram_perplexity(corpus):.2f}"
+        f"words alone: {corpus.unigram_perplexity:.2f}"
         + (f"; the paper: {paper}" if paper else "")
         + f". All in {folder}"
     )
     if FLAGS.generate is None:
         print('Next: the same command with --generate "the company" continues this text.')
     return result
-
-
-def unigram_perplexity(corpus):
-    """Return the test perplexity of the frequencies of training words, each counted once more."""
-    counts = 1 + np.bincount(corpus.train, minlength=len(corpus.vocabulary))
-    return float(np.exp(-np.mean(np.log(counts[corpus.test] / counts.sum()))))
 
 
 def deviations(corpus, epochs):
