@@ -122,7 +122,7 @@ def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarr
     """Return the model, the preprocessed images and the labels.
 
     Raises:
-        ValueError: if there is no such model, or no data were named.
+        ValueError: if there is no such model, no data were named, or they do not fit the model.
     """
     if not pathlib.Path(options.model).exists():
         raise ValueError(f"Expected a .keras file. Received: {options.model}, which is not there.")
@@ -134,10 +134,22 @@ def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarr
     data = images.load(options.data or "data", options.data_dir)
     model = load_model(options.model)
     x = getattr(data, f"x_{options.split}")[: options.examples]
+    _check_sizes(model, x, options)
     y = getattr(data, f"y_{options.split}")[: options.examples]
     if options.preprocessing is None:
         return model, x.astype("float32") / 255, y
     return model, preprocessing.fit(options.preprocessing, data.x_train)(x), y
+
+
+def _check_sizes(model, images, options):
+    """Raise ValueError unless the images have the shape of the model's input."""
+    expected = model.input_shape
+    sizes = zip(expected[1:], images.shape[1:], strict=False)
+    if len(expected) != images.ndim or any(a not in (None, b) for a, b in sizes):
+        raise ValueError(
+            f"Expected images of the model's shape, {expected[1:]}. Received: {images.shape[1:]}, "
+            f"of {options.data_dir or options.data}. Name the data that it was trained on."
+        )
 
 
 def measure(

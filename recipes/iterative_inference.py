@@ -25,7 +25,7 @@ Fig. 7, the accuracy of borderline examples, those of the trained network's outp
 repetition.
 """
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 from absl import flags
 

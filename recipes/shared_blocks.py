@@ -25,7 +25,7 @@ import dataclasses
 import pathlib
 import sys
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 from absl import app, flags
 

@@ -31,8 +31,9 @@ def dominant_flow(
 ) -> Table:
     """Measure how many channels get most of their gradient through the feature of their index.
 
-    g_ji, the gradient at channel i of a layer's output that the final feature j mediates, is
-    dL/df_j df_j/da_i. r_i is the mean over the map's entries of |g_ii| / |sum over j != i of g_ji|
+    g_ji, the gradient at channel i of a block's output that the final feature j mediates, is
+    dL/df_j df_j/da_i; a is the output after its ReLU, be that inside the block or the only layer
+    that reads its sum. r_i is the mean over the map's entries of |g_ii| / |sum over j != i of g_ji|
     (equations 5 and 6), and the measure d of a layer is the share of its channels with r_i > 1
     (equation 13), averaged over examples. Final features are the input of the last `Dense`; if
     there are fewer of these than channels in a layer, the rest of its channels is left out. So are
@@ -105,9 +106,19 @@ def _has_kernel(call):
     return any("kernel" in weight.path.split("/")[-1] for weight in weights)
 
 
+def _activation(graph, block):
+    """Return the slot of the ReLU that alone reads a block's output, or of that output."""
+    readers = [call for call in graph.calls if block.y in call.sources]
+    layer = readers[0].layer if len(readers) == 1 else None
+    is_relu = type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
+    if isinstance(layer, layers.Activation):
+        is_relu = layer.activation is keras.activations.relu
+    return readers[0].outputs[0] if is_relu else block.y
+
+
 def _flow(graph, blocks, classifier, objective, denominator):
     """Return a function of inputs and labels that computes `_ratios` by block."""
-    names = {block.y: block.name for block in blocks}
+    names = {_activation(graph, block): block.name for block in blocks}
     features = classifier.inputs[0][1]
     num_features = classifier.layer.kernel.shape[0]
     below = graph.calls[: classifier.index]
@@ -211,8 +222,9 @@ def trivial_dominance(
 ) -> float:
     """Approximate or simulate P(r_i > 1) of a network of 1 x 1 convolutions on one pixel.
 
-    M is the product of `depth` layers Lambda W' diag(g), with W = E or I + E, E of normal entries,
-    Lambda of Bernoulli(`keep`) masks: r_i = |M_ii| / |sum over j != i of M_ij|.
+    M is the product of `depth` layers W' Lambda, times diag(g), with W = E or I + E, E of normal
+    entries, Lambda of Bernoulli(`keep`) masks: row i is the gradient at feature i, after its ReLU,
+    by final feature, and r_i = |M_ii| / |sum over j != i of M_ij|.
 
     Args:
         width: Number of channels.
@@ -250,7 +262,7 @@ def trivial_dominance(
         for _ in range(depth):
             w = sigma * rng.standard_normal((width, width)) + (np.eye(width) if residual else 0)
             mask = rng.random(width) < keep
-            product = product @ (mask[:, None] * w.T)
+            product = product @ (w.T * mask)  # the layer's ReLU scales columns of W'
         product = product * feature_sigma * rng.standard_normal(width)
         own = np.abs(np.diag(product))
         dominant += (own > np.abs(product.sum(1) - np.diag(product))).mean()

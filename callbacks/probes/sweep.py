@@ -168,7 +168,9 @@ class Trials:
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
-            self._compiled[key] = compiled(function, self.model)
+            # a compiled function would drop the masks of its arguments and results
+            masked = self.chain.graph.masked
+            self._compiled[key] = function if masked else compiled(function, self.model)
         return self._compiled[key](*arguments)
 
     def table(

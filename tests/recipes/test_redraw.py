@@ -39,7 +39,9 @@ def test_a_figure_on_record_is_drawn_from_the_rows_beside_it(artifact, path, tmp
         assert drawn.shape == on_record.shape and np.allclose(drawn, on_record, atol=0.01)
 
 
-@pytest.mark.parametrize("paper", ["greff2017", "jastrzebski2018"])
+@pytest.mark.parametrize(
+    "paper", ["greff2017", "jastrzebski2018", "srivastava2015", "yutomasi2019"]
+)
 def test_the_figures_of_a_paper_are_functions_of_their_rows(paper):
     names = {name for name, _ in PICTURES if name.startswith(paper)}
     assert len(names) > 2 and all(redraw.function_of(name) for name in names)
@@ -52,3 +54,24 @@ def test_redraw_draws_every_figure_that_is_a_function_of_its_rows(tmp_path):
     (folder / "table1a.png").write_bytes(b"old")
     assert redraw.redraw(tmp_path) == [folder / "table1a.png"]
     assert (folder / "table1a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["fig7-a", "fig20-a"])
+def test_the_unrolled_block_is_drawn_as_means_over_seeds_in_bands(name, monkeypatch, tmp_path):
+    """Jastrzebski et al., Figs 7 and 20."""
+    drawn = []
+    for seed in (0, 1):
+        (tmp_path / f"{seed}").mkdir()
+        rows = [
+            {"scale": 0.5, "split": "test", "place": i, "block": i, "repetition": i, "share": 1.0}
+            | {"group": "all", "accuracy": seed, "loss": seed, "entropy": seed}
+            | {"probe": "l2_ratio", "value": 10 * i + seed}
+            for i in range(3)
+        ]
+        plots.write_rows(tmp_path / f"{seed}" / f"{name}.csv", rows)
+        (tmp_path / f"{seed}" / f"{name}.png").touch()
+    monkeypatch.setattr(plots, "save", lambda path, figure, rows: drawn.append(figure))
+    redraw.average([tmp_path / "0", tmp_path / "1"], tmp_path / "mean", "jastrzebski2018")
+    axis = drawn[0].axes[0]
+    expected = [0.5] * 3 if name == "fig7-a" else [0.5, 10.5, 20.5]
+    assert [*axis.lines[0].get_ydata()] == expected and len(axis.collections) == 1

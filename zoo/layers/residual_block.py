@@ -72,7 +72,7 @@ class ResidualBlock(Skip):
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
         momentum: Share of their moving averages that the normalizations keep in an update.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Call arguments:
         x: Features.
@@ -203,6 +203,7 @@ class ResidualBlock(Skip):
             use_bias=self.use_bias or bias is not None,
             kernel_initializer=(initializer or self.kernel_initializer).clone(),
             bias_initializer="zeros" if bias is None else GateBias(bias),
+            **self.weight_options(),
             dtype=self.dtype_policy,
             name=name,
         )
