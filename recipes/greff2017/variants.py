@@ -67,7 +67,7 @@ def kendall(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def order_verdict(tau: float, deviations: Sequence[str]) -> str:
-    """Return the verdict of a comparison of orders, with deviations that it is none."""
+    """Return the verdict on an order; with deviations from the paper it is not comparable."""
     if deviations:
         return NOT_COMPARABLE
     return "same order" if tau == 1 else "another order"
