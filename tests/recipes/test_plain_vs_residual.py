@@ -67,9 +67,12 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     assert "5: dominance, residual over plain, deep" in output
     assert {f"fig{n}-depth5.png" for n in (3, 10, 12)} <= {path.name for path in run_dir.iterdir()}
     table = Table.from_csv(run_dir / "section5-plain5.csv")
-    assert {"interlayer_cushion", "layer_cushion", "noise_change"} <= {*table.probes()}
+    assert {"interlayer_cushion", "noise_change", "layer_cushion_min"} <= {*table.probes()}
     found = [line for line in lines_of(run_dir) if line["artifact"].endswith("fig3")]
     assert [line["config"] for line in found] == [{"images": 8}] * 4  # of three, and of a pair
+    pairs = zip(found[0]["smallest_by_block"], found[0]["by_block"], strict=True)
+    assert all(0 < smallest <= mean for smallest, mean in pairs)
+    assert min(found[0]["largest_contraction_by_block"]) >= 1
     assert found[-1]["metric"] == "layers_without_larger_cushion" and found[-1]["layers"] == 3
     stable = lines_of(run_dir)[count:]
     kinds = collections.Counter(line["artifact"].split("/")[1] for line in stable)
