@@ -259,7 +259,7 @@ def write_order(folder, results):
         value=round(tau, 3),
         paper=1.0 if first.data == "ImageNet" else None,
         deviations=[*deviations],
-        verdict=variants.order_verdict(tau),
+        verdict=variants.order_verdict(tau, [*deviations]),
         seconds=round(sum(result.seconds for result in results.values()), 1),
         assumptions=None,
         more={"errors": errors},
