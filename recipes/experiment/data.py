@@ -81,13 +81,21 @@ def first(images: sources.Images, count: int) -> sources.Images:
     return dataclasses.replace(images, x_train=x_train, y_train=images.y_train[:count])
 
 
-def load(default_data: str, batch: int) -> sources.Images:
-    """Return the images that the flags select; two batches of them for `--budget smoke`."""
+def load(default_data: str, batch: int, minutes: int | None = None) -> sources.Images:
+    """Return the images that the flags select; two batches of them for `--budget smoke`.
+
+    Args:
+        default_data: What --data is if it is not given.
+        batch: Number of images in a batch.
+        minutes: Number of training images of `--budget minutes`. Default: all.
+    """
     images = sources.load(FLAGS.data or default_data, FLAGS.data_dir)
     if images.notice:
         logging.warning("%s", images.notice)
     if FLAGS.train_examples:
         images = _checked(first(images, FLAGS.train_examples), images)
+    elif minutes and FLAGS.budget == "minutes":
+        images = first(images, minutes)
     if FLAGS.budget == "smoke":
         images = dataclasses.replace(
             images, **{key: getattr(images, key)[: 2 * batch] for key in ARRAYS}
@@ -112,13 +120,16 @@ def _checked(images, all_images):
     return images
 
 
-def deviations(images: sources.Images, known: bool, selected: bool = True) -> list[str]:
+def deviations(
+    images: sources.Images, known: bool, selected: bool = True, minutes: int | None = None
+) -> list[str]:
     """Return how the images deviate from the paper's.
 
     Args:
         images: As `load` returned them.
         known: True if the paper used this data set.
         selected: True if `load` applied --budget and --train_examples to them.
+        minutes: As for `load`.
     """
     deviations = []
     if not known:
@@ -126,8 +137,8 @@ def deviations(images: sources.Images, known: bool, selected: bool = True) -> li
     if selected and FLAGS.budget == "smoke":
         counts = f"{len(images.x_train)} training and {len(images.x_test)} test images only"
         deviations.append(counts)
-    elif selected and FLAGS.train_examples:
-        deviations.append(f"the first {FLAGS.train_examples:,} training images only")
+    elif selected and (FLAGS.train_examples or (minutes and FLAGS.budget == "minutes")):
+        deviations.append(f"the first {len(images.x_train):,} training images only")
     return deviations
 
 
