@@ -97,6 +97,7 @@ class Search:
         origin = {
             key: ", ".join(dict.fromkeys(one[key] for one in metadata)) for key in metadata[0]
         }
+        usual = {"seconds": round(sum(network.seconds for network in networks), 1), **origin}
         result = Result(
             artifact="srivastava2015/fig1",
             seeds=[FLAGS.seed],
@@ -105,9 +106,7 @@ class Search:
             epochs=self.epochs,
             deviations=self.deviations(depth),
             assumptions=ASSUMPTIONS,
-            seconds=round(sum(network.seconds for network in networks), 1),
-            **origin,
-            **values,
+            **{**usual, **values},
         )
         run_dirs.write(self.folder, result)
 
@@ -278,6 +277,7 @@ def compare(depth, plain, highway, search):
         value=ratio,
         paper=paper,
         verdict=verdict,
+        seconds=0.0,  # the networks' lines have them
     )
     bound = f"; the paper: more than {paper:g} times" if paper else ""
     print(f"depth {depth}: the best plain loss is {ratio:.3g} times the best highway loss{bound}")
