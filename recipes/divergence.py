@@ -20,6 +20,8 @@ import pathlib
 import sys
 import time
 
+from experiment.process import run_script
+
 import keras
 import numpy as np
 from absl import app, flags
@@ -317,4 +319,4 @@ def draw(path, pairs):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

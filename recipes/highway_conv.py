@@ -16,7 +16,9 @@ torch.
 
 import dataclasses
 
-from absl import app, flags
+from experiment.process import run_script
+
+from absl import flags
 
 import zoo
 from experiment import flags as common
@@ -124,4 +126,4 @@ def build(images):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

@@ -24,6 +24,8 @@ import dataclasses
 import pathlib
 import sys
 
+from experiment.process import run_script
+
 import keras
 from absl import app, flags
 
@@ -284,4 +286,4 @@ def draw_curves(folder, trained, inputs):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

@@ -25,7 +25,9 @@ Fig. 7, the accuracy of borderline examples, those of the trained network's outp
 repetition.
 """
 
-from absl import app, flags
+from experiment.process import run_script
+
+from absl import flags
 
 import zoo
 from experiment import data as image_data
@@ -323,4 +325,4 @@ def summarize(table, split):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

@@ -15,8 +15,10 @@ the last of these losses.
 
 import math
 
+from experiment.process import run_script
+
 import keras
-from absl import app, flags
+from absl import flags
 
 import zoo
 from experiment import flags as common
@@ -102,4 +104,4 @@ def build(images):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

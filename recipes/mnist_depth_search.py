@@ -26,6 +26,8 @@ import dataclasses
 import math
 import pathlib
 
+from experiment.process import run_script
+
 import numpy as np
 from absl import app, flags
 
@@ -315,4 +317,4 @@ def draw(path, points, search):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

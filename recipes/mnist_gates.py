@@ -15,9 +15,11 @@ The run directory holds what highway_conv.py's holds, and probes.html, probes.cs
 fig3.png and fig4.png with their CSVs; fig2-cifar100.png and so on with --data cifar100.
 """
 
+from experiment.process import run_script
+
 import keras
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import zoo
 from experiment import data, plots, training
@@ -222,4 +224,4 @@ def draw_units(path, images, width):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

@@ -18,9 +18,11 @@ import dataclasses
 import sys
 import time
 
+from experiment.process import run_script
+
 import keras
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import zoo
 from experiment import flags as common
@@ -324,4 +326,4 @@ def compare_dominance(folder, depth, measured):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

@@ -21,9 +21,11 @@ highway_conv.py leaves. Fig. 6 is divergence.py's.
 
 import sys
 
+from experiment.process import run_script
+
 import keras
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from experiment import flags as common
 from experiment import training
@@ -140,4 +142,4 @@ def entries_of(model):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

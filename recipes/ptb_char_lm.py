@@ -17,8 +17,10 @@ import dataclasses
 import pathlib
 import time
 
+from experiment.process import run_script
+
 import keras
-from absl import app, flags, logging
+from absl import flags, logging
 
 import zoo
 from experiment import flags as common
@@ -278,4 +280,4 @@ def deviations(corpus, epochs):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

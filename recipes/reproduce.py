@@ -233,7 +233,7 @@ def run_all(runs, options):
         ended.append(
             (status, f"{state} after {(time.monotonic() - begin) / 60:.1f} min: {command}")
         )
-        if status in (-signal.SIGINT, -signal.SIGTERM):  # the user ended it: end all
+        if status in (process.INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):  # the user: end all
             break
     if len(ended) > 1:
         print("\n".join(line for _, line in ended))

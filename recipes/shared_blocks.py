@@ -25,6 +25,8 @@ import dataclasses
 import pathlib
 import sys
 
+from experiment.process import run_script
+
 from absl import app, flags
 
 import zoo
@@ -300,4 +302,4 @@ def rows_of(table, probe):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

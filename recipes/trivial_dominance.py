@@ -16,8 +16,10 @@ approximation, and exact and logistic probability, differ at most. Takes seconds
 import pathlib
 import time
 
+from experiment.process import run_script
+
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from experiment import flags as common
 from experiment import plots, results
@@ -159,4 +161,4 @@ def draw_probability(path):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)
