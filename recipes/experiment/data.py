@@ -38,13 +38,13 @@ def prepare(study: Any, default_data: str) -> Prepared:
     """Load and prepare the images for a `Study`.
 
     Args:
-        study: Its preprocessing, batch and validation are used.
+        study: Its preprocessing, batch, validation and number of images are used.
         default_data: What --data is if it is not given.
 
     Raises:
         ValueError: if there are too few images.
     """
-    images = load(default_data, study.batch)
+    images = load(default_data, study.batch, study.minutes_images)
     images, held_out = hold_out(images, study.validation, study.batch)
     preprocess = preprocessing.fit(study.preprocessing, images.x_train)
     x_test = preprocess(images.x_test)

@@ -171,6 +171,89 @@ CLAIMS = [
 ]
 
 
+def opened_more_sparsely(lines: Lines) -> float:
+    """Return how much sparser the gates of one example are than their mean."""
+    row = lines[0]
+    return row["sparsity_of_one_example"] - row["sparsity_of_the_mean"]
+
+
+def fall(lines: Lines) -> float:
+    """Return the last epoch's training loss over the first one's."""
+    losses = lines[0]["training_loss_by_epoch"]
+    return losses[-1] / losses[0]
+
+
+GATES = {
+    "paper": "srivastava2015",
+    "command": "mnist_gates.py --export=false",
+    "backend": "jax",
+}
+CLAIMS += [
+    Claim(
+        name="S4",
+        paper="srivastava2015",
+        section="2.2",
+        statement="The training of 1,000 highway layers does not stall.",
+        quantity="training loss of the last epoch over the first epoch's",
+        measure=fall,
+        most=0.5,
+        ratio=True,
+        command="mnist_1000_layers.py --export=false",
+        figure="srivastava2015/section2.2",
+    ),
+    Claim(
+        name="S5",
+        section="4, Fig. 2",
+        statement="Most gate biases fall in training.",
+        quantity="share of the biases of T below their start, in %",
+        measure=lambda lines: lines[0]["fallen_biases_percent"],
+        least=50,
+        figure="srivastava2015/fig2",
+        **GATES,
+    ),
+    Claim(
+        name="S6",
+        section="4, Fig. 2",
+        statement="The gates of one example are sparse, their mean over examples is not.",
+        quantity="Hoyer's sparsity of T, of one example minus that of the mean",
+        measure=opened_more_sparsely,
+        least=0.1,
+        figure="srivastava2015/fig2",
+        **GATES,
+    ),
+    Claim(
+        name="S7",
+        section="4, Fig. 2",
+        statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
+        quantity="share of the change of one example's outputs in the first 15 layers, in %",
+        measure=lambda lines: lines[0]["change_in_first_layers_percent"],
+        least=50,
+        figure="srivastava2015/fig2",
+        **GATES,
+    ),
+    Claim(
+        name="S8",
+        section="4.1, Fig. 3",
+        statement="On MNIST, classes open the gates differently in the first 15 layers.",
+        quantity="share of the difference between classes' mean gates in the first 15 layers, in %",
+        measure=lambda lines: lines[0]["class_differences_in_first_layers_percent"],
+        least=50,
+        figure="srivastava2015/fig3",
+        **GATES,
+    ),
+    Claim(
+        name="S9",
+        section="4.2, Fig. 4",
+        statement="About 60 % of the layers of a 50-layer network are idle on MNIST.",
+        quantity="share of layers without which the training loss rises by less than 10 %, in %",
+        measure=lambda lines: line(lines, "idle_layers_percent")["value"],
+        least=50,
+        figure="srivastava2015/fig4",
+        **GATES,
+    ),
+]
+
+
 def select(names: Sequence[str]) -> list[Claim]:
     """Return the claims of these names; of none, all.
 
