@@ -8,9 +8,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -c constraints.txt
 BACKENDS := tensorflow jax torch
+# The backend of `make demo`, and what it needs beside the package's own requirements.
+BACKEND := $(or $(KERAS_BACKEND),tensorflow)
+EXTRA_jax := [jax]
+EXTRA_torch := [torch]
 MARK := not slow
 # Print each backend's output in one piece, where make supports it (4.0 and newer).
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+ifeq ($(filter $(BACKEND),$(BACKENDS)),)
+$(error Expected KERAS_BACKEND of $(BACKENDS). Received: $(BACKEND))
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test results lint types format clean
@@ -19,8 +27,8 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
 
 # glibc maps large buffers in 2 MB pages: a fifth less time for a step of the language model
-demo: $(VENV)/base.stamp  ## train the character-aware language model for minutes
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 KERAS_BACKEND=$${KERAS_BACKEND:-tensorflow} \
+demo: $(VENV)/$(BACKEND).stamp  ## train the language model for minutes, on $KERAS_BACKEND
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 KERAS_BACKEND=$(BACKEND) \
 		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
 
 test: lint types  ## lint, types, then the tests on every backend; MARK=slow: the long ones
@@ -31,7 +39,7 @@ test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"
 	@KERAS_BACKEND=$* $(BIN)/python -m pytest -m '$(MARK)'
 
-results: $(VENV)/base.stamp  ## write docs/results.md and the gallery from recipes/results
+results: $(VENV)/tensorflow.stamp  ## write docs/results.md and the gallery from recipes/results
 	$(BIN)/python recipes/reproduce.py report
 
 lint: $(VENV)/dev.stamp  ## check rules and format with ruff
@@ -62,10 +70,10 @@ $(BIN)/pip:
 		exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
-$(VENV)/base.stamp: pyproject.toml constraints.txt | $(BIN)/pip
-	$(INSTALL) -e .
+$(BACKENDS:%=$(VENV)/%.stamp): $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) -e '.$(EXTRA_$*)'
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) -e '.[jax,torch,dev]'
-	@touch $@ $(VENV)/base.stamp
+	@touch $@ $(BACKENDS:%=$(VENV)/%.stamp)

@@ -1,5 +1,6 @@
 """The character-aware language model with gated word vectors."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import keras
@@ -36,6 +37,9 @@ def char_lm(
     num_steps: int | None = 35,
     num_layers: int | None = None,
     max_distinct: int | None | Literal["auto"] = "auto",
+    filters: Sequence[int] | None = None,
+    widths: Sequence[int] | None = None,
+    units: int | None = None,
 ) -> keras.Model:
     """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
 
@@ -59,13 +63,17 @@ def char_lm(
             model, but one if plain and four if residual; half as many in the small model.
         max_distinct: Distinct words a batch is planned for; "auto" plans for 64% of its
             words (Penn Treebank's batches of 700 have 354 on average).
+        filters: Number of filters of each width. `None` takes those of `size`.
+        widths: Widths of the filters, in characters. `None` takes 1, 2, 3 and so on, as many as
+            there are `filters`.
+        units: Size of an LSTM's state. `None` takes that of `size`.
 
     Returns:
         A `keras.Model` from word ids `(batch_size, num_steps)` to logits
         `(batch_size, num_steps, words)`.
 
     Raises:
-        ValueError: if `size` or `variant` is unknown.
+        ValueError: if `size` or `variant` is unknown, or `widths` and `filters` differ in length.
 
     Example:
     >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
@@ -76,7 +84,13 @@ def char_lm(
     """
     if size not in SIZES:
         raise ValueError(f"`size` must be one of {', '.join(SIZES)}. Received: size={size!r}")
-    config = SIZES[size]
+    config = {**SIZES[size]}
+    if filters is not None:
+        config |= {"filters": tuple(filters), "widths": tuple(range(1, len(filters) + 1))}
+    if widths is not None:
+        config["widths"] = tuple(widths)
+    if units is not None:
+        config["units"] = units
     num_words, num_characters, word_length = PTB
     if vocabulary is not None:
         num_words = len(vocabulary.words)

@@ -1,14 +1,24 @@
-"""The language model as a SavedModel or ONNX: for a whole text at once, and step by step."""
+"""The language model as a SavedModel or ONNX: a text at once, step by step, or as raw strings."""
+
+import json
+import pathlib
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from zoo import io
 from zoo.applications import char_lm_inference
-from zoo.datasets.text import Vocabulary
+from zoo.datasets.text import END_OF_SENTENCE, UNKNOWN, Vocabulary
+from zoo.export import check
 from zoo.export import export as export_model
+from zoo.export.signatures import in_float32
+from zoo.export.text import SpellText
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.types import PathLike, Shape, Tensor
+
+TEXTS = ("", "{0} {1}", "un{1}ed {0}\n{2}")  # to check `next_word` with; fields are words
 
 
 def export(
@@ -19,23 +29,30 @@ def export(
 ) -> float:
     """Write a `char_lm` as a SavedModel or an ONNX file, which need neither zoo nor Keras.
 
-    Word vectors are tabulated. Any batch size and number of steps:
+    Any batch size and number of steps:
 
     - `serve`: `words` `(batch, steps)`, int32, to `logits` `(batch, steps, words)`; the state
       starts at zero. Not in ONNX, which has one endpoint.
     - `step`: `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2", "c2"}`, with
       states `(batch, units)`; zeros start a text, and the returned states continue it. ONNX calls
       the returned states `new_h1` and so on.
+    - `next_word`: `text` `(batch,)`, strings, to `probabilities` `(batch, words)` of the word that
+      follows each text, in the order of the labels. Texts are split into words as
+      `Vocabulary.prompt` does; every word is read by its characters, also outside the vocabulary.
+      In a SavedModel with a vocabulary only.
+
+    `serve` and `step` look word vectors up in a table. With a vocabulary the words are the
+    artifact's labels, and a SavedModel has `assets.extra/special_words.json`: word and id of the
+    unknown word and of the end of a sentence, null if the vocabulary has none.
 
     Args:
         model: A `char_lm`.
         path: Path of the artifact, as in `zoo.export`.
-        vocabulary: The model's `Vocabulary`, whose words are the artifact's labels; `None` for
-            no labels.
+        vocabulary: The model's `Vocabulary`; `None` for no labels and no `next_word`.
         format: "saved_model" or "onnx"; LiteRT lacks the operations of a recurrent layer.
 
     Returns:
-        The largest absolute deviation of the artifact's logits and states from the model's.
+        The largest absolute deviation of the artifact's outputs from the model's.
 
     Raises:
         ValueError: if the vocabulary is not the model's, or `path` exists and is no artifact.
@@ -46,6 +63,7 @@ def export(
     ```python
     char_lm_export.export(model, "artifacts/char_lm", corpus.vocabulary)
     artifact = tf.saved_model.load("artifacts/char_lm")  # anywhere
+    probabilities = artifact.next_word(tf.constant(["the company"]))["probabilities"]
     zeros = tf.zeros((1, 300))
     state = {"h1": zeros, "c1": zeros, "h2": zeros, "c2": zeros}
     state = artifact.step({"words": [[5, 7]], **state})
@@ -53,13 +71,6 @@ def export(
     ```
     """
     num_words = model.output_shape[-1]
-    labels = None if vocabulary is None else vocabulary.words
-    if labels is not None and len(labels) != num_words:
-        raise ValueError(
-            f"`vocabulary` must be the one of the model, which has {num_words} words. "
-            f"Received: {vocabulary!r}. Give the vocabulary the model was built for."
-        )
-
     random = np.random.default_rng(0)
     units = [layer.units for layer in model.layers if isinstance(layer, CarryLSTM)]
     words = random.integers(0, num_words, (2, 5)).astype("int32")
@@ -68,9 +79,64 @@ def export(
         for number, size in enumerate(units, 1)
         for name in "hc"
     }
-    examples = {"serve": words, "step": {"words": words, **states}}
+    examples: dict[str, Any] = {"serve": words, "step": {"words": words, **states}}
     models = endpoints if format == "saved_model" else step
-    return export_model(model, path, format, labels, endpoints=models, examples=examples)
+    if vocabulary is None:
+        return export_model(model, path, format, endpoints=models, examples=examples)
+
+    _check_vocabulary(vocabulary, model)
+    if format == "saved_model":
+        examples["next_word"] = _expected_next_word(model, vocabulary)
+        model = with_spelling(model, vocabulary)
+    labels = vocabulary.words
+    deviation = export_model(model, path, format, labels, endpoints=models, examples=examples)
+    if format == "saved_model":
+        special = {
+            "unknown": {"id": vocabulary.unknown, "word": UNKNOWN},
+            "end_of_sentence": {"id": vocabulary.end_of_sentence, "word": END_OF_SENTENCE},
+        }
+        assets = pathlib.Path(path) / "assets.extra" / "special_words.json"
+        io.replace(assets, lambda temporary: temporary.write_text(json.dumps(special), "utf-8"))
+    return deviation
+
+
+def _check_vocabulary(vocabulary, model):
+    """Raise ValueError unless the model's table spells the words of the vocabulary."""
+    table = ops.convert_to_numpy(model.get_layer("word_embedding").table)
+    spelled = vocabulary.table()
+    if table.shape[0] == len(spelled) and table.shape[1] >= spelled.shape[1]:
+        if np.array_equal(table, char_lm_inference.pad_slots(model, spelled)):
+            return
+    raise ValueError(
+        f"`vocabulary` must be the one of the model, which has {table.shape[0]} words. "
+        f"Received: {vocabulary!r}. Give the vocabulary the model was built for."
+    )
+
+
+def _expected_next_word(model, vocabulary):
+    """Return texts, and the probabilities of their next words computed without TensorFlow."""
+    words = (vocabulary.words * 3)[:3]
+    texts = [text.format(*words) for text in TEXTS]
+    with check.float32():
+        reader = char_lm_inference.with_state(in_float32(model), characters=True)
+        zeros = char_lm_inference.zero_state(reader, 1)
+        logits = []
+        for text in texts:
+            spelled = char_lm_inference.pad_slots(model, vocabulary.prompt(text)[None])
+            y, *_ = reader.predict_on_batch([ops.convert_to_tensor(spelled), *zeros])
+            logits.append(y[0, -1])
+    probabilities = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    return check.Expected({"text": np.array(texts)}, {"probabilities": probabilities})
+
+
+def with_spelling(model: keras.Model, vocabulary: Vocabulary) -> keras.Model:
+    """Return a model of `model` beside a `SpellText`, for `endpoints`: one file for a process."""
+    slots = model.get_layer("word_embedding").word_length
+    spell = SpellText(vocabulary.characters, vocabulary.word_length, slots, name="spelling")
+    texts = keras.Input((), dtype="string", name="text")
+    words = keras.Input(batch_shape=model.input_shape, dtype="int32", name="words")
+    return keras.Model([texts, words], [*spell(texts), model(words)], name=f"{model.name}_spelled")
 
 
 def step(model: keras.Model) -> dict[str, keras.Model]:
@@ -84,7 +150,10 @@ def step(model: keras.Model) -> dict[str, keras.Model]:
 
 
 def endpoints(model: keras.Model) -> dict[str, keras.Model]:
-    """Return the models of the endpoints `serve` and `step` of `export`; they share weights.
+    """Return the models of the endpoints of `export`, which share weights.
+
+    Args:
+        model: A `char_lm`; or that of `with_spelling`, which has the endpoint `next_word`, too.
 
     Example:
     >>> from zoo import char_lm
@@ -94,12 +163,28 @@ def endpoints(model: keras.Model) -> dict[str, keras.Model]:
     >>> models["serve"](ops.ones((1, 2), "int32"))["logits"].shape == (1, 2, 5)
     True
     """
-    step_model = step(model)["step"]
+    (language_model,) = [x for x in model.layers if isinstance(x, keras.Model)] or [model]
+    step_model = step(language_model)["step"]
     words = keras.Input((None,), dtype="int32", name="words")
     states = {name: x for name, x in step_model.input.items() if name != "words"}
     zeros = {name: ZeroState(state.shape[-1])(words) for name, state in states.items()}
     logits = step_model({"words": words, **zeros})["logits"]
-    return {"serve": keras.Model(words, {"logits": logits}), "step": step_model}
+    models = {"serve": keras.Model(words, {"logits": logits}), "step": step_model}
+    if language_model is not model:
+        models["next_word"] = _next_word(model.get_layer("spelling"), language_model)
+    return models
+
+
+def _next_word(spell, model):
+    """Return the model from texts to the probabilities of their next words."""
+    texts = keras.Input((), dtype="string", name="text")
+    characters, num_words = spell(texts)
+    reader = char_lm_inference.with_state(model, characters=True)
+    zeros = [ZeroState(state.shape[-1])(characters) for state in reader.inputs[1:]]
+    logits, *_ = reader([characters, *zeros])
+    last = ops.expand_dims(num_words - 1, (1, 2))  # the words of shorter texts are followed by pads
+    probabilities = ops.softmax(ops.take_along_axis(logits, last, axis=1)[:, 0])
+    return keras.Model(texts, {"probabilities": probabilities})
 
 
 @keras.saving.register_keras_serializable("zoo")

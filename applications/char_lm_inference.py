@@ -7,18 +7,21 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.datasets.text import check_ids
 from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
 from zoo.types import Shape, Tensor
 
 
-def with_state(model: keras.Model, tabulate: bool = True) -> keras.Model:
+def with_state(model: keras.Model, tabulate: bool = True, characters: bool = False) -> keras.Model:
     """Return `model`'s layers in a new graph that takes and returns the LSTMs' states.
 
     Args:
         model: A `char_lm`.
         tabulate: True looks word vectors up in a table of all words, computed now (call
             `refresh_table` after the weights have changed); False computes them from characters.
+        characters: True takes the characters of words, `(batch, steps, slots)` as of
+            `Vocabulary.spell`, instead of their ids; they need not be in the vocabulary.
 
     Returns:
         A `keras.Model` from `[words, h1, c1, h2, c2]` to `[logits, h1, c1, h2, c2]`, for any
@@ -26,6 +29,10 @@ def with_state(model: keras.Model, tabulate: bool = True) -> keras.Model:
         logits `(batch, steps, words)`. It shares `model`'s weights.
     """
     words = keras.Input((None,), dtype="int32", name="words")
+    if characters:
+        tabulate = False
+        slots = model.get_layer("word_embedding").word_length
+        words = keras.Input((None, slots), dtype="int32", name="characters")
     x = words
     states: list[Tensor] = []
     new_states = []
@@ -61,6 +68,18 @@ def refresh_table(model: keras.Model, stateful: keras.Model) -> None:
         for start in range(0, len(table), 512)
     ]
     stateful.get_layer("word_vectors").embeddings.assign(np.concatenate(vectors))
+
+
+def pad_slots(model: keras.Model, characters: np.ndarray) -> np.ndarray:
+    """Return spelled words `(..., word_length)` with as many slots as `model` has for a word."""
+    slots = model.get_layer("word_embedding").word_length
+    spare = slots - characters.shape[-1]
+    if spare < 0:
+        raise ValueError(
+            f"Words must be spelled in at most {slots} slots, as many as the model has. "
+            f"Received: {characters.shape[-1]}. Give the vocabulary the model was built for."
+        )
+    return np.pad(characters, [(0, 0)] * (characters.ndim - 1) + [(0, spare)])
 
 
 def zero_state(stateful: keras.Model, batch_size: int) -> list[Tensor]:
@@ -131,15 +150,19 @@ class Scorer:
         Args:
             inputs: Word ids, chunks of shape `(batch, steps)`; their lengths may vary.
             targets: The next words, chunks of the same shapes.
+
+        Raises:
+            ValueError: If a word id is not one of the model's vocabulary.
         """
         refresh_table(self.model, self.stateful)
+        num_words = self.model.output_shape[-1]
         state = None
         total = 0.0
         count = 0
         for x, y in zip(inputs, targets, strict=True):
             if state is None:
                 state = zero_state(self.stateful, len(x))
-            tokens = [ops.convert_to_tensor(v, "int32") for v in (x, y)]
+            tokens = [ops.convert_to_tensor(check_ids(ids, num_words)) for ids in (x, y)]
             nll, *state = self.graph.predict_on_batch([*tokens, *state])
             state = [ops.convert_to_tensor(s) for s in state]
             total += float(np.sum(nll, dtype="float64"))

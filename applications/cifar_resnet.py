@@ -251,6 +251,7 @@ def preactivated(
     top: Top,
     variant: str = "residual",
     shared: dict | None = None,
+    momentum: float = 0.99,
 ) -> keras.Model:
     """Return stem, stages, one more normalization and ReLU, averages of 8 x 8 and classifier.
 
@@ -262,6 +263,8 @@ def preactivated(
         top: See `Top`.
         variant: A row of `zoo.FORMS`.
         shared: Arguments of the block that each stage ends in and calls `shared["uses"]` times.
+        momentum: Share of their moving averages that the normalizations keep in an update. A short
+            training needs a smaller one: 0.99 keeps 9.5 % of the start after 234 updates.
     """
     halvings = sum(strides != 1 for _, _, strides in stages)
     inputs = input_and_head.image_input(input_shape, 8 * 2**halvings)
@@ -278,6 +281,7 @@ def preactivated(
             x = layers.AveragePooling2D(2, name=f"stage{stage}_pool")(x)
             strides = 1
         options: dict[str, Any] = {"variant": variant, "use_bias": True, "stage": stage}
+        options["momentum"] = momentum
         for i in range(blocks):
             name = f"stage{stage}_block{i:02d}"
             x = ResidualBlock(width, strides if i == 0 else 1, name=name, **options)(x)
@@ -285,7 +289,7 @@ def preactivated(
             block = ResidualBlock(width, name=f"stage{stage}_shared", **options, **shared)
             for use in range(shared["uses"]):
                 x = block(x, use=use)
-    x = layers.BatchNormalization(name="last_norm")(x)
+    x = layers.BatchNormalization(momentum=momentum, name="last_norm")(x)
     x = layers.ReLU(name="last_relu")(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
     return input_and_head.classifier(inputs, x, head, classes, KaimingNormal(), top)

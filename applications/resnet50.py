@@ -21,6 +21,7 @@ def resnet50(
     input_shape: Shape = (224, 224, 3),
     batch_norm: bool = True,
     widths: Sequence[int] = RESNET,
+    blocks: Sequence[int] = BLOCKS,
     *,
     include_top: bool = True,
     pooling: str | None = None,
@@ -41,6 +42,7 @@ def resnet50(
             with 1 / sqrt(16) of the scale, 16 being the number of blocks: ours, as the paper does
             not say.
         widths: Channels of a block's 3 x 3 convolution, stage by stage.
+        blocks: Number of blocks of each stage.
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
@@ -48,13 +50,14 @@ def resnet50(
         name: Name of the model.
 
     Raises:
-        ValueError: if `input_shape` has less than 32 pixels a side.
+        ValueError: if `input_shape` has less than 32 pixels a side, or `blocks` has not a positive
+            number for each of `widths`.
 
     Reference: He et al. (2015), arXiv:1512.03385, Table 1; Greff, Srivastava, Schmidhuber (2017),
     arXiv:1612.07771, section 5.1 and Table 1b.
     """
     top = Top(include_top, pooling, classifier_activation, weights, name)
-    return bottlenecks(widths, "residual", False, classes, input_shape, batch_norm, top)
+    return bottlenecks(widths, "residual", False, classes, input_shape, batch_norm, top, blocks)
 
 
 def highway_resnet50(
@@ -62,6 +65,7 @@ def highway_resnet50(
     input_shape: Shape = (224, 224, 3),
     batch_norm: bool = True,
     widths: Sequence[int] = HIGHWAY,
+    blocks: Sequence[int] = BLOCKS,
     *,
     include_top: bool = True,
     pooling: str | None = None,
@@ -88,7 +92,7 @@ def highway_resnet50(
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
     top = Top(include_top, pooling, classifier_activation, weights, name)
-    return bottlenecks(widths, "coupled", False, classes, input_shape, batch_norm, top)
+    return bottlenecks(widths, "coupled", False, classes, input_shape, batch_norm, top, blocks)
 
 
 def highway_full_resnet50(
@@ -96,6 +100,7 @@ def highway_full_resnet50(
     input_shape: Shape = (224, 224, 3),
     batch_norm: bool = True,
     widths: Sequence[int] = HIGHWAY,
+    blocks: Sequence[int] = BLOCKS,
     *,
     include_top: bool = True,
     pooling: str | None = None,
@@ -110,7 +115,7 @@ def highway_full_resnet50(
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
     top = Top(include_top, pooling, classifier_activation, weights, name)
-    return bottlenecks(widths, "coupled", True, classes, input_shape, batch_norm, top)
+    return bottlenecks(widths, "coupled", True, classes, input_shape, batch_norm, top, blocks)
 
 
 def bottlenecks(
@@ -121,8 +126,14 @@ def bottlenecks(
     input_shape: Shape,
     batch_norm: bool,
     top: Top,
+    blocks: Sequence[int] = BLOCKS,
 ) -> keras.Model:
-    """Return stem, four stages of bottleneck blocks of the given widths, average and classifier."""
+    """Return stem, stages of bottleneck blocks of the given widths, average and classifier."""
+    if len(blocks) != len(widths) or min(blocks, default=0) < 1:
+        raise ValueError(
+            f"`blocks` must have a positive number for each of the {len(widths)} widths. "
+            f"Received: blocks={tuple(blocks)}, widths={tuple(widths)}"
+        )
     inputs = input_and_head.image_input(input_shape, 32)
     initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
@@ -139,8 +150,8 @@ def bottlenecks(
         x = layers.BatchNormalization(name="stem_norm")(x)
     x = layers.ReLU(name="stem_relu")(x)
     x = layers.MaxPooling2D(3, 2, "same", name="stem_pool")(x)  # Caffe's rounding up
-    for stage, (width, blocks) in enumerate(zip(widths, BLOCKS, strict=True), 1):
-        for i in range(blocks):
+    for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
+        for i in range(count):
             x = ResidualBlock(
                 width,
                 strides=2 if stage > 1 and i == 0 else 1,
@@ -150,7 +161,7 @@ def bottlenecks(
                 batch_norm=batch_norm,
                 closing_relu=closing_relu,
                 kernel_initializer=initializer,
-                last_initializer=None if batch_norm else KaimingNormal("out", sum(BLOCKS) ** -0.5),
+                last_initializer=None if batch_norm else KaimingNormal("out", sum(blocks) ** -0.5),
                 stage=stage,
                 name=f"stage{stage}_block{i:02d}",
             )(x)

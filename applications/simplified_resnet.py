@@ -1,5 +1,8 @@
 """The simplified networks of Yu & Tomasi (2019): one convolution a block, no normalization."""
 
+import functools
+from collections.abc import Callable, Sequence
+
 import keras
 from keras import layers
 
@@ -10,6 +13,8 @@ from zoo.layers.dominant import SimplifiedDominant
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.types import PathLike, Shape
 
+WIDTHS = (16, 32, 64)
+
 
 def simplified_plain_net(
     depth: int = 20,
@@ -18,6 +23,7 @@ def simplified_plain_net(
     identity: str = "pad",
     initializer: keras.Initializer | None = None,
     *,
+    widths: Sequence[int] = WIDTHS,
     include_top: bool = True,
     pooling: str | None = None,
     classifier_activation: str | None = "softmax",
@@ -27,9 +33,8 @@ def simplified_plain_net(
     """The plain network of 3 n + 2 layers: 269,034 parameters at depth 20.
 
     463,018 at 32 and 657,002 at 44. A convolution of 16 channels, three groups of n blocks
-    ReLU(conv(x) + b) with 16, 32 and 64 channels, averages, a classifier; every kernel is 3 x 3,
-    padded symmetrically. Its fully-fledged counterpart, with normalization and two convolutions a
-    block, is `cifar_resnet(depth, variant="plain")`.
+    ReLU(conv(x) + b) with 16, 32 and 64 channels, averages of 8 x 8 pixels (or of all, where fewer
+    are left), a classifier; every kernel is 3 x 3, padded symmetrically.
 
     Args:
         depth: 3 n + 2: 20, 32 and 44 in the paper.
@@ -38,6 +43,7 @@ def simplified_plain_net(
         identity: Identity that the kernels that double the channels contain, "pad" or
             "duplicate"; see `zoo.SimplifiedResidual`.
         initializer: Initializer of all convolutions; `None` is the paper's KWI, `KaimingNormal()`.
+        widths: Channels of the groups; of the first convolution, too.
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
@@ -45,19 +51,22 @@ def simplified_plain_net(
         name: Name of the model.
 
     Raises:
-        ValueError: if `depth` is not 3 n + 2, or `input_shape` too small.
+        ValueError: if `depth` is not 3 n + 2, `widths` are not three that grow, or `input_shape` is
+            too small.
 
     Example:
     >>> [simplified_plain_net(depth).count_params() for depth in (20, 32, 44)]
     [269034, 463018, 657002]
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 4 and Fig. 4.
+    Stability", section 2, appendix A and Fig. 4.
     """
     name = name or f"simplified_plain_net{depth}"
     top = Top(include_top, pooling, classifier_activation, weights, name)
     initializer = initializer or KaimingNormal()
-    return simplified(SimplifiedPlain, depth, classes, input_shape, identity, initializer, top)
+    return simplified(
+        SimplifiedPlain, depth, classes, input_shape, identity, initializer, widths, top
+    )
 
 
 def simplified_residual_net(
@@ -67,6 +76,7 @@ def simplified_residual_net(
     identity: str = "pad",
     initializer: keras.Initializer | None = None,
     *,
+    widths: Sequence[int] = WIDTHS,
     include_top: bool = True,
     pooling: str | None = None,
     classifier_activation: str | None = "softmax",
@@ -77,16 +87,18 @@ def simplified_residual_net(
 
     It has as many parameters and represents the same functions: adding one to the entries of each
     kernel that an identity would have makes it the plain network. `initializer=None` is the
-    paper's HMWI, `HardtMa()`, for the first convolution too. Its fully-fledged counterpart is
-    `cifar_resnet`. Other arguments and errors are those of `simplified_plain_net`.
+    paper's HMWI, `HardtMa()`, for the first convolution too. Other arguments and errors are those
+    of `simplified_plain_net`.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 4 and Fig. 4.
+    Stability", section 2, appendix A and Fig. 4.
     """
     name = name or f"simplified_residual_net{depth}"
     top = Top(include_top, pooling, classifier_activation, weights, name)
     initializer = initializer or HardtMa()
-    return simplified(SimplifiedResidual, depth, classes, input_shape, identity, initializer, top)
+    return simplified(
+        SimplifiedResidual, depth, classes, input_shape, identity, initializer, widths, top
+    )
 
 
 def simplified_dominant_net(
@@ -95,6 +107,8 @@ def simplified_dominant_net(
     input_shape: Shape = (32, 32, 3),
     initializer: keras.Initializer | None = None,
     *,
+    lower: str = "diagonal",
+    widths: Sequence[int] = WIDTHS,
     include_top: bool = True,
     pooling: str | None = None,
     classifier_activation: str | None = "softmax",
@@ -104,8 +118,9 @@ def simplified_dominant_net(
     """`simplified_plain_net` whose kernels keep only the paths from a channel to its own.
 
     7,818 parameters at depth 20, 12,298 at 32 and 16,778 at 44. The first convolution and the
-    classifier are whole. `initializer=None` is `HardtMa()`. Other arguments and errors are those
-    of `simplified_plain_net`.
+    classifier are whole. `initializer=None` is `HardtMa()`; `lower="full"` keeps whole lower halves
+    of the two kernels that double the channels (see `zoo.SimplifiedDominant`). Other arguments and
+    errors are those of `simplified_plain_net`.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", appendix D.3, Table 5.
@@ -113,18 +128,18 @@ def simplified_dominant_net(
     name = name or f"simplified_dominant_net{depth}"
     top = Top(include_top, pooling, classifier_activation, weights, name)
     initializer = initializer or HardtMa()
-    return simplified(
-        SimplifiedDominant, depth, classes, input_shape, "duplicate", initializer, top
-    )
+    block = functools.partial(SimplifiedDominant, lower=lower)
+    return simplified(block, depth, classes, input_shape, "duplicate", initializer, widths, top)
 
 
 def simplified(
-    block: type[Simplified],
+    block: Callable[..., Simplified],
     depth: int,
     classes: int,
     input_shape: Shape,
     identity: str,
     initializer: keras.Initializer,
+    widths: Sequence[int],
     top: Top,
 ) -> keras.Model:
     """Return the network of 3 n + 2 layers whose 3 n inner ones are `block`s."""
@@ -133,9 +148,14 @@ def simplified(
             f"`depth` must be 3 n + 2, as three groups of n convolutions and two more layers "
             f"have: 5, 8, ..., 20, 32, 44. Received: depth={depth!r}"
         )
-    inputs = input_and_head.image_input(input_shape, 32)
+    if len(widths) != 3:
+        raise ValueError(
+            f"`widths` must be the channels of three groups, none fewer than before. "
+            f"Received: widths={tuple(widths)!r}"
+        )
+    inputs = input_and_head.image_input(input_shape, 4)
     x = layers.Conv2D(
-        16,
+        widths[0],
         3,
         padding="same",
         activation="relu",
@@ -143,7 +163,7 @@ def simplified(
         data_format="channels_last",
         name="stem_conv",
     )(inputs)
-    for stage, width in enumerate((16, 32, 64), 1):
+    for stage, width in enumerate(widths, 1):
         for i in range((depth - 2) // 3):
             x = block(
                 width,
@@ -153,5 +173,6 @@ def simplified(
                 stage=stage,
                 name=f"stage{stage}_block{i:02d}",
             )(x)
-    head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
+    window = [min(8, side or 8) for side in x.shape[1:3]]
+    head = [layers.AveragePooling2D(window, name="avg_pool"), layers.Flatten(name="flatten")]
     return input_and_head.classifier(inputs, x, head, classes, Uniform(None), top)

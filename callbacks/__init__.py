@@ -29,6 +29,7 @@ from zoo.callbacks.probes.refinement import CosineLoss as CosineLoss
 from zoo.callbacks.probes.refinement import EstimationError as EstimationError
 from zoo.callbacks.probes.refinement import GradientNorm as GradientNorm
 from zoo.callbacks.probes.refinement import L2Ratio as L2Ratio
+from zoo.callbacks.probes.refinement import ResidualMean as ResidualMean
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
 from zoo.callbacks.probes.table import Table as Table
 from zoo.callbacks.probes.weight_noise import noise_sensitivity as noise_sensitivity

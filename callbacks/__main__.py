@@ -30,8 +30,13 @@ COMMON = (  # probes of any residual network
     callbacks.GradientNorm,
     callbacks.WeightStatistics,
 )
-GATES = (callbacks.GateActivity, callbacks.GateBias, callbacks.BlockOutputs)
-PROBES = {probe().name: probe for probe in (*COMMON, *GATES)}
+UNITS = (  # of gates, or with a value for each unit
+    callbacks.ResidualMean,
+    callbacks.GateActivity,
+    callbacks.GateBias,
+    callbacks.BlockOutputs,
+)
+PROBES = {probe().name: probe for probe in (*COMMON, *UNITS)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
         "--probes",
         type=_names,
         default=[probe().name for probe in COMMON],
-        help=f"Probes to run, separated by commas, of {', '.join(PROBES)}; default: the first 9.",
+        help=f"Probes to run, separated by commas, of {', '.join(PROBES)}; default: the first "
+        f"{len(COMMON)}.",
     )
     command.add_argument(
         "--blocks",
@@ -100,10 +106,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = pathlib.Path(options.out)
     try:
         model, x, y = read(options)
+        data = options.data or pathlib.Path(options.data_dir).name
+        title = f"{model.name} on {len(x)} images of {data} ({options.split})"
         out.mkdir(parents=True, exist_ok=True)
         for table in measure(options, model, x, y):  # the probes' values stay if a lesion fails
             table.to_csv(out / "probes.csv")
-            table.to_html(out / "probes.html", f"{model.name} on {len(x)} images")
+            table.to_html(out / "probes.html", title)
     except (ValueError, OSError, RuntimeError) as error:
         sys.exit(f"zoo.probe: {error}")
     print(table)
@@ -114,7 +122,7 @@ def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarr
     """Return the model, the preprocessed images and the labels.
 
     Raises:
-        ValueError: if there is no such model, or no data were named.
+        ValueError: if there is no such model, no data were named, or they do not fit the model.
     """
     if not pathlib.Path(options.model).exists():
         raise ValueError(f"Expected a .keras file. Received: {options.model}, which is not there.")
@@ -126,10 +134,22 @@ def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarr
     data = images.load(options.data or "data", options.data_dir)
     model = load_model(options.model)
     x = getattr(data, f"x_{options.split}")[: options.examples]
+    _check_sizes(model, x, options)
     y = getattr(data, f"y_{options.split}")[: options.examples]
     if options.preprocessing is None:
         return model, x.astype("float32") / 255, y
     return model, preprocessing.fit(options.preprocessing, data.x_train)(x), y
+
+
+def _check_sizes(model, images, options):
+    """Raise ValueError unless the images have the shape of the model's input."""
+    expected = model.input_shape
+    sizes = zip(expected[1:], images.shape[1:], strict=False)
+    if len(expected) != images.ndim or any(a not in (None, b) for a, b in sizes):
+        raise ValueError(
+            f"Expected images of the model's shape, {expected[1:]}. Received: {images.shape[1:]}, "
+            f"of {options.data_dir or options.data}. Name the data that it was trained on."
+        )
 
 
 def measure(

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import pathlib
 import sys
@@ -11,7 +12,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from zoo.io import UNREADABLE, check_writable, fcntl, replace
+from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
 from zoo.types import PathLike
 
 FORMAT = 1
@@ -26,6 +27,8 @@ METADATA = {
     "torch_rng": str,
 }
 SCALARS = (int, float, bool, str, type(None))
+# Not state: Keras sets the first two, and changes the sign of `min_delta` in the first epoch.
+SETTINGS = ("params", "_model", "min_delta")
 
 
 class Resume(keras.callbacks.Callback):
@@ -41,8 +44,9 @@ class Resume(keras.callbacks.Callback):
 
     Args:
         path: The file, `.npz`.
-        track: Callbacks whose state is saved, e.g. a schedule: the attributes that they name in
-            `state`, or all of theirs that are numbers, strings or lists of these.
+        track: Callbacks whose state is saved, e.g. a schedule, Keras's own included: the attributes
+            that they name in `state`, or all of theirs that are numbers, strings, or lists of
+            these or of arrays.
         identity: Settings that distinguish this run (variant, corpus, seed); a file with other
             settings is refused.
         writes: False only reads the file; of several workers only the chief writes.
@@ -105,9 +109,11 @@ class Resume(keras.callbacks.Callback):
         self.check()
         metadata, arrays = self._load()
         self._check_variables(metadata)
-        for variable, key in zip(self._variables(), arrays, strict=True):
-            variable.assign(arrays[key])
-        for callback, state in zip(self.track, metadata["callbacks"], strict=True):
+        values = [value for key, value in arrays.items() if key.startswith("v")]
+        for variable, value in zip(self._variables(), values, strict=True):
+            variable.assign(value)
+        states = [*_with_arrays(metadata["callbacks"], arrays)]
+        for callback, state in zip(self.track, states, strict=True):
             names = getattr(callback, "state", state)
             vars(callback).update({key: state[key] for key in names if key in state})
         if keras.backend.backend() == "torch" and metadata["torch_rng"]:
@@ -144,6 +150,9 @@ class Resume(keras.callbacks.Callback):
             for key, value in (logs or {}).items()
         }
         variables = self._variables()
+        arrays = {f"v{i:05d}": keras.ops.convert_to_numpy(v) for i, v in enumerate(variables)}
+        for i, callback in enumerate(self.track):
+            arrays |= _arrays(callback, i)
         metadata = {
             "format": FORMAT,
             "identity": self.identity,
@@ -154,7 +163,6 @@ class Resume(keras.callbacks.Callback):
             "variables": [[v.path, list(v.shape)] for v in variables],
             "torch_rng": _torch_rng(),
         }
-        arrays = {f"v{i:05d}": keras.ops.convert_to_numpy(v) for i, v in enumerate(variables)}
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
         def write(temporary):
@@ -171,7 +179,7 @@ class Resume(keras.callbacks.Callback):
 
     def _load(self):
         try:
-            with open(self.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            with open_npz(self.path) as file:
                 arrays = {key: file[key] for key in sorted(file.files)}
                 return _metadata(arrays.pop("facts", None)), arrays
         except UNREADABLE as error:
@@ -202,19 +210,73 @@ def _metadata(text):
 
 
 def _scalars(callback):
+    """Return the state of a callback that JSON can hold, by attribute."""
     state = {}
     for key, value in vars(callback).items():
         value = value.item() if isinstance(value, np.generic) else value
         scalars = value if isinstance(value, list) else [value]
-        if key not in ("params", "_model") and all(isinstance(v, SCALARS) for v in scalars):
+        if key not in SETTINGS and all(isinstance(v, SCALARS) for v in scalars):
             state[key] = value
     return state
+
+
+def _arrays(callback, index):
+    """Return the lists of arrays in a callback's state, by the names that the file gives them."""
+    return {
+        f"c{index:03d}.{key}.{i:05d}": array
+        for key, value in vars(callback).items()
+        if isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
+        for i, array in enumerate(value)
+    }
+
+
+def _with_arrays(states, arrays):
+    """Yield the states of callbacks with the lists of arrays that `_arrays` named."""
+    for index, state in enumerate(states):
+        state = {key: value for key, value in state.items() if key not in SETTINGS}
+        for name, array in arrays.items():
+            if name.startswith(f"c{index:03d}."):
+                state.setdefault(name.split(".")[1], []).append(array)
+        yield state
 
 
 def _torch_rng():
     if keras.backend.backend() != "torch":
         return ""
     return bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
+
+
+class BestWeights(keras.callbacks.Callback):
+    """Keep the weights of the epoch with the lowest value of a metric; any is lower than NaN.
+
+    With `Resume(track=[...])` they are part of the checkpoint, whose checksums they share, and
+    belong to the same epoch as the rest of it whenever the process is killed.
+
+    Args:
+        monitor: Key of the logs.
+
+    Attributes:
+        best: The lowest value, or None if there is none but NaN.
+        epoch: Its epoch, counted from 1.
+        weights: The weights after this epoch, as of `keras.Model.get_weights`.
+    """
+
+    state = ("best", "epoch", "weights")
+
+    def __init__(self, monitor: str) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self.best: float | None = None
+        self.epoch: int | None = None
+        self.weights: list[np.ndarray] | None = None
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Copy the weights if the epoch is the best one so far."""
+        value = float((logs or {})[self.monitor])
+        if self.best is None or value < self.best:
+            self.best = None if math.isnan(value) else value
+            self.epoch = epoch + 1
+            self.weights = self.model.get_weights()
 
 
 def open_run(

@@ -20,18 +20,18 @@ import pathlib
 import sys
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np
 from absl import app, flags
 
 import zoo
-from experiment import data, plots, process, run_dirs, training
+from experiment import data, process, run_dirs, training
 from experiment import flags as common
 from experiment.flags import FLAGS
 from experiment.results import Result
-from yutomasi2019 import networks
+from yutomasi2019 import figures, networks
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs, PassProgress
 from zoo.graph.fold import to_plain, to_residual
@@ -42,10 +42,11 @@ STEPS = {"smoke": 4, "minutes": 20}  # of --budget paper: all of the paper's epo
 DEPTHS = {"smoke": ["5"], "minutes": ["20"], "paper": ["20"]}  # Fig. 6's is lost
 SMOKE_BATCH = 16
 STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network that is initialized so
-ASSUMPTIONS = [networks.TRAINING, "of weights, the largest: what the figure shows is lost"]
 
+networks.define_network_flags()
 common.define_image_flags(["float64", "float32"], "float64")  # the paper's precision: float64
 flags.adopt_module_key_flags(common)
+flags.adopt_module_key_flags(networks)
 help_text = f"Numbers of layers, 3 n + 2. Default by budget: {DEPTHS}."
 flags.DEFINE_list("depths", None, help_text)
 help_text = f"Initial weights, of {', '.join(STARTS)}."
@@ -172,6 +173,7 @@ def selected_depths(argv):
         UsageError: if not.
     """
     common.check(argv)
+    networks.widths()  # raises
     depths = FLAGS.depths or DEPTHS[FLAGS.budget]
     if not all(networks.exists("residual", depth) for depth in depths):
         raise app.UsageError(f"Expected --depths of 3 n + 2 layers. Received: {FLAGS.depths}")
@@ -215,6 +217,7 @@ def train(study, depth, start, prepared):
         "precision": FLAGS.precision,
         "backend": keras.config.backend(),
         "batch": study.batch,
+        "widths": FLAGS.widths,
         "preprocessing": study.preprocessing,
         "optimizer": run_dirs.optimizer_settings(models[0].optimizer),
     }
@@ -264,10 +267,16 @@ def report(study, prepared, pairs):
     total = networks.EPOCHS * len(prepared.train)
     single = FLAGS.precision == "float32"
     folder = run_dirs.figures_folder("divergence", [pair.folder for pair in pairs])
-    draw(folder / ("fig6-float32.png" if single else "fig6.png"), pairs)
+    rows = [
+        {"depth": pair.depth, "start": pair.start, "step": step, "largest_difference": difference}
+        for pair in pairs
+        for step, difference in enumerate(pair.differences, 1)
+    ]
+    figures.fig6(folder / ("fig6-float32.png" if single else "fig6.png"), rows)
     for pair in pairs:
         steps = len(pair.differences)
         deviations = data.deviations(images, images.name in study.paper)
+        deviations += networks.width_deviations()
         if steps != total:
             deviations.append(f"{steps:,} of {total:,} steps")
         if study.batch != networks.BATCH:
@@ -287,7 +296,10 @@ def report(study, prepared, pairs):
             budget=FLAGS.budget,
             epochs=round(steps / len(prepared.train), 3),
             deviations=deviations,
-            assumptions=ASSUMPTIONS,
+            assumptions=[
+                *networks.assumptions(),
+                "of weights, the largest: what the figure shows is lost",
+            ],
             seconds=round(pair.seconds, 1),
             more={"after_first_step": pair.differences[0]},
             **run_dirs.load_metadata(pair.folder),
@@ -297,25 +309,6 @@ def report(study, prepared, pairs):
             f"{pair.depth} layers, {pair.start}: {pair.differences[-1]:.3g} after {steps:,} steps; "
             f"{folder}"
         )
-
-
-def draw(path, pairs):
-    """Draw Fig. 6: the largest difference of a weight by step."""
-    rows = []
-    for pair in pairs:
-        for step, difference in enumerate(pair.differences, 1):
-            row = {"depth": pair.depth, "start": pair.start, "step": step}
-            rows.append({**row, "largest_difference": difference})
-    plots.lines(
-        path,
-        rows,
-        x="step",
-        y="largest_difference",
-        by=["start", "depth"],
-        labels={"largest_difference": "largest difference of a weight"},
-        log=["largest_difference"],
-        title=FLAGS.precision,
-    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ torch.
 
 import dataclasses
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 from absl import flags
 

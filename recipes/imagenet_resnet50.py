@@ -12,7 +12,8 @@ errors are near 0 in stages 1 to 3 and negative in stage 4; their deviation fall
 TFDS, .npz file or folder of images that fits into memory: zoo.datasets.images. `minutes` trains
 networks of a quarter of the width for 5 epochs on 10,000 images of 32 pixels. With --trained
 nothing is trained: Figs 3 and 4 are drawn of a .keras file, or of keras.applications.ResNet50's
-weights (.h5).
+weights (.h5). --gates pointwise computes the gates of highways by one 1 x 1 convolution: the paper
+ascribes to it that others found highways hard to train.
 
 The networks are kept in --runs, each with the files that highway_conv.py leaves. --run_dir gets
 fig5.png and .csv (fig5-NETWORKS.png unless all six are asked for), fig3-NETWORK.png,
@@ -24,18 +25,18 @@ import dataclasses
 import pathlib
 import sys
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 from absl import app, flags
 
 import zoo
 from experiment import flags as common
-from experiment import hardware, plots, process, run_dirs, training
+from experiment import hardware, process, run_dirs, training
 from experiment.flags import FLAGS
 from experiment.results import Result
 from experiment.training import Study
-from greff2017 import imagenet, inspection, variants
+from greff2017 import figures, imagenet, inspection, pointwise, variants
 from zoo.applications.resnet50 import HIGHWAY, RESNET
 from zoo.optimizers import CaffeSGD
 
@@ -60,6 +61,8 @@ FEW_CLASSES = 6  # with fewer, the top-5 error says nothing
 flags.DEFINE_list("networks", list(NETWORKS), f"Networks to train, of {', '.join(NETWORKS)}.")
 help_text = "Only draw Figs 3 and 4, of the network in this .keras or .h5 file. Default: train."
 flags.DEFINE_string("trained", None, help_text)
+help_text = "Gates of the highway networks: like H, or one 1 x 1 convolution (networks NAME_1x1)."
+flags.DEFINE_enum("gates", "like_h", ["like_h", "pointwise"], help_text)
 imagenet.define_flags()
 inspection.define_flags()
 common.define_image_flags()
@@ -160,21 +163,33 @@ def build(network, images):
     builder, batch_norm, *_ = NETWORKS[network]
     size = imagenet.setting("image_size")
     full = HIGHWAY if "highway" in builder else RESNET
-    return getattr(zoo, builder)(
+    model = getattr(zoo, builder)(
         batch_norm=batch_norm,
         widths=tuple(max(1, round(width * imagenet.setting("width"))) for width in full),
         classes=images.classes,
         input_shape=(size, size, 3),
     )
+    return pointwise.with_pointwise_gates(model) if has_pointwise_gates(network) else model
+
+
+def has_pointwise_gates(network):
+    """Return True if the gates of a network are 1 x 1 convolutions."""
+    return FLAGS.gates == "pointwise" and "highway" in network
+
+
+def full_name(network):
+    """Return a network's name with its gates, if they are not like H."""
+    return f"{network}_1x1" if has_pointwise_gates(network) else network
 
 
 def train(network, inputs):
     """Train and inspect one network and return what is `Trained`."""
     config = {key: imagenet.setting(key) for key in ("image_size", "batch", "width")}
     config["learning_rate"] = imagenet.setting("learning_rate")
+    name = full_name(network)
     run = training.prepare(
         study(network, inputs),
-        network,
+        name,
         None,
         lambda images: inspection.check(build(network, images)),
         shared=True,
@@ -188,9 +203,11 @@ def train(network, inputs):
         return Trained(run.folder, run.history, None, str(error))
     paper, deviation = NETWORKS[network][2:] if inputs.name == "ImageNet" else (None, None)
     deviations = deviations_of(inputs)
+    if has_pointwise_gates(network):
+        deviations.append(pointwise.DEVIATION)
     result = training.finish(
         run,
-        network,
+        name,
         config,
         paper,
         deviations,
@@ -201,7 +218,7 @@ def train(network, inputs):
     )
     inspected = [*run.deviations(), *deviations, "not He et al.'s trained network"]
     folder = hardware.folder_for(FLAGS.run_dir or run.folder)
-    inspection.inspect(run.model, network, folder, inputs, inspected, run.epochs)
+    inspection.inspect(run.model, name, folder, inputs, inspected, run.epochs)
     return Trained(run.folder, run.history, result)
 
 
@@ -248,41 +265,19 @@ def write_order(folder, results):
 def draw_curves(folder, trained, inputs):
     """Draw Fig. 5: error and training loss by epoch, up to where a training diverged."""
     metric = error_metric(inputs)
-    is_paper = inputs.name == "ImageNet"
     rows = []
-    shown = []
-    marks = []
     for name, network in trained.items():
-        _, batch_norm, error, _ = NETWORKS[name]
-        panel = f"{'with' if batch_norm else 'without'} batch normalization, {inputs.name}"
-        label = f"{name}, diverged" if network.failure else name
+        label = f"{full_name(name)}, diverged" if network.failure else full_name(name)
         losses = network.history.get("loss", ())
         curve = zip(errors(network.history, metric), losses, strict=True)
         for epoch, (value, loss) in enumerate(curve, 1):
-            row = {"network": name, "epoch": epoch, metric: value, "training_loss": loss}
-            rows.append({**row, "paper_top5_error": error} if is_paper else row)
-            shown.append({**row, "network": label, "panel": panel})
-        if is_paper and losses:
-            mark = {"network": label, "panel": panel, "epoch": len(losses), metric: error}
-            marks.append({**mark, "label": f"{name}, the paper, epoch {EPOCHS}"})
-    if not rows:
-        return
-    selection = "" if len(trained) == len(NETWORKS) else "-" + "-".join(trained)
-    plots.lines(
-        folder / f"fig5{selection}.png",
-        shown,
-        x="epoch",
-        y=[metric, "training_loss"],
-        by="network",
-        panel="panel",
-        marks=marks,
-        labels={
-            "top1_error": "top-1 validation error (%)",
-            "top5_error": "top-5 validation error (%)",
-            "training_loss": "training loss (nats)",
-        },
-        table=rows,
-    )
+            row = {"network": label, "epoch": epoch, metric: value, "training_loss": loss}
+            paper = {"paper_top5_error": NETWORKS[name][2]} if inputs.name == "ImageNet" else {}
+            rows.append({**row, **paper})
+    if rows:
+        names = [full_name(name) for name in trained]
+        selection = "" if names == [*NETWORKS] else "-" + "-".join(names)
+        figures.fig5(folder / f"fig5{selection}.png", rows)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ Fig. 7, the accuracy of borderline examples, those of the trained network's outp
 repetition.
 """
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 from absl import flags
 
@@ -33,7 +33,7 @@ import zoo
 from experiment import data as image_data
 from experiment import flags as common
 from experiment import hardware, training
-from jastrzebski2018 import plots, study
+from jastrzebski2018 import figures, study
 from jastrzebski2018.study import BATCH, Inspection
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
@@ -55,7 +55,7 @@ CIFAR100 = {2: 11, 3: 12, 4: 10, 5: 17, 13: 15, 14: 16}  # figures that have oth
 LAST_COSINE = -0.1  # Fig. 6, "around"
 BORDERLINE_ACCURACY = (0.43, 0.53)  # section 4.4: before and after 20 repetitions
 MARKS = [  # ibid.
-    {"split": split, "group": group, "place": place, key: value, "label": f"{group}, paper"}
+    {"split": split, "group": group, "place": place, key: value}
     for split, group, key, values in (
         ("train", "all", "loss", (0.0012, 0.001)),
         ("test", "borderline", "accuracy", BORDERLINE_ACCURACY),
@@ -177,15 +177,16 @@ def measure(run, split, data):
 def draw(inspection, tables, mark):
     """Draw Figs 2 to 6, 13 and 14."""
     folder, name = inspection.folder, inspection.name
-    plots.by_block(path_of(folder, 2, name), tables, "l2_ratio")
-    plots.by_block(path_of(folder, 3, name), tables, "lesion_accuracy")
-    plots.by_block(path_of(folder, 4, name), tables, "cosine_loss", mark)
+    probes = {2: "l2_ratio", 3: "lesion_accuracy", 4: "cosine_loss"}
+    for figure, probe in probes.items():
+        rows = figures.block_rows(tables, probe, mark if figure == 4 else None)
+        figures.fig2(path_of(folder, figure, name), rows)
     first = 1 + max(0, num_blocks(tables["test"]) - LAST_BLOCKS)
-    plots.groups(path_of(folder, 6, name), tables, "block of the last stage", first)
+    figures.fig6(path_of(folder, 6, name), figures.group_rows(tables, first))
     table = study.table_of_training(inspection.run, "training")
     probes = {5: "intermediate_accuracy", 13: "cosine_loss_block", 14: "l2_ratio"}
     for figure, probe in probes.items():
-        plots.by_epoch(path_of(folder, figure, name), table, [probe])
+        figures.fig5(path_of(folder, figure, name), figures.epoch_rows(table, [probe]))
 
 
 def record(inspection, table, mark):
@@ -201,7 +202,7 @@ def record(inspection, table, mark):
         lowest_accuracy=round(100 * min(accuracies.values()), 3),
     )
     cosines = [value for block, value in table.values("cosine_loss").items() if block]
-    stage = plots.at_end(table, "cosine_loss")
+    stage = figures.at_end(table, "cosine_loss")
     inspection.write(
         f"fig{number(4)}",
         "cosine_loss_of_last_block",
@@ -215,7 +216,7 @@ def record(inspection, table, mark):
 
 def num_blocks(table):
     """Return the number of blocks in the last stage."""
-    return len(plots.last_stage(table, "l2_ratio"))
+    return len(figures.last_stage(table, "l2_ratio"))
 
 
 def unroll(inspection):
@@ -233,14 +234,12 @@ def unroll(inspection):
     }
     best = tables[scale]
     known = has_papers_numbers(inspection) and times == UNROLLED["paper"]
-    plots.groups(
+    figures.fig7(
         path_of(inspection.folder, 7, name),
-        best,
-        "repetitions of the last block",
-        marks=MARKS if known else (),
+        figures.group_rows(best, paper=MARKS if known else ()),
     )
     trained = num_blocks(best["test"]) - times
-    plots.unrolled(path_of(inspection.folder, 20, name), tables, trained)
+    figures.fig20(path_of(inspection.folder, 20, name), figures.unrolled_rows(tables, trained))
     losses = [row.value for row in table if row.probe == f"unroll_{scale}_loss"]
     print(
         f"the last block {times} times more, f scaled by {scale} (lowest loss): training loss "
@@ -283,8 +282,8 @@ def record_borderline(inspection, table, paper, **more):
     if f"{BORDERLINE}_accuracy" not in table.probes():
         print("no borderline example: no result for Fig. 7")
         return
-    accuracy = [round(100 * value, 3) for value in plots.at_end(table, f"{BORDERLINE}_accuracy")]
-    share = plots.at_end(table, f"{BORDERLINE}_share")[0]
+    accuracy = [round(100 * value, 3) for value in figures.at_end(table, f"{BORDERLINE}_accuracy")]
+    share = figures.at_end(table, f"{BORDERLINE}_share")[0]
     inspection.write(
         "fig7",
         "borderline_accuracy_unrolled",
@@ -304,7 +303,7 @@ def negative_cosines(tables, times):
     """Return a sentence: in how many repetitions the cosine loss on test images is negative."""
     counts = []
     for scale, by_split in tables.items():
-        values = plots.at_end(by_split["test"], "cosine_loss_block")[-times:]
+        values = figures.at_end(by_split["test"], "cosine_loss_block")[-times:]
         counts.append(f"{sum(value < 0 for value in values)} of {times} scaled by {scale}")
     return "cosine loss on test images negative in " + ", ".join(counts)
 

@@ -15,14 +15,15 @@ the last of these losses.
 
 import math
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 from absl import flags
 
 import zoo
 from experiment import flags as common
-from experiment import plots, training
+from experiment import training
+from srivastava2015 import figures
 
 UNITS = 50  # section 3.1
 GATE_BIAS = -7.0  # ours
@@ -60,15 +61,7 @@ def main(argv):
     rows = [
         {"epoch": epoch, "loss": loss, "guessing": guess} for epoch, loss in enumerate(losses, 1)
     ]
-    plots.lines(
-        run.folder / "section2.2.png",
-        rows,
-        x="epoch",
-        y="loss",
-        marks=[{"loss": guess, "label": "guessing"}],
-        labels={"loss": "mean training cross entropy, nats"},
-        title=f"{depth()} layers",
-    )
+    figures.section2_2(run.folder / "section2.2.png", rows)
     stalled = "stalled" if losses[-1] > 0.99 * guess else "did not stall"
     print(f"training loss {losses[0]:.4f} to {losses[-1]:.4f}, guessing {guess:.4f}: {stalled}")
     training.finish(

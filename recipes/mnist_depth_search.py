@@ -26,7 +26,7 @@ import dataclasses
 import math
 import pathlib
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import numpy as np
 from absl import app, flags
@@ -36,6 +36,7 @@ from experiment import data as image_data
 from experiment import flags as common
 from experiment import hardware, plots, process, run_dirs
 from experiment.results import NOT_COMPARABLE, Result
+from srivastava2015 import figures
 from srivastava2015 import search as depth_search
 from srivastava2015.search import BATCH, UNITS, Group, Trained
 
@@ -201,7 +202,10 @@ def report(networks, search):
         points.append({**point, "panel": "right", "epoch": "", "loss": mean})
         record(kind, depth, trained, len(best), mean, search)
     plots.write_rows(search.folder / "fig1-configurations.csv", rows)
-    draw(search.folder / "fig1.png", points, search)
+    if image_data.original_name(search.images) == "MNIST":
+        bound = {"panel": "left", "kind": figures.PAPER, "depth": "", "epoch": ""}
+        points.append({**bound, "loss": PLAIN_LOSS})
+    figures.fig1(search.folder / "fig1.png", points)
     for depth in dict.fromkeys(depth for _, depth in networks):
         compare(depth, networks["plain", depth], networks["highway", depth], search)
     print(f"all in {search.folder}")
@@ -283,37 +287,6 @@ def compare(depth, plain, highway, search):
     )
     bound = f"; the paper: more than {paper:g} times" if paper else ""
     print(f"depth {depth}: the best plain loss is {ratio:.3g} times the best highway loss{bound}")
-
-
-def draw(path, points, search):
-    """Draw Fig. 1: the best network of each depth by epoch, the mean of the best tenth by depth."""
-    finite = [point for point in points if math.isfinite(point["loss"])]
-    rows = [{**point, "best": point["loss"]} for point in finite if point["panel"] == "left"]
-    rows += [
-        {"kind": point["kind"], "layers": point["depth"], "mean": point["loss"]}
-        for point in finite
-        if point["panel"] == "right"
-    ]
-    marks = []
-    if image_data.original_name(search.images) == "MNIST":
-        marks.append({"best": PLAIN_LOSS, "label": "paper: plain 10, 20 fall below"})
-    number = search.configurations
-    plots.lines(
-        path,
-        rows,
-        x=["epoch", "layers"],
-        y=["best", "mean"],
-        by=["kind", "depth"],
-        marks=marks,
-        labels={
-            "best": "mean training cross entropy, nats",
-            "mean": f"mean of the best {-(-number // 10)} of {number}, nats",
-            "layers": "depth, layers",
-        },
-        log=["best", "mean"],
-        title=search.images.name,
-        table=points,
-    )
 
 
 if __name__ == "__main__":

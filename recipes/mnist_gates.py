@@ -15,15 +15,16 @@ The run directory holds what highway_conv.py's holds, and probes.html, probes.cs
 fig3.png and fig4.png with their CSVs; fig2-cifar100.png and so on with --data cifar100.
 """
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np
 from absl import flags
 
 import zoo
-from experiment import data, plots, training
+from experiment import data, training
 from experiment import flags as common
+from srivastava2015 import figures
 from zoo import callbacks
 from zoo.callbacks.training import PassProgress
 
@@ -36,7 +37,6 @@ IDLE_LAYERS = 15, 45  # ibid.
 IDLE_FACTOR = 1.1  # of the loss of the whole network; ours
 SMOKE_DEPTH = 6
 MINUTES_EPOCHS = 100  # ours: the rate falls to a twentieth
-OPENING = "opening of T: 0 copies, 1 rewrites"
 
 
 def optimizer(iterations):
@@ -220,53 +220,27 @@ def class_probes(table):
 def draw(run, table, example, lesions):
     """Draw Figs 2, 3 and 4."""
     suffix = "-cifar100" if FLAGS.data == "cifar100" else ""
-    images = {
-        "bias of T": (table.array("gate_bias_units"), "logit"),
-        "mean T": (table.array("gate_activity_t_units"), OPENING),
-        "T of one example": (example.array("gate_activity_t_units"), OPENING),
-        "outputs of one example": (example.array("block_outputs_units"), "output"),
+    maps = {
+        "bias of T": (table.array("gate_bias_units"), gate_bias(run.images)),
+        "mean T": (table.array("gate_activity_t_units"), None),
+        "T of one example": (example.array("gate_activity_t_units"), None),
+        "outputs of one example": (example.array("block_outputs_units"), 0.0),
     }
-    draw_units(run.folder / f"fig2{suffix}.png", images, 13)
-    images = {
-        f"class {name.split('_')[2]} minus mean": (table.array(name), "difference of mean T")
+    rows = [row for panel, both in maps.items() for row in figures.unit_rows(panel, *both)]
+    figures.fig2(run.folder / f"fig2{suffix}.png", rows)
+    rows = [
+        row
         for name in class_probes(table)
-    }
-    draw_units(run.folder / f"fig3{suffix}.png", images, 7)
+        for row in figures.unit_rows(
+            f"class {name.split('_')[2]} minus mean", table.array(name), 0.0
+        )
+    ]
+    figures.fig3(run.folder / f"fig3{suffix}.png", rows)
     losses = lesions.values("lesion_loss")
     intact = losses.pop(None)
-    marks = [{"loss_without": intact, "label": "whole network"}]
-    if data.original_name(run.images) == "MNIST" and depth() == DEPTH:
-        marks.append({"layer": IDLE_LAYERS, "label": "idle in the paper"})
-    plots.lines(
-        run.folder / f"fig4{suffix}.png",
-        [
-            {"layer": layer, "loss_without": loss, "loss": intact}
-            for layer, loss in enumerate(losses.values(), 1)
-        ],
-        x="layer",
-        y="loss_without",
-        marks=marks,
-        labels={
-            "layer": "layer left out",
-            "loss_without": "mean training cross entropy, nats",
-        },
-        log=["loss_without"],
-    )
-
-
-def draw_units(path, images, width):
-    """Draw arrays of layers (down) by units (across) side by side, each with its color bar."""
-    figure, axes = plots.new(width, 4, ncols=len(images), squeeze=False)
-    for axis, (title, (array, label)) in zip(axes[0], images.items(), strict=True):
-        drawn = axis.imshow(array, aspect="auto", cmap="gray", interpolation="nearest")
-        axis.set(title=title, xlabel="unit", ylabel="layer")
-        figure.colorbar(drawn, ax=axis, label=label)
-    rows = [
-        {"panel": title, "layer": layer, "unit": unit, "value": float(array[layer, unit])}
-        for title, (array, _) in images.items()
-        for layer, unit in np.ndindex(*array.shape)
-    ]
-    plots.save(path, figure, rows)
+    is_papers = data.original_name(run.images) == "MNIST" and depth() == DEPTH
+    rows = [*figures.lesion_rows([*losses.values()], intact, IDLE_LAYERS if is_papers else None)]
+    figures.fig4(run.folder / f"fig4{suffix}.png", rows)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@
     python recipes/noise_stability.py --artifact section5 --budget paper
 
 Measures the networks of plain_vs_residual.py, which it finds in --runs or trains: layer cushions
-(Fig. 3: larger in nearly all layers of the residual network); interlayer cushions of every block,
-activation contraction, and what noise on the weights does to accuracy and output (section 5); the
-distribution of final features and their gradients (Fig. 10); and dominant gradient flow at the
-first and the last iteration (Fig. 12: in deep layers several times the plain networks'). The
-paper's numbers are `CUSHION`, `EXCEPTIONS` and `RATIOS` below.
+(Fig. 3: larger in nearly all layers of the residual network, whose identity is in the numerator
+and not in the norm: by definition, before training and in a network of the same function) and
+interlayer cushions of every block, both before and after training; activation contraction, and what
+noise on the weights does to accuracy and output (section 5); the distribution of final features and
+their gradients (Fig. 10); and dominant gradient flow at the first and the last iteration and, where
+this command trains the networks, every `--flow_every` epochs (Fig. 12: in the mean over training,
+in deep layers several times the plain networks'). The paper's numbers are `CUSHION`, `EXCEPTIONS`
+and `RATIOS` below.
 
 --run_dir gets section5-NETWORK.csv and .html, with their CSVs fig3-depthN.png, fig10-depthN.png,
 fig12-depthN.png and fig12-full-depthN.png, and results.jsonl; --artifact makes one of them.
@@ -18,7 +21,7 @@ import dataclasses
 import sys
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np
@@ -33,7 +36,7 @@ from zoo import callbacks
 from zoo.callbacks.training import PassProgress
 
 ARTIFACTS = {  # the networks and depths that each needs
-    "fig3": (("plain", "residual"), ("20", "32")),
+    "fig3": (("plain", "residual", "transferred"), ("20", "32")),
     "section5": (networks.FULL, ("20",)),
     "fig10": (("residual",), ("20",)),  # the paper's depth is lost
     "fig12": (("plain", "residual", *networks.FULL), ("20",)),  # ibid.
@@ -47,6 +50,8 @@ CUSHION = {("full_residual", 20): 0.20}  # section 5, of one block
 EXCEPTIONS = {20: 2, 32: 2}  # layers of Fig. 3's networks with no larger cushion
 
 networks.define_flags(ARTIFACTS)
+help_text = "Epochs between two measurements of dominance in training. Default: a tenth of them."
+flags.DEFINE_integer("flow_every", None, help_text, lower_bound=1)
 flags.adopt_module_key_flags(networks)
 
 
@@ -57,16 +62,45 @@ class Measured:
     Attributes:
         trained: Its metadata.
         sample: Number of images of Figs 3 and 10, and its deviations: attributes of a result.
-        cushions: Table of Fig. 3.
+        cushions: Tables of Fig. 3, "before" and "after" training.
         features: Features and gradients of Fig. 10.
-        flows: Tables of Fig. 12, at the first and the last iteration.
+        flows: Dominance of Fig. 12 by block, at the "first" and the "last" iteration and their
+            "mean" over training.
+        flow_epochs: Epochs after which it was measured; 0: before the first.
     """
 
     trained: networks.Trained
     sample: dict
-    cushions: callbacks.Table | None = None
+    cushions: dict | None = None
     features: tuple | None = None
-    flows: tuple | None = None
+    flows: dict | None = None
+    flow_epochs: list | None = None
+
+
+class DominanceByEpoch(keras.callbacks.Callback):
+    """Measure dominance every few epochs, in dominance.csv of the run directory.
+
+    A resumed training goes on with the rows of its earlier epochs.
+    """
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+        self.path = run.folder / "dominance.csv"
+        self.every = FLAGS.flow_every or max(run.epochs // 10, 1)
+
+    def read(self):
+        """Return the rows of the finished epochs."""
+        rows = callbacks.Table.from_csv(self.path) if self.path.exists() else ()
+        return [row for row in rows if row.epoch <= self.run.epochs]
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Measure if it is due, and replace rows of epochs that are repeated."""
+        if (epoch + 1) % self.every == 0:
+            self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
+            rows = [row for row in self.read() if row.epoch <= epoch]
+            rows += [row._replace(epoch=epoch + 1) for row in dominance(self.run)]
+            callbacks.Table(rows).to_csv(self.path)
 
 
 def main(argv):
@@ -93,8 +127,14 @@ def measure(run, network, depth, folder):
     """Train a network and return what is `Measured` of it."""
     wants_flow = networks.wants("fig12")
     is_simple = network not in networks.FULL
-    first_flow = dominance(run) if wants_flow else None
-    training.train(run)
+    has_cushions = network not in networks.DOMINANT  # whose blocks are no full convolutions
+    wants_cushions = has_cushions and is_simple and networks.wants("fig3")
+    wants_interlayer = has_cushions and networks.wants("section5")
+    by_epoch = DominanceByEpoch(run)
+    first_flow = at_start(run, dominance) if wants_flow else None
+    first_cushions = at_start(run, cushions) if wants_cushions else None
+    first_interlayer = at_start(run, interlayer_cushions) if wants_interlayer else None
+    training.train(run, [by_epoch] if wants_flow else [])
     zoo.seed_everything(FLAGS.seed)
     count = networks.num_examples(run, IMAGES)
     sample = {
@@ -102,23 +142,33 @@ def measure(run, network, depth, folder):
         "deviations": networks.sample_deviations(run, count),
     }
     measured = Measured(networks.Trained.of(run, network, depth), sample)
-    if network != "dominant":  # its blocks are no full convolutions
-        if is_simple and networks.wants("fig3"):
-            measured.cushions = measure_cushions(run, measured, folder)
-        if networks.wants("section5"):
-            table = measure_interlayer_cushions(run, measured, folder)
-            table += noise(run)
-            table += measured.cushions or cushions(run)
-            for path in plots.places(folder / f"section5-{network}{depth}.csv"):
-                table.to_csv(path)
-            title = f"{network}{depth} after {run.epochs} epochs on {run.images.name}"
-            table.to_html(folder / f"section5-{network}{depth}.html", title)
+    if wants_cushions:
+        measured.cushions = measure_cushions(run, measured, folder, first_cushions)
+    if wants_interlayer:
+        table = measure_interlayer_cushions(run, measured, folder, first_interlayer)
+        table += noise(run)
+        table += measured.cushions["after"] if measured.cushions else cushions(run)
+        for path in plots.places(folder / f"section5-{network}{depth}.csv"):
+            table.to_csv(path)
+        title = f"{network}{depth} after {run.epochs} epochs on {run.images.name}"
+        table.to_html(folder / f"section5-{network}{depth}.html", title)
     if wants_flow:
-        measured.flows = first_flow, measure_dominance(run, measured, folder)
+        measure_dominance(run, measured, folder, first_flow, by_epoch.read())
     if is_simple and networks.wants("fig10"):
         measured.features = final_features(run)
         write_features(folder, measured)
     return measured
+
+
+def at_start(run, function):
+    """Return a measurement of the untrained network.
+
+    Its batch normalization uses averages that have settled on the first training batch; the initial
+    ones, 0 and 1, are no data's.
+    """
+    x = run.data.preprocess(run.images.x_train[: networks.BATCH])
+    with callbacks.batch_statistics(run.model, x):
+        return function(run)
 
 
 def dominance(run):
@@ -128,22 +178,50 @@ def dominance(run):
     return callbacks.dominant_flow(run.model, data, batch_size=min(count, 8))
 
 
-def measure_dominance(run, measured, folder):
-    """Return the dominant gradient flow after training, and write its result."""
+def measure_dominance(run, measured, folder, first, in_training):
+    """Measure the dominant gradient flow after training, and write its result.
+
+    Args:
+        run: A trained run.
+        measured: Its `Measured`, of which `flows` and `flow_epochs` are set.
+        folder: For figures and results.
+        first: Table before training.
+        in_training: Rows of `DominanceByEpoch`.
+    """
     start = time.perf_counter()
-    table = dominance(run)
+    last = dominance(run)
+    by_epoch = {0: first.values("dominant_flow")}
+    for row in in_training:
+        if row.probe == "dominant_flow":
+            by_epoch.setdefault(row.epoch, {})[row.block] = row.value
+    by_epoch[run.epochs] = last.values("dominant_flow")
+    mean = {
+        block: float(np.mean([values[block] for values in by_epoch.values()]))
+        for block in by_epoch[0]
+    }
+    measured.flows = {"first": by_epoch[0], "last": by_epoch[run.epochs], "mean": mean}
+    measured.flow_epochs = [*by_epoch]
     count = FLOW_IMAGES[FLAGS.budget]
     write_mean(
         folder,
         measured.trained,
         "fig12",
         "dominant_flow",
-        table,
+        last,
         start,
         config={"images": count},
         assumptions=[f"{count} images: the paper does not say"],
+        more={
+            "before_by_block": rounded(by_epoch[0]),
+            "mean_by_block": rounded(mean),
+            "epochs_of_mean": measured.flow_epochs,
+        },
     )
-    return table
+
+
+def rounded(by_block):
+    """Return a metric's values by block for a line of results."""
+    return [round(value, 5) for value in by_block.values()]
 
 
 def cushions(run):
@@ -156,22 +234,37 @@ def cushions(run):
     return callbacks.run(probes, run.model, batches, progress=progress)
 
 
-def measure_cushions(run, measured, folder):
-    """Return layer cushions and activation contraction, and write the result of Fig. 3."""
+def measure_cushions(run, measured, folder, before):
+    """Return the tables of Fig. 3 before and after training, and write its result."""
     start = time.perf_counter()
-    table = cushions(run)
-    write_mean(folder, measured.trained, "fig3", "layer_cushion", table, start, **measured.sample)
-    return table
+    after = cushions(run)
+    write_mean(
+        folder,
+        measured.trained,
+        "fig3",
+        "layer_cushion",
+        after,
+        start,
+        more={"before_by_block": rounded(before.values("layer_cushion"))},
+        **measured.sample,
+    )
+    return {"before": before, "after": after}
 
 
-def measure_interlayer_cushions(run, measured, folder):
-    """Return the interlayer cushions of every block, and write the result of section 5."""
-    start = time.perf_counter()
+def interlayer_cushions(run):
+    """Return the interlayer cushions of every block of the network as it is now."""
     count = FLOW_IMAGES[FLAGS.budget]
     projections = PROJECTIONS[FLAGS.budget]
     print(f"interlayer cushions of {count} images, {projections} projections", flush=True)
     x = run.data.preprocess(run.images.x_train[:count])
-    table = callbacks.interlayer_cushions(run.model, x, projections=projections, seed=FLAGS.seed)
+    return callbacks.interlayer_cushions(run.model, x, projections=projections, seed=FLAGS.seed)
+
+
+def measure_interlayer_cushions(run, measured, folder, before):
+    """Return the interlayer cushions after training, and write the result of section 5."""
+    start = time.perf_counter()
+    table = interlayer_cushions(run)
+    count = FLOW_IMAGES[FLAGS.budget]
     write_mean(
         folder,
         measured.trained,
@@ -180,15 +273,16 @@ def measure_interlayer_cushions(run, measured, folder):
         table,
         start,
         paper=CUSHION.get((measured.trained.network, measured.trained.depth)),
-        config={"images": count, "projections": projections},
+        config={"images": count, "projections": PROJECTIONS[FLAGS.budget]},
         deviations=["mean over blocks; the paper: one of nine, which is lost"],
         assumptions=[f"{count} images: the paper does not say"],
+        more={"before_by_block": rounded(before.values("interlayer_cushion"))},
     )
     return table
 
 
 def write_mean(  # noqa: PLR0913 (what distinguishes the three results)
-    folder, trained, artifact, metric, table, start, *, assumptions=(), **values
+    folder, trained, artifact, metric, table, start, *, assumptions=(), more, **values
 ):
     """Write the result of a metric: its mean over blocks, and the value of each block."""
     by_block = np.array([*table.values(metric).values()])
@@ -198,11 +292,12 @@ def write_mean(  # noqa: PLR0913 (what distinguishes the three results)
         artifact,
         metric,
         round(float(finite.mean()), 5) if finite.size else None,
-        assumptions=[networks.TRAINING, "mean over blocks and images", *assumptions],
+        assumptions=[*networks.assumptions(), "mean over blocks and images", *assumptions],
         seconds=round(time.perf_counter() - start, 1),
         more={
             "deviation_over_blocks": round(float(finite.std()), 5) if finite.size else None,
-            "by_block": [round(value, 5) for value in by_block.tolist()],
+            "by_block": rounded(table.values(metric)),
+            **more,
         },
         **values,
     )
@@ -242,7 +337,7 @@ def write_features(folder, measured):
         "fig10",
         "mean_of_final_gradients_in_deviations",
         gradient_mean,
-        assumptions=[networks.TRAINING],
+        assumptions=networks.assumptions(),
         more={
             "feature_mean": feature_mean,
             "feature_deviation": round(float(features.std()), 6),
@@ -264,13 +359,24 @@ def draw(folder, depth, measured):
         values = {name: getattr(measured[name], attribute) for name in names if name in measured}
         return {f"{name}{depth}": value for name, value in values.items() if value is not None}
 
-    if tables := select("cushions", ("plain", "residual")):  # the paper's
-        figures.draw_cushions(folder / f"fig3-depth{depth}.png", tables)
-    if features := select("features", simple):
-        figures.draw_features(folder / f"fig10-depth{depth}.png", features)
+    cushions = select("cushions", simple)
+    rows = [
+        row
+        for when in ("before", "after")
+        for name, tables in cushions.items()
+        for row in figures.cushion_rows(name, when, tables[when])
+    ]
+    if rows:
+        figures.fig3(folder / f"fig3-depth{depth}.png", rows)
+    features = select("features", simple)
+    rows = [row for name, pair in features.items() for row in figures.feature_rows(name, pair)]
+    if rows:
+        figures.fig10(folder / f"fig10-depth{depth}.png", rows)
     for kind, names in (("", simple), ("full-", networks.FULL)):
-        if flows := select("flows", names):
-            figures.draw_dominance(folder / f"fig12-{kind}depth{depth}.png", flows)
+        flows = select("flows", names)
+        rows = [row for name, tables in flows.items() for row in figures.flow_rows(name, tables)]
+        if rows:
+            figures.fig12(folder / f"fig12-{kind}depth{depth}.png", rows)
 
 
 def compare_cushions(folder, depth, measured):
@@ -279,7 +385,7 @@ def compare_cushions(folder, depth, measured):
     if any(network is None or network.cushions is None for network in pair):
         return
     residual, plain = (
-        np.array([*network.cushions.values("layer_cushion").values()]) for network in pair
+        np.array([*network.cushions["after"].values("layer_cushion").values()]) for network in pair
     )
     exceptions = int(np.sum(~(residual > plain)))
     print(f"{depth}: cushions larger in all but {exceptions} of {len(plain)} layers", flush=True)
@@ -290,7 +396,7 @@ def compare_cushions(folder, depth, measured):
         exceptions,
         EXCEPTIONS.get(depth),
         model=f"nets {depth}",
-        assumptions=[networks.TRAINING, "means over images compared, of all blocks"],
+        assumptions=[*networks.assumptions(), "means over images compared, of all blocks"],
         more={"layers": len(plain)},
         **pair[0].sample,
     )
@@ -302,7 +408,8 @@ def compare_dominance(folder, depth, measured):
         pair = [measured.get(prefix + kind) for kind in ("residual", "plain")]
         if any(network is None or network.flows is None for network in pair):
             continue
-        by_layer = [[*network.flows[1].values("dominant_flow").values()] for network in pair]
+        by_layer = [[*network.flows["mean"].values()] for network in pair]
+        epochs = ", ".join(map(str, pair[0].flow_epochs))
         half = len(by_layer[0]) // 2
         parts = {"shallow": slice(0, half), "deep": slice(half, None)}
         for (part, layers), paper in zip(parts.items(), papers, strict=True):
@@ -315,11 +422,11 @@ def compare_dominance(folder, depth, measured):
                 f"dominance_of_residual_over_plain_{part}",
                 round(ratio, 3),
                 paper,
-                ["at the last iteration; the paper: mean over training"],
+                [f"mean after epochs {epochs}; the paper's is over the whole training"],
                 model=f"{prefix}nets {depth}",
                 config={"images": FLOW_IMAGES[FLAGS.budget]},
                 assumptions=[
-                    networks.TRAINING,
+                    *networks.assumptions(),
                     "shallow: the first half; the paper's part is lost",
                 ],
             )

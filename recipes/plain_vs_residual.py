@@ -7,9 +7,10 @@
 The simplified networks have one convolution a block: `plain` with Kaiming's initial weights (KWI),
 `residual` with Hardt and Ma's (HMWI), `transferred`, the plain network that equals the latter at
 the start and pays the same penalty, and `dominant`, kernels with dominant entries only; on request
+`dominant_lower`, the same with full lower halves of kernels that double the channels, and
 `full_plain` and `full_residual`, with two normalized convolutions a block. The paper: deeper plain
 networks are worse, residual and transferred ones are not, and dominant entries alone do not
-suffice; the numbers are in yutomasi2019/tables.py.
+suffice; the numbers are in yutomasi2019/tables.py. `--widths 8,16,32` makes a miniature.
 
 --run_dir gets table1.csv, table2.csv and table5.csv (training loss, the same with the penalty, test
 error), table3-NETWORK.csv (statistics of the weights), table4.csv (penalties before and after), and
@@ -21,7 +22,7 @@ highway_conv.py leaves. Fig. 6 is divergence.py's.
 
 import sys
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 import numpy as np
@@ -29,7 +30,7 @@ from absl import flags
 
 from experiment import flags as common
 from experiment import training
-from yutomasi2019 import figures, networks, tables
+from yutomasi2019 import networks, tables
 from zoo.callbacks.training import PassProgress
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 from zoo.regularizers import FACTOR, penalty
@@ -39,7 +40,7 @@ ARTIFACTS = {  # the networks and depths that each needs
     "table2": (("transferred", "residual"), networks.DEPTHS),
     "table3": (("plain", "residual"), ("32",)),
     "table4": (("plain", "residual", "transferred"), networks.DEPTHS),
-    "table5": (("dominant",), networks.DEPTHS),
+    "table5": (networks.DOMINANT, networks.DEPTHS),
     "fig7": (("plain", "residual"), ("32",)),
     "fig8": (("plain", "residual"), ("20",)),  # the paper's depth is lost
     "fig9": (("plain", "transferred"), ("32", "44")),
@@ -59,7 +60,7 @@ def main(argv):
     failures = networks.prepare_each(selected, lambda *run: measured.append(measure(*run)))
     if measured:
         tables.write(folder, measured)
-        figures.write(folder, measured)
+        tables.draw(folder, measured)
         print(f"tables and figures: {folder}")
     sys.exit("\n".join(failures) or None)
 
@@ -79,6 +80,7 @@ def measure(run, network, depth):
     )
     *_, paper = measured.paper(tables.TRAINED, tables.UNKNOWN)
     deviations = networks.sample_deviations(run, networks.num_examples(run, MEASURED))
+    deviations += networks.width_deviations()
     if networks.TABLES.get(network) == "table2" and common.FLAGS.precision == "float32":
         deviations.append("float32; the paper: double precision")
     training.finish(
@@ -87,7 +89,7 @@ def measure(run, network, depth):
         {},
         None if paper is None else round(100 * (1 - paper), 2),
         deviations,
-        [networks.TRAINING, "training loss as at test, of images as they are"],
+        [*networks.assumptions(), "training loss as at test, of images as they are"],
         **tables.metadata(measured),
     )
     return measured

@@ -17,7 +17,7 @@ import dataclasses
 import pathlib
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import keras
 from absl import flags, logging
@@ -28,7 +28,7 @@ from experiment import hardware, plots, process, results, run_dirs, training
 from greff2017 import generate, variants
 from zoo.applications import char_lm_export, char_lm_inference
 from zoo.datasets import ptb, text
-from zoo.io import save_model
+from zoo.io import save_model, save_weights
 
 SIZES = ("small", "large")
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
@@ -187,14 +187,7 @@ def train(run):
     halve = zoo.callbacks.HalveOnStall()
     epochs = num_epochs(run.corpus)
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
-    best = keras.callbacks.ModelCheckpoint(
-        run.folder / "best.weights.h5",
-        monitor="val_perplexity",
-        mode="min",
-        save_best_only=True,
-        save_weights_only=True,
-    )
-    best.state = ("best",)  # what `Resume` restores
+    best = zoo.checkpoint.BestWeights("val_perplexity")
     training.fit(
         model,
         x,
@@ -208,13 +201,13 @@ def train(run):
     )
     if not hardware.devices().is_chief:
         return None
-    result = finish(run, model, progress.elapsed)
+    result = finish(run, model, best, progress.elapsed)
     if FLAGS.generate is not None:
         print(generate.generate(model, vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
     return result
 
 
-def finish(run, model, seconds):
+def finish(run, model, best, seconds):
     """Write learning curve, model, SavedModel and the result of the last and the best epoch."""
     start = time.perf_counter()
     corpus = run.corpus
@@ -228,13 +221,13 @@ def finish(run, model, seconds):
     last = scorer.contiguous(corpus.test)
     save_model(model, folder / "model.keras")
     weights = model.get_weights()
-    model.load_weights(folder / "best.weights.h5")
-    best = scorer.contiguous(corpus.test)
+    model.set_weights(best.weights)
+    save_weights(model, folder / "best.weights.h5")
+    lowest = scorer.contiguous(corpus.test)
     model.set_weights(weights)
-    best_epoch = 1 + min(range(epochs), key=history["val_perplexity"].__getitem__)
     more = {
-        "test_perplexity_of_best_epoch": round(best, 3),
-        "best_epoch": best_epoch,
+        "test_perplexity_of_best_epoch": round(lowest, 3),
+        "best_epoch": best.epoch,
         "val_perplexity": [round(value, 3) for value in history["val_perplexity"]],
     }
     if paper is not None and run.size in PAPER_OF:
@@ -257,8 +250,10 @@ def finish(run, model, seconds):
         **run_dirs.load_metadata(folder),
     )
     run_dirs.write(folder, result)
-    print(f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {best:.2f} with the")
-    print(f"weights of epoch {best_epoch}, the best on the validation text; all in {folder}")
+    print(
+        f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {lowest:.2f} with the"
+    )
+    print(f"the weights of epoch {best.epoch}, the best on the validation text; all in {folder}")
     if FLAGS.export:
         deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
         print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")

@@ -5,13 +5,16 @@
     python recipes/reproduce.py 'jastrzebski2018/*' --seeds 5 --data_dir DATA --keep
     python recipes/reproduce.py all --budget smoke --data_dir DATA
     python recipes/reproduce.py claims S1 S2 --data_dir DATA
+    python recipes/reproduce.py redraw
     python recipes/reproduce.py report
 
 A name may be a pattern, or a part of names; "all" is every artifact. `list` prints the commands of
 each artifact and what is on record of it. `claims` runs the miniatures of the papers' claims, all
 or those named, with three seeds, and prints a verdict on each; what has ended is not repeated.
-`report` writes docs/results.md, docs/claims.md and recipes/results/index.html from what is on
-record.
+`redraw` draws the figures on record again from the CSV files beside them. `report` writes
+docs/results.md, docs/claims.md and recipes/results/index.html from what is on record. With
+`--seeds N` figures show means over the seeds, in bands of one standard deviation; they are in
+RUN_DIR/figures (default: runs/figures), or with `--keep` in recipes/results.
 
 A recipe that several artifacts share runs once. Other flags than those below go to every recipe
 that has them. --data_dir may be a folder of all data sets, with cifar10.npz or cifar10/, mnist/,
@@ -31,6 +34,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from xml.etree import ElementTree
 
@@ -57,6 +61,11 @@ def main(words):
         claims.write()
         gallery.write()
         return 0
+    if command == "redraw":
+        from report import redraw  # as above
+
+        print("\n".join(map(str, redraw.redraw())))
+        return 0
     try:
         if command == "claims":
             return run_claims(names, options, flags)
@@ -79,7 +88,7 @@ def run_claims(names, options, flags):
 def parser():
     """Return the parser of this script's own flags."""
     parser = argparse.ArgumentParser(
-        usage="reproduce.py list | report | claims [NAME...] | NAME... [flags]",
+        usage="reproduce.py list | redraw | report | claims [NAME...] | NAME... [flags]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -87,7 +96,7 @@ def parser():
     add = parser.add_argument
     seeds = "Run each recipe with the seeds 0 to N - 1. Default: with the recipe's own seed."
     add("--seeds", type=positive, metavar="N", help=seeds)
-    keep = "Save lines of results, and the first seed's figures, in recipes/results. Default: no."
+    keep = "Save lines of results and figures in recipes/results. Default: no."
     add("--keep", action="store_true", help=keep)
     dry_run = "Print the commands without running them. Default: no."
     add("--dry_run", action="store_true", help=dry_run)
@@ -221,33 +230,60 @@ def help_of(path):
 def run_all(runs, options):
     """Run everything, whatever fails; return the first exit status that is not 0."""
     ended = []
-    for number, (words, names) in enumerate(runs, start=1):
-        command = shlex.join(words[1:])
-        print(f"+ [{number} of {len(runs)}] {command}  # {', '.join(names)}", flush=True)
-        if options.dry_run:
-            continue
-        begin = time.monotonic()
-        extra, environment = to_keep(words, names[0]) if options.keep else ([], None)
-        status = process.run([*words, *extra], environment)
-        state = "done" if status == 0 else f"FAILED with status {status}"
-        ended.append(
-            (status, f"{state} after {(time.monotonic() - begin) / 60:.1f} min: {command}")
-        )
-        if status in (process.INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):  # the user: end all
-            break
+    with tempfile.TemporaryDirectory() as seeds:
+        for number, (words, names) in enumerate(runs, start=1):
+            command = shlex.join(words[1:])
+            print(f"+ [{number} of {len(runs)}] {command}  # {', '.join(names)}", flush=True)
+            if options.dry_run:
+                continue
+            begin = time.monotonic()
+            lines = lines_flag(words) if options.keep else []
+            status = process.run([*words, *lines], environment(words, names[0], options, seeds))
+            state = "done" if status == 0 else f"FAILED with status {status}"
+            minutes = (time.monotonic() - begin) / 60
+            ended.append((status, f"{state} after {minutes:.1f} min: {command}"))
+            if status in (process.INTERRUPTED, -signal.SIGINT, -signal.SIGTERM):  # the user
+                break
+        average(pathlib.Path(seeds), options)
     if len(ended) > 1:
         print("\n".join(line for _, line in ended))
     return next((status for status, _ in ended if status), 0)
 
 
-def to_keep(words, name):
-    """Return flags and environment that make a recipe save its results in recipes/results."""
-    if "pytest" in words:
-        return [], None
-    lines = records.FOLDER / f"{pathlib.Path(words[1]).stem}.jsonl"
-    first = not words[-1].startswith("--seed=") or words[-1] == "--seed=0"
-    figures = str(records.FOLDER / name.split("/")[0])
-    return [f"--results={lines}"], {**os.environ, "ZOO_FIGURES": figures} if first else None
+def lines_flag(words):
+    """Return the flag that makes a recipe save its lines in recipes/results; a test has none."""
+    name = pathlib.Path(words[1]).stem
+    return [] if "pytest" in words else [f"--results={records.FOLDER / name}.jsonl"]
+
+
+def environment(words, artifact, options, seeds):
+    """Return the environment that says where else a recipe's figures go; None: nowhere else.
+
+    Args:
+        words: The command.
+        artifact: An artifact that it makes.
+        options: This script's flags.
+        seeds: Folder for the figures of each seed, by paper.
+    """
+    paper = artifact.split("/")[0]
+    if words[-1].startswith("--seed="):
+        return {**os.environ, "ZOO_FIGURES": str(pathlib.Path(seeds, paper, words[-1][2:]))}
+    if options.keep and "pytest" not in words:
+        return {**os.environ, "ZOO_FIGURES": str(records.FOLDER / paper)}
+    return None
+
+
+def average(seeds, options):
+    """Draw what the seeds have left as means over them, for each paper."""
+    papers = sorted(seeds.iterdir())
+    if papers:
+        from report import redraw  # imports a backend, which little else here needs
+
+    target = records.FOLDER if options.keep else pathlib.Path(options.run_dir or "runs", "figures")
+    for paper in papers:
+        folders = sorted(paper.iterdir(), key=lambda path: int(path.name.removeprefix("seed=")))
+        redraw.average(folders, target / paper.name, paper.name)
+        print(f"figures of {len(folders)} seeds in {target / paper.name}")
 
 
 def show(patterns):

@@ -25,16 +25,15 @@ import dataclasses
 import pathlib
 import sys
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 from absl import app, flags
 
 import zoo
 from experiment import data as image_data
 from experiment import flags as common
-from experiment import plots as figures
 from experiment import run_dirs, training
-from jastrzebski2018 import plots, study
+from jastrzebski2018 import figures, study
 from jastrzebski2018.study import BATCH
 from zoo import callbacks
 from zoo.callbacks import Table
@@ -189,18 +188,16 @@ def draw(folder, measured, depth):
     end = f"depth{depth}{'-cifar100' if FLAGS.data == 'cifar100' else ''}"
     pair = {network: measured[network] for network in PAIR if network in measured}
     if len(pair) == len(PAIR):
-        draw_curves(folder / f"fig8-{end}.png", pair, ["accuracy", "ratio"])
-        draw_start(folder / f"fig8-{end}-start.png", pair)
+        figures.fig8(folder / f"fig8-{end}.png", curve_rows(pair))
+        figures.fig8(folder / f"fig8-{end}-start.png", start_rows(pair))
     if FLAGS.ablation:
         networks = {network: measured[network] for network in ABLATION}
-        draw_curves(folder / f"fig9-{end}.png", networks, ["accuracy"])
-        draw_start(folder / f"fig9-{end}-start.png", networks)
+        figures.fig9(folder / f"fig9-{end}.png", curve_rows(networks))
+        figures.fig9(folder / f"fig9-{end}-start.png", start_rows(networks))
     for figure, network in ((18, "ubn"), (19, "naive")):
         if network in measured:
-            path = folder / f"fig{figure}-{end}.png"
-            plots.by_epoch(
-                path, measured[network].training, plots.IN_TRAINING, f"{network} {depth}"
-            )
+            rows = figures.epoch_rows(measured[network].training, figures.IN_TRAINING)
+            figures.fig5(folder / f"fig{figure}-{end}.png", rows)
 
 
 def label_of(network, measured):
@@ -208,63 +205,29 @@ def label_of(network, measured):
     return f"{network} {measured.depth}{', diverged' if measured.failure else ''}"
 
 
-def draw_curves(path, networks, metrics):
-    """Draw accuracy and, for Fig. 8, the ratio of gradient norms, of both splits by epoch."""
-    table = []
+def curve_rows(networks):
+    """Return the rows of Figs 8 and 9: accuracies and ratios of gradient norms by epoch."""
     rows = []
-    marks = []
     for network, measured in networks.items():
         name = label_of(network, measured)
         epochs = curves(measured)
-        for epoch, values in epochs.items():
-            table.append({"network": name, "epoch": epoch, **values})
-            for split, accuracy in (("training", "training"), ("test", test_split())):
-                row = {"network": name, "epoch": epoch, "split": split}
-                row["accuracy"] = values[f"{accuracy}_accuracy"]
-                rows.append({**row, "ratio": values[f"{split}_ratio"]})
-        for value, split in zip(measured.paper, ("training", "test"), strict=True):
-            mark = {"network": name, "split": split, "epoch": len(epochs) - 1, "accuracy": value}
-            marks.append({**mark, "label": f"{name}, the paper's last epoch"})
-    plots_labels = {
-        "accuracy": "accuracy in %",
-        "ratio": "gradient norm, first stage / last stage",
-        "epoch": "epoch (0: before training)",
-        "test": test_split(),
-    }
-    figures.lines(
-        path,
-        rows,
-        x="epoch",
-        y=metrics,
-        by=["network", "split"],
-        marks=marks,
-        labels=plots_labels,
-        log=["ratio"],
-        table=table,
-    )
+        rows += [{"network": name, "epoch": epoch, **row} for epoch, row in epochs.items()]
+        if any(measured.paper):
+            paper = {key: "" for key in rows[-1]}
+            paper |= {"network": f"{name}, {figures.PAPER}", "epoch": len(epochs) - 1}
+            for split, accuracy in zip(("training", test_split()), measured.paper, strict=True):
+                paper[f"{split}_accuracy"] = "" if accuracy is None else accuracy
+            rows.append(paper)
+    return rows
 
 
-def draw_start(path, networks):
-    """Draw the norms of activations before training."""
-    rows = []
-    for network, measured in networks.items():
-        norms = measured.start["train"].values("activation_norm")
-        for index, (block, norm) in enumerate(norms.items()):
-            row = {"network": label_of(network, measured), "block": block}
-            rows.append({**row, "activation_norm": norm, "index": index})
-    figures.lines(
-        path,
-        rows,
-        x="index",
-        y="activation_norm",
-        by="network",
-        labels={
-            "index": "block, before training",
-            "activation_norm": "mean norm of its output",
-        },
-        log=["activation_norm"],
-        table=[{k: v for k, v in row.items() if k != "index"} for row in rows],
-    )
+def start_rows(networks):
+    """Return the rows of the norms of activations before training."""
+    return [
+        {"network": label_of(network, measured), "block": block, "activation_norm": norm}
+        for network, measured in networks.items()
+        for block, norm in measured.start["train"].values("activation_norm").items()
+    ]
 
 
 def curves(measured):

@@ -16,15 +16,16 @@ approximation, and exact and logistic probability, differ at most. Takes seconds
 import pathlib
 import time
 
-from experiment.process import run_script
+from experiment.script import run_script
 
 import numpy as np
 from absl import flags
 
 from experiment import flags as common
-from experiment import plots, results
+from experiment import results
 from experiment.flags import FLAGS
 from experiment.results import Result
+from yutomasi2019 import figures
 from zoo.callbacks import probability_of_dominance, trivial_dominance
 
 USUAL = {"width": 64, "depth": 5, "sigma": 0.03, "keep": 0.9, "feature_sigma": 1.0}
@@ -34,16 +35,6 @@ SWEEPS = {  # ours: what the figure's axes show is lost
     "sigma": (0.003, 0.01, 0.03, 0.1),
     "feature_sigma": (0.01, 0.1, 1.0, 10.0),
     "keep": (0.5, 0.7, 0.9, 1.0),
-}
-LABELS = {
-    "width": "channels d",
-    "depth": "layers n",
-    "sigma": "deviation of an entry",
-    "feature_sigma": "deviation of a feature's gradient",
-    "keep": "share p of open ReLUs",
-    "dominance": "P(r > 1)",
-    "ratio": "ratio of the deviations",
-    "probability": "P(|X| > |Y|)",
 }
 SIMULATED = {"smoke": 5, "minutes": 100, "paper": 1000}  # ours: networks for each value
 
@@ -63,8 +54,11 @@ def main(argv):
     for parameter, values in SWEEPS.items():
         for value in values:
             rows += simulate(parameter, value, count)
-        print(f"{LABELS[parameter]}: {len(values)} values, {count} networks each", flush=True)
-    draw_trivial(folder / "fig11.png", rows)
+        print(
+            f"{figures.TRIVIAL_LABELS[parameter]}: {len(values)} values, {count} networks each",
+            flush=True,
+        )
+    figures.fig11(folder / "fig11.png", rows)
     residual = [row for row in rows if row["network"] == "residual"]
     gaps = [abs(row["simulated"] - row["approximated"]) for row in residual]
     plain = [
@@ -122,27 +116,8 @@ def simulate(parameter, value, count):
     return rows
 
 
-def draw_trivial(path, rows):
-    """Draw Fig. 11: a panel for each parameter."""
-    shown = [
-        {row["parameter"]: row["value"], "network": row["network"], "kind": kind, "dominance": y}
-        for row in rows
-        for kind, y in (("simulated", row["simulated"]), ("approximated", row["approximated"]))
-    ]
-    plots.lines(
-        path,
-        shown,
-        x=[*SWEEPS],
-        y=["dominance"] * len(SWEEPS),
-        by=["network", "kind"],
-        labels=LABELS,
-        log=[parameter for parameter in SWEEPS if parameter != "keep"],
-        table=rows,
-    )
-
-
 def draw_probability(path):
-    """Draw Fig. 13, and return the rows that it shows."""
+    """Draw Fig. 13, and return its rows."""
     ratios = np.logspace(-2, 2, 81)
     exact = probability_of_dominance(ratios, False).tolist()
     logistic = probability_of_dominance(ratios, True).tolist()
@@ -150,13 +125,7 @@ def draw_probability(path):
         {"ratio": ratio, "exact": a, "logistic": b}
         for ratio, a, b in zip(ratios.tolist(), exact, logistic, strict=True)
     ]
-    shown = [
-        {"ratio": row["ratio"], "kind": kind, "probability": row[kind]}
-        for row in rows
-        for kind in ("exact", "logistic")
-    ]
-    options = {"x": "ratio", "y": "probability", "by": "kind", "log": ["ratio"]}
-    plots.lines(path, shown, labels=LABELS, table=rows, **options)
+    figures.fig13(path, rows)
     return rows
 
 

@@ -33,6 +33,7 @@ PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
 }
 IN_FUNCTIONS = {
     *(f"zoo/export/{name}.py" for name in ("check", "saved_model", "onnx", "litert")),  # it writes
+    "zoo/export/text.py",  # its string operations, in a SavedModel
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
     "recipes/benchmarks/imagenet.py",  # and the pipeline it is compared with
 }

@@ -2,15 +2,18 @@
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shutil
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from zoo.types import PathLike
 
@@ -31,12 +34,20 @@ UNREADABLE = (
     zlib.error,
 )
 
+SMALL = 2**26  # ours, bytes
+MAX_RATIO = 100  # ours: Keras does not compress models; JSON and zeros alone reach it
+DEFLATE_RATIO = 1032  # of zlib, at most
+
 
 def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
-    """Write a file atomically: `write(temporary)`, then rename the temporary file to `path`."""
+    """Write a file atomically: `write(temporary)`, then rename the temporary file to `path`.
+
+    Each thread of each process has a temporary file of its own, so several may write `path`: the
+    last one stays. Temporary files of killed processes are removed by `remove_leftovers`.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
+    temporary = path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
         write(temporary)
         with open(temporary, "rb+") as file:
@@ -44,6 +55,26 @@ def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: PathLike) -> None:
+    """Remove the temporary files that killed processes of this machine left in `folder`."""
+    for path in pathlib.Path(folder).glob(".writing-*-*"):
+        number = path.name.split("-")[1]
+        if number.isdigit() and path.is_file() and not _is_running(int(number)):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process):
+    if os.name != "posix":  # elsewhere `os.kill` would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # of another user; no number of a process
+        return True
+    return True
 
 
 @contextlib.contextmanager
@@ -83,6 +114,7 @@ def check_writable(folder: PathLike, megabytes: int) -> None:
         probe = folder / ".writable"
         probe.write_bytes(b"\0" * 4096)
         probe.unlink()
+        remove_leftovers(folder)
     except OSError as error:
         raise ValueError(
             f"Expected a folder that can be written. Received: {folder} ({error}). "
@@ -98,12 +130,54 @@ def check_writable(folder: PathLike, megabytes: int) -> None:
 
 def save_model(model: keras.Model, path: PathLike) -> None:
     """Save a model as a `.keras` file atomically."""
-    path = pathlib.Path(path)
-    folder = path.parent / f".writing-{path.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save(folder / path.name, overwrite=True)  # Keras requires the name's ending
-    os.replace(folder / path.name, path)
-    folder.rmdir()
+    replace(path, lambda temporary: model.save(temporary, overwrite=True))
+
+
+def save_weights(model: keras.Model, path: PathLike) -> None:
+    """Save a model's weights as a `.weights.h5` file atomically."""
+    replace(path, lambda temporary: model.save_weights(temporary, overwrite=True))
+
+
+@contextlib.contextmanager
+def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
+    """Open an `.npz` file, which may be anybody's: its arrays are as large as they claim to be.
+
+    Args:
+        path: The file.
+
+    Yields:
+        What `numpy.load` returns, without pickled objects. Reading an array may raise one of
+        `UNREADABLE`.
+
+    Raises:
+        ValueError: if it is no archive of arrays, or an array claims more than it has. Other
+            damages raise one of `UNREADABLE`.
+    """
+    with open(path, "rb") as raw:
+        size = os.fstat(raw.fileno()).st_size
+        with np.load(raw, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
+            check_sizes(file.zip, size, DEFLATE_RATIO)
+            for part in file.zip.infolist():
+                if part.filename.endswith(".npy"):
+                    _check_header(file.zip, part)
+            yield file
+
+
+def _check_header(archive, part):
+    """Raise ValueError if an array's header claims another size than the array has."""
+    formats = np.lib.format
+    with archive.open(part) as member:
+        version = formats.read_magic(member)
+        read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+        shape, _, dtype = read(member)
+        claimed = math.prod(shape) * dtype.itemsize
+        received = part.file_size - member.tell()
+    if claimed != received and not dtype.hasobject:
+        raise ValueError(
+            f"{part.filename} claims {claimed} bytes, of shape {shape}, and has {received}"
+        )
 
 
 def load_model(path: PathLike, compile: bool = True) -> keras.Model:
@@ -117,7 +191,8 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
         The model.
 
     Raises:
-        ValueError: if it is not a `.keras` file, is damaged, or holds code or unknown classes.
+        ValueError: if it is not a `.keras` file, is damaged, holds code or unknown classes, or is
+            a hundred times larger when it is unpacked.
     """
     # not public: `safe_mode=True` is overruled by `keras.config.enable_unsafe_deserialization()`
     from keras.src.saving.serialization_lib import SafeModeScope
@@ -133,16 +208,43 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
         with SafeModeScope(True):
             return keras.saving.load_model(path, compile=compile, safe_mode=True)
     except (*UNREADABLE, TypeError) as error:  # TypeError: Keras's for a class that it cannot find
-        raise ValueError(f"Cannot read the model in {path}: {error}") from error
+        raise ValueError(
+            f"Cannot read the model in {path}: it is damaged, or no .keras file of known classes "
+            f"({error})"
+        ) from error
 
 
 def _check_keras_file(path):
     """Raise one of `UNREADABLE` unless `path` is a whole archive with a sound configuration."""
     with zipfile.ZipFile(path) as archive:
+        check_sizes(archive, path.stat().st_size, MAX_RATIO)
         damaged = archive.testzip()
         if damaged or "config.json" not in archive.namelist():
             raise ValueError(f"{damaged or 'config.json'} is damaged or missing")
         _check_config(json.loads(archive.read("config.json")))
+
+
+def check_sizes(archive: zipfile.ZipFile, size: int, ratio: float) -> None:
+    """Check what an archive claims to hold before any of it is unpacked.
+
+    Args:
+        archive: Any archive.
+        size: Its size in bytes.
+        ratio: Largest permitted ratio of the unpacked to the packed size of a part of more than
+            `SMALL` bytes.
+
+    Raises:
+        ValueError: if the parts claim to be larger than the archive, or unpack beyond `ratio`.
+    """
+    parts = archive.infolist()
+    if sum(part.compress_size for part in parts) > size:
+        raise ValueError(f"its parts claim more than its {size} bytes")
+    for part in parts:
+        if part.file_size > max(SMALL, ratio * part.compress_size):
+            raise ValueError(
+                f"{part.filename} has {part.compress_size} bytes and claims to be "
+                f"{part.file_size} when it is unpacked"
+            )
 
 
 def _check_config(node):

@@ -1,4 +1,4 @@
-"""Batches of a pass over data, padding, and a loss for each example."""
+"""Batches of a pass over data, and padding."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -7,103 +7,31 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from zoo.graph.calls import Graph
+from zoo.backend.replicas import spread_shards
 from zoo.types import Tensor
 
-LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-Loss: TypeAlias = str | keras.losses.Loss | LossFunction | None
+Check: TypeAlias = Callable[[np.ndarray], None]
 Progress: TypeAlias = Callable[[int], object]
-ENTROPIES = ("sparse_categorical_crossentropy", "categorical_crossentropy")
 
 
-def normalizes(graph: Graph) -> bool:
-    """Return True if a softmax makes the first output of a `zoo.calls.Graph`."""
-    layer = next(call.layer for call in graph.calls if graph.outputs[0] in call.outputs)
-    if getattr(layer, "activation", None) is keras.activations.softmax:
-        return True
-    return type(layer).__name__ == "Softmax"  # the layer, and the operation
-
-
-def probabilities(outputs: Tensor, normalized: bool) -> Tensor:
-    """Return the class probabilities, float32.
-
-    Args:
-        outputs: Outputs of the network.
-        normalized: True if outputs are probabilities already.
-
-    Raises:
-        ValueError: if there is one class only.
-    """
-    if outputs.shape[-1] == 1:
-        raise ValueError(
-            "Expected a network of two classes or more, for accuracy and entropy. Received: a "
-            "network with one output."
-        )
-    outputs = ops.cast(outputs, "float32")
-    return outputs if normalized else ops.softmax(outputs)
-
-
-def hits(outputs: Tensor, classes: Tensor) -> Tensor:
-    """Return 1 where the largest output is the true class's, 0 elsewhere, NaN where outputs are."""
-    predicted = ops.cast(ops.argmax(outputs, axis=-1), "int32")
-    hit = ops.cast(predicted == ops.cast(classes, "int32"), "float32")
-    return ops.where(ops.all(ops.isfinite(outputs), axis=-1), hit, float("nan"))
-
-
-def class_indices(labels: Tensor, num_classes: int) -> Tensor:
-    """Return labels that are integers or one-hot as integers, `(batch,)`."""
-    if len(labels.shape) > 1 and labels.shape[-1] == num_classes:
-        return ops.argmax(labels, axis=-1)
-    return ops.cast(ops.reshape(labels, (-1,)), "int32")
-
-
-def example_loss(loss: Loss, normalized: bool) -> LossFunction:
-    """Return a function of labels and outputs that computes one loss for each example, float32.
-
-    Cross-entropy of a softmax is computed from the logarithm of its output: Keras clips
-    probabilities at 1e-7, and with them the gradients of examples with a smaller loss.
-
-    Args:
-        loss: A Keras loss or its name; None: cross-entropy of integer labels.
-        normalized: True if outputs are probabilities already.
-    """
-    function = keras.losses.get(loss or ENTROPIES[0])
-    is_object = isinstance(function, keras.losses.Loss)
-    config = function.get_config() if is_object else {}
-    name = config.get("name", getattr(function, "__name__", None))
-    from_logits = config.get("from_logits", loss is None and not normalized)
-    entropy = (
-        name in ENTROPIES and not config.get("label_smoothing") and (from_logits or normalized)
-    )
-
-    def compute(labels, outputs):
-        outputs = ops.cast(outputs, "float32")
-        if entropy:
-            logits = outputs if from_logits else ops.log(ops.maximum(outputs, 1e-37))
-            value = getattr(keras.losses, name)(labels, logits, from_logits=True)
-        else:
-            value = (function.call if is_object else function)(labels, outputs)
-        if len(value.shape) == 1:
-            return value
-        return ops.mean(ops.reshape(value, (ops.shape(value)[0], -1)), axis=1)
-
-    return compute
-
-
-def batches(data: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray | None]]:
+def batches(
+    data: Any, batch_size: int, check: Check | None = None
+) -> Iterator[tuple[Any, np.ndarray | None]]:
     """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
     Args:
         data: As in `zoo.callbacks.run`.
         batch_size: Examples in a batch, where `data` are arrays.
+        check: A function that raises an error if it does not accept labels. All of them, where
+            `data` are arrays, or a batch's.
 
     Raises:
-        ValueError: if inputs and labels differ in their numbers of examples.
+        ValueError: if data are no arrays, or inputs and labels differ in their numbers of examples.
     """
     is_tuple = isinstance(data, tuple)
     if hasattr(data, "shape") or is_tuple and all(hasattr(v, "shape") for v in tree.flatten(data)):
         x, y = data[:2] if is_tuple and len(data) > 1 else (data, None)
-        _check_lengths(x, y)
+        _check(x, y, check)
         for start in range(0, len(tree.flatten(x)[0]), batch_size):
             rows = slice(start, start + batch_size)
             yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows)
@@ -112,17 +40,27 @@ def batches(data: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray | None
     for batch in (data[i] for i in range(len(data))) if indexed else data:
         x, y = batch[:2] if isinstance(batch, (tuple, list)) and len(batch) > 1 else (batch, None)
         x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
-        _check_lengths(x, y)
+        _check(x, y, check)
         yield _to_numpy(x), None if y is None else _to_numpy(y)
 
 
-def _check_lengths(x, y):
-    lengths = [array.shape[0] for array in tree.flatten((x, y)) if getattr(array, "shape", ())]
+def _check(x, y, check):
+    arrays = tree.flatten(x if y is None else (x, y))
+    strange = [v for v in arrays if not hasattr(v, "shape")]
+    if strange:
+        raise ValueError(
+            f"Expected arrays x, or (x, y), or batches of these. Received: "
+            f"{type(strange[0]).__name__} {strange[0]!r} in place of an array. Convert lists with "
+            f"numpy.asarray."
+        )
+    lengths = [array.shape[0] for array in arrays if array.shape]
     if len({*lengths}) > 1:
         raise ValueError(
             f"Expected as many labels as inputs, and as many of each input. Received: arrays of "
             f"{lengths} examples. Cut them to the same examples."
         )
+    if check and y is not None:
+        check(ops.convert_to_numpy(y))
 
 
 def _to_numpy(structure, rows=slice(None)):  # noqa: B008  # a constant
@@ -130,33 +68,50 @@ def _to_numpy(structure, rows=slice(None)):  # noqa: B008  # a constant
 
 
 def padded_batches(
-    data: Any, batch_size: int, progress: Progress | None = None, multiple: int = 1
+    data: Any,
+    batch_size: int,
+    progress: Progress | None = None,
+    multiple: int = 1,
+    check: Check | None = None,
 ) -> Iterator[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """Yield inputs, labels or None, and a mask of the examples that are no padding.
+    """Yield inputs, labels or None, and a mask of the examples, `(batch,)`.
 
-    Batches are padded to the size of the largest one before, so that compiled functions see one
-    shape.
+    The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
+    as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
+    one before, so that compiled functions see one shape.
 
     Args:
         data: As in `batches`.
         batch_size: As in `batches`.
         progress: A function called with the number of examples so far, after each batch.
         multiple: A number that sizes must be a multiple of.
+        check: As in `batches`.
 
     Raises:
         ValueError: if there is no example.
     """
     size = 0
     seen = 0
-    for x, y in batches(data, batch_size):
+    for x, y in batches(data, batch_size, check):
         count = len(tree.flatten(x)[0])
         size = max(size, -(-count // multiple) * multiple)
-        yield _pad(x, size), None if y is None else _pad(y, size), np.arange(size) < count
+        mask = np.pad(nan_mask(x), (0, size - count))
+        yield _pad(x, size), None if y is None else _pad(y, size), mask
         seen += count
         if progress:
             progress(seen)
     if not seen:
         raise ValueError("Expected at least one example. Received: data without any.")
+
+
+def nan_mask(x: Any) -> np.ndarray:
+    """Return 1, or NaN where one of an example's inputs has NaN, `(batch,)`, float32."""
+    inputs = tree.flatten(x)
+    mask = np.ones(len(inputs[0]), "float32")
+    for values in inputs:
+        if np.issubdtype(values.dtype, np.floating):
+            mask[np.isnan(values).reshape(len(values), -1).any(axis=1)] = np.nan
+    return mask
 
 
 def _pad(structure, size):
@@ -167,6 +122,20 @@ def _pad(structure, size):
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
-    """Return the sum over the examples where `mask` is True."""
+    """Return the sum over examples; see `padded_batches` for the mask."""
+    return ops.sum(_masked(v, mask, 0.0), axis=0)
+
+
+def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
+    """Return the smallest ("min") or largest ("max") value over each replica's examples.
+
+    Of shape `(replicas, ...)`, so that the sum over replicas has them all.
+    """
+    if kind == "min":
+        return spread_shards(ops.min(_masked(v, mask, np.inf), axis=0, keepdims=True))
+    return spread_shards(ops.max(_masked(v, mask, -np.inf), axis=0, keepdims=True))
+
+
+def _masked(v, mask, padding):
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.sum(ops.where(mask, ops.cast(v, "float32"), 0.0), axis=0)
+    return ops.where(mask == 0, padding, ops.cast(v, "float32") * mask)

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from zoo.callbacks.probes.batching import class_indices, hits
+from zoo.callbacks.probes.objective import class_indices, hits
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.types import Tensor
 
@@ -14,7 +14,7 @@ class IntermediateAccuracy(Probe):
     """Accuracy, and `loss`, of the early readout after each block of the last stage.
 
     It rises along the blocks if each refines the same representation. Jastrzebski et al. (2018),
-    section 4.4, Figs 5, 17.
+    section 4.2, Figs 5, 17.
     """
 
     needs = ("probabilities", "loss", "labels")
@@ -30,7 +30,7 @@ class BorderlineExamples(Probe):
     `borderline`: the true class's probability and the highest other one differ by less than
     `margin`; `correct`: classified correctly, not borderline; `all`. If late blocks refine, the
     borderline ones gain most. `share`: the group's share of all examples; a group without examples
-    has no other number. Entropy in nats. Jastrzebski et al. (2018), section 4.4, Figs 6 and 7.
+    has no other number. Entropy in nats. Jastrzebski et al. (2018), sections 4.3, 4.4, Figs 6, 7.
 
     Args:
         blocks: Number of the last stage's blocks to measure.
@@ -60,7 +60,8 @@ class BorderlineExamples(Probe):
         if not any(block is other for other in last_blocks):
             return {}
         at = last_blocks[0 if self.at == "first" else -1]
-        borderline = ops.cast(ops.abs(margin(at)) < self.margin, "float32")
+        difference = ops.abs(margin(at))
+        borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
         groups = {
             "borderline": borderline,
             "correct": correct(at) * (1 - borderline),
@@ -72,7 +73,7 @@ class BorderlineExamples(Probe):
         values = {f"{group}_share": mask for group, mask in groups.items()}
         for group, mask in groups.items():
             for key, value in numbers.items():
-                values[f"{group}_{key}"] = ops.where(mask > 0, value, 0.0)
+                values[f"{group}_{key}"] = ops.where(mask == 0, 0.0, value * mask)
         return values
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class BorderlineExamples(Probe):
         numbers = {key: value for key, value in mean.items() if key.endswith("_share")}
         for key, value in mean.items():
             share = mean[key.split("_")[0] + "_share"]
-            if key not in numbers and share > 0:
+            if key not in numbers and share != 0:
                 numbers[key] = value / share
         return numbers
 

@@ -4,7 +4,7 @@ Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noi
 section 5; Arora, Ge, Neyshabur, Zhang (2018), arXiv:1802.05296, section 4.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -12,40 +12,10 @@ import numpy as np
 from keras import layers, ops
 
 from zoo.callbacks.probes.probe import Parts, norm
-from zoo.callbacks.probes.refinement import Scalar
+from zoo.callbacks.probes.refinement import Ratio
 from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import Simplified
 from zoo.types import Tensor
-
-
-class Ratio(Scalar):
-    """Base of probes of ratios of norms: mean and deviation over the examples that have one.
-
-    `dead`: the share of the other examples, whose signal is zero.
-    """
-
-    def ratios(self, block: Parts) -> tuple[Tensor, Tensor]:
-        """Return a block's ratios, `(batch, ratios)`, and where there is one."""
-        raise NotImplementedError(f"{type(self).__name__} must define `ratios`.")
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return each example's mean ratio and square, and the share of its ratios that exist."""
-        ratios, alive = self.ratios(block)
-        alive = ops.cast(alive, ratios.dtype)
-        ratios = ops.where(alive > 0, ratios, 0.0)
-        values = {"mean": ratios, "square": ops.square(ratios), "alive": alive}
-        values = {key: ops.mean(v, axis=1) for key, v in values.items()}
-        return values | self.more(ratios, alive)
-
-    def more(self, ratios: Tensor, alive: Tensor) -> dict[str, Tensor]:
-        """Return further values by key; a missing ratio is 0."""
-        return {}
-
-    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
-        """Return mean, deviation and the share of dead examples."""
-        with np.errstate(invalid="ignore"):  # all dead: NaN
-            living = {k: v if k == "alive" else v / mean["alive"] for k, v in mean.items()}
-        return {**super().summarize(living), "dead": 1 - mean["alive"]}
 
 
 class LayerCushion(Ratio):
@@ -57,7 +27,8 @@ class LayerCushion(Ratio):
     `layer_cushion` is their mean, `layer_cushion_convolutions` each one's. Biases and normalization
     are left out. `histogram`: the share of examples in each of `bins` equal parts of [0,
     `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero; they
-    bound no cushion and are left out. Section 5, Fig. 3.
+    bound no cushion and are left out. `min`: the smallest of all examples and convolutions,
+    the cushion as Arora et al. (2018) define it. Section 5, Fig. 3.
 
     Args:
         bins: Number of bins of the histogram.
@@ -66,6 +37,7 @@ class LayerCushion(Ratio):
     """
 
     needs = ("h",)
+    bound = "min"
 
     def __init__(self, bins: int = 80, largest: float = 4.0, name: str | None = None) -> None:
         super().__init__(name)
@@ -87,7 +59,7 @@ class LayerCushion(Ratio):
         cushions = [
             norm(y) / (ops.sqrt(ops.sum(ops.square(kernel))) * norm(x)) for kernel, x, y in steps
         ]
-        alive = [norm(x) > 0 for _, x, _ in steps]
+        alive = [norm(x) != 0 for _, x, _ in steps]
         return ops.stack(cushions, axis=1), ops.stack(alive, axis=1)
 
     def more(self, ratios: Tensor, alive: Tensor) -> dict[str, Tensor]:
@@ -115,12 +87,13 @@ class ActivationContraction(Ratio):
     """Activation contraction |z| / |ReLU(z)| of the input z of a block's ReLU.
 
     1: nothing is cut off; near sqrt(2) for signs that are even. Arora et al. (2018), definition 6,
-    whose c is the largest over examples. For a simplified block z is its sum; for a `ResidualBlock`
-    it is the mean over H's ReLUs. `dead`: the share of examples with ReLU(z) = 0; they are left
-    out.
+    whose c is the largest over examples: `max`. For a simplified block z is its sum; for
+    a `ResidualBlock` it is the mean over H's ReLUs. `dead`: the share of examples with ReLU(z) = 0;
+    they are left out.
     """
 
     needs = ("h", "y")
+    bound = "max"
 
     def ratios(self, block: Parts) -> tuple[Tensor, Tensor]:
         """Return the contraction of each ReLU."""
@@ -130,7 +103,7 @@ class ActivationContraction(Ratio):
             steps = _steps(block, "Activation contraction is defined for ReLUs")
             pairs = [(z, y) for relu, z, y in steps if isinstance(relu, layers.Activation)]
         contractions = [norm(z) / norm(y) for z, y in pairs]
-        alive = [norm(y) > 0 for _, y in pairs]
+        alive = [norm(y) != 0 for _, y in pairs]
         return ops.stack(contractions, axis=1), ops.stack(alive, axis=1)
 
 

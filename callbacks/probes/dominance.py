@@ -1,7 +1,7 @@
 """Dominant gradient flow: does channel i learn from feature i, or from all at once?
 
 Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
-section 4 and appendices D and E.
+appendices D and E.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ import numpy as np
 from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import Loss, batches, example_loss, normalizes
+from zoo.callbacks.probes.batching import batches, nan_mask
+from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
@@ -30,8 +31,9 @@ def dominant_flow(
 ) -> Table:
     """Measure how many channels get most of their gradient through the feature of their index.
 
-    g_ji, the gradient at channel i of a layer's output that the final feature j mediates, is
-    dL/df_j df_j/da_i. r_i is the mean over the map's entries of |g_ii| / |sum over j != i of g_ji|
+    g_ji, the gradient at channel i of a block's output that the final feature j mediates, is
+    dL/df_j df_j/da_i; a is the output after its ReLU, be that inside the block or the only layer
+    that reads its sum. r_i is the mean over the map's entries of |g_ii| / |sum over j != i of g_ji|
     (equations 5 and 6), and the measure d of a layer is the share of its channels with r_i > 1
     (equation 13), averaged over examples. Final features are the input of the last `Dense`; if
     there are fewer of these than channels in a layer, the rest of its channels is left out. So are
@@ -78,15 +80,15 @@ def dominant_flow(
             f"Expected a block whose channels reach several features. Received: "
             f"{graph.model.name!r}, where only pooling lies between blocks and classifier."
         )
-    loss = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
-    flow = compiled(_flow(graph, measured, classifier, loss, denominator), model)
+    objective = Objective(graph, model, loss)
+    flow = compiled(_flow(graph, measured, classifier, objective, denominator), model)
     sums = {block.name: np.zeros(3) for block in measured}
     count = 0
-    for x, y in batches(data, batch_size):
+    for x, y in batches(data, batch_size, objective.check):
         if y is None:
             raise ValueError("Dominance is of the loss's gradient. Received: data without labels.")
         for name, numbers in flow(graph.start(x), ops.convert_to_tensor(y)).items():
-            sums[name] += ops.convert_to_numpy(numbers).astype("float64").sum(1)
+            sums[name] += (ops.convert_to_numpy(numbers).astype("float64") * nan_mask(x)).sum(1)
         count += len(y)
     if not count:
         raise ValueError("Expected at least one example. Received: data without any.")
@@ -104,9 +106,19 @@ def _has_kernel(call):
     return any("kernel" in weight.path.split("/")[-1] for weight in weights)
 
 
-def _flow(graph, blocks, classifier, loss, denominator):
+def _activation(graph, block):
+    """Return the slot of the ReLU that alone reads a block's output, or of that output."""
+    readers = [call for call in graph.calls if block.y in call.sources]
+    layer = readers[0].layer if len(readers) == 1 else None
+    is_relu = type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
+    if isinstance(layer, layers.Activation):
+        is_relu = layer.activation is keras.activations.relu
+    return readers[0].outputs[0] if is_relu else block.y
+
+
+def _flow(graph, blocks, classifier, objective, denominator):
     """Return a function of inputs and labels that computes `_ratios` by block."""
-    names = {block.y: block.name for block in blocks}
+    names = {_activation(graph, block): block.name for block in blocks}
     features = classifier.inputs[0][1]
     num_features = classifier.layer.kernel.shape[0]
     below = graph.calls[: classifier.index]
@@ -126,8 +138,9 @@ def _flow(graph, blocks, classifier, loss, denominator):
     def summed_loss(mark, values, labels):
         values = graph.run({**values}, calls=below, keep=True)
         values[features] = mark("features", values[features])
-        graph.run(values, calls=graph.calls[classifier.index :], keep=True)
-        return ops.sum(loss(labels, values[graph.outputs[0]])), None
+        graph.run(values, objective.apply, graph.calls[classifier.index :], keep=True)
+        logits = objective.logits(values[graph.outputs[0]])
+        return ops.sum(objective.losses(labels, logits)), None
 
     def flow(values, labels):
         batch = ops.shape(labels)[0]
@@ -168,7 +181,7 @@ def _ratios(alone, whole, batch, num_features, denominator):
     # 0 / 0, a dead entry, is no dominance
     ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))
     r = ops.mean(ratio, axis=1)  # (batch, common)
-    share = ops.mean(ops.cast(r > 1, r.dtype), axis=1)
+    share = ops.mean(ops.where(r == r, ops.cast(r > 1, r.dtype), r), axis=1)  # NaN stays
     return ops.stack([share, ops.mean(r, axis=1), ops.median(r, axis=1)])
 
 
@@ -209,8 +222,9 @@ def trivial_dominance(
 ) -> float:
     """Approximate or simulate P(r_i > 1) of a network of 1 x 1 convolutions on one pixel.
 
-    M is the product of `depth` layers Lambda W' diag(g), with W = E or I + E, E of normal entries,
-    Lambda of Bernoulli(`keep`) masks: r_i = |M_ii| / |sum over j != i of M_ij|.
+    M is the product of `depth` layers W' Lambda, times diag(g), with W = E or I + E, E of normal
+    entries, Lambda of Bernoulli(`keep`) masks: row i is the gradient at feature i, after its ReLU,
+    by final feature, and r_i = |M_ii| / |sum over j != i of M_ij|.
 
     Args:
         width: Number of channels.
@@ -248,7 +262,7 @@ def trivial_dominance(
         for _ in range(depth):
             w = sigma * rng.standard_normal((width, width)) + (np.eye(width) if residual else 0)
             mask = rng.random(width) < keep
-            product = product @ (mask[:, None] * w.T)
+            product = product @ (w.T * mask)  # the layer's ReLU scales columns of W'
         product = product * feature_sigma * rng.standard_normal(width)
         own = np.abs(np.diag(product))
         dominant += (own > np.abs(product.sum(1) - np.diag(product))).mean()

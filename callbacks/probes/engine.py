@@ -9,15 +9,8 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import (
-    Loss,
-    Progress,
-    example_loss,
-    masked_sum,
-    normalizes,
-    padded_batches,
-    probabilities,
-)
+from zoo.callbacks.probes.batching import Progress, masked_extreme, masked_sum, padded_batches
+from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.callbacks.probes.table import Table
 from zoo.graph.blocks import Block, find_blocks, residual_branch
@@ -44,9 +37,10 @@ def run(
         model: A Functional or built Sequential `keras.Model`.
         data: A tuple of arrays `(x, y)`, an array x, or an iterable of batches of these (a
             `tf.data.Dataset`, a `PyDataset`, a list); read once.
-        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or sparse
-            categorical cross-entropy.
-        batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it.
+        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or the
+            cross-entropy of its softmax or sigmoid, or of labels that are class indices.
+        batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it. NaN
+            in an example's input makes them NaN.
         blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns.
         progress: A function called with the number of examples so far, after each batch.
         epoch: Epoch of the table's rows.
@@ -56,7 +50,8 @@ def run(
 
     Raises:
         ValueError: before any work, if there is no block, the data have no labels but a probe
-            needs them, or no block has what a probe measures.
+            needs them, labels are out of range, the loss is not known, or no block has what a probe
+            measures.
 
     Example:
     >>> from zoo.callbacks import L2Ratio
@@ -87,21 +82,17 @@ class Observer:
         loss: Loss = None,
         blocks: Sequence[str] | None = None,
     ) -> None:
-        self.probes = [probes] if isinstance(probes, Probe) else list(probes)
-        if not self.probes or not all(isinstance(probe, Probe) for probe in self.probes):
-            raise ValueError(
-                f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. "
-                f"Received: {probes!r}. A class must be called, and a name is no probe."
-            )
+        self.probes = probe_list(probes)
+        self.name = model.name
         self.graph = Graph(model)
-        self.normalized = normalizes(self.graph)
-        self.loss = example_loss(loss or getattr(model, "loss", None), self.normalized)
+        self.objective = Objective(self.graph, model, loss)
         self.blocks, self.rejected = find_blocks(self.graph, blocks)
         self.gradient = any(probe.gradient for probe in self.probes)
         self.labels = any(probe.labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
         self.classifier_gradient = "dx_classifier" in needs
-        self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
+        self.predicts = any(key.startswith("probabilities") for key in needs)
+        self.readout = self.predicts or any(key.startswith("loss") for key in needs)
         last = self.blocks[-1]
         self.tail = self.graph.after(last.y)
         written = {last.y, *(slot for call in self.tail for slot in call.outputs)}
@@ -127,12 +118,13 @@ class Observer:
             probe.reset_state()
             probe.blocks = self.blocks
         for x, y, mask in self._batches(data, batch_size, progress):
-            count = int(mask.sum())
+            count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
                 probe.update_state(ordered, count)  # in order, where JAX sorts the keys
         self._inspect()
         table = Table.from_probes(self.probes, self.blocks, epoch, self.rejected)
+        table.title = f"{self.name} on {self.probes[0].count} examples"
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
@@ -142,7 +134,8 @@ class Observer:
     def _batches(self, data, batch_size, progress=None):
         # replicas share a batch: its size is a multiple of their number
         replicas = self.strategy.num_replicas_in_sync if self.strategy else 1
-        return padded_batches(data, batch_size, progress, replicas)
+        check = self.objective.check if self.labels else None
+        return padded_batches(data, batch_size, progress, replicas, check)
 
     def _sums(self, x, y, mask):
         """Return the step's results for a padded batch, as arrays."""
@@ -208,8 +201,12 @@ class Observer:
                 if {*probe.needs} <= {*part}:
                     values = probe.measure(part, stage)
                     if values:
-                        totals = {key: masked_sum(v, mask) for key, v in values.items()}
-                        sums[part.info.name] = totals
+                        sums[part.info.name] = {
+                            key: masked_extreme(v, mask, probe.extremes[key])
+                            if key in probe.extremes
+                            else masked_sum(v, mask)
+                            for key, v in values.items()
+                        }
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}
             raise ValueError(
@@ -221,10 +218,12 @@ class Observer:
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""
         values = {**values}
-        parts = observe(self.graph, self.blocks, values, mark, keep=self.keep)
+        apply = self.objective.apply
+        parts = observe(self.graph, self.blocks, values, mark, apply, self.keep)
         total = 0.0
         if self.labels:
-            total = ops.sum(self.loss(labels, values[self.graph.outputs[0]]))
+            logits = self.objective.logits(values[self.graph.outputs[0]])
+            total = ops.sum(self.objective.losses(labels, logits))
         if self.labels or self.readout:
             for part in parts.values():
                 part["labels"] = labels
@@ -252,11 +251,30 @@ class Observer:
 
     def _classify(self, part, suffix, tensor, values, labels):
         """Add the probabilities and the loss of the classifier applied to a tensor to `part`."""
-        values = self.graph.run({**values, self.blocks[-1].y: tensor}, calls=self.tail, keep=True)
-        outputs = values[self.graph.outputs[0]]
-        part[f"probabilities{suffix}"] = probabilities(outputs, self.normalized)
+        values = {**values, self.blocks[-1].y: tensor}
+        values = self.graph.run(values, self.objective.apply, self.tail, keep=True)
+        logits = self.objective.logits(values[self.graph.outputs[0]])
+        if self.predicts:
+            part[f"probabilities{suffix}"] = self.objective.probabilities(logits)
         if self.labels:
-            part[f"loss{suffix}"] = self.loss(labels, outputs)
+            part[f"loss{suffix}"] = self.objective.losses(labels, logits)
+
+
+def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
+    """Return the probes as a list.
+
+    Raises:
+        ValueError: if there is none, or one is no probe.
+    """
+    result: list[Any] = [probes]
+    if isinstance(probes, Sequence) and not isinstance(probes, str):
+        result = list(probes)
+    if not result or not all(isinstance(probe, Probe) for probe in result):
+        raise ValueError(
+            f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. Received: "
+            f"{probes!r}. A class must be called, and a name is no probe."
+        )
+    return result
 
 
 def _weights(graph: Graph, block: Block):

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.batching import class_indices
-from zoo.callbacks.probes.probe import Parts, Probe
+from zoo.callbacks.probes.objective import class_indices
+from zoo.callbacks.probes.probe import Parts, Probe, by_unit
 from zoo.callbacks.probes.refinement import deviation
 from zoo.graph.blocks import Block
 from zoo.types import Tensor
@@ -136,8 +136,3 @@ class WeightStatistics(Probe):
             return {}
         w = np.concatenate(kernels)
         return {"mean": w.mean(), "std": w.std(), "l1": np.abs(w).sum(), "max": np.abs(w).max()}
-
-
-def by_unit(v: Tensor) -> Tensor:
-    """Return the mean over positions: `(batch, ..., units)` to `(batch, units)`."""
-    return ops.mean(ops.reshape(v, (ops.shape(v)[0], -1, v.shape[-1])), axis=1)

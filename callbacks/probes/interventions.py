@@ -1,7 +1,8 @@
 """Accuracy and loss of a network whose blocks are modified (ablated, reordered, repeated).
 
 Every function returns a `Table` with rows `..._accuracy` and `..._loss`, the unmodified network's
-under block None. Accuracy is a fraction; the loss is the mean over examples.
+under block None. Accuracy is a fraction, of which a regression of one output has none; the loss is
+the mean over examples.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.callbacks.probes.batching import Loss
+from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Plan
@@ -48,7 +49,8 @@ def lesions(
     Returns:
         A `Table` with `lesion_accuracy` and `lesion_loss`.
 
-    Reference: Srivastava et al. (2015), section 4.3, Fig. 4; Jastrzebski et al. (2018), Fig. 3.
+    Reference: Srivastava et al. (2015), section 4.2, Fig. 4; Jastrzebski et al. (2018), section
+    4.2, Fig. 3.
     """
     trials = Trials(model, loss, _names(blocks))
     plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
@@ -73,7 +75,7 @@ def random_lesions(
 
     Returns:
         A `Table` with `lesions_accuracy` and `lesions_loss`; `unit` is the number of blocks left
-        out, `block` lists them.
+        out, `block` lists their names, separated by "; ".
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
@@ -86,7 +88,7 @@ def random_lesions(
             f"Received: counts={[*counts]}"
         )
     choices = [[*rng.choice(names, n, replace=False)] for n in counts for _ in range(repeats)]
-    labels = [Label(" ".join(choice), unit=len(choice)) for choice in choices]
+    labels = [Label("; ".join(choice), unit=len(choice)) for choice in choices]
     plans = [lesion_plan(trials.chain, choice, mode) for choice in choices]
     return trials.table("lesions", labels, plans, data, **options)
 
@@ -151,7 +153,7 @@ def early_exits(
     Returns:
         A `Table` with `exit_accuracy` and `exit_loss`.
 
-    Reference: Jastrzebski et al. (2018), section 4.4.
+    Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
     trials = Trials(model, loss, _names(blocks))
     plans = [exit_plan(trials.chain, block.name) for block in trials.chain.blocks]
@@ -177,7 +179,7 @@ def unrollings(
         `unroll_SCALE_accuracy` and `unroll_SCALE_loss`; `block` is the last block's name, `unit`
         the number of repetitions.
 
-    Reference: Jastrzebski et al. (2018), section 4.5, Figs 7 and 20.
+    Reference: Jastrzebski et al. (2018), section 4.4, Figs 7 and 20.
     """
     trials = Trials(model, loss, _names(blocks))
     last = trials.chain.blocks[-1]

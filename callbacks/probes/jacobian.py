@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
-from zoo.callbacks.probes.batching import batches
+from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.probe import norm
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Chain
@@ -104,11 +104,13 @@ def minimal_interlayer_cushions(
     pairs = [(first, last) for i, first in enumerate(names) for last in names[i:]]
     table = interlayer_cushions(model, data, pairs, projections, seed, batch_size)
     smallest = table.values("interlayer_cushion_min")
+    dead = table.values("interlayer_cushion_dead")
     rows = []
     for index, block in enumerate(chain.blocks):
         bound = 1 / np.sqrt(chain.source_shape(index)[-1])
-        cushions = [smallest[_joined(block.name, last)] for last in names[index:]]
-        value = float(min(bound, *cushions))
+        names_of_pairs = [_joined(block.name, last) for last in names[index:]]
+        cushions = [smallest[pair] for pair in names_of_pairs if dead[pair] != 1]
+        value = float(np.min([bound, *cushions]))  # NaN stays
         rows.append(Row("minimal_interlayer_cushion", block.name, block.stage, None, None, value))
     return Table(rows)
 
@@ -140,12 +142,13 @@ def _measure(chain, ranges, data, projections, seed, batch_size):
     rng = np.random.default_rng(seed)
     measured = {names: [] for names in ranges}
     for x, _ in batches(data, batch_size):
+        mask = nan_mask(x)
         inputs = run_to_firsts(chain.graph.start(x))
         for names, (first, last) in ranges.items():
             signal, noise = compiled_products[first, last]
             x = inputs[str(first)]
             shape = (len(x), *chain.blocks[last].shape[1:])
-            numbers = [signal(x)]
+            numbers = [signal(x) * ops.convert_to_tensor(mask)]
             for _ in range(projections):
                 r = rng.standard_normal(shape, dtype="float32")
                 numbers.append(noise(x, ops.convert_to_tensor(r)))
@@ -154,7 +157,7 @@ def _measure(chain, ranges, data, projections, seed, batch_size):
 
 
 def _products(chain, first, last):
-    """Return functions of x, and of x and r: |J x| / |x| and |J' r|^2 of each example."""
+    """Return functions of x, and of x and r: |J x| / |x| (inf at 0), and |J' r|^2, by example."""
 
     def forward(x):
         for index in range(first, last + 1):
@@ -164,7 +167,8 @@ def _products(chain, first, last):
 
     def signal(x):
         _, product = jacobian_product(forward, x, x)
-        return norm(product) / norm(x)
+        length = norm(x)
+        return ops.where(length == 0, np.inf, norm(product) / length)
 
     def noise(x, r):
         def observe(mark, x):
@@ -180,10 +184,10 @@ def _summary(signal, squares):
     """Return the cushion over examples.
 
     Args:
-        signal: |J x| / |x| of each example, scaled.
+        signal: |J x| / |x| of each example, scaled; inf where x is zero.
         squares: Estimates of each example's |J|_F^2, `(projections, examples)`.
     """
-    alive = np.isfinite(signal) & (squares.mean(0) > 0)
+    alive = ~np.isinf(signal) & (squares.mean(0) != 0)
     if not alive.any():
         return {"": np.nan, "_std": np.nan, "_min": np.nan, "_error": np.nan, "_dead": 1.0}
     signal = signal[alive]

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks, guided_relu
-from zoo.callbacks.probes.batching import batches
+from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Call, Graph, infer
 from zoo.io import replace
@@ -128,6 +128,9 @@ def _maxima(graph, blocks, data, unit, count, batch_size):
     maxima = {block.name: [] for block in blocks}
     seen = 0
     for x, _ in batches(data, batch_size):
+        if np.isnan(nan_mask(x)).any():
+            last = seen + len(x) - 1
+            raise ValueError(f"Expected images without NaN. Received: NaN up to image {last}.")
         for block, (values, indices) in zip(blocks, largest(graph.start(x)), strict=True):
             values = ops.convert_to_numpy(values)
             rows, columns = np.divmod(ops.convert_to_numpy(indices), block.shape[2])

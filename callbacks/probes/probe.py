@@ -43,6 +43,8 @@ class Probe:
             `probabilities` and `loss` of the classifier applied to `y` (`probabilities_before`,
             `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`.
         gradient: True if it needs a backward pass.
+        extremes: "min" or "max" by the key of a value of `measure` whose smallest or largest number
+            over the examples is needed and not its average.
 
     Args:
         name: Name of its values; `None`: the class's name in snake case.
@@ -55,6 +57,7 @@ class Probe:
 
     needs: tuple[str, ...] = ()
     gradient = False
+    extremes: Mapping[str, str] = {}
     blocks: Sequence[Block] = ()  # of the network, set when a pass begins
 
     def __init__(self, name: str | None = None) -> None:
@@ -97,7 +100,7 @@ class Probe:
         return {}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
-        """Return numbers, or arrays with a number for each unit, from a block's averages."""
+        """Return numbers, or arrays with a number for each unit, from averages (and extremes)."""
         return mean
 
     def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -105,24 +108,39 @@ class Probe:
         return {}
 
     def update_state(self, sums: Mapping[str, Mapping[str, Any]], count: int) -> None:
-        """Add sums over `count` examples: arrays by key, by block."""
+        """Add sums over `count` examples, and extremes of each replica: arrays by key, by block."""
         self.count += count
         for block, members in sums.items():
             totals = self.sums.setdefault(block, {})
             for key, value in members.items():
-                totals[key] = totals.get(key, 0.0) + np.asarray(value, "float64")
+                number: Any = np.asarray(value, "float64")
+                if key in self.extremes:
+                    extreme = np.minimum if self.extremes[key] == "min" else np.maximum
+                    number = extreme.reduce(number, axis=0)
+                    totals[key] = extreme(totals.get(key, number), number)
+                else:
+                    totals[key] = totals.get(key, 0.0) + number
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
-        values = [
-            (block, self.summarize({key: total / self.count for key, total in members.items()}))
-            for block, members in self.sums.items()
-        ]
+        values = []
+        for block, members in self.sums.items():
+            means = {k: v if k in self.extremes else v / self.count for k, v in members.items()}
+            values.append((block, self.summarize(means)))
         result: dict[str | None, dict[str, Any]] = {block: numbers for block, numbers in values}
         whole = self.overall(values) if values else {}
         if whole:
             result[None] = whole
         return result
+
+    def summary(self) -> float:
+        """Return one number for the network: the mean over blocks of the first one of `result`."""
+        firsts = [
+            np.mean(next(iter(numbers.values())))
+            for block, numbers in self.result().items()
+            if block is not None and numbers
+        ]
+        return float(np.mean(firsts))
 
     def reset_state(self) -> None:
         """Forget all sums."""
@@ -138,6 +156,12 @@ def flat(v: Tensor) -> Tensor:
 def norm(v: Tensor) -> Tensor:
     """Return the Euclidean norm of each example, `(batch,)`."""
     return ops.sqrt(ops.sum(ops.square(flat(v)), axis=1))
+
+
+def by_unit(v: Tensor) -> Tensor:
+    """Return the mean over positions: `(batch, ..., units)` to `(batch, units)`, float32."""
+    v = ops.cast(v, "float32")
+    return ops.mean(ops.reshape(v, (ops.shape(v)[0], -1, v.shape[-1])), axis=1)
 
 
 def dot(u: Tensor, v: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.probe import Parts, Probe, cosine, dot, norm
+from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, dot, norm
 from zoo.types import Tensor
 
 GRADIENTS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
@@ -32,6 +32,53 @@ class Scalar(Probe):
 def deviation(mean: Any, square: Any) -> Any:
     """Return the standard deviation that follows from a mean and a mean square."""
     return np.sqrt(np.maximum(square - np.square(mean), 0.0))
+
+
+class Ratio(Scalar):
+    """Base of probes of ratios of norms: mean and deviation over the examples that have one.
+
+    `dead`: the share of the other examples, whose denominator is zero.
+
+    Class attributes:
+        bound: "min" or "max": the smallest or largest ratio of all is given, too; or None.
+    """
+
+    bound: str | None = None
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.extremes = {self.bound: self.bound} if self.bound else {}
+
+    def ratios(self, block: Parts) -> tuple[Tensor, Tensor]:
+        """Return a block's ratios, `(batch, ratios)`, and where there is one."""
+        raise NotImplementedError(f"{type(self).__name__} must define `ratios`.")
+
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each example's mean ratio and square, and the share of its ratios that exist."""
+        ratios, exist = self.ratios(block)
+        alive = ops.cast(exist, ratios.dtype)
+        values = {"mean": ops.where(exist, ratios, 0.0), "alive": alive}
+        values["square"] = ops.square(values["mean"])
+        more = self.more(values["mean"], alive)
+        values = {key: ops.mean(v, axis=1) for key, v in values.items()} | more
+        if self.bound == "min":
+            values["min"] = ops.min(ops.where(exist, ratios, np.inf), axis=1)
+        if self.bound == "max":
+            values["max"] = ops.max(ops.where(exist, ratios, -np.inf), axis=1)
+        return values
+
+    def more(self, ratios: Tensor, alive: Tensor) -> dict[str, Tensor]:
+        """Return further values by key; a missing ratio is 0."""
+        return {}
+
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return mean, deviation, bound, and the share of dead examples."""
+        with np.errstate(invalid="ignore"):  # all dead: NaN
+            living = {key: mean[key] / mean["alive"] for key in ("mean", "square")}
+        numbers = super().summarize(living)
+        if self.bound:  # NaN as the mean
+            numbers[self.bound] = mean[self.bound] if np.isfinite(living["mean"]) else np.nan
+        return {**numbers, "dead": 1 - mean["alive"]}
 
 
 class EstimationError(Probe):
@@ -65,6 +112,33 @@ class EstimationError(Probe):
         return {self.name: mean["error"].mean(), "std": spread.mean()}
 
 
+class ResidualMean(Probe):
+    """Mean over examples, E[F], of a block's residual function F: 0 if it refines without bias.
+
+    It is taken for each channel, over positions, too. `residual_mean`: the mean over channels;
+    `absolute`: the mean of |E[F]|; `relative`: the norm of E[F] over the root mean square of F, 0
+    without bias and 1 if F is the same for all examples; `units`: each channel's. A batch
+    normalization at the end of F makes it that layer's beta, over a training batch in training mode
+    (`batch_statistics`). Greff et al. (2017), section 3.2, equation 9.
+    """
+
+    needs = ("f",)
+
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each channel's mean, and the mean square over channels."""
+        f = ops.cast(block["f"], "float32")
+        return {"units": by_unit(f), "square": ops.mean(by_unit(ops.square(f)), axis=1)}
+
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return averages over channels, and each channel's mean."""
+        units = mean["units"]
+        square = np.square(units).mean()
+        with np.errstate(invalid="ignore"):  # F is 0: NaN
+            relative = np.sqrt(square / mean["square"])
+        numbers = {self.name: units.mean(), "absolute": np.abs(units).mean()}
+        return {**numbers, "relative": relative, "units": units}
+
+
 class CosineLoss(Scalar):
     """Mean cosine of f and dL/dx, the gradient of each example's loss at the skip input.
 
@@ -89,17 +163,25 @@ class CosineLoss(Scalar):
         return cosine(block["f"], block[self.needs[1]])
 
 
-class L2Ratio(Scalar):
+class L2Ratio(Ratio):
     """Mean ratio |f| / |x|: the size of a block's change, relative to its skip input.
 
-    Small: it refines; 1 and more: it replaces. Jastrzebski et al. (2018), section 4.2, Figs 2, 11.
+    Small: it refines; 1 and more: it replaces. Examples whose x is zero have no ratio and are left
+    out; `dead`, given where there are any, is their share. Jastrzebski et al. (2018), section 4.2,
+    Figs 2, 11.
     """
 
     needs = ("f", "x")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def ratios(self, block: Parts) -> tuple[Tensor, Tensor]:
         """Return the ratio of each example."""
-        return norm(block["f"]) / norm(block["x"])
+        length = norm(block["x"])[:, None]
+        return norm(block["f"])[:, None] / length, length != 0
+
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return mean, deviation, and the share of dead examples if there are any."""
+        numbers = super().summarize(mean)
+        return numbers if numbers["dead"] else {k: v for k, v in numbers.items() if k != "dead"}
 
 
 class TaylorTerm(Scalar):
@@ -139,7 +221,7 @@ class ActivationNorm(Scalar):
     """Mean norm |y| of a block's output.
 
     It grows along the blocks if each adds to the last, and explodes where blocks share
-    normalization badly. Jastrzebski et al. (2018), section 5, Fig. 8.
+    normalization badly. Jastrzebski et al. (2018), section 4.5, Fig. 8.
     """
 
     def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
@@ -152,7 +234,7 @@ class GradientNorm(Scalar):
 
     Equal along the blocks: gradients neither vanish nor explode. `first_to_last_stage`: the mean
     norm before the first stage's first block over that before the last stage's; far above 1:
-    gradients explode on the way down. Jastrzebski et al. (2018), section 5, Fig. 8.
+    gradients explode on the way down. Jastrzebski et al. (2018), section 4.5, Fig. 8.
     """
 
     gradient = True

@@ -9,16 +9,8 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import (
-    Loss,
-    Progress,
-    class_indices,
-    example_loss,
-    hits,
-    normalizes,
-    padded_batches,
-    probabilities,
-)
+from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches
+from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
@@ -52,8 +44,7 @@ class Trials:
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        loss: A Keras loss or its name; `None`: the model's own, or sparse categorical
-            cross-entropy.
+        loss: As in `zoo.callbacks.run`.
         blocks: Names of the blocks; `None`: all.
 
     Raises:
@@ -64,9 +55,9 @@ class Trials:
         self, model: keras.Model, loss: Loss = None, blocks: Sequence[str] | None = None
     ) -> None:
         self.chain = Chain(model, blocks)
-        self.normalized = normalizes(self.chain.graph)
-        self.loss = example_loss(loss or getattr(model, "loss", None), self.normalized)
+        self.objective = Objective(self.chain.graph, model, loss)
         self.model = model
+        self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
         self._intact = _operations(self.chain.plan)
 
@@ -78,6 +69,8 @@ class Trials:
         progress: Progress | None = None,
     ) -> np.ndarray:
         """Return accuracy and mean loss of the unmodified network and of each plan.
+
+        The accuracy of networks that are no classifiers is NaN.
 
         Args:
             plans: See `zoo.graph.chain.Chain`.
@@ -97,7 +90,7 @@ class Trials:
         operations = [_operations(plan) for plan in plans]
         sums = np.zeros((len(plans), 2))
         seen = 0
-        for x, y, mask in padded_batches(data, batch_size, progress):
+        for x, y, mask in padded_batches(data, batch_size, progress, check=self.objective.check):
             if y is None:
                 raise ValueError("Accuracy and loss need labels. Received: data without them.")
             labels = ops.convert_to_tensor(y)
@@ -106,10 +99,12 @@ class Trials:
             for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
                 pair = self._call("score", self._score, output, labels, mask_tensor)
                 sums[numbers] += ops.convert_to_numpy(pair)
-            seen += int(mask.sum())
-        not_finite = int((~np.isfinite(sums)).any(axis=1).sum())
+            seen += int(np.count_nonzero(mask))
+        measured = sums if self.objective.classifies else sums[:, 1:]
+        not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
         if not_finite:
             logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
+        self.count = seen
         return sums / seen
 
     def _outputs(self, operations, numbers, done, x):
@@ -167,15 +162,15 @@ class Trials:
 
     def _score(self, y, labels, mask):
         """Return summed accuracy and loss of a batch, from the last block's output."""
-        outputs = self.chain.end(y)[0]
-        p = probabilities(outputs, self.normalized)
-        hit = hits(p, class_indices(labels, outputs.shape[-1]))
-        pair = ops.stack([hit, self.loss(labels, outputs)])
-        return ops.sum(ops.where(mask, pair, 0.0), axis=1)
+        logits = self.objective.logits(self.chain.end(y, self.objective.apply)[0])
+        losses = self.objective.losses(labels, logits)
+        return masked_sum(ops.stack([self.objective.hits(labels, logits), losses], axis=1), mask)
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
-            self._compiled[key] = compiled(function, self.model)
+            # a compiled function would drop the masks of its arguments and results
+            masked = self.chain.graph.masked
+            self._compiled[key] = function if masked else compiled(function, self.model)
         return self._compiled[key](*arguments)
 
     def table(
@@ -187,7 +182,7 @@ class Trials:
         intact: Label = Label(),  # noqa: B008  # immutable
         **options: Any,
     ) -> Table:
-        """Return the numbers of `run` as a table.
+        """Return the numbers of `run` as a table, without the accuracy of what does not classify.
 
         Args:
             name: Beginning of the values' names.
@@ -198,11 +193,13 @@ class Trials:
             **options: `batch_size` and `progress` of `run`.
         """
         numbers = self.run(plans, data, **options)
-        return Table(
+        rows = [
             Row(f"{name}_{metric}", label.block, label.stage, label.unit, None, float(value))
             for metric, column in zip(("accuracy", "loss"), numbers.T, strict=True)
+            if metric == "loss" or self.objective.classifies
             for label, value in zip([intact, *labels], column, strict=True)
-        )
+        ]
+        return Table(rows, title=f"{self.model.name} on {self.count} examples")
 
     def labels(self) -> list[Label]:
         """Return a `Label` for each block."""

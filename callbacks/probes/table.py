@@ -37,6 +37,7 @@ class Table:
     Args:
         rows: A sequence of `Row`.
         notes: Sentences about what is not in the rows.
+        title: What was measured on how many examples, the title of the page.
 
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
@@ -45,9 +46,12 @@ class Table:
     l2_ratio  block0      0                 0.5
     """
 
-    def __init__(self, rows: Iterable[Row] = (), notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, rows: Iterable[Row] = (), notes: Iterable[str] = (), title: str = ""
+    ) -> None:
         self.rows = list(rows)
         self.notes = list(notes)
+        self.title = title
 
     @classmethod
     def from_probes(
@@ -85,7 +89,8 @@ class Table:
         return iter(self.rows)
 
     def __add__(self, other: "Table") -> "Table":
-        return Table(self.rows + other.rows, dict.fromkeys(self.notes + other.notes))
+        notes = dict.fromkeys(self.notes + other.notes)
+        return Table(self.rows + other.rows, notes, self.title or other.title)
 
     def __str__(self) -> str:
         padded = []
@@ -178,18 +183,23 @@ class Table:
         """Return a figure with a panel for each probe: values over blocks, a line for each stage.
 
         Args:
-            probes: Names; `None`: all.
+            probes: Names; `None`: all, deviations as bands of the others.
             path: PNG file to write; `None`: none.
         """
         from zoo.callbacks.probes import html as page
 
-        return page.draw(self, probes or self.probes(), path)
+        return page.draw(self, probes or page.panels(self), path)
 
-    def to_html(self, path: str | pathlib.Path, title: str = "Probes") -> None:
-        """Write a page with every probe's figure, numbers and meaning; it needs no server."""
+    def to_html(self, path: str | pathlib.Path, title: str | None = None) -> None:
+        """Write a page with every probe's figure, numbers and meaning; it needs no server.
+
+        Args:
+            path: The file.
+            title: Title of the page; `None`: the table's.
+        """
         from zoo.callbacks.probes import html as page
 
-        page.write(self, path, title)
+        page.write(self, path, title or self.title or "Probes")
 
 
 def _text(cell):

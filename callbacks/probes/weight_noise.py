@@ -12,7 +12,8 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import Loss, batches, example_loss, normalizes
+from zoo.callbacks.probes.batching import batches, nan_mask
+from zoo.callbacks.probes.objective import Loss, Objective
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.calls import Graph
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
@@ -48,23 +49,32 @@ def noise_sensitivity(
         ValueError: if the data have no labels.
     """
     graph = Graph(model)
-    forward = compiled(lambda values: graph.run({**values})[graph.outputs[0]], model)
-    loss_of = example_loss(loss or getattr(model, "loss", None), normalizes(graph))
-    saved = [*batches(data, batch_size)]
+    objective = Objective(graph, model, loss)
+    saved = [*batches(data, batch_size, objective.check)]
     if any(y is None for _, y in saved):
         raise ValueError("Accuracy and loss need labels. Received: data without them.")
-    clean = [ops.convert_to_numpy(forward(graph.start(x))) for x, _ in saved]
+
+    def forward(values, labels):
+        logits = objective.logits(graph.run({**values}, objective.apply)[graph.outputs[0]])
+        scores = [objective.hits(labels, logits), objective.losses(labels, logits)]
+        return objective.outputs(logits), ops.stack(scores)
+
+    forward = compiled(forward, model)
+
+    def outputs_and_scores():
+        for x, y in saved:
+            results = forward(graph.start(x), ops.convert_to_tensor(y))
+            outputs, scores = map(ops.convert_to_numpy, results)
+            mask = nan_mask(x)
+            yield outputs * mask.reshape(-1, *[1] * (outputs.ndim - 1)), scores * mask
+
+    clean = [outputs for outputs, _ in outputs_and_scores()]
 
     def score():
         scores = []
-        for (x, y), expected in zip(saved, clean, strict=True):
-            outputs = ops.convert_to_numpy(forward(graph.start(x)))
-            losses = loss_of(ops.convert_to_tensor(y), ops.convert_to_tensor(outputs))
+        for (outputs, numbers), expected in zip(outputs_and_scores(), clean, strict=True):
             change = np.linalg.norm(outputs - expected, axis=-1)
-            change /= np.linalg.norm(expected, axis=-1)
-            true = y.argmax(-1) if y.shape == outputs.shape else y.reshape(-1)
-            hits = outputs.argmax(-1) == true
-            scores.append([hits, ops.convert_to_numpy(losses), change])
+            scores.append([*numbers, change / np.linalg.norm(expected, axis=-1)])
         return np.concatenate(scores, axis=1).mean(1)
 
     weights = model.get_weights()
@@ -88,6 +98,7 @@ def noise_sensitivity(
     return Table(
         Row(f"noise_{name}", None, None, unit, None, float(values[column]))
         for column, name in enumerate(("accuracy", "loss", "change"))
+        if name != "accuracy" or objective.classifies
         for unit, values in results.items()
     )
 

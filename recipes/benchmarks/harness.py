@@ -49,7 +49,9 @@ def some_of(known):
 
 
 def warn_if_busy():
-    """Print a warning if other processes use the machine."""
+    """Print a warning if other processes use the machine, where the system tells."""
+    if not hasattr(os, "getloadavg"):  # Windows
+        return
     load = os.getloadavg()[0]
     if load > MOST_LOAD:
         print(f"The machine is busy: its load is {load:.1f}. Wait for less.", file=sys.stderr)

@@ -19,6 +19,8 @@ plans for a step. Ratios are to "plain" of the same run; "seconds" is the fastes
 An optimizer that accumulates keeps a sum of gradients, as large as the weights, between steps.
 """
 
+import os
+import sys
 import time
 
 import numpy as np
@@ -30,6 +32,7 @@ NETWORKS = {  # name: batch and shape of an example
     "stack1000": (1024, (784,)),  # 1,000 highway layers of 50 units, scanned; the batch is ours
 }
 WAYS = ("plain", "remat", "accumulate", "both")
+RESET_PEAK = "/proc/self/clear_refs"
 ENVIRONMENT = {
     "TF_ENABLE_ONEDNN_OPTS": "0",
     "MALLOC_MMAP_THRESHOLD_": "16384",
@@ -54,6 +57,8 @@ def add_flags(parser):
 
 def main(options):
     """Measure every network in every way."""
+    if not os.path.exists(RESET_PEAK):
+        sys.exit(f"Expected Linux, which counts the peak of memory. Received: no {RESET_PEAK}.")
     for name in options.networks:
         begin = time.perf_counter()
         batch = options.batch or NETWORKS[name][0]
@@ -119,8 +124,8 @@ def measure(name, batch, parts, remat, steps, jit):
     update()
     times, peaks = [], []
     for _ in range(steps):
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # resets the peak
+        with open(RESET_PEAK, "w", encoding="ascii") as file:
+            file.write("5")
         before = harness.memory("VmRSS")
         times.append(harness.seconds_of(update))
         peaks.append(harness.memory("VmHWM") - before)

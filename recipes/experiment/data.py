@@ -38,13 +38,15 @@ def prepare(study: Any, default_data: str) -> Prepared:
     """Load and prepare the images for a `Study`.
 
     Args:
-        study: Its preprocessing, batch, validation and number of images are used.
+        study: Its resize, preprocessing, batch, validation and number of images are used.
         default_data: What --data is if it is not given.
 
     Raises:
         ValueError: if there are too few images.
     """
     images = load(default_data, study.batch, study.minutes_images)
+    if study.resize:
+        images = study.resize(images)
     images, held_out = hold_out(images, study.validation, study.batch)
     preprocess = preprocessing.fit(study.preprocessing, images.x_train)
     x_test = preprocess(images.x_test)
@@ -118,6 +120,25 @@ def _checked(images, all_images):
             f"class. Received: {FLAGS.train_examples}, of {classes} classes"
         )
     return images
+
+
+def to_16_pixels(images: sources.Images) -> sources.Images:
+    """Return images of up to 32 x 32 pixels, padded to that size and averaged over 2 x 2.
+
+    Raises:
+        ValueError: if they are larger.
+    """
+    height, width = images.x_train.shape[1:3]
+    if max(height, width) > 32:
+        raise ValueError(f"Expected images of up to 32 x 32 pixels. Received: {height} x {width}")
+    resized = {}
+    for key in ("x_train", "x_test"):
+        x = getattr(images, key)
+        margins = [(0, 0)]
+        margins += [((32 - side) // 2, (33 - side) // 2) for side in (height, width)]
+        x = np.pad(x, [*margins, (0, 0)]).reshape(len(x), 16, 2, 16, 2, x.shape[-1])
+        resized[key] = np.rint(x.mean((2, 4), dtype="float32")).astype("uint8")
+    return dataclasses.replace(images, name=f"{images.name} (16 x 16)", **resized)
 
 
 def deviations(

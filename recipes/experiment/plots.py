@@ -5,9 +5,11 @@ written there: `reproduce.py --keep` sets it.
 """
 
 import csv
+import math
 import os
 import pathlib
 import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
 PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
+PAPER |= {"markerfacecolor": "none", "clip_on": False}  # hollow: the curve under it stays visible
 DPI = 200
 
 
@@ -36,10 +39,14 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     labels: Mapping[str, str] | None = None,
     log: Sequence[str] = (),
     steps: bool = False,
+    over: str = "seed",
     title: str = "",
     table: Sequence[Row] | None = None,
 ) -> None:
     """Draw columns of tidy rows as lines, and write the rows as CSV.
+
+    The legend is beside the axes. A mark far outside the range of the lines, which would squeeze
+    them, is drawn at the edge with its value in the legend.
 
     Args:
         path: Path of the PNG; the CSV file has the same stem.
@@ -54,6 +61,8 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
+        over: Column of repetitions. A line of rows that have it is their mean at each x, in a band
+            of one standard deviation.
         title: Title of the figure.
         table: Rows of the CSV file. Default: `rows`.
     """
@@ -63,7 +72,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     labels = labels or {}
     panels = _values(rows, panel) if panel else [None]
     grid = {"nrows": len(panels), "ncols": len(ys), "squeeze": False}
-    figure, axes = new(4.6 * len(ys), 3.3 * len(panels), **grid)
+    figure, axes = new(1.8 + 4.2 * len(ys), 3.3 * len(panels), **grid)
     styles = _styles(rows, by, steps)
     for panel_value, line in zip(panels, axes, strict=True):
         shown = [row for row in rows if panel is None or row.get(panel) == panel_value]
@@ -74,18 +83,58 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                 names = [str(value) for value in key if value is not None]
                 label = ", ".join(labels.get(name, name) for name in names)
                 if points:
-                    axis.plot(*zip(*points, strict=True), label=label or None, **style)
-            for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
-                _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
-            axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
+                    repeated = any(over in row for row in known)
+                    _draw_line(axis, points, {"label": label or None, **style}, repeated)
             _set_scales(axis, x_key, y_key, log, rows)
+            limits = _limits(axis, y_key in log)
+            for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
+                _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)), limits)
+            axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
             if panel_value is not None:
                 axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
-    for axis in axes.flat:
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=6, handlelength=4)
+    _add_legend(figure, axes)
     figure.suptitle(title, fontsize=9)
     save(path, figure, rows if table is None else table)
+
+
+def _draw_line(axis, points, style, repeated):
+    """Draw a line through points; of repetitions, their mean in a band of one deviation."""
+    if repeated:
+        values: dict[Any, list[float]] = {}
+        for x, y in points:
+            values.setdefault(x, []).append(float(y))
+        means = [statistics.mean(ys) for ys in values.values()]
+        deviations = [statistics.stdev(ys) if len(ys) > 1 else 0.0 for ys in values.values()]
+        low = [mean - std for mean, std in zip(means, deviations, strict=True)]
+        high = [mean + std for mean, std in zip(means, deviations, strict=True)]
+        axis.fill_between([*values], low, high, color=style["color"], alpha=0.2, linewidth=0)
+        points = [*zip(values, means, strict=True)]
+    axis.plot(*zip(*points, strict=True), **style)
+
+
+def _add_legend(figure, axes):
+    """Put one legend of all panels beside them."""
+    handles = {}
+    for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        names = [*handles]
+        figure.legend(
+            handles.values(), names, loc="outside right upper", fontsize=6, handlelength=4
+        )
+
+
+def _limits(axis, is_log):
+    """Return the range of the values for marks: that of the lines, and half of it more."""
+    low, high = axis.get_ylim()
+    if not axis.lines:
+        return -math.inf, math.inf
+    if is_log:
+        margin = math.sqrt(high / low)
+        return low / margin, high * margin
+    margin = (high - low) / 2
+    return low - margin, high + margin
 
 
 def _set_scales(axis, x, y, log, rows):
@@ -96,17 +145,25 @@ def _set_scales(axis, x, y, log, rows):
         axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _draw_mark(axis, mark, x, y, style):
+def _draw_mark(axis, mark, x, y, style, limits):
     color = {} if style is None else {"color": style["color"]}
-    across = {"color": "0.6", "linestyle": "--", "linewidth": 1, "label": mark.get("label")}
+    label = mark.get("label")
+    value = mark.get(y)
+    shape = dict(PAPER)
+    low, high = axis.get_ylim()
+    if _known(mark, y) and not limits[0] <= value <= limits[1]:
+        label = f"{label}: {value:.3g}, outside the axis"
+        shape["marker"] = "v" if value < low else "^"
+        value = max(low, min(value, high))
+    across = {"color": "0.6", "linestyle": "--", "linewidth": 1, "label": label}
     if _known(mark, x) and _known(mark, y):
-        axis.plot(mark[x], mark[y], label=mark.get("label"), **PAPER | color)
+        axis.plot(mark[x], value, label=label, **shape | color)
     elif _known(mark, x) and isinstance(mark[x], Sequence):
-        axis.axvspan(*mark[x], color="0.9", label=mark.get("label"))
+        axis.axvspan(*mark[x], color="0.9", label=label)
     elif _known(mark, x):
         axis.axvline(mark[x], **across | color)
     elif _known(mark, y):
-        axis.axhline(mark[y], **across | color)
+        axis.axhline(value, **across | color)
 
 
 def _values(rows, column):
@@ -133,6 +190,7 @@ def _styles(rows, by, steps):
         line = LINES[second % len(LINES)]
         marker = MARKERS[first % len(MARKERS)]
         style = {"color": colors[first], "linestyle": line, "marker": marker, "markersize": 4}
+        style["linewidth"] = 1 + 1.5 / (1 + first)  # an equal curve drawn before stays visible
         styles[key] = style | more
     return styles
 
@@ -194,6 +252,21 @@ def write_rows(path: str | pathlib.Path, rows: Sequence[Row]) -> None:
 
     for place in places(path):
         replace(place, write)
+
+
+def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file that `write_rows` wrote, numbers as numbers."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def learning_curve(

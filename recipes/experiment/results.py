@@ -143,11 +143,32 @@ def append(path: str | pathlib.Path, line: Mapping[str, Any]) -> None:
     path = pathlib.Path(path)
     text = json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
     with locked(path):
-        past = path.read_text(encoding="utf-8") if path.exists() else ""
-        known = [_without_run(json.loads(known)) for known in past.split("\n") if known]
-        if _without_run(json.loads(text)) in known:
+        if _without_run(json.loads(text)) in map(_without_run, read(path)):
             return
+        past = path.read_text(encoding="utf-8") if path.exists() else ""
         replace(path, lambda temporary: temporary.write_text(f"{past}{text}\n", encoding="utf-8"))
+
+
+def read(path: str | pathlib.Path) -> list[dict[str, Any]]:
+    """Return the lines of a JSON-lines file, or none if there is no file.
+
+    Raises:
+        ValueError: if a line is not a JSON object.
+    """
+    path = pathlib.Path(path)
+    lines = []
+    for number, text in enumerate(path.read_bytes().split(b"\n") if path.exists() else (), 1):
+        try:
+            line = json.loads(text or "{}")
+        except ValueError:  # no JSON, or no UTF-8
+            line = None
+        if not isinstance(line, dict):
+            raise ValueError(
+                f"Expected a JSON object in each line of {path}. Received in line {number}: "
+                f"{text[:80]!r}. Repair the line, or move the file away."
+            )
+        lines += [line] if line else []
+    return lines
 
 
 def _finite(value):

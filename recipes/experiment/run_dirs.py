@@ -16,7 +16,7 @@ import keras
 from experiment import hardware, results
 from experiment.flags import FLAGS
 from zoo.callbacks.checkpoint import Resume, open_run
-from zoo.io import replace
+from zoo.io import check_writable, replace
 
 METADATA = {"backend", "hardware", "commit"}  # of a training, in trained.json
 
@@ -64,9 +64,17 @@ def open_folder(folder: pathlib.Path, identity: Mapping, megabytes: int = 200) -
         megabytes: Free space that it needs.
 
     Raises:
-        ValueError: if the folder cannot be used; see `zoo.callbacks.checkpoint.open_run`.
+        ValueError: if the folder cannot be used; see `zoo.callbacks.checkpoint.open_run`; or a file
+            that the run will read or extend at its end is damaged.
     """
     writes = hardware.devices().is_chief
+    for path in (folder / "results.jsonl", FLAGS.results):
+        if path is not None:
+            results.read(path)
+    if FLAGS.results:
+        check_writable(pathlib.Path(FLAGS.results).parent, 1)
+    if (folder / "trained.json").exists():
+        load_metadata(folder)
     return open_run(folder, identity, megabytes, from_scratch=not FLAGS.resume, writes=writes)
 
 
@@ -91,11 +99,15 @@ def load_metadata(folder: pathlib.Path) -> dict[str, str]:
         ValueError: if the file holds something else.
     """
     path = folder / "trained.json"
-    metadata = json.loads(path.read_text(encoding="utf-8"))
+    text = path.read_bytes()
+    try:
+        metadata = json.loads(text)
+    except ValueError:  # no JSON
+        metadata = None
     if not isinstance(metadata, dict) or {*metadata} != METADATA:
         raise ValueError(
             f"Expected backend, hardware and commit of a training. Received: {path} with "
-            f"{str(metadata)[:80]}. Delete it, and it is written again."
+            f"{text[:80]!r}. Delete it, and it is written again."
         )
     return metadata
 

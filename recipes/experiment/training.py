@@ -50,6 +50,7 @@ class Study:
         metrics: Keras metrics beside accuracy.
         score: Name of the result's metric, and function from the history to its values in %.
         validation: Number of the last training images that are held out for validation.
+        resize: Function from the images to images of another size, or None.
         data: Function from the study and the default data to a `data.Prepared`.
     """
 
@@ -67,6 +68,7 @@ class Study:
     metrics: Sequence = ()
     score: tuple[str, Callable[[History], list[float]]] = ("test_accuracy", accuracy_percent)
     validation: int = 0
+    resize: Callable[[Any], Any] | None = None
     data: Callable[["Study", str], image_data.Prepared] = image_data.prepare
 
     def num_epochs(self, num_train: int) -> int:

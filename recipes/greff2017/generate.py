@@ -1,9 +1,13 @@
 """Text from a trained language model: `ptb_char_lm.py --generate`."""
 
 import keras
+import numpy as np
+from keras import ops
 
 from zoo.applications import char_lm_inference
 from zoo.datasets.text import Vocabulary
+
+LIKELIEST = 10  # ours: words to sample from
 
 
 def generate(
@@ -13,31 +17,37 @@ def generate(
 
     Args:
         model: A `zoo.char_lm`.
-        vocabulary: Its vocabulary. Words that it lacks are read as its unknown word, which is never
-            sampled.
-        text: The beginning.
+        vocabulary: Its vocabulary. The unknown word is never sampled.
+        text: The beginning; words outside the vocabulary are read by their characters.
         num_words: Number of words to add.
         seed: Seed of the sampling.
+
+    Returns:
+        The text and its continuation.
+
+    Raises:
+        ValueError: if the vocabulary is not the model's, or cannot spell the text.
     """
-    import keras_nlp  # imports TensorFlow
-
-    stateful = char_lm_inference.with_state(model)
-    ids = vocabulary.encode(text)[:-1]  # without the end of the sentence
-    if not len(ids):
-        ids = [vocabulary.end_of_sentence]
-    ops = keras.ops
-    state = char_lm_inference.zero_state(stateful, 1)
-    prompt = ops.array([[*map(int, ids), *[0] * num_words]], "int32")
-    if len(ids) > 1:
-        _, *state = stateful([prompt[:, : len(ids) - 1], *state])
-    never = -1 if vocabulary.unknown is None else vocabulary.unknown
-    excluded = ops.where(ops.arange(len(vocabulary)) == never, 1e9, 0.0)
-
-    def next_word(prompt, state, index):
-        word = ops.slice(prompt, (0, index - 1), (1, 1))
-        logits, *state = stateful([word, *state])
-        return logits[:, 0] - excluded, None, state
-
-    sampler = keras_nlp.samplers.TopKSampler(k=min(10, len(vocabulary)), seed=seed)
-    sampled = sampler(next_word, prompt, cache=state, index=len(ids))
-    return vocabulary.decode(ops.convert_to_numpy(sampled)[0])
+    if len(vocabulary) != model.output_shape[-1]:
+        raise ValueError(
+            f"`vocabulary` must be the one of the model, which has {model.output_shape[-1]} "
+            f"words. Received: {vocabulary!r}. Give the vocabulary the model was built for."
+        )
+    reader = char_lm_inference.with_state(model, characters=True)
+    writer = char_lm_inference.with_state(model)
+    characters = char_lm_inference.pad_slots(model, vocabulary.prompt(text))
+    state = char_lm_inference.zero_state(reader, 1)
+    logits, *state = reader([ops.convert_to_tensor(characters[None]), *state])
+    random = np.random.default_rng(seed)
+    sampled: list[int] = []
+    while len(sampled) < num_words:
+        scores = ops.convert_to_numpy(logits)[0, -1].astype("float64")
+        if vocabulary.unknown is not None:
+            scores[vocabulary.unknown] = -np.inf
+        likeliest = np.argsort(-scores, kind="stable")[:LIKELIEST]
+        weights = np.exp(scores[likeliest] - scores.max())
+        sampled.append(random.choice(likeliest, p=weights / weights.sum()))
+        logits, *state = writer([ops.convert_to_tensor([sampled[-1:]], "int32"), *state])
+    continuation = vocabulary.decode(sampled)
+    separator = "" if text[-1:].isspace() or continuation[:1] == "\n" else " "
+    return f"{text}{separator}{continuation}".removeprefix(" ")

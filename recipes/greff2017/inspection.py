@@ -3,7 +3,7 @@
 import json
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ import zoo
 from experiment import plots, run_dirs
 from experiment.flags import FLAGS
 from experiment.results import NOT_COMPARABLE, Result
-from greff2017 import imagenet
+from greff2017 import figures, imagenet
 from zoo import callbacks, io
 from zoo.callbacks.training import PassProgress
 from zoo.datasets.crops import MEAN, STD
@@ -133,7 +133,7 @@ def inspect(
     progress = PassProgress(f"probes of {name}", count)
     table = callbacks.run([errors, strengths], model, inputs.probed, progress=progress)
     rows = estimation_errors(table)
-    draw_errors(folder / f"fig3-{name}.png", rows, f"{name}, {count} images of {inputs.name}")
+    figures.fig3(folder / f"fig3-{name}.png", rows)
     unit = FLAGS.unit
     if unit is None:
         last = [row["block"] for row in rows if row["stage"] == 1][-1]
@@ -191,21 +191,6 @@ def estimation_errors(table: callbacks.Table) -> list[dict[str, Any]]:
         row = {"stage": stage, "block": block, "index": index}
         rows.append({**row, "mean": mean, "std": deviations[block]})
     return rows
-
-
-def draw_errors(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Draw Fig. 3: a panel for each stage, mean and deviation of its blocks."""
-    stages = [*dict.fromkeys(row["stage"] for row in rows)]
-    figure, axes = plots.new(2.5 * len(stages), 2.8, ncols=len(stages), squeeze=False)
-    for stage, axis in zip(stages, axes[0], strict=True):
-        columns = [(r["index"], r["mean"], r["std"]) for r in rows if r["stage"] == stage]
-        index, mean, std = zip(*columns, strict=True)
-        axis.axhline(0, color="0.75", linewidth=0.8)
-        axis.errorbar(index, mean, std, color="black", marker="o", markersize=4, capsize=3)
-        axis.set(title=f"stage {stage}", xlabel="block", xticks=index)
-    axes[0, 0].set_ylabel("estimation error (activation)")
-    figure.suptitle(title, fontsize=9)
-    plots.save(path, figure, rows)
 
 
 def draw_patches(

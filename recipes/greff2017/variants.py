@@ -11,8 +11,9 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from experiment import plots, run_dirs
+from experiment import run_dirs
 from experiment.results import Result
+from greff2017 import figures
 
 
 def compare(
@@ -36,7 +37,11 @@ def compare(
     print(f"Kendall's tau between the two orders: {tau:.2f}; all in {folder}")
     first, *_ = results.values()
     size = first.config["size"]
-    draw(folder / "table1a.png", values, paper, first)
+    rows = [
+        {"variant": variant, "test_perplexity": value, "paper_large": paper[variant]}
+        for variant, value in values.items()
+    ]
+    figures.table1a(folder / "table1a.png", rows)
     deviations = [*first.deviations]
     if size != "large":
         deviations.append(f"the {size} model; the paper's order is the large's")
@@ -64,29 +69,3 @@ def kendall(ours: Sequence[float], theirs: Sequence[float]) -> float:
 def order_verdict(tau: float) -> str:
     """Return the verdict of a comparison of orders."""
     return "same order" if tau == 1 else "another order"
-
-
-def draw(
-    path: pathlib.Path, values: Mapping[str, float], paper: Mapping[str, float], result: Result
-) -> None:
-    """Draw the perplexities of the variants, ours and the paper's."""
-    sources = {f"ours, {result.epochs} epochs": values, "paper, large, 25 epochs": paper}
-    rows = [
-        {"variant": variant, "source": source, "perplexity": perplexities[variant]}
-        for source, perplexities in sources.items()
-        for variant in values
-    ]
-    plots.lines(
-        path,
-        rows,
-        x="variant",
-        y="perplexity",
-        by="source",
-        labels={"perplexity": "test perplexity"},
-        log=["perplexity"],
-        title=f"{result.data}, {result.config['size']}",
-        table=[
-            {"variant": variant, "test_perplexity": value, "paper_large": paper[variant]}
-            for variant, value in values.items()
-        ],
-    )

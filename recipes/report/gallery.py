@@ -5,6 +5,7 @@ A picture belongs to the artifact that its name begins with, e.g. yutomasi2019/f
 
 import csv
 import html
+import urllib.parse
 
 from report import artifacts, records
 from zoo.io import replace
@@ -16,6 +17,7 @@ table { border-collapse: collapse; margin: .5em 0 }
 td, th { padding: .2em .8em .2em 0; text-align: left; border-bottom: 1px solid #ccc }
 td.number { text-align: right } figure { margin: 1em 0 } img { max-width: 100% }
 .open { color: #777 } code { font-size: .85em }
+summary { cursor: pointer; padding: .2em 0 } details { margin: .3em 0 }
 """.strip()
 COLUMNS = (
     "model",
@@ -38,29 +40,53 @@ def write():
 
 
 def page(rows, folder):
-    """Return the page's HTML.
+    """Return the page's HTML: a summary, and the papers, which unfold.
 
     Args:
         rows: Lines of results, merged.
         folder: Folder of the pictures.
     """
-    parts = []
-    for paper, title in records.TITLES.items():
-        parts.append(f'<h2 id="{paper}">{html.escape(title)}</h2>')
-        for name, rows_of_artifact in records.by_artifact(rows, paper).items():
-            parts.append(section(name, rows_of_artifact, folder))
-    links = " · ".join(f'<a href="#{paper}">{paper}</a>' for paper in records.TITLES)
+    papers = {paper: records.by_artifact(rows, paper) for paper in records.TITLES}
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>{head}<title>Results</title>\n'
-        f"<style>\n{STYLE}\n</style></head>\n<body>\n<h1>Results beside the papers'</h1>\n"
-        f"<p>{links}</p>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+    parts = [
+        f'<!doctype html>\n<html lang="en">\n<head>{head}<title>Results</title>',
+        f"<style>\n{STYLE}\n</style></head>\n<body>\n<h1>Results beside the papers'</h1>",
+        summary(papers, folder),
+    ]
+    for paper, rows_by_artifact in papers.items():
+        parts.append(f"<details><summary>{html.escape(records.TITLES[paper])}</summary>")
+        for name, rows_of_artifact in rows_by_artifact.items():
+            parts.append(section(name, rows_of_artifact, folder))
+        parts.append("</details>")
+    return "\n".join(parts) + "\n</body>\n</html>\n"
+
+
+def summary(papers, folder):
+    """Return a table of what is on record of each paper, and the rows that compare with it."""
+    counts = []
+    compared = []
+    for paper, rows_by_artifact in papers.items():
+        shown = [name for name in rows_by_artifact if records.figures(name, folder)]
+        measured = [row for rows in rows_by_artifact.values() for row in rows]
+        comparable, truncated = records.split(measured)
+        known = [row for row in comparable if row["paper"] is not None]
+        compared += known
+        numbers = (len(rows_by_artifact), len(shown), len(known), len(truncated))
+        counts.append(cell(records.TITLES[paper]) + "".join(cell(str(n), True) for n in numbers))
+    heads = ("paper", "tables and figures", "drawn", "rows that compare", "rows that do not")
+    return "\n".join(
+        [
+            table(heads, counts),
+            "<p>Rows do not compare where a run is shorter or smaller than the paper's.</p>",
+            table(COLUMNS, [table_row(row) for row in compared]),
+        ]
     )
 
 
 def section(name, rows, folder):
     """Return an artifact's description, the paper's result, our rows and figures."""
-    parts = [f'<h3 id="{name}">{name.split("/")[1]}</h3>']
+    title = html.escape(name)
+    parts = [f'<h3 id="{title}">{title.split("/")[1]}</h3>']
     figures = records.figures(name, folder)
     artifact = artifacts.ARTIFACTS.get(name)
     if artifact:
@@ -70,8 +96,12 @@ def section(name, rows, folder):
             parts.append(f"<p>{text}</p>")
         else:
             parts.append(f"<p class=open>{text}{reason(artifact)}</p>")
-    if rows:
-        parts.append(table(COLUMNS, [table_row(row) for row in rows]))
+    comparable, truncated = records.split(rows)
+    if comparable:
+        parts.append(table(COLUMNS, [table_row(row) for row in comparable]))
+    if truncated:
+        parts.append(f"<details><summary>{len(truncated)} rows that do not compare</summary>")
+        parts.append(table(COLUMNS, [table_row(row) for row in truncated]) + "</details>")
     return "\n".join(parts + [figure(name, path, folder) for path in figures])
 
 
@@ -87,8 +117,11 @@ def reason(artifact):
 def figure(name, path, folder):
     """Return a picture, or a table without picture, above a link to its numbers."""
     numbers = path.removesuffix(".png").removesuffix(".csv") + ".csv"
-    caption = f'<a href="{numbers}">{numbers}</a>' if (folder / numbers).exists() else path
-    content = f'<img src="{path}" alt="{name}">'
+    caption = html.escape(path)
+    if (folder / numbers).exists():
+        caption = f'<a href="{urllib.parse.quote(numbers)}">{html.escape(numbers)}</a>'
+    source = urllib.parse.quote(path)
+    content = f'<img src="{source}" alt="{html.escape(name)}" loading="lazy">'
     if path.endswith(".csv"):
         with open(folder / path, newline="", encoding="utf-8") as file:
             head, *lines = csv.reader(file)

@@ -1,7 +1,9 @@
 """Tables of all saved results in Markdown: docs/results.md."""
 
+import html
 import pathlib
 import re
+import urllib.parse
 
 from report import artifacts, records
 from zoo.io import replace
@@ -26,11 +28,10 @@ Every number here was measured by a recipe. The page is generated from the lines
 [recipes/results]({RESULTS}) by `make results`; do not edit it.
 [recipes/results/index.html]({RESULTS}/index.html) shows the figures.
 
-An empty row was not run yet. "not comparable" means that the run deviates from the paper; the
-deviations stand below each table, with assumptions where the paper is silent. Runs that differ only
-in their seed are one row: mean ± standard deviation. Commands are those of the named commits, in
-which scripts may have had other names; DATA is a folder of data sets. [findings.md](findings.md)
-discusses the numbers.
+Rows that do not compare with the paper, because the run is shorter or smaller, are folded away with
+their deviations. Runs that differ only in their seed are one row: mean ± standard deviation.
+Commands are those of the named commits, in which scripts may have had other names; DATA is a folder
+of data sets. [findings.md](findings.md) discusses the numbers.
 """
 
 
@@ -47,15 +48,27 @@ def page(rows):
 
 
 def section(paper, rows_by_artifact):
-    """Return a paper's table, the deviations of its runs, and their commands."""
-    lines = [f"## {records.TITLES[paper]}", ""]
-    lines.append("| | " + " | ".join(COLUMNS) + " |")
-    lines.append("| --- | " + " | ".join("---:" if c in NUMBERS else "---" for c in COLUMNS) + " |")
-    for artifact, rows in rows_by_artifact.items():
-        lines += table_rows(artifact, rows)
+    """Return a paper's tables, the deviations of its runs, and their commands.
+
+    Rows that do not compare with the paper are folded away, with deviations and commands.
+    """
+    lines = [f"## {records.TITLES[paper]}"]
     rows = [row for rows in rows_by_artifact.values() for row in rows]
-    lines += paragraph("Deviations from the paper, and assumptions:", deviations(rows))
-    lines += paragraph("Commands and their commits:", commands(rows))
+    comparable, truncated = records.split(rows)
+    lines += ["", *table(comparable)] if comparable else []
+    drawn = [figure_links(name) for name in rows_by_artifact if records.figures(name)]
+    lines += paragraph("Figures and tables:", drawn)
+    missing = [name.split("/")[1] for name, own in rows_by_artifact.items() if not_run(name, own)]
+    lines += ["", f"Not run yet: {', '.join(missing)}."] if missing else []
+    if truncated:
+        title = f"{len(truncated)} rows that do not compare with the paper"
+        lines += ["", f"<details><summary>{title}</summary>", "", *table(truncated)]
+        lines += paragraph("Deviations from the paper:", deviations(truncated))
+        lines += ["", "</details>"]
+    lines += paragraph("Assumptions, and deviations:", deviations(comparable))
+    if rows:
+        lines += ["", "<details><summary>Commands and their commits</summary>", ""]
+        lines += [*commands(rows), "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
@@ -64,20 +77,41 @@ def paragraph(title, lines):
     return ["", title, "", *lines] if lines else []
 
 
-def table_rows(artifact, rows):
-    """Return an artifact's rows, its figures if there are no rows, or an empty row."""
-    name = artifact.split("/")[1]
-    if rows:
-        shown = [[records.cells(row)[column] for column in COLUMNS] for row in rows]
-        return [f"| {name} | " + " | ".join(cells) + " |" for cells in shown]
-    figures = records.figures(artifact)
-    if figures:
-        links = ", ".join(f"[{path.split('/')[1]}]({RESULTS}/{path})" for path in figures)
-        return [f"| {name} | | {links} |" + " |" * (len(COLUMNS) - 2)]
+def table(rows):
+    """Return the rows as a table, or nothing without rows."""
+    if not rows:
+        return []
+    head = ["| | " + " | ".join(COLUMNS) + " |"]
+    head.append("| --- | " + " | ".join("---:" if c in NUMBERS else "---" for c in COLUMNS) + " |")
+    return head + [table_row(row) for row in rows]
+
+
+def table_row(row):
+    """Return a line of a table."""
+    cells = records.cells(row)
+    texts = [row["artifact"].split("/")[1], *(cells[column] for column in COLUMNS)]
+    return f"| {' | '.join(map(escaped, texts))} |"
+
+
+def escaped(text):
+    """Return a text that Markdown shows as it is, in a cell of a table."""
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
+
+
+def figure_links(artifact):
+    """Return a list item with links to an artifact's figures, and to its tables without figure."""
+    links = []
+    for path in records.figures(artifact):
+        links.append(f"[{escaped(path.split('/')[1])}]({RESULTS}/{urllib.parse.quote(path)})")
+    return f"- {artifact.split('/')[1]}: {', '.join(links)}"
+
+
+def not_run(artifact, rows):
+    """Return True if a command makes an artifact of which nothing is on record."""
     described = artifacts.ARTIFACTS.get(artifact)
-    if described and (described.is_test or not described.commands):
-        return []  # a test or another artifact shows it, or nothing is measured
-    return [f"| {name} |" + " |" * len(COLUMNS)]
+    if rows or records.figures(artifact) or not described:
+        return False
+    return bool(described.commands) and not described.is_test
 
 
 def deviations(rows):
@@ -86,7 +120,10 @@ def deviations(rows):
     for row in rows:
         if text := "; ".join(records.deviations(row)):
             models.setdefault((row["artifact"].split("/")[1], text), {})[row["model"]] = None
-    return [f"- {name}, {', '.join(names)}: {text}." for (name, text), names in models.items()]
+    return [
+        f"- {escaped(name)}, {escaped(', '.join(names))}: {escaped(text)}."
+        for (name, text), names in models.items()
+    ]
 
 
 def commands(rows):

@@ -21,6 +21,19 @@ TITLES = {
     "stability",
     "benchmark": "Benchmarks",
 }
+NOT_COMPARABLE = "not comparable"  # as `experiment.results` says, whose import takes seconds
+TEXT = (str,)
+NUMBER = (int, float, type(None))
+TYPES = {  # of a line's keys
+    **dict.fromkeys("artifact model metric data budget verdict command commit".split(), TEXT),
+    **dict.fromkeys(("backend", "hardware"), TEXT),
+    **dict.fromkeys(("value", "std", "paper"), NUMBER),
+    "epochs": (*NUMBER, str),
+    "seconds": (int, float),
+    "config": (dict,),
+    "seeds": (list,),
+    "departures": (list,),
+}
 # keys whose values are equal in runs that differ only in their seed
 SHARED = "artifact model config metric paper data budget epochs departures backend".split()
 
@@ -29,17 +42,36 @@ def lines(folder=FOLDER):
     """Return all lines of results, file by file, in the order in which they were written.
 
     Raises:
-        ValueError: if a line is not JSON.
+        ValueError: if a line is not JSON, or no result; the message names its file and number.
     """
     rows = []
     files = pathlib.Path(folder).glob("*.jsonl")
     for file in sorted(file for file in files if file.name != CLAIMS):
         for number, text in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-            try:
-                rows += [json.loads(text)] if text else []
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{file}, line {number}, is not JSON: {error}") from None
+            if text:
+                rows.append(parsed(text, f"{file}, line {number}"))
     return rows
+
+
+def parsed(text, place):
+    """Return the result in a line; errors name its place."""
+    try:
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place}, is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{place}: expected a JSON object. Received: {text[:80]}")
+    for key, types in TYPES.items():
+        if key not in row or not isinstance(row[key], types):
+            names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
+            received = repr(row[key])[:80] if key in row else "no such key"
+            raise ValueError(f"{place}: expected {key!r} as {names}. Received: {received}")
+    if row["artifact"].count("/") != 1:
+        raise ValueError(f"{place}: expected PAPER/NAME as artifact. Received: {row['artifact']!r}")
+    for key in ("departures", "readings"):
+        if not all(isinstance(item, str) for item in row.get(key, [])):
+            raise ValueError(f"{place}: expected texts in {key!r}. Received: {row[key]!r:.80}")
+    return row
 
 
 def figures(artifact, folder=FOLDER):
@@ -48,11 +80,16 @@ def figures(artifact, folder=FOLDER):
     A file belongs to the artifact that its name begins with, e.g. fig7-depth20.png.
     """
     paper, name = artifact.split("/")
-    pattern = re.compile(re.escape(name) + r"(?![0-9a-z]).*\.(png|csv)")
     files = sorted((pathlib.Path(folder) / paper).glob(f"{name}*"))
-    files = [path for path in files if pattern.fullmatch(path.name)]
+    files = [path for path in files if belongs(path.name, artifact)]
     shown = [p for p in files if p.suffix == ".png" or p.with_suffix(".png") not in files]
     return [f"{paper}/{path.name}" for path in shown]
+
+
+def belongs(name, artifact):
+    """Return True if a figure or table with this file name is one of the artifact's."""
+    beginning = re.escape(artifact.split("/")[1])
+    return re.fullmatch(beginning + r"(?![0-9a-z]).*\.(png|csv)", name) is not None
 
 
 def by_artifact(rows, paper):
@@ -133,6 +170,12 @@ def cells(row):
         "hardware, time": f"{row['hardware']}, {row['seconds'] / 60:.0f} min",
         "deviations and assumptions": "; ".join(deviations(row)),
     }
+
+
+def split(rows):
+    """Return the rows that compare with a paper, or with nothing, and those that are truncated."""
+    truncated = [row for row in rows if row["verdict"] == NOT_COMPARABLE]
+    return [row for row in rows if row["verdict"] != NOT_COMPARABLE], truncated
 
 
 def number(row):

@@ -1,25 +1,27 @@
-"""Figures of Yu & Tomasi (2019): 7, 8 and 9 of trained networks, 3, 10 and 12 of noise stability.
+"""Figures of Yu & Tomasi (2019), each a function of a path and tidy rows; and their rows.
 
-Each function writes a PNG, and the CSV file of the same name beside it.
+A function writes a PNG and the CSV file of its rows beside it, so that a figure can be drawn again
+(`report.redraw`). Rows with a column "seed" are drawn as means in bands.
 """
 
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from experiment import plots
-from yutomasi2019 import networks, tables
-from yutomasi2019.tables import Measured
 from zoo.callbacks import Table
 
-RISKS = {"plain": {32: 0.13, 44: 0.46}, "transferred": {32: 0.055, 44: 0.083}}  # Fig. 9, 10 runs
-PAPER = f"the paper after {networks.EPOCHS} epochs"
+Row = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+MISSING = (None, "")  # of a value, and in a CSV file
 STARTS = {"plain": "Kaiming's start", "transferred": "the residual's start"}
 MOST_ENTRIES = 800  # of a bin of Fig. 7; the paper's axis ends there, too
 LARGEST_CUSHION = 4.0  # of Fig. 3; ours: larger ones are in the last bin
 FEATURE_BINS = np.linspace(-4, 8, 61)  # of Fig. 10
+WEIGHT_BINS = np.linspace(-1, 1.5, 101)  # of Fig. 7
 LABELS = {
     "risk": "mean training cross entropy, nats",  # without the penalty, as the paper's risk
     "test_error": "test error, share of images",
@@ -35,88 +37,135 @@ LABELS = {
     "dominant_flow": "share of dominant channels",
     "first": "first iteration",
     "last": "last iteration",
+    "mean": "mean over training",
+    "largest_difference": "largest difference of a weight",
+}
+TRIVIAL_LABELS = {
+    "width": "channels d",
+    "depth": "layers n",
+    "sigma": "deviation of an entry",
+    "feature_sigma": "deviation of a feature's gradient",
+    "keep": "share p of open ReLUs",
+    "dominance": "P(r > 1)",
+    "ratio": "ratio of the deviations",
+    "probability": "P(|X| > |Y|)",
 }
 
 
-def write(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
-    """Draw Figs 7 to 9 as far as they are asked for, and write the results of Fig. 9."""
-    for depth in dict.fromkeys(network.depth for network in measured):
-        same_depth = [network for network in measured if network.depth == depth]
-        with_weights = [network for network in same_depth if network.weights]
-        if with_weights and networks.wants("fig7"):
-            modes = {network.paper(tables.MODES) for network in with_weights} - {None}
-            rows = [row for network in with_weights for row in histogram_rows(network)]
-            draw_weights(folder / f"fig7-depth{depth}.png", rows, modes)
-        if networks.wants("fig8"):
-            draw_risk(folder / f"fig8-depth{depth}.png", same_depth)
-    plain = [network for network in measured if network.network in STARTS]
-    if networks.wants("fig9") and plain:
-        draw_starts(folder / "fig9.png", plain)
-        for network in plain:
-            network.trained.write(
-                folder,
-                "fig9",
-                "training_risk",
-                round(network.risk[-1], 6),
-                network.paper(RISKS),
-                assumptions=[networks.TRAINING],
-            )
-
-
-def histogram_rows(measured: Measured) -> Iterator[dict[str, Any]]:
-    """Yield a network's rows of Fig. 7."""
-    for when, groups in measured.weights.items():
-        for group in ("all", "identity"):
-            counts = np.histogram(groups[group], tables.BINS)[0].tolist()
-            for low, count in zip(tables.BINS[:-1].tolist(), counts, strict=True):
-                row = {"network": measured.network, "when": when, "entries": group}
-                yield {**row, "from": round(low, 4), "count": count}
-
-
-def draw_weights(
-    path: pathlib.Path, rows: Sequence[Mapping[str, Any]], modes: Collection[float] = ()
-) -> None:
-    """Draw Fig. 7: histograms of all weights and of the identity's, before and after training.
+def cushion_rows(name: str, when: str, table: Table) -> Iterator[Row]:
+    """Yield a network's rows of Fig. 3: shares of images by block and layer cushion.
 
     Args:
-        path: Path of the PNG.
-        rows: Rows of `histogram_rows`, of the networks in the figure.
-        modes: The paper's modes of the identity's entries after training.
+        name: Name of the network.
+        when: "before" or "after" training.
+        table: Table of `zoo.callbacks.LayerCushion` up to `LARGEST_CUSHION`.
+    """
+    histograms = table.array("layer_cushion_histogram")
+    edges = np.linspace(0, LARGEST_CUSHION, histograms.shape[1] + 1)[:-1].tolist()
+    blocks = table.values("layer_cushion")
+    for block, shares in zip(blocks, histograms.tolist(), strict=True):
+        for low, share in zip(edges, shares, strict=True):
+            row = {"network": name, "when": when, "block": block, "from": round(low, 4)}
+            yield {**row, "share": share}
+
+
+def fig3(path: pathlib.Path, rows: Rows) -> None:
+    """Draw layer cushions of images, for the middle block of each third of the depth."""
+    blocks = [*dict.fromkeys(row["block"] for row in rows)]
+    middle = [blocks[len(blocks) * part // 6] for part in (1, 3, 5)]
+    shown = [row for row in rows if row["block"] in middle]
+    label = f"layer cushion of an image, a ratio (last bin: {LARGEST_CUSHION:g} and beyond)"
+    by = ["network", "when"]
+    labels = {**LABELS, "from": label, "before": "before training", "after": "after training"}
+    options = {"x": "from", "y": "share", "by": by, "panel": "block", "steps": True}
+    plots.lines(path, shown, labels=labels, table=rows, **options)
+
+
+def fig6(path: pathlib.Path, rows: Rows) -> None:
+    """Draw the largest difference of a weight by step; the file's name tells single precision."""
+    plots.lines(
+        path,
+        rows,
+        x="step",
+        y="largest_difference",
+        by=["start", "depth"],
+        labels=LABELS,
+        log=["largest_difference"],
+        title="single precision" if "float32" in path.stem else "double precision",
+    )
+
+
+def weight_rows(
+    name: str, weights: Mapping[str, Mapping[str, np.ndarray]], mode: float | None
+) -> Iterator[Row]:
+    """Yield a network's rows of Fig. 7: histograms of its weights.
+
+    Args:
+        name: Name of the network.
+        weights: Entries by group, "before" and "after" training.
+        mode: The paper's mode of the identity's entries after training, or None.
+    """
+    for when, groups in weights.items():
+        for group in ("all", "identity"):
+            counts = np.histogram(groups[group], WEIGHT_BINS)[0].tolist()
+            for low, count in zip(WEIGHT_BINS[:-1].tolist(), counts, strict=True):
+                row = {"network": name, "when": when, "entries": group}
+                yield {**row, "from": round(low, 4), "count": count, "paper_mode": mode or ""}
+
+
+def fig7(path: pathlib.Path, rows: Rows) -> None:
+    """Draw histograms of all weights and of the identity's, before and after training.
+
+    Each network has panels of its own: those that are equal at the start would hide each other.
     """
     shown = []
-    only_plain = {row["network"] for row in rows} == {"plain"}
     for row in rows:
-        if row["entries"] == "all":
-            count = min(row["count"], MOST_ENTRIES)
-        elif row["network"] == "plain" and not only_plain:
-            continue
-        else:
-            count = row["count"]
+        count = min(row["count"], MOST_ENTRIES) if row["entries"] == "all" else row["count"]
         shown.append({**row, f"count_{row['when']}": count})
+    modes = {row["network"]: row["paper_mode"] for row in rows if row["paper_mode"] != ""}
     marks = [
-        {"entries": "identity", "from": mode, "label": f"the paper's mode after training, {mode}"}
-        for mode in modes
+        {"network": network, "from": mode, "label": f"the paper's mode of the identity's, {mode}"}
+        for network, mode in modes.items()
     ]
     y = ["count_before", "count_after"]
-    options = {"x": "from", "y": y, "by": "network", "panel": "entries", "marks": marks}
+    options = {"x": "from", "y": y, "by": "entries", "panel": "network", "marks": marks}
     options["steps"] = True
     plots.lines(path, shown, labels=LABELS, table=rows, **options)
 
 
-def draw_risk(path: pathlib.Path, measured: Sequence[Measured]) -> None:
-    """Draw Fig. 8: risk and test error by epoch, and test error by risk."""
-    rows = []
+def risk_rows(  # noqa: PLR0913 (columns of the figure, by keyword)
+    *,
+    network: str,
+    depth: int,
+    risk: Sequence[float],
+    accuracy: Sequence[float],
+    paper_risk: float | None,
+    paper_test_error: float | None,
+) -> Iterator[Row]:
+    """Yield a network's rows of Fig. 8.
+
+    Args:
+        network: Name of the network.
+        depth: Number of layers.
+        risk: Mean training cross entropy of each epoch.
+        accuracy: Test accuracy after each.
+        paper_risk: The paper's risk at the end, or None.
+        paper_test_error: Its test error at the end, or None.
+    """
+    for epoch, (loss, share) in enumerate(zip(risk, accuracy, strict=True), 1):
+        row = {"network": network, "depth": depth, "epoch": epoch, "risk": loss}
+        paper = {"paper_risk": paper_risk, "paper_test_error": paper_test_error}
+        yield {**row, "test_error": 1 - share, **paper}
+
+
+def fig8(path: pathlib.Path, rows: Rows) -> None:
+    """Draw risk and test error by epoch, and test error by risk."""
+    last = {(row["network"], row["depth"]): row for row in rows}
     marks = []
-    for network in measured:
-        name = {"network": network.network, "depth": network.depth}
-        accuracies = network.trained.history["val_accuracy"]
-        for epoch, (risk, accuracy) in enumerate(zip(network.risk, accuracies, strict=True), 1):
-            rows.append({**name, "epoch": epoch, "risk": risk, "test_error": 1 - accuracy})
-        loss, _, error = network.paper(tables.TRAINED, tables.UNKNOWN)
-        if loss is not None:
-            point = {"epoch": len(network.risk), "risk": loss, "test_error": error}
-            label = f"{network.network} {network.depth}, {PAPER}"
-            marks.append({**name, **point, "label": label})
+    for (network, depth), row in last.items():
+        if row["paper_risk"] not in MISSING:
+            point = {"risk": row["paper_risk"], "test_error": row["paper_test_error"]}
+            marks.append({**row, **point, "label": f"{network}, {depth}, the paper at its end"})
     risks = [row["risk"] for row in rows]
     plots.lines(
         path,
@@ -130,58 +179,52 @@ def draw_risk(path: pathlib.Path, measured: Sequence[Measured]) -> None:
     )
 
 
-def draw_starts(path: pathlib.Path, measured: Sequence[Measured]) -> None:
-    """Draw Fig. 9: risk of plain networks from Kaiming's and the residual's start, difference."""
-    transferred = {n.depth: n.risk for n in measured if n.network == "transferred"}
-    rows = []
-    table = []
-    marks = []
-    for network in measured:
-        paper = network.paper(RISKS)
-        other = transferred.get(network.depth) if network.network == "plain" else None
-        for epoch, risk in enumerate(network.risk, 1):
-            row = {"network": network.network, "depth": network.depth, "epoch": epoch, "risk": risk}
-            table.append({**row, "paper": paper})
-            rows.append({**row, "difference": None if other is None else risk - other[epoch - 1]})
-        if paper is not None:
-            marks.append({**rows[-1], "risk": paper, "label": f"{PAPER}: {paper:g}"})
+def start_rows(
+    network: str, depth: int, risk: Sequence[float], paper: float | None
+) -> Iterator[Row]:
+    """Yield a plain network's rows of Fig. 9.
+
+    Args:
+        network: Its name, a key of `STARTS`.
+        depth: Number of layers.
+        risk: Mean training cross entropy of each epoch.
+        paper: The paper's risk at the end, a mean over ten runs, or None.
+    """
+    for epoch, loss in enumerate(risk, 1):
+        row = {"network": network, "depth": depth, "epoch": epoch, "risk": loss}
+        yield {**row, "paper": paper}
+
+
+def fig9(path: pathlib.Path, rows: Rows) -> None:
+    """Draw the risk of plain networks from Kaiming's and from the residual's start, by epoch.
+
+    Beside it: the difference between both, of the same depth, epoch and seed.
+    """
+
+    def key(row):
+        return row["depth"], row["epoch"], row.get("seed")
+
+    other = {key(row): row["risk"] for row in rows if row["network"] == "transferred"}
+    shown = []
+    for row in rows:
+        pair = other.get(key(row)) if row["network"] == "plain" else None
+        shown.append({**row, "difference": None if pair is None else row["risk"] - pair})
+    last = {(row["network"], row["depth"]): row for row in rows}
+    marks = [
+        {**row, "risk": row["paper"], "label": f"the paper at its end: {row['paper']:g}"}
+        for row in last.values()
+        if row["paper"] not in MISSING
+    ]
     plots.lines(
         path,
-        rows,
+        shown,
         x="epoch",
         y=["risk", "difference"],
         by=["network", "depth"],
-        marks=[{**mark, "difference": None} for mark in marks],
+        marks=marks,
         labels={**LABELS, **STARTS},
-        table=table,
+        table=rows,
     )
-
-
-def draw_cushions(path: pathlib.Path, cushions: Mapping[str, Table]) -> None:
-    """Draw Fig. 3: layer cushions of images, for the middle block of each third of the depth.
-
-    Args:
-        path: Path of the PNG.
-        cushions: Tables of `zoo.callbacks.LayerCushion`, by network.
-    """
-    rows = []
-    shown = []
-    for name, table in cushions.items():
-        histograms = table.array("layer_cushion_histogram")
-        edges = np.linspace(0, LARGEST_CUSHION, histograms.shape[1] + 1)[:-1].tolist()
-        middle = [len(histograms) * part // 6 for part in (1, 3, 5)]
-        blocks = table.values("layer_cushion")
-        for index, (block, shares) in enumerate(zip(blocks, histograms.tolist(), strict=True)):
-            for low, share in zip(edges, shares, strict=True):
-                rows.append(
-                    {"network": name, "block": block, "from": round(low, 4), "share": share}
-                )
-                if index in middle:
-                    shown.append({**rows[-1], "index": f"block {index + 1}"})
-    label = f"layer cushion of an image, a ratio (last bin: {LARGEST_CUSHION:g} and beyond)"
-    labels = {**LABELS, "from": label}
-    options = {"x": "from", "y": "share", "by": "network", "panel": "index", "steps": True}
-    plots.lines(path, shown, labels=labels, table=rows, **options)
 
 
 def in_deviations(values: np.ndarray) -> np.ndarray:
@@ -194,25 +237,25 @@ def in_deviations(values: np.ndarray) -> np.ndarray:
     return (values[:, deviations > 0] / deviations[deviations > 0]).ravel()
 
 
-def draw_features(
-    path: pathlib.Path, features: Mapping[str, tuple[np.ndarray, np.ndarray]]
-) -> None:
-    """Draw Fig. 10: densities of final features and of the loss's gradients there.
+def feature_rows(name: str, pair: tuple[np.ndarray, np.ndarray]) -> Iterator[Row]:
+    """Yield a network's rows of Fig. 10: densities of final features and of the loss's gradients.
 
     Args:
-        path: Path of the PNG.
-        features: Features and gradients by network, arrays of shape `(images, features)`.
+        name: Name of the network.
+        pair: Features and gradients, arrays of shape `(images, features)`.
     """
     width = FEATURE_BINS[1] - FEATURE_BINS[0]
+    for quantity, values in zip(("feature", "gradient"), pair, strict=True):
+        scaled = in_deviations(values)
+        density = np.histogram(scaled, FEATURE_BINS)[0] / max(scaled.size, 1) / width
+        for low, value in zip(FEATURE_BINS[:-1].tolist(), density.tolist(), strict=True):
+            yield {"network": name, "of": quantity, "from": round(low, 4), "density": value}
+
+
+def fig10(path: pathlib.Path, rows: Rows) -> None:
+    """Draw densities of final features and of the loss's gradients there, and the normal one."""
+    width = FEATURE_BINS[1] - FEATURE_BINS[0]
     edges = FEATURE_BINS[:-1].tolist()
-    rows = []
-    for name, pair in features.items():
-        for quantity, values in zip(("feature", "gradient"), pair, strict=True):
-            scaled = in_deviations(values)
-            density = np.histogram(scaled, FEATURE_BINS)[0] / max(scaled.size, 1) / width
-            for low, value in zip(edges, density.tolist(), strict=True):
-                row = {"network": name, "of": quantity, "from": round(low, 4)}
-                rows.append({**row, "density": value})
     normal = [
         {"network": "N(0, 1)", "of": quantity, "from": low, "density": density}
         for quantity in ("feature", "gradient")
@@ -227,18 +270,51 @@ def _normal(x):
     return (np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)).tolist()
 
 
-def draw_dominance(path: pathlib.Path, flows: Mapping[str, tuple[Table, Table]]) -> None:
-    """Draw Fig. 12: the share of dominant channels by block, at the first and last iteration.
+def flow_rows(name: str, flows: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
+    """Yield a network's rows of Fig. 12.
 
     Args:
-        path: Path of the PNG.
-        flows: Tables of `zoo.callbacks.dominant_flow` at both iterations, by network.
+        name: Name of the network.
+        flows: Dominance by block, by iteration: "first", "last" or "mean".
     """
-    rows = [
-        {"network": name, "iteration": iteration, "block": block, "dominant_flow": flow}
-        for name, pair in flows.items()
-        for iteration, table in zip(("first", "last"), pair, strict=True)
-        for block, flow in enumerate(table.values("dominant_flow").values(), 1)
-    ]
+    for iteration, by_block in flows.items():
+        for block, flow in enumerate(by_block.values(), 1):
+            row = {"network": name, "iteration": iteration, "block": block}
+            yield {**row, "dominant_flow": flow}
+
+
+def fig12(path: pathlib.Path, rows: Rows) -> None:
+    """Draw the share of dominant channels by block: at both ends of training, and in the mean."""
     options = {"x": "block", "y": "dominant_flow", "by": "network", "panel": "iteration"}
     plots.lines(path, rows, labels=LABELS, **options)
+
+
+def fig11(path: pathlib.Path, rows: Rows) -> None:
+    """Draw dominance of the trivial case: a panel for each parameter."""
+    shown = [
+        {**row, row["parameter"]: row["value"], "kind": kind, "dominance": row[kind]}
+        for row in rows
+        for kind in ("simulated", "approximated")
+    ]
+    parameters = [*dict.fromkeys(row["parameter"] for row in rows)]
+    plots.lines(
+        path,
+        shown,
+        x=parameters,
+        y=["dominance"] * len(parameters),
+        by=["network", "kind"],
+        labels=TRIVIAL_LABELS,
+        log=[parameter for parameter in parameters if parameter not in ("keep", "width")],
+        table=rows,
+    )
+
+
+def fig13(path: pathlib.Path, rows: Rows) -> None:
+    """Draw P(|X| > |Y|) of normal X and Y and its logistic approximation."""
+    shown = [
+        {**row, "kind": kind, "probability": row[kind]}
+        for row in rows
+        for kind in ("exact", "logistic")
+    ]
+    options = {"x": "ratio", "y": "probability", "by": "kind", "log": ["ratio"]}
+    plots.lines(path, shown, labels=TRIVIAL_LABELS, table=rows, **options)

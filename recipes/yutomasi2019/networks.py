@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from absl import app, flags
+from keras import layers
 
 import zoo
 from experiment import flags as common
@@ -19,28 +20,37 @@ from experiment import hardware, run_dirs, training
 from experiment.flags import FLAGS
 from experiment.results import Result
 from experiment.training import Run, Study
+from zoo.applications import input_and_head
+from zoo.applications.cifar_resnet import blocks_of
+from zoo.applications.input_and_head import Top
+from zoo.applications.simplified_resnet import WIDTHS
 from zoo.graph.fold import to_plain
+from zoo.initializers import KaimingNormal, Uniform
+from zoo.layers.residual_block import ResidualBlock
 from zoo.regularizers import FACTOR, penalize
 
 Artifacts = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # networks and depths, by table
 Network = tuple[str, int]  # name and depth
 
-SIMPLE = ("plain", "residual", "transferred", "dominant")
+SIMPLE = ("plain", "residual", "transferred", "dominant", "dominant_lower")
+DOMINANT = SIMPLE[3:]  # whose blocks are no full convolutions
 FULL = ("full_plain", "full_residual")  # two convolutions a block, with batch normalization
 DEPTHS = ("20", "32", "44")
 SMOKE_DEPTH = "5"
 SMOKE_DEPTH_FULL = "8"
-TABLES = {"plain": "table1", "residual": "table1", "transferred": "table2", "dominant": "table5"}
+DEFAULT = SIMPLE[:4]
+TABLES = {"plain": "table1", "residual": "table1", "transferred": "table2"}
+TABLES |= dict.fromkeys(DOMINANT, "table5")
 ANY_NETWORK = ("section5", "fig10", "fig12")  # artifacts that can be measured of every network
 BATCH = 128  # derived from the penalty's factor, card G.2
 EPOCHS = 200
 # ours: the paper does not say. Hardt and Ma's start is a plateau; without clipping the loss jumps
-# back after it, and with a rate of 0.02 residual44 does not leave it in an epoch.
-RATES = (0.1, 0.01, 0.001)
-DROPS = (100, 150)  # in epochs
+# back after it, and with a rate of 0.02 residual44 does not leave it in an epoch. The clip decides
+# which network is faster at first: judge by several.
+RATE = 0.1
+DROPS = (100, 150)  # in epochs; the rate falls to a tenth
 CLIP_NORM = 0.1
 RISK = "sparse_categorical_crossentropy"  # metric by epoch: Keras's loss includes the penalty
-TRAINING = "optimizer, rates, clip and augmentation are ours: the paper does not say"
 
 
 def define_flags(artifacts: Artifacts) -> None:
@@ -52,7 +62,7 @@ def define_flags(artifacts: Artifacts) -> None:
     help_text = "Only this table or figure, and the networks that it needs. Default: all."
     flags.DEFINE_enum("artifact", None, list(artifacts), help_text)
     known = ", ".join(SIMPLE + FULL)
-    help_text = f"Networks, of {known}. Default: the artifact's, or the first {len(SIMPLE)}."
+    help_text = f"Networks, of {known}. Default: the artifact's, or the first {len(DEFAULT)}."
     flags.DEFINE_list("networks", None, help_text)
     help_text = (
         "Numbers of layers: 3 n + 2, or 6 n + 2 of the full networks. Default: the artifact's, or "
@@ -61,8 +71,41 @@ def define_flags(artifacts: Artifacts) -> None:
     flags.DEFINE_list("depths", None, help_text)
     help_text = "Number of training images to measure after training. Default: the budget's."
     flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
+    define_network_flags()
     common.define_image_flags()
     flags.adopt_module_key_flags(common)
+
+
+def define_network_flags() -> None:
+    """Define the networks' widths and what the paper does not say of its optimizer."""
+    help_text = "Channels of the three groups; others than the paper's make a miniature."
+    flags.DEFINE_list("widths", [str(width) for width in WIDTHS], help_text)
+    help_text = "Learning rate at the start."
+    flags.DEFINE_float("rate", RATE, help_text, lower_bound=0.0)
+    help_text = "Largest norm of a step's gradients, to which longer ones are scaled; 0: any."
+    flags.DEFINE_float("clip", CLIP_NORM, help_text, lower_bound=0.0)
+
+
+def assumptions() -> list[str]:
+    """Return what the paper leaves open in every training."""
+    clip = f"clipped at norm {FLAGS.clip:g}" if FLAGS.clip else "not clipped"
+    return [
+        f"SGD with momentum, rate {FLAGS.rate:g}, gradients {clip} and augmentation are ours: the "
+        "paper does not say"
+    ]
+
+
+def widths() -> tuple[int, ...]:
+    """Return --widths.
+
+    Raises:
+        UsageError: if they are not three numbers that do not fall.
+    """
+    known = all(word.isdigit() and int(word) > 0 for word in FLAGS.widths)
+    numbers = tuple(int(word) for word in FLAGS.widths) if known else ()
+    if len(numbers) != len(WIDTHS) or sorted(numbers) != [*numbers]:
+        raise app.UsageError(f"Expected --widths like 8,16,32. Received: {FLAGS.widths}")
+    return numbers
 
 
 def wants(artifact: str) -> bool:
@@ -76,7 +119,8 @@ def selected(artifacts: Artifacts) -> list[Network]:
     Args:
         artifacts: As of `define_flags`.
     """
-    networks, depths = artifacts.get(FLAGS.artifact, (SIMPLE, DEPTHS))
+    widths()  # raises
+    networks, depths = artifacts.get(FLAGS.artifact, (DEFAULT, DEPTHS))
     pairs = [
         (network, depth)
         for network in FLAGS.networks or networks
@@ -121,6 +165,7 @@ def figures_folder(name: str, networks: Sequence[Network]) -> pathlib.Path:
         networks: Networks of `selected`.
     """
     keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
+    keys += " widths rate clip"
     identity = {"networks": networks, **{key: FLAGS[key].value for key in keys.split()}}
     identity["backend"] = keras.config.backend()
     folder = run_dirs.folder_of(name, FLAGS.data or "cifar10", identity)
@@ -160,6 +205,7 @@ def prepare(network: str, depth: int) -> Run:
         shared=True,
         network=network,
         depth=depth,
+        widths=FLAGS.widths,
         penalty=FACTOR,
         risk=RISK,
     )
@@ -181,21 +227,73 @@ def study(network: str) -> Study:
 
 def optimizer(iterations: int) -> keras.optimizers.Optimizer:
     """Return the optimizer of a training of so many iterations."""
-    rate = training.piecewise(RATES, DROPS, EPOCHS)(iterations)
-    return keras.optimizers.SGD(rate, 0.9, global_clipnorm=CLIP_NORM)
+    rates = [FLAGS.rate, FLAGS.rate / 10, FLAGS.rate / 100]
+    rate = training.piecewise(rates, DROPS, EPOCHS)(iterations)
+    return keras.optimizers.SGD(rate, 0.9, global_clipnorm=FLAGS.clip or None)
 
 
 def build(network: str, depth: int, shape: tuple[int, ...], classes: int) -> keras.Model:
     """Build a network with its weight penalty."""
-    arguments = {"input_shape": shape, "classes": classes}
+    arguments = {"input_shape": shape, "classes": classes, "widths": widths()}
     if network in FULL:
-        model = zoo.cifar_resnet(depth, variant=network.removeprefix("full_"), **arguments)
-        return penalize(model)
-    builders = {"plain": zoo.simplified_plain_net, "dominant": zoo.simplified_dominant_net}
-    model = builders.get(network, zoo.simplified_residual_net)(depth, **arguments)
+        return penalize(fully_fledged(depth, network.removeprefix("full_"), **arguments))
+    if network in DOMINANT:
+        lower = "full" if network == "dominant_lower" else "diagonal"
+        model = zoo.simplified_dominant_net(depth, lower=lower, **arguments)
+    elif network == "plain":
+        model = zoo.simplified_plain_net(depth, **arguments)
+    else:
+        model = zoo.simplified_residual_net(depth, **arguments)
     if network == "transferred":
         model = to_plain(model)
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
+
+
+def fully_fledged(
+    depth: int,
+    variant: str,
+    input_shape: tuple[int, ...],
+    classes: int,
+    widths: Sequence[int] = WIDTHS,
+) -> keras.Model:
+    """Build a network of 6 n + 2 layers with two normalized convolutions a block, post-activation.
+
+    Section 5: a plain block is convolution, normalization, ReLU, twice; a residual block adds its
+    input to the output of the second normalization. Where the shape changes, the input passes a
+    1 x 1 convolution and a normalization: ours, the paper does not say.
+
+    Args:
+        depth: Number of layers.
+        variant: "plain" or "residual".
+        input_shape: `(height, width, channels)`.
+        classes: Number of classes.
+        widths: Channels of the three groups.
+    """
+    inputs = input_and_head.image_input(input_shape, 4)
+    x = layers.Conv2D(
+        widths[0],
+        3,
+        padding="same",
+        use_bias=False,
+        kernel_initializer=KaimingNormal(),
+        data_format="channels_last",
+        name="stem_conv",
+    )(inputs)
+    x = layers.BatchNormalization(name="stem_norm")(x)
+    x = layers.ReLU(name="stem_relu")(x)
+    for stage, width in enumerate(widths, 1):
+        for i in range(blocks_of(depth)):
+            x = ResidualBlock(
+                width,
+                strides=2 if stage > 1 and i == 0 else 1,
+                preactivation=False,
+                variant=variant,
+                stage=stage,
+                name=f"stage{stage}_block{i:02d}",
+            )(x)
+            x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
+    head = [layers.GlobalAveragePooling2D(name="avg_pool")]
+    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), Top())
 
 
 def num_examples(run: Run, by_budget: Mapping[str, int | None]) -> int:
@@ -207,6 +305,12 @@ def num_examples(run: Run, by_budget: Mapping[str, int | None]) -> int:
     """
     total = len(run.images.x_train)
     return min(FLAGS.probe_examples or by_budget[FLAGS.budget] or total, total)
+
+
+def width_deviations() -> list[str]:
+    """Return the deviation from the paper of other widths than its own."""
+    own = ", ".join(FLAGS.widths)
+    return [] if widths() == WIDTHS else [f"widths {own}; the paper: 16, 32, 64"]
 
 
 def sample_deviations(run: Run, count: int) -> list[str]:
@@ -244,13 +348,14 @@ class Trained:
     def of(cls, run: Run, network: str, depth: int) -> "Trained":
         """Return the metadata of a trained run."""
         name = f"{network}{depth}"
-        result = run.result(model=name, metric="", value=None, deviations=run.deviations())
+        deviations = [*run.deviations(), *width_deviations()]
+        result = run.result(model=name, metric="", value=None, deviations=deviations)
         return cls(network, depth, run.history, run.known, result)
 
     def at_start(self) -> "Trained":
         """Return the metadata before training, where data, length and precision do not matter."""
         return dataclasses.replace(
-            self, result=dataclasses.replace(self.result, epochs=0, deviations=[])
+            self, result=dataclasses.replace(self.result, epochs=0, deviations=width_deviations())
         )
 
     def write(

@@ -1,4 +1,4 @@
-"""Tables 1 to 5 of Yu & Tomasi (2019): the paper's numbers and ours, and the results."""
+"""Tables 1 to 5 and Figs 7 to 9 of Yu & Tomasi (2019): the paper's numbers, ours, the results."""
 
 import dataclasses
 import pathlib
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiment import plots
-from yutomasi2019 import networks
+from yutomasi2019 import figures, networks
 from yutomasi2019.networks import Trained
 
 TRAINED = {  # training loss, the same with the penalty, test error, by depth
@@ -60,9 +60,9 @@ WEIGHTS = {  # ibid., of plain32: what is left of Table 3
 COLUMNS = {  # networks of a table; Table 5 repeats the transferred networks' numbers
     "table1": ("plain", "residual"),
     "table2": ("transferred", "residual"),
-    "table5": ("transferred", "dominant"),
+    "table5": ("transferred", *networks.DOMINANT),
 }
-BINS = np.linspace(-1, 1.5, 101)  # of Fig. 7
+RISKS = {"plain": {32: 0.13, 44: 0.46}, "transferred": {32: 0.055, 44: 0.083}}  # Fig. 9, 10 runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +157,53 @@ def write(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
         write_penalty_ratios(folder, with_weights)
 
 
+def draw(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
+    """Draw Figs 7 to 9 as far as they are asked for, and write the results of Fig. 9."""
+    for depth in dict.fromkeys(network.depth for network in measured):
+        same_depth = [network for network in measured if network.depth == depth]
+        with_weights = [network for network in same_depth if network.weights]
+        if with_weights and networks.wants("fig7"):
+            rows = [
+                row
+                for network in with_weights
+                for row in figures.weight_rows(
+                    network.network, network.weights, network.paper(MODES)
+                )
+            ]
+            figures.fig7(folder / f"fig7-depth{depth}.png", rows)
+        if networks.wants("fig8"):
+            rows = [row for network in same_depth for row in risk_rows(network)]
+            figures.fig8(folder / f"fig8-depth{depth}.png", rows)
+    plain = [network for network in measured if network.network in figures.STARTS]
+    if networks.wants("fig9") and plain:
+        rows = []
+        for network in plain:
+            paper = network.paper(RISKS)
+            rows += figures.start_rows(network.network, network.depth, network.risk, paper)
+            network.trained.write(
+                folder,
+                "fig9",
+                "training_risk",
+                round(network.risk[-1], 6),
+                paper,
+                assumptions=networks.assumptions(),
+            )
+        figures.fig9(folder / "fig9.png", rows)
+
+
+def risk_rows(measured: Measured) -> Iterator[dict[str, Any]]:
+    """Return a network's rows of Fig. 8."""
+    loss, _, error = measured.paper(TRAINED, UNKNOWN)
+    return figures.risk_rows(
+        network=measured.network,
+        depth=measured.depth,
+        risk=measured.risk,
+        accuracy=measured.trained.history["val_accuracy"],
+        paper_risk=loss,
+        paper_test_error=error,
+    )
+
+
 def losses_row(measured: Measured) -> dict[str, Any]:
     """Return a network's row of Tables 1, 2 and 5."""
     after = measured.losses["after"]
@@ -207,7 +254,7 @@ def write_weight_result(
         "percent_of_large_mass_in_identity_entries",
         round(100 * after / large, 3) if large else None,
         measured.paper(LARGE_SHARES),
-        assumptions=[networks.TRAINING],
+        assumptions=networks.assumptions(),
         more={
             "identity_l1": [round(before, 3), round(after, 3)],
             "large_l1": round(large, 3),
@@ -233,8 +280,8 @@ def paper_weights(measured: Measured) -> dict[str, Any]:
 
 def mode(entries: np.ndarray) -> float:
     """Return the center of the fullest bin of Fig. 7."""
-    fullest = int(np.histogram(entries, BINS)[0].argmax())
-    return float(BINS[fullest : fullest + 2].mean())
+    fullest = int(np.histogram(entries, figures.WEIGHT_BINS)[0].argmax())
+    return float(figures.WEIGHT_BINS[fullest : fullest + 2].mean())
 
 
 def penalty_rows(folder: pathlib.Path, measured: Measured) -> Iterator[dict[str, Any]]:
@@ -276,7 +323,7 @@ def _penalty_row(  # noqa: PLR0913 (the columns of Table 4)
         f"penalty_{when}_training",
         round(value, 10),
         paper_penalty,
-        assumptions=[] if when == "before" else [networks.TRAINING],
+        assumptions=[] if when == "before" else networks.assumptions(),
         more={
             "training_loss": round(losses.training_loss, 6),
             "paper_training_loss": paper_loss,

@@ -302,3 +302,12 @@ def test_inspection_leaves_the_outputs_bit_identical(name):
     if "stacked" not in name:  # whose layers are one
         traced = zoo.trace(model)(x, training=False)["outputs"]
         assert np.array_equal(ops.convert_to_numpy(traced), expected)
+
+
+def test_fifty_layer_networks_of_other_depths_have_blocks_for_each_width():
+    options = {"input_shape": (32, 32, 3), "classes": 2, "widths": (2, 4)}
+    model = zoo.resnet50(blocks=(1, 2), **options)
+    names = [layer.name for layer in model.layers if "_block" in layer.name]
+    assert names == ["stage1_block00", "stage2_block00", "stage2_block01"]
+    with pytest.raises(ValueError, match="positive number for each of the 2 widths.*\\(1,\\)"):
+        zoo.highway_resnet50(blocks=(1,), **options)

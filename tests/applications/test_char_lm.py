@@ -99,6 +99,16 @@ def test_the_layers_between_cnn_and_lstm_are_as_many_as_in_table_1a():
             assert names == [f"highway{i}" for i in range(1, expected + 1)]
 
 
+def test_filters_and_units_replace_those_of_a_size():
+    model = char_lm(filters=(25, 50, 75, 100), units=100)
+    cnn = model.get_layer("word_embedding").encoder.get_layer("cnn")
+    assert (cnn.widths, cnn.filters) == ([1, 2, 3, 4], [25, 50, 75, 100])
+    assert [layer.units for layer in lstms(model)] == [100, 100]
+    assert char_lm(filters=(3, 5), widths=(2, 9)).get_layer("word_embedding").word_length == 9
+    with pytest.raises(ValueError, match="one entry per kind of filter"):
+        char_lm(widths=(1, 2))
+
+
 def test_an_unknown_size_or_variant_is_an_error():
     with pytest.raises(ValueError, match="`size` must be one of small, large.*'medium'"):
         zoo.char_lm("medium")
@@ -129,6 +139,7 @@ LOAD = """
 import keras, numpy as np, sys
 import zoo
 model = keras.saving.load_model(sys.argv[1] + "/model.keras")
+assert model.loss.__name__ == "sequence_nll"
 x = np.load(sys.argv[1] + "/x.npy")
 np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x]))
 """
@@ -136,6 +147,7 @@ np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x
 
 def test_a_saved_model_gives_the_same_logits_in_another_process(model, tmp_path):
     x = ids(2, BATCH, STEPS)
+    model.compile("sgd", loss=sequence_nll)
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", x)
     (tmp_path / "load.py").write_text(LOAD)
@@ -166,6 +178,13 @@ def test_the_model_with_its_state_as_an_argument_is_the_same_model(model, tabula
     assert_close(run(stateful, text, start)[0][:, -STEPS:], logits, 1e-6)
     alone = run(stateful, text[:1], zero_state(stateful, 1))
     assert_close(alone[0][:, -STEPS:], logits[:1], 1e-6)
+
+
+def test_words_may_be_given_by_their_characters(model):
+    x = ids(BATCH, STEPS)
+    reader = with_state(model, characters=True)
+    logits, *_ = run(reader, VOCABULARY.table()[x], zero_state(reader, BATCH))
+    assert_close(logits, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
 
 
 def run(stateful, words, state):
@@ -215,6 +234,16 @@ def test_a_contiguous_pass_counts_every_token_once(scorer):
         expected = np.exp(np.mean(numpy_nll(logits, targets)))
         perplexity = scorer.contiguous(text, num_steps=7)
         np.testing.assert_allclose(perplexity, expected, rtol=1e-6)  # float32
+
+
+def test_scoring_refuses_word_ids_outside_the_vocabulary(scorer):
+    for word in (-1, len(VOCABULARY)):
+        text = ids(BATCH, STEPS)
+        text[0, 1] = word
+        with pytest.raises(ValueError, match=f"integers from 0 to 19. Received: {word}"):
+            scorer.perplexity([text], [ids(BATCH, STEPS)])
+        with pytest.raises(ValueError, match="integers from 0 to 19"):
+            scorer.contiguous(text[0])
 
 
 def test_scoring_neither_reads_nor_changes_the_state_of_training(model, scorer):

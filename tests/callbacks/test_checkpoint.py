@@ -164,30 +164,69 @@ def test_a_failing_write_leaves_the_earlier_file(tmp_path):
     assert path.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-class Score(keras.callbacks.Callback):
-    """Add a score to the logs that is best after the second epoch."""
+def keras_callbacks():
+    """Return Keras's callbacks with state, whose `min_delta` changes its sign in training."""
+    return {
+        "plateau": keras.callbacks.ReduceLROnPlateau("score", 0.5, 2, mode="min", min_delta=0.5),
+        "stop": keras.callbacks.EarlyStopping("score", 0.3, 2, mode="min"),
+        "best": keras.callbacks.EarlyStopping(
+            "score", patience=5, mode="min", restore_best_weights=True
+        ),
+    }
+
+
+class Scores(keras.callbacks.Callback):
+    """Add scores to the logs: steps below and above `min_delta`, the best in the second epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
-        logs["score"] = [3.0, 1.0, 2.0][epoch]
+        logs["score"] = [3.0, 1.0, 0.8, 0.9, 0.95, 0.9, 0.85][epoch]
+
+
+@pytest.mark.parametrize("name", keras_callbacks())
+@pytest.mark.parametrize("interrupted", [1, 3])
+def test_keras_s_callbacks_resume_as_in_an_uninterrupted_training(tmp_path, name, interrupted):
+    whole = dropout_model()
+    history = fit(whole, 7, Scores(), keras_callbacks()[name])
+    model = None
+    for epochs in (interrupted, 7):
+        model = dropout_model(seed=epochs if model else 0)
+        callback = keras_callbacks()[name]
+        resume = Resume(tmp_path / "state.npz", [callback])
+        if epochs == interrupted:  # as killed: `fit` ends without `on_train_end`
+            callback.on_train_end = lambda logs=None: None
+        seen = fit(model, epochs, Scores(), callback, resume)
+    assert seen == history
+    np.testing.assert_equal(model.get_weights(), whole.get_weights())
+    assert float(model.optimizer.learning_rate) == float(whole.optimizer.learning_rate)
+
+
+class Score(keras.callbacks.Callback):
+    """Add a score to the logs that is NaN at first and best after the second epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["score"] = [float("nan"), 1.0, 2.0][epoch]
         if epoch == 1:
             self.best = self.model.get_weights()
 
 
-def best_weights(path):
-    options = {"mode": "min", "save_best_only": True, "save_weights_only": True}
-    callback = keras.callbacks.ModelCheckpoint(path, "score", **options)
-    callback.state = ("best",)
-    return callback
-
-
 def test_a_resumed_training_keeps_the_weights_of_the_best_epoch_before(tmp_path):
-    score, path = Score(), tmp_path / "best.weights.h5"
-    for epochs in (2, 3):
-        best, model = best_weights(path), dropout_model()
-        fit(model, epochs, score, best, Resume(tmp_path / "state.npz", [best]))
-    assert best.best == 1.0
-    model.load_weights(path)
-    np.testing.assert_equal(model.get_weights(), score.best)
+    score = Score()
+    for epochs in (1, 2, 3):
+        best = zoo.checkpoint.BestWeights("score")
+        fit(dropout_model(), epochs, score, best, Resume(tmp_path / "state.npz", [best]))
+    assert best.best == 1.0 and best.epoch == 2
+    np.testing.assert_equal(best.weights, score.best)
+
+
+def test_a_flipped_bit_of_the_best_weights_is_noticed_before_training(tmp_path):
+    best = zoo.checkpoint.BestWeights("loss")
+    fit(dropout_model(), 1, best, Resume(tmp_path / "state.npz", [best]))
+    content = bytearray((tmp_path / "state.npz").read_bytes())
+    place = content.index(best.weights[0].tobytes(), content.index(b"c000.weights"))
+    content[place] ^= 1
+    (tmp_path / "state.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read .*CRC"):
+        Resume(tmp_path / "state.npz").check()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):

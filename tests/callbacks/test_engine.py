@@ -94,6 +94,65 @@ def test_a_projected_block_s_gradient_is_that_at_its_projection():
     np.testing.assert_allclose(table.values("taylor_term")["block"], term, rtol=1e-4)
 
 
+HIGHWAY = (
+    callbacks.L2Ratio,
+    callbacks.CosineLoss,
+    callbacks.TaylorTerm,
+    callbacks.GradientNorm,
+    callbacks.ActivationNorm,
+    callbacks.EstimationError,
+    callbacks.ResidualMean,
+    callbacks.IntermediateAccuracy,
+    callbacks.BorderlineExamples,
+    callbacks.GateActivity,
+    callbacks.BlockOutputs,
+)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_an_input_of_nan_makes_every_measured_value_nan(activation):
+    inputs = keras.Input((5,))  # some backends' ReLUs make zeros of NaN
+    x = layers.Dense(4, activation)(inputs)
+    x = zoo.HighwayDense(activation=activation, name="block")(x)
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    x = X.copy()
+    x[3] = np.nan
+    table = callbacks.run([probe() for probe in HIGHWAY], model, (x, Y), batch_size=3)
+    table += callbacks.lesions(model, (x, Y)) + callbacks.noise_sensitivity(model, (x, Y))
+    assert not [row for row in table if not np.isnan(row.value)]
+
+
+def test_an_input_of_nan_makes_cushions_and_dominance_nan():
+    images = keras.Input((4, 4, 3))
+    x = layers.Conv2D(4, 1, activation="relu")(images)
+    for i in range(2):
+        x = zoo.SimplifiedResidual(4, name=f"block{i}")(x)
+    top = layers.Dense(2, "softmax")(layers.GlobalAveragePooling2D()(x))
+    model = reference.random_weights(keras.Model(images, top), scale=0.5)
+    x = reference.images(3, 4, 4, 3)
+    x[1, 0, 0, 0] = np.nan
+    probes = [callbacks.LayerCushion(), callbacks.ActivationContraction()]
+    table = callbacks.run(probes, model, x)
+    table += callbacks.minimal_interlayer_cushions(model, x, projections=2)
+    table += callbacks.dominant_flow(model, (x, np.array([0, 1, 1])))
+    assert not [row for row in table if not np.isnan(row.value)]
+    with pytest.raises(ValueError, match="without NaN"):
+        callbacks.top_patches(model, x, unit=0)
+
+
+def test_an_example_whose_skip_input_is_zero_has_no_l2_ratio_and_is_counted():
+    inputs = keras.Input((4,))
+    branch = layers.Dense(4, kernel_initializer="identity", bias_initializer="ones")
+    model = keras.Model(inputs, layers.Add(name="sum")([inputs, branch(inputs)]))
+    x = np.array([[1, 1, 1, 1], [0, 0, 0, 0]], "float32")
+    table = callbacks.run([callbacks.L2Ratio()], model, x)
+    assert table.values("l2_ratio") == {"sum": 2.0}
+    assert table.values("l2_ratio_dead") == {"sum": 0.5}
+    assert "l2_ratio_dead" not in callbacks.run([callbacks.L2Ratio()], model, x[:1]).probes()
+    nothing = callbacks.run([callbacks.L2Ratio()], model, x[1:])
+    assert np.isnan(nothing.values("l2_ratio")["sum"])
+
+
 def test_nan_is_reported_and_not_averaged_away(model, caplog):
     x = X.copy()
     x[3] = np.nan
@@ -136,7 +195,7 @@ def test_a_custom_probe_needs_a_few_lines(model):
 
 
 def test_a_probe_follows_the_protocol_of_a_metric():
-    probe = callbacks.L2Ratio(name="ratio")
+    probe = callbacks.ActivationNorm(name="ratio")
     probe.update_state({"block": {"mean": 3.0, "square": 5.0}}, 2)
     probe.update_state({"block": {"mean": 1.0, "square": 1.0}}, 2)
     assert probe.result() == {"block": {"ratio": 1.0, "std": np.sqrt(1.5 - 1.0)}}

@@ -70,10 +70,20 @@ def test_random_lesions_repeat_with_their_seed(model):
     table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
     rows = [*table.of_probe("lesions_accuracy")][1:]
     assert [row.unit for row in rows] == [1, 1, 3, 3]
-    expected = [scores(zoo.lesion(model, *row.block.split())) for row in rows]
+    expected = [scores(zoo.lesion(model, *row.block.split("; "))) for row in rows]
     np.testing.assert_allclose(pairs(table, "lesions")[1:], expected, rtol=1e-4)
     repeated = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
     assert [*repeated] == [*table]
+
+
+def test_names_with_spaces_are_one_block_of_a_random_lesion():
+    inputs = keras.Input((4,))
+    x = zoo.HighwayDense(name="the second")(zoo.HighwayDense(name="the first")(inputs))
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(x))
+    table = callbacks.random_lesions(model, (X, Y), counts=(1, 2), repeats=1)
+    one, two = [*table.of_probe("lesions_loss")][1:]
+    assert {*two.block.split("; ")} == {"the first", "the second"} and two.unit == 2
+    assert one.block in two.block.split("; ") and one.unit == 1
 
 
 def test_a_stage_of_two_blocks_has_one_other_order(model):
@@ -201,11 +211,3 @@ def test_the_accuracy_of_nan_is_nan(model, caplog):
     accuracy = table.values("lesion_accuracy")
     assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
     assert "4 of 5 networks produced NaN or Inf" in caplog.text
-
-
-def test_a_network_of_one_output_has_no_accuracy():
-    inputs = keras.Input((4,))
-    x = zoo.HighwayDense(name="block")(inputs)
-    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
-    with pytest.raises(ValueError, match="two classes or more"):
-        callbacks.lesions(model, (X, Y % 2), loss="binary_crossentropy")

@@ -1,9 +1,12 @@
 """Every probe against its definition in NumPy, in double precision."""
 
+import keras
 import numpy as np
 import pytest
-from keras import ops
+from keras import layers, ops
 
+import zoo
+from helpers import reference
 from helpers.reference_highway import (
     BLOCKS,
     CLASSES,
@@ -37,6 +40,7 @@ def table():
         callbacks.GradientNorm(),
         callbacks.ActivationNorm(),
         callbacks.EstimationError(),
+        callbacks.ResidualMean(),
         callbacks.EstimationError(rectified=True, name="estimation_error_rectified"),
         callbacks.IntermediateAccuracy(),
         callbacks.BorderlineExamples(2, MARGIN, "first", name="first"),
@@ -117,6 +121,36 @@ def test_the_estimation_error_compares_with_the_stage_s_last_block(table, run):
     check(table.values("estimation_error_std"), spread, atol=1e-4)
     errors = [np.maximum(y, 0) - np.maximum(states[-1], 0) for y in states[1:]]
     check(table.values("estimation_error_rectified"), [e.mean() for e in errors])
+
+
+def test_the_residual_mean_is_the_mean_of_f_over_examples(table, run):
+    _, _, residuals = run
+    means = [f.mean(0) for f in residuals]
+    np.testing.assert_allclose(table.array("residual_mean_units"), means, rtol=1e-4, atol=1e-6)
+    check(table.values("residual_mean"), [m.mean() for m in means])
+    check(table.values("residual_mean_absolute"), [np.abs(m).mean() for m in means])
+    sizes = [
+        np.sqrt((m**2).sum() / (f**2).sum(1).mean()) for m, f in zip(means, residuals, strict=True)
+    ]
+    check(table.values("residual_mean_relative"), sizes)
+
+
+def test_a_normalization_at_the_end_of_f_makes_the_residual_mean_its_beta():
+    images = keras.Input((4, 4, 3))
+    x = layers.Conv2D(4, 1)(images)
+    for i in range(2):
+        x = zoo.ResidualBlock(4, preactivation=False, name=f"block{i}")(x)
+    top = layers.Dense(2, "softmax")(layers.GlobalAveragePooling2D()(x))
+    model = reference.random_weights(keras.Model(images, top))
+    x = reference.images(8, 4, 4, 3)
+    betas = [
+        ops.convert_to_numpy(v) for v in model.trainable_variables if v.path.endswith("norm2/beta")
+    ]
+    with callbacks.batch_statistics(model, x):
+        table = callbacks.run([callbacks.ResidualMean()], model, x, batch_size=3)
+    np.testing.assert_allclose(table.array("residual_mean_units"), betas, atol=1e-5)
+    other = callbacks.run([callbacks.ResidualMean()], model, x)  # other averages
+    assert np.abs(other.array("residual_mean_units") - betas).max() > 0.1
 
 
 def test_intermediate_accuracy_is_that_of_the_early_readout(table, run):

@@ -40,10 +40,29 @@ def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
         [*after.values("cosine_loss").values()],
         rtol=1e-4,
     )
-    assert len(history.history["l2_ratio/block0"]) == 2
+    ratios = [np.mean([*watch.table.values("l2_ratio", epoch=e).values()]) for e in (2, 4)]
+    np.testing.assert_allclose(history.history["l2_ratio"], ratios)
     assert len(callbacks.Table.from_csv(tmp_path / "probes.csv")) == len(watch.table)
     rows = [*csv.DictReader((tmp_path / "log.csv").read_text().splitlines())]
     assert len(rows) == 4 and rows[0]["loss"]
+
+
+def test_logs_have_one_number_for_each_probe_or_every_block_s(tmp_path):
+    probes = [callbacks.CosineLoss(), callbacks.GradientNorm(), callbacks.GateActivity()]
+    columns = []
+    for log in ("summary", "all"):
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        logger = keras.callbacks.CSVLogger(tmp_path / f"{log}.csv")
+        watch = callbacks.RunProbes(probes, (X, Y), log=log)
+        model.fit(X, Y, verbose=0, callbacks=[watch, logger])
+        header = (tmp_path / f"{log}.csv").read_text().splitlines()[0].split(",")
+        columns.append([name for name in header if not name.startswith("val_")])
+        assert len(watch.table) == 2 * (2 + 2 + 2 + 4) + 1
+    assert columns[0] == ["epoch", "cosine_loss", "gate_activity", "gradient_norm", "loss"]
+    assert {"cosine_loss/block1", "gate_activity_t/block0"} <= {*columns[1]}
+    with pytest.raises(ValueError, match="log='some'"):
+        callbacks.RunProbes(probes, X, log="some")
 
 
 def test_probing_changes_nothing_in_a_training():
@@ -102,9 +121,15 @@ def model():
     x = zoo.HighwayDense(name="block")(layers.Dense(4)(inputs))
     return keras.Model(inputs, layers.Dense(3, "softmax")(x))
 
+class Largest(callbacks.Probe):
+    extremes = {"largest": "max", "smallest": "min"}
+
+    def measure(self, block, stage):
+        return {"largest": block["y"][:, 0], "smallest": block["y"][:, 1]}
+
 x = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
 data = x, np.arange(9) % 3
-probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
+probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy(), Largest()]
 single = model()
 one = callbacks.run(probes, single, data, batch_size=4)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -184,7 +209,9 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
     output = output_of(process)
     table = callbacks.Table.from_csv(out / "probes.csv")
     assert {"l2_ratio", "gate_activity_t", "lesion_accuracy"} <= {*table.probes()}
-    assert "block0" in output and (out / "probes.html").stat().st_size > 10_000
+    page = (out / "probes.html").read_text()
+    assert "block0" in output and len(page) > 10_000
+    assert "<h1>functional on 50 images of digits (test)</h1>" in page
 
 
 @without_backend

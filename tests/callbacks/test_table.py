@@ -95,6 +95,36 @@ def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     assert "0.125" in page.text and "network" in page.text
 
 
+def test_deviations_are_bands_and_signed_values_have_a_zero_line():
+    rows = [Row("cosine_loss", f"block{i}", 0, None, None, -0.2 + i / 10) for i in range(3)]
+    rows += [Row("cosine_loss_std", f"block{i}", 0, None, None, 0.05) for i in range(3)]
+    rows += [Row("weight_statistics_std", f"block{i}", 0, None, None, 1.0) for i in range(3)]
+    figure = Table(rows).plot()
+    cosine, statistics = figure.axes  # the latter is no deviation of another value
+    assert cosine.get_ylabel() == "cosine_loss"
+    (band,) = cosine.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose([heights.min(), heights.max()], [-0.25, 0.05])
+    assert [*cosine.get_lines()[-1].get_ydata()] == [0, 0]
+    assert not statistics.collections and len(statistics.get_lines()) == 1
+    assert [label.get_text() for label in cosine.get_xticklabels()] == [
+        "block0",
+        "block1",
+        "block2",
+    ]
+
+
+def test_names_are_text_in_the_page_and_in_its_charts(tmp_path):
+    name = "<img onerror=alert(1)> $x_"
+    rows = [Row(name, name, 0, None, None, 1.0), Row("units", name, 0, 0, None, 1.0)]
+    Table(rows, [f"{name} is no block."], title=f"{name} on 3 examples").to_html(
+        tmp_path / "page.html"
+    )
+    text = (tmp_path / "page.html").read_text()
+    assert "<img onerror" not in text
+    assert "<h1>&lt;img onerror=alert(1)&gt; $x_ on 3 examples</h1>" in text
+
+
 def test_values_over_counts_are_curves_and_interventions_are_explained(tmp_path):
     rows = [Row("unroll_0.5_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
     rows += [Row("lesion_loss", name, 1, None, None, 2.0) for name in (None, "block0")]

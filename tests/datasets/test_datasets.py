@@ -104,6 +104,48 @@ def test_decoding_gives_the_text_back(small):
     np.testing.assert_array_equal(small.encode(small.decode(ids)), ids)
 
 
+def test_words_outside_the_vocabulary_are_spelled_with_the_characters_it_has(small):
+    np.testing.assert_array_equal(small.spell(small.words), small.table())
+    rows = small.spell(["hat", "cätä", "世界", "chat+mat"])
+    words = ["".join(small.characters[i] for i in row) for row in rows]
+    assert words == ["{hat}", "{ct} ", "{|}  ", "{chat"]  # nothing known: the unknown word
+    closed = text.Vocabulary.from_texts("the cat\n")
+    with pytest.raises(ValueError, match="must have a character .*: theca.*'世界'"):
+        closed.spell(["the", "世界"])
+
+
+@pytest.mark.parametrize(
+    "prompt, words",
+    [("the {hat} ", "the hat"), ("a\n", "a +"), ("", "+"), ("\n\n", "+ +"), ("<unk>-x a", "| a")],
+)
+def test_a_prompt_is_read_as_the_text_is_but_ends_no_sentence(small, prompt, words):
+    np.testing.assert_array_equal(small.prompt(prompt), small.spell(words.split()))
+
+
+def test_word_ids_outside_the_vocabulary_are_refused_where_they_come_in(small):
+    for ids in ([0, 8], [-1], [0.5], [float("nan")]):
+        with pytest.raises(ValueError, match=f"integers from 0 to 7. Received: {ids[-1]}"):
+            small.decode(ids)
+        with pytest.raises(ValueError, match="integers from 0 to 7"):
+            text.Corpus("ours", small, *[np.array(ids)] * 3)
+    with pytest.raises(ValueError, match="Word ids must be integers"):
+        text.streams([0, 1, -1], 1, 1)
+
+
+def test_rare_words_become_unknown_as_if_the_text_had_unk_for_them():
+    corpus = text.Corpus.from_texts("ours", ["b a a b cc c c\n", "cc d c\n", "b e\n"], 4)
+    expected = ["b a a b <unk> c c\n", "<unk> <unk> c\n", "b <unk>\n"]
+    assert corpus.unigram_perplexity == pytest.approx((15 / 3 * 15 / 1 * 15 / 2) ** (1 / 3))
+    corpus = corpus.most_frequent(3)
+    parts = (corpus.train, corpus.valid, corpus.test)
+    assert [corpus.vocabulary.decode(part) for part in parts] == expected
+    same = text.Vocabulary.from_texts(*expected, max_word_length=4)
+    assert (corpus.vocabulary.words, corpus.vocabulary.word_length) == (same.words, 3)
+    assert {*corpus.vocabulary.characters} == {*same.characters}
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        corpus.most_frequent(0)
+
+
 def test_a_saved_vocabulary_loads_as_it_was_even_after_a_failed_save(small, tmp_path, monkeypatch):
     path = tmp_path / "made" / "vocabulary.json"
     small.save(path)

@@ -17,6 +17,16 @@ from zoo.applications import char_lm_export, char_lm_inference
 from zoo.datasets.text import Vocabulary
 from zoo.export import export, in_float32, serve
 
+TEXTS = [  # the words of the first four are in the vocabulary
+    "the cat sat on",
+    "",
+    "the cat\n",
+    "{the}\u3000sät\x85<unk>-like",
+    "the hat",
+    "a mat is chosen",
+    "世界 sat",
+    "incomprehensibilities\r\n\tsa\u200bt",
+]
 SHAPES = {"its_own": (2, 3), "another": (5, 7)}  # batch, steps
 
 CONSUMER = """
@@ -37,10 +47,25 @@ result["in_two_steps"] = np.concatenate(parts, 1)
 step = artifact.signatures["step"]
 default = artifact.signatures["serving_default"](words=tf.constant(words["its_own"]))
 result["by_default"] = default["logits"]
+
+texts = json.load(open(folder + "/texts.json"))
+result["next_word"] = artifact.next_word(tf.constant(texts))["probabilities"]
+alone = [artifact.next_word(tf.constant([text]))["probabilities"][0] for text in texts]
+result["next_word_alone"] = np.stack(alone)
 np.savez(folder + "/result.npz", **result)
 names = {"inputs": sorted(step.structured_input_signature[1])}
 print(json.dumps({**names, "outputs": sorted(step.structured_outputs)}))
 """
+
+
+def next_word(model, vocabulary, text):
+    """Return softmax of the last logits in NumPy, without state and table of words."""
+    reader = char_lm_inference.with_state(model, characters=True)
+    states = char_lm_inference.zero_state(reader, 1)
+    spelled = char_lm_inference.pad_slots(model, vocabulary.prompt(text)[None])
+    logits = reader.predict_on_batch([keras.ops.convert_to_tensor(spelled), *states])[0][0, -1]
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +87,7 @@ def exported(tmp_path_factory):
         for name, shape in SHAPES.items()
     }
     np.savez(folder / "words.npz", **words)
+    (folder / "texts.json").write_text(json.dumps(TEXTS))
     deviation = char_lm_export.export(model, folder / "artifact", vocabulary)
     output = fresh_python(CONSUMER, env={"FOLDER": str(folder)}, block=["zoo", "keras"]).stdout
 
@@ -72,6 +98,7 @@ def exported(tmp_path_factory):
         "its_own": model.predict_on_batch(words["its_own"]),
         "another": by_characters.predict_on_batch([another, *states])[0],
     }
+    expected["next_word"] = [next_word(model, vocabulary, text) for text in TEXTS]
     return {
         "folder": folder / "artifact",
         "deviation": deviation,
@@ -105,6 +132,39 @@ def test_steps_that_pass_on_the_state_equal_the_text_served_at_once(exported):
 
 
 @slow_unless_tensorflow
+def test_raw_text_gives_the_probabilities_of_the_next_word(exported):
+    expected = np.stack(exported["expected"]["next_word"])
+    assert np.ptp(expected, axis=0).max() > 0.05  # texts differ
+    for name in ("next_word", "next_word_alone"):  # also those of other lengths in one batch
+        np.testing.assert_allclose(exported["result"][name], expected, rtol=0, atol=1e-5)
+
+
+@slow_unless_tensorflow
+def test_words_of_raw_text_that_the_vocabulary_has_are_read_as_their_ids(exported):
+    vocabulary, model = exported["vocabulary"], exported["model"]
+    stateful = char_lm_inference.with_state(model)
+    states = char_lm_inference.zero_state(stateful, 1)
+    for text, probabilities in zip(TEXTS[:4], exported["result"]["next_word"][:4], strict=True):
+        ids = vocabulary.encode(f"{text}\n")[:-1] if text else [vocabulary.end_of_sentence]
+        ids = keras.ops.convert_to_tensor([[*map(int, ids)]], "int32")
+        logits = stateful.predict_on_batch([ids, *states])[0][0, -1].astype("float64")
+        expected = np.exp(logits) / np.exp(logits).sum()
+        np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5)
+
+
+@slow_unless_tensorflow
+def test_the_artifact_says_which_words_are_unknown_and_end_a_sentence(exported):
+    assets = exported["folder"] / "assets.extra"
+    special = json.loads((assets / "special_words.json").read_text(encoding="utf-8"))
+    assert special == {
+        "unknown": {"id": 0, "word": "|"},
+        "end_of_sentence": {"id": 6, "word": "+"},
+    }
+    words = (assets / "labels.txt").read_text(encoding="utf-8").split("\n")
+    assert (words[0], words[6]) == ("|", "+")
+
+
+@slow_unless_tensorflow
 def test_tensorflow_serving_finds_the_inputs_and_outputs_by_name(exported):
     assert exported["names"]["inputs"] == ["c1", "c2", "h1", "h2", "words"]
     assert exported["names"]["outputs"] == ["c1", "c2", "h1", "h2", "logits"]
@@ -120,15 +180,16 @@ def test_an_export_returns_the_deviation_it_measured(exported):
 @slow_unless_tensorflow
 def test_the_words_stand_beside_the_artifact_in_the_order_of_their_ids(exported):
     text = (exported["folder"] / "assets.extra" / "labels.txt").read_text(encoding="utf-8")
-    assert tuple(text.split("\n")) == (*exported["vocabulary"].words, "")
+    assert tuple(text.split("\n")) == exported["vocabulary"].words
 
 
 @slow_unless_tensorflow
-def test_both_endpoints_share_one_copy_of_the_weights_they_need(exported):
-    layers = [exported["model"].get_layer(name) for name in ("lstm1", "lstm2", "logits")]
+def test_all_endpoints_share_one_copy_of_the_weights_they_need(exported):
+    names = ("word_embedding", "lstm1", "lstm2", "logits")
+    layers = [exported["model"].get_layer(name) for name in names]
     weights = [weight for layer in layers for weight in layer.trainable_weights]
     needed = sum(int(np.prod(weight.shape)) for weight in weights)
-    needed += 525 * len(exported["vocabulary"])  # a vector a word instead of the CNN
+    needed += 525 * len(exported["vocabulary"])  # and a vector a word, computed beforehand
     (data,) = exported["folder"].glob("variables/*.data-*")
     assert data.stat().st_size == pytest.approx(4 * needed, rel=1e-3)
 
@@ -137,7 +198,7 @@ def test_both_endpoints_share_one_copy_of_the_weights_they_need(exported):
 def test_an_export_replaces_an_earlier_artifact_as_a_whole(exported):
     assert not (exported["folder"] / "assets" / "stale.txt").exists()
     names = {path.name for path in exported["folder"].parent.iterdir()}
-    assert names == {"artifact", "words.npz", "result.npz"}
+    assert names == {"artifact", "words.npz", "texts.json", "result.npz"}
 
 
 @slow_unless_tensorflow
@@ -178,8 +239,9 @@ def test_endpoints_that_no_other_process_could_import_are_refused(tiny, tmp_path
 @without_backend
 def test_the_vocabulary_must_be_the_model_s(tmp_path):
     model = zoo.char_lm("small", vocabulary=Vocabulary.from_texts("to be or not\n"))
-    with pytest.raises(ValueError, match="must be the one of the model"):
-        char_lm_export.export(model, tmp_path / "artifact", Vocabulary.from_texts("a rose\n"))
+    for others in ("a rose\n", "to bee or not\n", "to be not or\n"):
+        with pytest.raises(ValueError, match="must be the one of the model"):
+            char_lm_export.export(model, tmp_path / "artifact", Vocabulary.from_texts(others))
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])

@@ -104,7 +104,7 @@ def test_raw_images_go_in_and_named_classes_come_out(format, tmp_path):
     np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(few, expected[:2], rtol=0, atol=1e-5)
     np.testing.assert_allclose(largest, expected.max(axis=-1), rtol=0, atol=1e-5)
-    assert labels_of(path, format).split("\n") == [*LABELS, ""]
+    assert labels_of(path, format).split("\n") == LABELS
     assert not list(tmp_path.glob(".*"))
 
 
@@ -285,7 +285,7 @@ def test_the_shell_exports_and_prints_the_deviation(tmp_path):
     assert "litert: " in output and "max deviation " in output
     expected = model.predict_on_batch(images.astype("float32") / 256)
     np.testing.assert_allclose(run_litert(path, images)[0], expected, rtol=0, atol=1e-5)
-    assert labels_of(path, "litert").split("\n") == [*LABELS, ""]
+    assert labels_of(path, "litert").split("\n") == LABELS
 
 
 @without_backend

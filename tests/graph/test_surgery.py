@@ -8,6 +8,7 @@ from keras import layers, ops
 import zoo
 from helpers import reference
 from zoo.graph.surgery import cost, random_order
+from zoo.io import load_model
 
 
 def residual_model(variant="residual"):
@@ -169,6 +170,54 @@ def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
     expected = first * shared.carry_gate(first, use=1)
     result = outputs(zoo.lesion(model, "shared#1", mode="closed"), x)
     np.testing.assert_allclose(result, ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6)
+
+
+def used_twice(name):
+    """Return a model that calls one block twice, and images for it."""
+    inputs = keras.Input((8, 8, 2))
+    if name == "unshared":
+        block = zoo.ResidualBlock(2, uses=2, variant="full", name="block")
+        outputs = block(block(inputs, use=0), use=1)
+    else:
+        block = {
+            "dense": zoo.HighwayDense(variant="full", name="block"),
+            "conv": zoo.HighwayConv2D(variant="c_only", name="block"),
+            "strided": zoo.ResidualBlock(2, strides=2, variant="full", name="block"),
+        }[name]
+        outputs = block(block(inputs))
+    return reference.random_weights(keras.Model(inputs, outputs)), reference.images(2, 8, 8, 2)
+
+
+@pytest.mark.parametrize("names", [["block"], ["block#1"], ["block", "block#1"]], ids="+".join)
+@pytest.mark.parametrize("name", ["dense", "conv", "unshared", "strided"])
+def test_a_lesion_of_a_block_that_is_used_twice_is_saved_and_loaded(name, names, tmp_path):
+    model, x = used_twice(name)
+    for mode in ("removed", "closed"):
+        lesioned = zoo.lesion(model, *names, mode=mode)
+        lesioned.save(tmp_path / "model.keras")
+        loaded = load_model(tmp_path / "model.keras")
+        assert np.array_equal(outputs(loaded, x), outputs(lesioned, x))
+        assert loaded.count_params() == lesioned.count_params()  # what was shared is
+
+
+def test_a_clone_of_a_lesion_has_its_own_weights():
+    model, x = used_twice("dense")
+    lesioned = zoo.lesion(model, "block", mode="closed")
+    clone = keras.models.clone_model(lesioned)
+    assert not {id(v) for v in clone.variables} & {id(v) for v in lesioned.variables}
+
+
+def test_blocks_whose_names_differ_in_a_slash_can_be_reduced_to_their_shortcuts(tmp_path):
+    inner = keras.Input((8, 8, 2))
+    nested = keras.Model(inner, zoo.ResidualBlock(2, strides=2, name="b")(inner), name="s")
+    inputs = keras.Input((8, 8, 2))
+    y = zoo.ResidualBlock(2, strides=2, name="s_b")(nested(inputs))
+    model, x = reference.random_weights(keras.Model(inputs, y)), reference.images(2, 8, 8, 2)
+    shortcuts = nested.get_layer("b").shortcut, model.get_layer("s_b").shortcut
+    expected = ops.convert_to_numpy(shortcuts[1](shortcuts[0](x)))
+    assert np.array_equal(outputs(zoo.lesion(model, "s/b", "s_b"), x), expected)
+    assert np.array_equal(outputs(zoo.prune_blocks(model, ["s/b", "s_b"]), x), expected)
+    assert [*zoo.trace(model).output["blocks"]] == ["s/b", "s_b"]
 
 
 def test_the_relu_after_a_sum_follows_each_repetition():

@@ -109,7 +109,7 @@ CHANGED_RECIPE = """
 import importlib, os, signal, sys
 sys.path.insert(0, {folder!r})
 import zoo
-from experiment import process
+from experiment import script
 
 class Killed(zoo.callbacks.StopOnNaN):
     def on_epoch_begin(self, epoch, logs=None):
@@ -125,7 +125,7 @@ recipe = importlib.import_module({module!r})
 for name, value in {constants}.items():
     setattr(recipe, name, value)
 {patch}
-process.run_script(recipe.main)
+script.run_script(recipe.main)
 """
 
 

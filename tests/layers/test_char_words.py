@@ -185,6 +185,21 @@ def test_the_same_word_has_the_same_vector_at_every_position():
     np.testing.assert_array_equal(vectors[0, 0], vectors[1, 2])
 
 
+@pytest.mark.parametrize("max_distinct", [None, 8])
+def test_a_word_outside_the_table_is_nan_and_changes_no_other_word(max_distinct):
+    layer = embedding(max_distinct)
+    others = np.array([[3, 5, 3], [7, 0, 11]], "int32")
+    expected = ops.convert_to_numpy(layer(others))
+    vectors = ops.convert_to_numpy(layer(np.array([[3, 12, 3], [7, -1, 11]], "int32")))
+    assert np.isnan(vectors[:, 1]).all()
+    assert_close(vectors[:, [0, 2]], expected[:, [0, 2]], 1e-6)  # other batch shapes in float32
+
+
+def test_the_characters_of_a_word_give_the_vector_that_its_id_gives():
+    layer = embedding(8)
+    assert_close(layer(words()[IDS]), layer(IDS), 1e-6)  # other batch shapes in float32
+
+
 def test_a_table_of_another_shape_is_an_error():
     layer = embedding(None)
     for shape in ((WORDS, SLOTS + 1), (WORDS - 1, SLOTS), (SLOTS, WORDS)):

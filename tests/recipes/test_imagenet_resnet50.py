@@ -7,7 +7,10 @@ import keras
 import numpy as np
 import pytest
 
+import zoo
+from greff2017 import pointwise
 from helpers.harness import fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of
 
 USUAL = (
@@ -195,3 +198,31 @@ def test_bad_input_ends_the_run_before_it_starts(tmp_path):
     assert not (tmp_path / "run").exists()
     expected = [128 - 103.939, 0 - 116.779, 255 - 123.68]  # Caffe: BGR less the mean of ImageNet
     np.testing.assert_allclose(json.loads(pixels), expected, atol=0.01)
+
+
+@without_backend
+def test_pointwise_gates_are_one_convolution_that_sees_one_pixel():
+    options = {"blocks": (1, 2), "widths": (2, 4), "input_shape": (32, 32, 3), "classes": 2}
+    model = pointwise.with_pointwise_gates(zoo.highway_resnet50(**options))
+    kernels = [weight for weight in model.weights if "transform_gate" in weight.path]
+    shapes = [tuple(kernel.shape) for kernel in kernels if kernel.path.endswith("kernel")]
+    assert shapes == [(1, 1, 2, 8), (1, 1, 8, 16), (1, 1, 16, 16)]
+    biases = [kernel for kernel in kernels if kernel.path.endswith("bias")]
+    assert len(biases) == 3 and all(np.all(bias.numpy() == -1) for bias in biases)
+    block = model.get_layer("stage2_block01")
+    x = np.random.default_rng(0).normal(size=(1, 4, 4, 16)).astype("float32")
+    parts = {key: keras.ops.convert_to_numpy(value) for key, value in block.parts(x).items()}
+    kernel, bias = (keras.ops.convert_to_numpy(w) for w in block.transform_gate.weights)
+    gates = 1 / (1 + np.exp(-(x @ kernel[0, 0] + bias)))
+    np.testing.assert_allclose(parts["t"], gates, atol=1e-6)
+    expected = parts["h"] * gates + x * (1 - gates)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(block(x)), expected, atol=1e-5)
+
+
+@without_backend
+def test_the_gates_of_residual_networks_are_not_named():
+    with recipe("imagenet_resnet50", "--gates=pointwise") as module:
+        names = [module.full_name(name) for name in ("resnet_bn", "highway", "highway_full_bn")]
+        assert names == ["resnet_bn", "highway_1x1", "highway_full_bn_1x1"]
+    with recipe("imagenet_resnet50") as module:
+        assert module.full_name("highway_bn") == "highway_bn"

@@ -48,17 +48,28 @@ def test_every_line_on_record_is_a_result_and_is_written_back_equal():
 
 
 def test_a_row_shows_value_paper_verdict_and_time():
-    assert markdown.table_rows("greff2017/table1a", [ROW]) == [
+    assert markdown.table_row(ROW) == (
         "| table1a | char_lm small, full (jax) | test perplexity | 91.235 | 79.09 "
         "| not comparable | PTB | 2 | 1 | 2 cores, 10 min |"
-    ]
+    )
 
 
-def test_artifacts_that_were_not_run_are_empty_rows_and_deviations_stand_below():
-    lines = markdown.page([ROW]).splitlines()
-    assert "| table1b |" + " |" * 9 in lines
-    assert "- table1a, char_lm: 2 of 25 epochs; assumed: batch of 20." in lines
-    assert "    python recipes/ptb_char_lm.py --data_dir DATA  # 0123456789ab" in lines
+def test_rows_that_do_not_compare_are_folded_away_with_their_deviations():
+    text = markdown.page([ROW, {**ROW, "verdict": "+1.4, one seed", "departures": []}])
+    section = text[text.index("## Greff") : text.index("## Jastrzebski")]
+    shown, folded, commands = section.split("<details>")
+    assert shown.count("| table1a |") == 1 and "+1.4, one seed" in shown
+    assert folded.startswith("<summary>1 rows that do not compare") and "table1a |" in folded
+    assert "- table1a, char_lm: 2 of 25 epochs; assumed: batch of 20." in folded
+    assert "    python recipes/ptb_char_lm.py --data_dir DATA  # 0123456789ab" in commands
+    (missing,) = [line for line in shown.splitlines() if line.startswith("Not run yet")]
+    assert "table1b" in missing and "table1a" not in missing and "fig1" not in missing
+
+
+def test_cells_of_tables_are_shown_as_they_are():
+    row = {**ROW, "artifact": "greff2017/a|<img onerror=x>", "model": "a|b"}
+    line = markdown.table_row(row)
+    assert "a\\|&lt;img onerror=x&gt;" in line and "a\\|b small" in line
 
 
 def test_tables_name_no_folder_of_the_machine_that_ran_the_command():
@@ -119,6 +130,25 @@ def test_a_broken_line_is_named(tmp_path):
         records.lines(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("[1]", "expected a JSON object. Received: \\[1\\]"),
+        ({}, "expected 'artifact' as str. Received: no such key"),
+        ({**ROW, "config": []}, "expected 'config' as dict. Received: \\[\\]"),
+        ({**ROW, "value": "1"}, "expected 'value' as int or float or null. Received: '1'"),
+        ({**ROW, "artifact": "table1a"}, "expected PAPER/NAME as artifact. Received: 'table1a'"),
+        ({**ROW, "departures": [1]}, "expected texts in 'departures'. Received: \\[1\\]"),
+        ({**ROW, "readings": [1]}, "expected texts in 'readings'. Received: \\[1\\]"),
+    ],
+)
+def test_json_that_is_no_result_is_named_by_file_and_line(tmp_path, line, message):
+    text = line if isinstance(line, str) else json.dumps(line)
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROW) + f"\n{text}\n")
+    with pytest.raises(ValueError, match=f"a.jsonl, line 2: {message}"):
+        records.lines(tmp_path)
+
+
 def test_numbers_of_another_paper_name_it():
     row = {**ROW, "paper_of": "Kim et al. (2016)"}
     assert records.cells(row)["paper"] == "79.09 (Kim et al. (2016))"
@@ -135,16 +165,31 @@ def test_a_finished_run_that_is_asked_again_adds_no_line(tmp_path):
 
 def test_the_gallery_escapes_and_shows_an_artifact_s_own_pictures(tmp_path):
     (tmp_path / "greff2017").mkdir()
-    for name in ("table1a.png", "table1a-all.png", "table1ab.png", "fig3.png"):
+    bad = "fig3-<img src=x onerror=y>.png"
+    for name in ("table1a.png", "table1a-all.png", "table1ab.png", bad):
         (tmp_path / "greff2017" / name).touch()
     (tmp_path / "greff2017" / "fig4.csv").write_text("block,<i>\n1,0.123456\n")
-    row = {**ROW, "departures": ["<b>"]}
-    page = gallery.page([row], tmp_path)
+    row = {**ROW, "departures": ["<b>"], "artifact": "greff2017/fig3"}
+    odd = {**ROW, "artifact": "greff2017/<img onerror=z>"}
+    page = gallery.page([row, odd], tmp_path)
     assert "&lt;b&gt;" in page and "<b>" not in page
     assert page.count("<img") == 3 and "table1ab.png" not in page
+    assert "<img src=x" not in page and "<img onerror" not in page
+    assert 'src="greff2017/fig3-%3Cimg%20src%3Dx%20onerror%3Dy%3E.png"' in page
     assert "Not run yet" in page
     assert "<td class=number>0.12346</td>" in page and "&lt;i&gt;" in page  # a table of its own
     assert page.count("<figure") == 4 and '<a href="greff2017/fig4.csv">' in page
+
+
+def test_the_gallery_is_short_until_something_is_unfolded():
+    """At up to 60 pixels a row and for the rest 300: below 3,000 pixels."""
+    page = gallery.page(records.merged(records.lines()), records.FOLDER)
+    while "<details>" in page:  # innermost first
+        end = page.index("</details>")
+        begin = page.rindex("<details>", 0, end)
+        page = page[:begin] + page[end + len("</details>") :]
+    assert "<figure" not in page and page.count("<tr>") * 60 + 300 < 3000
+    assert all(f"<td>{title}</td>" in page for title in records.TITLES.values())
 
 
 def test_the_order_of_the_variants_is_compared_with_the_paper_s():

@@ -3,10 +3,14 @@
 import collections
 import json
 import re
+import types
 
+import keras
+import numpy as np
 import pytest
 
 from experiment.results import Result
+from helpers import reference
 from helpers.harness import (
     output_of,
     slow_elsewhere,
@@ -14,9 +18,11 @@ from helpers.harness import (
     start_recipe,
     without_backend,
 )
+from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of, write_images
-from yutomasi2019 import networks, tables
+from yutomasi2019 import figures, networks, tables
 from zoo.callbacks import Table
+from zoo.callbacks.probes.table import Row
 
 pytestmark = slow_elsewhere
 
@@ -72,7 +78,11 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     trained = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
     assert trained == states  # found, not trained again
     flows = rows_of(run_dir / "fig12-depth5.csv")
-    assert {row["iteration"] for row in flows} == {"first", "last"}
+    assert {row["iteration"] for row in flows} == {"first", "last", "mean"}
+    cushions = rows_of(run_dir / "fig3-depth5.csv")
+    assert {(row["network"], row["when"]) for row in cushions} == {
+        (f"{name}5", when) for name in losses for when in ("before", "after")
+    }
 
 
 def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
@@ -110,6 +120,110 @@ def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
     table = Table.from_csv(tmp_path / "run" / "section5-full_plain8.csv")
     assert table.array("layer_cushion_convolutions").shape == (3, 2)
     assert (tmp_path / "run" / "fig12-full-depth8.png").exists()
+
+
+def test_full_networks_add_the_block_s_input_to_the_second_normalization():
+    model = networks.fully_fledged(8, "residual", (16, 16, 3), 10, widths=(4, 8, 8))
+    reference.random_weights(model, scale=0.3)
+    block = model.get_layer("stage1_block00")
+    x = np.maximum(reference.images(2, 16, 16, 4), 0)
+    conv1, norm1, _, conv2, norm2 = block.transform.layers
+    y = norm2(conv2(keras.ops.relu(norm1(conv1(x)))))
+    whole = keras.Model(
+        model.get_layer("stem_relu").output, model.get_layer("stage1_relu00").output
+    )
+    expected = np.maximum(keras.ops.convert_to_numpy(y) + x, 0)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(whole(x)), expected, atol=1e-4)
+    plain = networks.fully_fledged(8, "plain", (16, 16, 3), 10, widths=(4, 8, 8))
+    block = plain.get_layer("stage1_block00")
+    relu = plain.get_layer("stage1_relu00")
+    end = keras.ops.convert_to_numpy(block.transform(x))
+    whole = keras.Model(plain.get_layer("stem_relu").output, relu.output)
+    output = keras.ops.convert_to_numpy(whole(x))
+    np.testing.assert_allclose(output, np.maximum(end, 0), atol=1e-4)
+
+
+def test_untrained_networks_are_measured_with_settled_averages(tmp_path):
+    options = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
+    options += "--widths=2,2,2", f"--runs={tmp_path / 'runs'}"
+
+    def statistics(run):
+        norm = run.model.get_layer("stem_norm")
+        return [keras.ops.convert_to_numpy(v) for v in (norm.moving_mean, norm.moving_variance)]
+
+    with recipe("noise_stability", *options) as noise_stability:
+        run = networks.prepare("full_residual", 8)
+        mean, variance = noise_stability.at_start(run, statistics)
+        x = run.data.preprocess(run.images.x_train[: networks.BATCH])
+        inputs = keras.ops.convert_to_numpy(run.model.get_layer("stem_conv")(x))
+        np.testing.assert_allclose(mean, inputs.mean((0, 1, 2)), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(variance, inputs.var((0, 1, 2)), rtol=1e-4)
+        np.testing.assert_array_equal(statistics(run), [[0, 0], [1, 1]])
+
+
+def test_dominance_is_averaged_over_the_training(tmp_path):
+    options = write_images(tmp_path / "images.npz"), "--data=other", "--budget=smoke"
+    options += "--widths=4,4,4", "--networks=plain,residual", "--artifact=fig12", "--epochs=2"
+    options += f"--runs={tmp_path / 'runs'}", f"--run_dir={tmp_path / 'run'}", "--clip=0"
+    output_of(start_recipe("noise_stability.py", *options))
+    values = collections.defaultdict(list)
+    for folder in (tmp_path / "runs").glob("residual5*"):
+        for row in Table.from_csv(folder / "dominance.csv").of_probe("dominant_flow"):
+            values[row.block].append(row.value)
+    lines = lines_of(tmp_path / "run")
+    (line,) = [row for row in lines if row["model"] == "residual5"]
+    assert line["epochs_of_mean"] == [0, 1, 2]
+    assert line["by_block"] == pytest.approx([last for _, last in values.values()], abs=1e-5)
+    means = [
+        (first + sum(later)) / 3
+        for first, later in zip(line["before_by_block"], values.values(), strict=True)
+    ]
+    assert line["mean_by_block"] == pytest.approx(means, abs=1e-5)
+    assert any("gradients not clipped" in text for text in line["readings"])
+    assert "widths 4, 4, 4; the paper: 16, 32, 64" in line["departures"]
+
+
+def test_an_epoch_that_is_repeated_is_measured_once(tmp_path, monkeypatch):
+    with recipe("noise_stability") as noise_stability:
+        row = Row("dominant_flow", "block", 1, None, None, 0.5)
+        monkeypatch.setattr(noise_stability, "dominance", lambda run: [row])
+        run = types.SimpleNamespace(folder=tmp_path, epochs=4)
+        for resumed_at in (0, 1):
+            callback = noise_stability.DominanceByEpoch(run)
+            for epoch in range(resumed_at, 3):
+                callback.on_epoch_end(epoch)
+        assert [row.epoch for row in callback.read()] == [1, 2, 3]
+
+
+def test_rate_and_clip_are_flags():
+    with recipe("plain_vs_residual", "--rate=0.5", "--clip=0"):
+        optimizer = networks.optimizer(2000)
+        assert optimizer.global_clipnorm is None
+        rates = []
+        for step in (0, 1200, 1600):
+            optimizer.iterations.assign(step)
+            rates.append(float(optimizer.learning_rate))
+        assert rates == pytest.approx([0.5, 0.05, 0.005])
+    with recipe("plain_vs_residual"):
+        assert networks.optimizer(2000).global_clipnorm == 0.1
+        assert "clipped at norm 0.1" in networks.assumptions()[0]
+
+
+@without_backend
+def test_fig_9_compares_starts_seed_by_seed(tmp_path, monkeypatch):
+    rows = [
+        {"seed": seed, **row}
+        for seed in (0, 1)
+        for network, risk in (("plain", [2.0, 1.5 + seed]), ("transferred", [1.0, 0.5]))
+        for row in figures.start_rows(network, 32, risk, None)
+    ]
+    shown = []
+    monkeypatch.setattr(figures.plots, "lines", lambda path, rows, **options: shown.extend(rows))
+    figures.fig9(tmp_path / "fig9.png", rows)
+    differences = {
+        (r["seed"], r["epoch"]): r["difference"] for r in shown if r["network"] == "plain"
+    }
+    assert differences == {(0, 1): 1.0, (0, 2): 1.0, (1, 1): 1.0, (1, 2): 2.0}
 
 
 DIVERGING = """

@@ -30,7 +30,7 @@ def commands(monkeypatch):
     run_commands = []
 
     def run(command, environment=None):
-        assert environment is None
+        assert (environment is None) == (not command[-1].startswith("--seed="))
         run_commands.append(command[1:])
         return 0
 
@@ -71,7 +71,7 @@ def test_the_list_shows_what_was_run(capsys):
     assert "not run" in next(line for line in lines if line.startswith("srivastava2015/table3"))
     assert "There is no 'kim*'" in reproduce.main(["list", "kim*"])
     assert reproduce.main(["list", "greff"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 7 + 1
+    assert len(capsys.readouterr().out.splitlines()) == 9 + 1
     assert reproduce.state_of("srivastava2015/fig5") == reproduce.state_of("srivastava2015/fig1")
 
 
@@ -148,7 +148,11 @@ def test_kept_figures_and_lines_are_saved_with_the_results(monkeypatch, tmp_path
     assert reproduce.main([words[0], "--seeds=2", "--keep"]) == 0
     lines = f"--results={tmp_path / 'trivial_dominance.jsonl'}"
     assert [command[-1] for command, _ in calls] == [lines, lines]
-    assert calls[0][1]["ZOO_FIGURES"] == str(tmp_path / "yutomasi2019") and calls[1][1] is None
+    folders = [pathlib.Path(environment["ZOO_FIGURES"]) for _, environment in calls]
+    assert [folder.name for folder in folders] == ["seed=0", "seed=1"]
+    calls.clear()
+    assert reproduce.main([words[0], "--keep"]) == 0
+    assert calls[0][1]["ZOO_FIGURES"] == str(tmp_path / "yutomasi2019")
 
 
 def test_figures_are_also_saved_in_the_folder_of_the_environment(monkeypatch, tmp_path):
@@ -185,3 +189,29 @@ def test_unknown_names_are_answered_with_similar_ones(commands, capsys):
     assert "expected a positive number, received 'none'" in capsys.readouterr().err
     assert reproduce.matches(["section2.2"]) == ["srivastava2015/section2.2"]
     assert not commands
+
+
+def test_figures_of_several_seeds_are_drawn_as_their_mean_and_others_are_the_first_seed_s(
+    monkeypatch, tmp_path
+):
+    from experiment import plots
+
+    def run(command, environment):
+        seed = int(command[-1].removeprefix("--seed="))
+        folder = pathlib.Path(environment["ZOO_FIGURES"])
+        folder.mkdir(parents=True)
+        rows = [{"epoch": e, "block": "a", "l2_ratio": e + seed} for e in (1, 2)]
+        for name in ("fig14-a", "fig99-a"):
+            plots.write_rows(folder / f"{name}.csv", rows)
+            (folder / f"{name}.png").write_text(f"picture {seed}")
+        return 0
+
+    monkeypatch.setattr(reproduce.process, "run", run)
+    words = ["jastrzebski2018/fig7", "--seeds=3", f"--run_dir={tmp_path}"]
+    assert reproduce.main(words) == 0
+    folder = tmp_path / "figures" / "jastrzebski2018"
+    rows = plots.read_rows(folder / "fig14-a.csv")
+    assert [row["seed"] for row in rows] == [0, 0, 1, 1, 2, 2]
+    assert (folder / "fig14-a.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "fig99-a.png").read_text() == "picture 0"
+    assert "seed" not in plots.read_rows(folder / "fig99-a.csv")[0]

@@ -8,6 +8,7 @@ import pytest
 from experiment.results import ROOT, Result, append, without_paths
 from helpers.forked import server
 from helpers.harness import without_backend
+from helpers.recipes import recipe
 from helpers.test_data import append_lines
 from report import records
 from zoo.io import locked
@@ -42,6 +43,33 @@ def test_a_line_separator_in_a_text_is_no_end_of_a_line(tmp_path):
     for _ in range(2):
         append(tmp_path / "a.jsonl", line)
     assert records.lines(tmp_path) == [line]
+
+
+@without_backend
+@pytest.mark.parametrize("broken", ['{"artifact": "cut', "[1, 2]", "\xff"])
+def test_a_broken_file_of_results_is_named_with_its_line(tmp_path, broken):
+    path = tmp_path / "a.jsonl"
+    append(path, {"artifact": "whole"})
+    with open(path, "ab") as file:
+        file.write(broken.encode("latin-1"))
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="a.jsonl. Received in line 2"):
+        append(path, {"artifact": "new"})
+    assert path.read_bytes() == before
+
+
+@without_backend
+@pytest.mark.parametrize(
+    ("name", "flag"), [("results.jsonl", ""), ("trained.json", ""), ("a.jsonl", "--results")]
+)
+def test_a_broken_file_is_noticed_before_the_training(tmp_path, name, flag):
+    (tmp_path / name).write_text("broken")
+    options = [f"{flag}={tmp_path / name}"] if flag else []
+    with recipe("highway_conv", *options):
+        from experiment import run_dirs
+
+        with pytest.raises(ValueError, match=f"{name}.*broken"):
+            run_dirs.open_folder(tmp_path, {}, 1)
 
 
 @without_backend

@@ -10,6 +10,7 @@ from experiment import training
 from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
 from helpers.recipes import recipe
 from helpers.test_data import rows_of, write_images
+from jastrzebski2018 import figures
 from zoo.callbacks import Table
 from zoo.callbacks.probes.table import Row
 
@@ -115,14 +116,16 @@ def test_curves_and_norms_of_networks_are_drawn_from_their_tables(tmp_path):
     path = tmp_path / "fig9.png"
     with recipe("shared_blocks") as module:
         networks = {"naive": measured(module, 10.0), "gamma": measured(module, 20.0)}
-        module.draw_curves(path, networks, ["accuracy", "ratio"])
-        module.draw_start(tmp_path / "fig9-start.png", networks)
+        figures.fig8(path, module.curve_rows(networks))
+        figures.fig9(tmp_path / "fig9-start.png", module.start_rows(networks))
     assert path.exists() and (tmp_path / "fig9-start.png").exists()
     rows = rows_of(path.with_suffix(".csv"))
-    assert [(row["network"], row["epoch"]) for row in rows[:4]] == [
+    assert [(row["network"], row["epoch"]) for row in rows[:5]] == [
         *(("naive 44", str(epoch)) for epoch in (0, 1, 2)),
+        ("naive 44, the paper", "2"),
         ("gamma 44", "0"),
     ]
+    assert (rows[3]["training_accuracy"], rows[3]["test_accuracy"]) == ("99.0", "")
     ratios = [(row["test_ratio"], row["training_ratio"]) for row in rows[:3]]
     assert ratios == [("10.0", "10.0"), ("", ""), ("3.0", "")]
     assert [row["test_accuracy"] for row in rows[:3]] == ["", "20.0", "40.0"]

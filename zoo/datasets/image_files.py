@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.io import UNREADABLE
+from zoo.io import UNREADABLE, open_npz
 
 SPLITS = ("train", "test")
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -82,10 +82,7 @@ def read(path: Path, side: int | None = None) -> tuple[Arrays, tuple[str, ...], 
 
 def _read_npz(path):
     try:
-        with open(path, "rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
+        with open_npz(path) as file:
             names = sorted(file.files)
             keys = next((k for k in (PIXEL_KEYS, JPEG_KEYS) if set(k) <= set(names)), ())
             arrays = {key: file[key] for key in keys}

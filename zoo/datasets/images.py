@@ -47,6 +47,7 @@ KNOWN = {
     "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
     "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
 }
+MAX_LABEL = np.iinfo("int32").max  # the type of labels
 EXACT = 1e-6
 RECODED = 1e-3  # ours: encoding CIFAR-10 as JPEG moves its means by 1.5e-4
 
@@ -240,22 +241,29 @@ def _checked(name, arrays, source, class_names=(), is_jpeg=False):
                 f"y_{split} must be integers, one for each of the {len(x)} images. "
                 f"Received: {y.dtype} of shape {y.shape}, in {source}."
             )
+        if y.max() > MAX_LABEL:
+            raise ValueError(
+                f"y_{split} must be class numbers from 0, below {MAX_LABEL}. Received: {y.max()}, "
+                f"in {source}."
+            )
         parts[split] = x, y
     x_train, y_train = parts["train"]
     x_test, y_test = parts["test"]
     _refuse_another(name, x_test, source)
     shape = known.shape if known else x_train.shape[1:]
     classes = known.classes if known else len(class_names) or int(y_train.max()) + 1
+    advice = "If these are other images, name them: `--data NAME`, with a NAME of your own."
+    advice = advice if known else ""
     for split, (x, y) in parts.items():
         if x.shape[1:] != shape:
             raise ValueError(
                 f"The images of {name} must have the shape {shape}. "
-                f"Received: x_{split} of shape {x.shape}, in {source}."
+                f"Received: x_{split} of shape {x.shape}, in {source}. {advice}".rstrip()
             )
         if y.min() < 0 or y.max() >= classes:
             raise ValueError(
                 f"The labels of {name} must be from 0 to {classes - 1}. Received: y_{split} from "
-                f"{y.min()} to {y.max()}, in {source}."
+                f"{y.min()} to {y.max()}, in {source}. {advice}".rstrip()
             )
     name, notice = _title(name, x_train, x_test, source, is_jpeg)
     return Images(

@@ -15,13 +15,13 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from zoo.io import replace
+from zoo import io
 from zoo.types import PathLike
 
 SPLITS = ("train", "valid", "test")
@@ -167,17 +167,68 @@ class Vocabulary:
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def table(self) -> np.ndarray:
-        """Return the spelling of every word, as ids of characters.
+        """Return the spelling of every word: `spell` of `words`, `(num_words, word_length)`."""
+        return self.spell(self.words)
+
+    def spell(self, words: Sequence[str]) -> np.ndarray:
+        """Return the spelling of words as ids of characters; they need not be in the vocabulary.
+
+        Characters outside the alphabet are left out. A word that has no others is spelled as the
+        unknown word `|`.
+
+        Args:
+            words: Words as `tokenize` returns them.
 
         Returns:
-            int32 array of shape `(num_words, word_length)`: start, characters, end, then pads.
+            int32 array of shape `(len(words), word_length)`: start, characters, end, then pads.
+
+        Raises:
+            ValueError: If no character of a word is in the alphabet, and the vocabulary has no
+                unknown word.
+
+        Example:
+        >>> vocabulary = Vocabulary.from_texts("the cat <unk>")
+        >>> spelled = vocabulary.spell(["théâtre"])[0]  # in five slots: é, â, r are not known
+        >>> "".join(vocabulary.characters[i] for i in spelled)
+        '{thte'
         """
-        ids = {character: i for i, character in enumerate(self.characters)}
-        table = np.zeros((len(self), self.word_length), "int32")  # 0 is the pad
-        for row, word in zip(table, self.words, strict=True):
-            spelling = [ids[character] for character in START + word + END][: self.word_length]
+        pad, start, end = range(len(SPECIAL_CHARACTERS))
+        ids = {character: i for i, character in enumerate(self.characters) if i > end}
+        table = np.full((len(words), self.word_length), pad, "int32")
+        for row, word in zip(table, words, strict=True):
+            known = [ids[character] for character in word if character in ids]
+            if not known:
+                if self.unknown is None:
+                    raise ValueError(
+                        f"A word must have a character of the vocabulary: {''.join(ids)}. "
+                        f"Received: the word {word!r}. Replace it."
+                    )
+                known = [ids[UNKNOWN]]
+            spelling = [start, *known, end][: self.word_length]
             row[: len(spelling)] = spelling
         return table
+
+    def prompt(self, text: str) -> np.ndarray:
+        r"""Return the spelling of a text that a model shall continue.
+
+        No end of sentence is added; a line break is one. An empty text is an end of sentence, after
+        which a sentence begins.
+
+        Args:
+            text: The beginning, of any words.
+
+        Returns:
+            int32 array of shape `(num_words, word_length)`, as of `spell`.
+
+        Raises:
+            ValueError: As of `spell`.
+
+        Example:
+        >>> vocabulary = Vocabulary.from_texts("the cat")
+        >>> [len(vocabulary.prompt(text)) for text in ("the hat", "the hat\n", "")]
+        [2, 3, 1]
+        """
+        return self.spell(tokenize(f"{text}\n")[:-1] or [END_OF_SENTENCE])
 
     def encode(self, text: str) -> np.ndarray:
         """Return the word ids of `text`, with an end of sentence after each line.
@@ -203,19 +254,22 @@ class Vocabulary:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         r"""Return the text of word ids: an end of sentence ends a line, `|` becomes `<unk>`.
 
+        Raises:
+            ValueError: If an id is not one of the vocabulary's.
+
         Example:
         >>> Vocabulary.from_texts("to be or\nnot\n").decode([0, 1, 3, 4])
         'to be\nnot'
         """
         text_of = {UNKNOWN: "<unk>", END_OF_SENTENCE: "\n"}
-        words = (self.words[i] for i in np.asarray(ids, "int64"))
+        words = (self.words[i] for i in check_ids(ids, len(self)))
         return re.sub(" ?\n ?", "\n", " ".join(text_of.get(word, word) for word in words))
 
     def save(self, path: PathLike) -> None:
         """Write the vocabulary to the JSON file `path`, completely or not at all."""
         content = asdict(self) | {"fingerprint": self.fingerprint}
         text = json.dumps(content, ensure_ascii=False)
-        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        io.replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path: PathLike) -> "Vocabulary":
@@ -245,6 +299,26 @@ class Vocabulary:
         return vocabulary
 
 
+def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
+    """Return word ids as an int32 array.
+
+    Args:
+        ids: Integers of any shape.
+        num_words: Number of words in the vocabulary.
+
+    Raises:
+        ValueError: If one is not an integer from 0 to `num_words - 1`.
+    """
+    array = np.asarray(ids)
+    valid = (array >= 0) & (array < num_words) & (array % 1 == 0)
+    if not valid.all():
+        raise ValueError(
+            f"Word ids must be integers from 0 to {num_words - 1}. Received: {array[~valid][0]}. "
+            "Encode the text with the vocabulary that the model was built for."
+        )
+    return array.astype("int32", copy=False)
+
+
 def _refuse(expected, received):
     raise ValueError(
         f"Not a vocabulary: {expected}. Received: {received}. "
@@ -263,6 +337,9 @@ class Corpus:
         valid: int32 array of shape `(num_tokens,)`.
         test: int32 array of shape `(num_tokens,)`.
         notice: Warning that belongs to every number measured on this corpus, or "".
+
+    Raises:
+        ValueError: If a word id is not one of the vocabulary's.
     """
 
     name: str
@@ -272,6 +349,10 @@ class Corpus:
     test: np.ndarray
     notice: str = ""
 
+    def __post_init__(self) -> None:
+        for part in (self.train, self.valid, self.test):
+            check_ids(part, len(self.vocabulary))
+
     @property
     def checksum(self) -> int:
         """CRC-32 of the word ids of all three parts."""
@@ -280,6 +361,46 @@ class Corpus:
             value = zlib.crc32(str(len(part)).encode(), value)
             value = zlib.crc32(part.tobytes(), value)
         return value
+
+    @property
+    def unigram_perplexity(self) -> float:
+        """Perplexity of `test` if words were independent: a baseline of language models.
+
+        exp(-mean log p(word)), where p is the word's share of the training text; each word of the
+        vocabulary counts once more than it is there, so that no p is 0.
+        """
+        counts = np.bincount(self.train, minlength=len(self.vocabulary)) + 1
+        log_p = np.log(counts / counts.sum())
+        return float(np.exp(-np.mean(log_p[self.test])))
+
+    def most_frequent(self, num_words: int) -> "Corpus":
+        r"""Return the corpus with `<unk>` for all but the most frequent words.
+
+        Args:
+            num_words: Number of words of the training text to keep. `<unk>` and the end of sentence
+                are kept in any case.
+
+        Raises:
+            ValueError: If `num_words` is not positive.
+
+        Example:
+        >>> corpus = Corpus.from_texts("ours", ["a rose is a rose", "a rose", "is it"])
+        >>> corpus = corpus.most_frequent(2)
+        >>> corpus.vocabulary.words, corpus.vocabulary.decode(corpus.train)
+        (('|', 'a', 'rose', '+'), 'a rose <unk> a rose\n')
+        """
+        if num_words < 1:
+            raise ValueError(f"`num_words` must be 1 or more. Received: num_words={num_words!r}")
+        words = self.vocabulary.words
+        counts = np.bincount(self.train, minlength=len(words))
+        frequent = np.argsort(-counts, kind="stable")[:num_words]
+        kept = {UNKNOWN, END_OF_SENTENCE, *(words[i] for i in frequent)}
+        text = " ".join([UNKNOWN, *(word for word in words if word in kept)])
+        vocabulary = Vocabulary.from_texts(text, max_word_length=self.vocabulary.word_length)
+        ids = {word: i for i, word in enumerate(vocabulary.words)}
+        new_ids = np.array([ids.get(word, vocabulary.unknown) for word in words], "int32")
+        train, valid, test = (new_ids[part] for part in (self.train, self.valid, self.test))
+        return replace(self, vocabulary=vocabulary, train=train, valid=valid, test=test)
 
     @classmethod
     def from_texts(
@@ -428,7 +549,7 @@ def streams(
         x and y, int32 arrays of shape `(num_batches, batch_size, num_steps)`.
 
     Raises:
-        ValueError: If there are too few tokens for one batch.
+        ValueError: If there are too few tokens for one batch, or an id is negative or no integer.
 
     Example:
     >>> x, y = streams(range(9), batch_size=2, num_steps=2)
@@ -444,7 +565,7 @@ def streams(
             "`batch_size` and `num_steps` must be 1 or more. "
             f"Received: batch_size={batch_size!r}, num_steps={num_steps!r}"
         )
-    ids = np.asarray(ids, "int32")
+    ids = check_ids(ids, np.iinfo("int32").max)
     if ids.ndim != 1:
         raise ValueError(
             f"`ids` must have the shape (num_tokens,). Received: shape {ids.shape}. "

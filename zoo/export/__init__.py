@@ -63,8 +63,8 @@ def export(
         endpoints: Importable function from `model` to a dictionary of Functional `keras.Model`s
             by name; JAX and torch call it in the child process.
         examples: Inputs to check an endpoint with, by its name; arrays in the structure of its
-            model's input. Default: normal samples; for integers zeros and ones, for uint8 grey
-            levels.
+            model's input, or a `zoo.export.check.Expected` of inputs and outputs. Default: normal
+            samples; for integers zeros and ones, for uint8 grey levels.
 
     Returns:
         The largest absolute deviation of the artifact's outputs from the Keras model's, on all

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,6 +12,13 @@ from zoo.export.signatures import input_names
 
 Arrays = dict[str, np.ndarray]  # by name of an input or output
 Cases = dict[str, tuple[Arrays, Arrays]]  # inputs and expected outputs by name of endpoint
+
+
+class Expected(NamedTuple):
+    """An example whose outputs are not left to the Keras model, which may need TensorFlow."""
+
+    inputs: Any
+    outputs: Arrays
 
 
 @contextlib.contextmanager
@@ -37,8 +44,8 @@ def cases(models: dict[str, keras.Model], examples: Mapping[str, Any]) -> Cases:
 
     Args:
         models: Functional `keras.Model`s with dictionaries of outputs, by name of endpoint.
-        examples: Inputs by name of endpoint, in the structure of the model's input. Inputs of
-            other endpoints are random.
+        examples: Inputs by name of endpoint, in the structure of the model's input; or an
+            `Expected`, with the outputs. Inputs of other endpoints are random.
 
     Raises:
         ValueError: If the number of arrays is not the number of the model's inputs.
@@ -47,6 +54,9 @@ def cases(models: dict[str, keras.Model], examples: Mapping[str, Any]) -> Cases:
     result = {}
     for endpoint, model in models.items():
         inputs = examples.get(endpoint)
+        outputs = None
+        if isinstance(inputs, Expected):
+            inputs, outputs = inputs
         if inputs is None:
             inputs = keras.tree.map_structure(lambda x: _sample(x, generator), model.input)
         arrays = keras.tree.flatten(inputs)
@@ -56,7 +66,8 @@ def cases(models: dict[str, keras.Model], examples: Mapping[str, Any]) -> Cases:
                 f"`examples` must give {', '.join(names)} for {endpoint!r}. "
                 f"Received: {len(arrays)} arrays."
             )
-        outputs = model.predict_on_batch(inputs)
+        if outputs is None:
+            outputs = model.predict_on_batch(inputs)
         result[endpoint] = dict(zip(names, arrays, strict=True)), outputs
     return result
 

@@ -110,7 +110,7 @@ def label_text(labels: Sequence[str] | None) -> str | None:
         raise ValueError(
             f"`labels` must be a sequence of names, each of one line. Received: {labels!r}"
         )
-    return "".join(f"{name}\n" for name in names)
+    return "\n".join(names)
 
 
 def with_preprocessing(

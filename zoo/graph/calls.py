@@ -1,8 +1,9 @@
 """A Functional model as a list of layer calls that can be run, replaced and copied."""
 
+import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import keras
@@ -14,7 +15,7 @@ Values: TypeAlias = dict[int, Tensor]  # tensors by slot
 Apply: TypeAlias = Callable[..., Any]  # a `Call` and its arguments -> its outputs
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Call:
     """One call of a layer (or operation) in a graph.
 
@@ -59,6 +60,7 @@ class Graph:
     Attributes:
         calls: A list of `Call`.
         inputs, outputs: Slots of the model's flattened inputs and outputs.
+        masked: True if a tensor of the model has a Keras mask.
 
     Raises:
         ValueError: if the model is subclassed or not built.
@@ -79,11 +81,17 @@ class Graph:
                 f"keras.Model(inputs, outputs)."
             )
         self.calls: list[Call] = []
+        self.masked = False
         self._next_slot = itertools.count()
         self._num_uses: dict[int, int] = {}
         slots = {id(tensor): next(self._next_slot) for tensor in self.model.inputs}
         self.inputs = [*slots.values()]
         self.outputs = self._flatten(self.model, slots, "")
+        needed = {call.index for slot in self.outputs for call in calls_before(slot, self.calls)}
+        kept = [call for call in self.calls if call.index in needed]  # without those of masks
+        self.calls = [dataclasses.replace(call, index=i) for i, call in enumerate(kept)]
+        self._names = {call.layer.name for call in self.calls}
+        self._new_names: dict[str, str] = {}
         last_reader = {slot: call.index for call in self.calls for slot in call.sources}
         self._last_read_by: dict[int, list[int]] = {}  # slots, by the index of their last reader
         for slot, index in last_reader.items():
@@ -107,6 +115,12 @@ class Graph:
 
     def _add(self, node, slots, prefix):
         layer = node.operation
+        tensors = node.arguments.keras_tensors
+        masks = {id(mask) for mask in (getattr(t, "_keras_mask", None) for t in tensors)}
+        # Layers take masks from their inputs when they are called: as arguments of their own,
+        # masks would bypass the blocks.
+        read = [t for t in tensors if id(t) not in masks]
+        self.masked |= len(masks - {id(None)}) > 0
         use = self._num_uses.get(id(layer), 0)
         self._num_uses[id(layer)] = use + 1
         call = Call(
@@ -114,7 +128,7 @@ class Graph:
             name=f"{prefix}{layer.name}" + (f"#{use}" if use else ""),
             layer=layer,
             arguments=node.arguments,
-            inputs=tuple((id(t), slots[id(t)]) for t in node.arguments.keras_tensors),
+            inputs=tuple((id(t), slots[id(t)]) for t in read),
             outputs=tuple(next(self._next_slot) for _ in node.outputs),
             shapes=tuple(tuple(tensor.shape) for tensor in node.outputs),
         )
@@ -162,12 +176,26 @@ class Graph:
                 values.pop(slot, None)
         return values
 
+    def keep_mask(self, source: Tensor, tensor: Tensor) -> Tensor:
+        """Return `tensor` with the mask of `source`, which operations outside of layers drop."""
+        return KeepMask()(source, tensor) if self.masked else tensor
+
     def new_inputs(self) -> Values:
         """Return new symbolic inputs like the model's, by slot."""
         return {
             slot: keras.Input(batch_shape=like.shape, dtype=like.dtype, name=like.name)
             for slot, like in zip(self.inputs, self.model.inputs, strict=True)
         }
+
+    def new_name(self, name: str) -> str:
+        """Return a name for one more layer, like `name`, that no other has; always the same one."""
+        if name not in self._new_names:
+            new = re.sub("[/#]", "_", name)
+            while new in self._names:
+                new += "_"
+            self._names.add(new)
+            self._new_names[name] = new
+        return self._new_names[name]
 
     def new_model(
         self, inputs: Values, outputs: Sequence[Tensor], name: str | None = None
@@ -192,6 +220,19 @@ class Graph:
     def between(self, first: int, last: int) -> list[Call]:
         """Return the calls on the paths from slot `first` to slot `last`, in running order."""
         return calls_before(last, self.after(first))
+
+
+@keras.saving.register_keras_serializable("zoo")
+class KeepMask(keras.layers.Layer):
+    """The second of two tensors, with the mask of the first."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, source: Tensor, tensor: Tensor) -> Tensor:
+        """Return `tensor`; Keras adds the mask."""
+        return tensor
 
 
 def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:

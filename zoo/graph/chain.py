@@ -1,6 +1,6 @@
 """A network as a chain of blocks, and plans of what to run at each position of it."""
 
-import re
+import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -55,7 +55,7 @@ class Chain:
         self.blocks, _ = find_blocks(self.graph, blocks)
         self.plan = [(Step(block.index),) for block in self.blocks]
         self._indices = {block.name: block.index for block in self.blocks}
-        self._parts: dict[tuple[str, str], BlockPart] = {}
+        self._parts: dict[tuple[int, str], BlockPart] = {}
         self._inner = [self._calls_to(block, block.y) for block in self.blocks]
         self.links: list[list[Call]] = []
         done = {call.index for calls in self._inner for call in calls}
@@ -135,14 +135,17 @@ class Chain:
         layer = block.layer
         if step.action in ("run", "scale"):
             y = self._run(block, self._inner[step.block], x, block.y, apply)
-            return y if step.action == "run" else x + step.factor * (y - x)
+            if step.action == "run":
+                return y
+            return self.graph.keep_mask(x, x + step.factor * (y - x))
         if layer is None:
             return self._run(block, self._calls_to(block, block.x), x, block.x, apply)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:
             recorded = self.graph.calls[block.call].arguments.kwargs
             context = {key: recorded[key] for key in ("use",) if key in recorded}
-            carried = carried * self._part(block, "carry_gate")(x, **context)
+            gate = self._part(block, "carry_gate")(x, **context)
+            carried = self.graph.keep_mask(x, carried * gate)
         return layer.finish(carried)
 
     def _run(self, block, calls, x, slot, apply):
@@ -150,9 +153,10 @@ class Chain:
 
     def _part(self, block, name):
         """Return a branch of a skip layer as a layer of its own, always the same one."""
-        key = block.name, name
+        key = id(block.layer), name
         if key not in self._parts:
-            self._parts[key] = BlockPart(block.layer, name, re.sub("[/#]", "_", "_".join(key)))
+            new_name = self.graph.new_name(f"{block.name.split('#')[0]}_{name}")
+            self._parts[key] = BlockPart(block.layer, name, new_name)
         return self._parts[key]
 
     def check(self, plan: Plan) -> None:
@@ -207,41 +211,48 @@ class Chain:
 class BlockPart(keras.layers.Layer):
     """One branch of a skip layer, for a network without the rest of the block.
 
+    In a saved model that holds the block itself, or another part of it, they share weights as
+    they did before.
+
     Args:
-        block: The skip layer, whose branch is shared, or its serialized form, to make a new one.
+        block: The built skip layer, whose branch is shared.
         part: "shortcut" or "carry_gate". A saved model names it, so no other attribute is read.
         name: Name of the layer.
-        **kwargs: `dtype`.
+        **kwargs: `dtype`, which is the block's.
 
     Raises:
-        ValueError: if `part` is another name; in `build`, if `block` is no skip layer.
+        ValueError: if `part` is another name, or `block` is no built skip layer.
     """
 
-    def __init__(self, block: Any, part: str, name: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, block: Skip, part: str, name: str | None = None, **kwargs: Any) -> None:
         if part not in PARTS:
             raise ValueError(f"`part` must be one of {PARTS}. Received: part={part!r}")
-        shared = isinstance(block, Skip)
-        if shared:
-            kwargs["dtype"] = block.dtype_policy
-        super().__init__(name=name, **kwargs)
-        self.config = keras.saving.serialize_keras_object(block) if shared else block
+        if not isinstance(block, Skip) or not block.built:
+            raise ValueError(f"`block` must be a built skip layer. Received: block={block!r}")
+        super().__init__(name=name, **{**kwargs, "dtype": block.dtype_policy})
         self.part = part
-        self.branch: Any = getattr(block, part) if shared else None
-        self.built = shared
-
-    def build(self, input_shape: Shape) -> None:
-        """Make the branch of a new block."""
-        block = keras.saving.deserialize_keras_object(self.config)
-        if not isinstance(block, Skip):
-            raise ValueError(f"`block` must be a skip layer. Received: block={block!r}")
-        if not block.built:  # Keras builds a layer whose input shape it has recorded
-            block.build(input_shape)
-        self.branch = getattr(block, self.part)
+        self.branch = block.shortcut if part == "shortcut" else block.carry_gate
+        if self.branch is None:
+            raise ValueError(f"Expected a block with a {part}. Received: {block.name}.")
+        self.owner = types.SimpleNamespace(block=block)  # hides its other weights from this layer
+        self.supports_masking = block.supports_masking
+        self.built = True
 
     def call(self, x: Tensor, **context: Any) -> Tensor:
         """Return the branch's output."""
         return self.branch(x, **context)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "block": self.config, "part": self.part}
+        """Return the layer's configuration.
+
+        It holds the block itself: Keras serializes it, and notes where a model has it twice.
+        """
+        return {**super().get_config(), "block": self.owner.block, "part": self.part}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BlockPart":
+        """Return a layer with a part of the serialized block, or of a copy of a block."""
+        block = config["block"]
+        if isinstance(block, Skip):  # the configuration of a layer, not of a file
+            block = keras.saving.serialize_keras_object(block)
+        return cls(**{**config, "block": keras.saving.deserialize_keras_object(block)})

@@ -1,7 +1,6 @@
 """Observe every block's skip input, gates and output, on values or in a new symbolic graph."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +47,7 @@ def observe(
 
     def enter(slot, tensor):
         if mark is not None and slot in marked:
-            tensor = mark(("slot", slot), tensor)
+            tensor = graph.keep_mask(tensor, mark(("slot", slot), tensor))
         if slot in sources:
             inputs[slot] = tensor
         return tensor
@@ -62,8 +61,10 @@ def observe(
                 part = {"x": values[block.x], "f": values[block.f]}
                 part["y"] = apply(call, *args, **kwargs)
             else:
-                branches = dataclasses.replace(call, layer=Branches(block.layer, block.name))
+                name = graph.new_name(f"{block.name}_branches")
+                branches = dataclasses.replace(call, layer=Branches(block.layer, name))
                 part = _combined(block, {**apply(branches, *args, **kwargs)}, mark)
+                part["y"] = graph.keep_mask(values[call.sources[0]], part["y"])
             parts[block.name] = {"input": inputs[block.source], **part}
             outputs = part["y"]
         flat = keras.tree.flatten(outputs)
@@ -128,13 +129,14 @@ class Branches(keras.layers.Layer):
 
     Args:
         layer: A skip layer.
-        name: Name of its block.
+        name: Name of this layer.
     """
 
     def __init__(self, layer: Skip, name: str) -> None:
-        super().__init__(name=re.sub("[/#]", "_", f"{name}_branches"), dtype=layer.dtype_policy)
+        super().__init__(name=name, dtype=layer.dtype_policy)
         self.layer = layer
         self.built = True
+        self.supports_masking = True
         self.takes_training = "training" in layer._call_signature.parameters
 
     def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:

@@ -28,6 +28,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
             "affine" (gamma and beta). Batch statistics in training are always the use's own.
         gamma: Initial gamma.
         beta: Initial beta.
+        momentum: Share of a moving average that an update keeps.
         **kwargs: `name`, `dtype`.
 
     Call arguments:
@@ -56,6 +57,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
         share: Sequence[str] = (),
         gamma: float = 1.0,
         beta: float = 0.0,
+        momentum: float = 0.99,
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +70,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
         self.share = tuple(share)
         self.gamma = gamma
         self.beta = beta
+        self.momentum = momentum
 
     def build(self, input_shape: Shape) -> None:
         """Create statistics, gammas and betas, one per use or one for all."""
@@ -76,7 +79,11 @@ class UnsharedBatchNormalization(keras.layers.Layer):
         num_affine = 1 if "affine" in self.share else self.uses
         self.statistics = [
             keras.layers.BatchNormalization(
-                center=False, scale=False, dtype=self.dtype_policy, name=f"use{use:02d}"
+                momentum=self.momentum,
+                center=False,
+                scale=False,
+                dtype=self.dtype_policy,
+                name=f"use{use:02d}",
             )
             for use in range(num_statistics)
         ]
@@ -109,7 +116,13 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {"uses": self.uses, "share": self.share, "gamma": self.gamma, "beta": self.beta}
+        own = {
+            "uses": self.uses,
+            "share": self.share,
+            "gamma": self.gamma,
+            "beta": self.beta,
+            "momentum": self.momentum,
+        }
         return {**super().get_config(), **own}
 
 

@@ -143,7 +143,8 @@ class CharWordEmbedding(keras.layers.Layer):
             for. `None` encodes each occurrence.
         **kwargs: `name`, `dtype`.
 
-    Input shape: `(batch, steps)`, integers below `num_words`.
+    Input shape: `(batch, steps)`, integers below `num_words`; the vectors of others are NaN. Or
+    `(batch, steps, word_length)`, the characters of words, which need not be in the table.
     Output shape: `(batch, steps, features)`.
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2; the saving is ours.
@@ -193,27 +194,37 @@ class CharWordEmbedding(keras.layers.Layer):
             )
         self.table.assign(table)
 
+    def call(self, words: Tensor) -> Tensor:
+        """Return the vectors of words, given by their ids or their characters."""
+        words = ops.cast(words, "int32")
+        if len(words.shape) == 3:
+            vectors = self.encoder(ops.reshape(words, (-1, self.word_length)))
+        else:
+            vectors = self._look_up(ops.reshape(words, (-1,)))
+        return ops.reshape(vectors, (*ops.shape(words)[:2], vectors.shape[-1]))
+
+    def _look_up(self, ids):
+        """Return the vectors `(n, features)` of the words `ids` `(n,)`."""
+        known = ops.logical_and(ids >= 0, ids < self.num_words)
+        ids = ops.clip(ids, 0, self.num_words - 1)  # backends differ in look-ups beyond the table
+        if self.max_distinct is None:
+            vectors = self.encode(ids)
+        else:
+            words, inverse, count = backend.unique(ids, self.max_distinct)
+            vectors = ops.cond(
+                count <= words.shape[0],
+                lambda: ops.take(self.encode(words), inverse, axis=0),
+                lambda: self.encode(ids),
+            )
+        return vectors + ops.cast(ops.where(known, 0.0, np.nan), vectors.dtype)[:, None]
+
     def encode(self, ids: Tensor) -> Tensor:
         """Return the encoder's vectors `(n, features)` of the words `ids` `(n,)`."""
         return self.encoder(ops.take(self.table, ids, axis=0))
 
-    def call(self, ids: Tensor) -> Tensor:
-        """Return the vectors of the words `ids`."""
-        flat = ops.reshape(ops.cast(ids, "int32"), (-1,))
-        if self.max_distinct is None:
-            vectors = self.encode(flat)
-        else:
-            words, inverse, count = backend.unique(flat, self.max_distinct)
-            vectors = ops.cond(
-                count <= words.shape[0],
-                lambda: ops.take(self.encode(words), inverse, axis=0),
-                lambda: self.encode(flat),
-            )
-        return ops.reshape(vectors, (*ops.shape(ids), vectors.shape[-1]))
-
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
-        return (*input_shape, self.encoder.output_shape[-1])
+        return (*input_shape[:2], self.encoder.output_shape[-1])
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""

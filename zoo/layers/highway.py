@@ -7,7 +7,9 @@ import keras
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip, check_positive
-from zoo.types import Activation, Initializer, Shape
+from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape
+
+AXES = {"channels_last": -1, "channels_first": 1}  # of the channels
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -16,7 +18,7 @@ class HighwayDense(Skip):
 
     y = H(x) · T(x) + x · C(x), elementwise, with H(x) = activation(x W_H + b_H), the gates
     T(x) = sigmoid(x W_T + b_T) and C(x) = sigmoid(x W_C + b_C), and the terms that `variant`
-    leaves out equal to one: see `zoo.layers.gating.FORMS`.
+    leaves out equal to one: see `zoo.layers.gating.FORMS`. A mask is passed on.
 
     Args:
         units: Width, in features; equal to the input's last axis, because the skip is the
@@ -26,6 +28,11 @@ class HighwayDense(Skip):
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12; C starts at `-gate_bias`.
         kernel_initializer: Initializer of the kernels of H, T and C.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
+        kernel_regularizer: Regularizer of the kernels of H, T and C.
+        bias_regularizer: Regularizer of their biases; L2 pulls a gate towards 1/2.
+        activity_regularizer: Regularizer of the layer's output, divided by the batch size.
+        kernel_constraint: Constraint of the kernels of H, T and C.
+        bias_constraint: Constraint of their biases.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
@@ -45,7 +52,7 @@ class HighwayDense(Skip):
     Greff et al. (2017), arXiv:1612.07771, Table 1a.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (those of keras.layers.Dense)
         self,
         units: int | None = None,
         activation: Activation = "relu",
@@ -53,19 +60,34 @@ class HighwayDense(Skip):
         gate_bias: float = -2.0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
         **kwargs,
     ) -> None:
-        super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
+        super().__init__(
+            variant=variant,
+            gate_bias=gate_bias,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            **kwargs,
+        )
         if units is not None:
             check_positive(units=units)
         self.units = units
+        self.supports_masking = True
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's width."""
-        self.width = _input_width(self, "units", self.units, input_shape, "Dense")
+        self.width = _input_width(self, "units", self.units, input_shape, -1, "Dense")
         super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
@@ -96,13 +118,22 @@ class HighwayConv2D(Skip):
         kernel_initializer: Initializer of the kernels of H, T and C; `None` is
             `KaimingNormal()`, which the authors' own code uses.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
+        dilation_rate: Distance between neighbouring entries of the kernels, in pixels.
+        groups: Number of groups of channels; H, T and C each read a group's own channels only.
+        data_format: "channels_last" or "channels_first", for which TensorFlow needs a GPU.
+        kernel_regularizer: Regularizer of the kernels of H, T and C.
+        bias_regularizer: Regularizer of their biases; L2 pulls a gate towards 1/2.
+        activity_regularizer: Regularizer of the layer's output, divided by the batch size.
+        kernel_constraint: Constraint of the kernels of H, T and C.
+        bias_constraint: Constraint of their biases.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
-    Input shape: `(batch, height, width, filters)`.
-    Output shape: `(batch, height, width, filters)`.
+    Input shape: `(batch, height, width, filters)`, or `(batch, filters, height, width)`.
+    Output shape: The input's.
 
     Raises:
-        ValueError: if `variant` is unknown, or if `filters` differs from the input's channels.
+        ValueError: if `variant` is unknown, if `filters` differs from the input's channels or
+            `groups` does not divide them.
 
     Example:
     >>> import numpy as np
@@ -114,7 +145,7 @@ class HighwayConv2D(Skip):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.1.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (those of keras.layers.Conv2D)
         self,
         filters: int | None = None,
         kernel_size: int = 3,
@@ -123,21 +154,51 @@ class HighwayConv2D(Skip):
         gate_bias: float = -2.0,
         kernel_initializer: Initializer | None = None,
         bias_initializer: Initializer = "zeros",
+        dilation_rate: int = 1,
+        groups: int = 1,
+        data_format: str = "channels_last",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
         **kwargs,
     ) -> None:
-        super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        check_positive(kernel_size=kernel_size)
+        super().__init__(
+            variant=variant,
+            gate_bias=gate_bias,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            **kwargs,
+        )
+        check_positive(kernel_size=kernel_size, dilation_rate=dilation_rate, groups=groups)
+        if data_format not in AXES:
+            raise ValueError(
+                f"`data_format` must be one of {(*AXES,)}. Received: data_format={data_format!r}"
+            )
         if filters is not None:
             check_positive(filters=filters)
         self.filters = filters
         self.kernel_size = kernel_size
+        self.dilation_rate = dilation_rate
+        self.groups = groups
+        self.data_format = data_format
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's channels."""
-        self.width = _input_width(self, "filters", self.filters, input_shape, "Conv2D")
+        axis = AXES[self.data_format]
+        self.width = _input_width(self, "filters", self.filters, input_shape, axis, "Conv2D")
+        if self.width % self.groups:
+            raise ValueError(
+                f"`groups` must divide the channels. Received: groups={self.groups}, "
+                f"{self.width} channels."
+            )
         super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
@@ -146,25 +207,33 @@ class HighwayConv2D(Skip):
             self.width,
             self.kernel_size,
             padding="same",
-            data_format="channels_last",
+            data_format=self.data_format,
+            dilation_rate=self.dilation_rate,
+            groups=self.groups,
             **branch_options(self, name, bias),
         )
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {"filters": self.filters, "kernel_size": self.kernel_size}
+        own = {
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "dilation_rate": self.dilation_rate,
+            "groups": self.groups,
+            "data_format": self.data_format,
+        }
         return {**super().get_config(), **own, **_shared_config(self)}
 
 
-def _input_width(layer, argument, width, input_shape, remedy):
-    """Return the size of the input's last axis, which `width`, unless None, must equal."""
-    if input_shape[-1] is None or width not in (None, input_shape[-1]):
+def _input_width(layer, argument, width, input_shape, axis, remedy):
+    """Return the size of the input's features' axis, which `width`, unless None, must equal."""
+    if input_shape[axis] is None or width not in (None, input_shape[axis]):
         raise ValueError(
             f"`{type(layer).__name__}` keeps its width, so `{argument}` must equal the input's "
-            f"last axis. Received: {argument}={width}, input shape={tuple(input_shape)}. "
+            f"axis {axis}. Received: {argument}={width}, input shape={tuple(input_shape)}. "
             f"Put a {remedy}({width or argument}) before it."
         )
-    return input_shape[-1]
+    return input_shape[axis]
 
 
 def branch_options(layer: Skip, name: str, bias: float | None) -> dict[str, Any]:
@@ -174,7 +243,8 @@ def branch_options(layer: Skip, name: str, bias: float | None) -> dict[str, Any]
         "activation": layer.activation if bias is None else gate,
         "kernel_initializer": layer.kernel_initializer.clone(),
         "bias_initializer": bias_initializer if bias is None else GateBias(bias, bias_initializer),
-        "dtype": layer.dtype_policy,
+        **layer.weight_options(),
+        "dtype": layer.branch_policy(name),
         "name": name,
     }
 

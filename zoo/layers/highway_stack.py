@@ -1,5 +1,6 @@
 """Many fully connected highway layers in one, for networks too deep to compile layer by layer."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,13 +31,15 @@ class HighwayDenseStack(HighwayDense):
         kernel_initializer: Initializer of one layer's kernel, sampled once per layer (with an
             integer seed, each layer gets the same values).
         bias_initializer: Initializer of one layer's bias, sampled once per layer.
-        **kwargs: `stage`, `name`, `dtype`.
+        **kwargs: `stage`, regularizers and constraints of each layer's weights (see `Skip`),
+            `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
     Output shape: `(batch, ..., units)`.
 
     Raises:
-        ValueError: if `depth` is not positive, and as `HighwayDense`.
+        ValueError: if `depth` is not positive, for an `activity_regularizer`, and as
+            `HighwayDense`.
 
     Example:
     >>> stack = HighwayDenseStack(100, units=2, gate_bias=-100.0)  # closed gates carry
@@ -62,6 +65,11 @@ class HighwayDenseStack(HighwayDense):
         super().__init__(
             units, activation, variant, gate_bias, kernel_initializer, bias_initializer, **kwargs
         )
+        if self.activity_regularizer is not None:
+            raise ValueError(
+                "A stack returns its last layer's output, so it cannot penalize each layer's. "
+                "Received: `activity_regularizer`. Use single `zoo.HighwayDense` layers."
+            )
         check_positive(depth=depth)
         self.depth = depth
 
@@ -73,6 +81,9 @@ class HighwayDenseStack(HighwayDense):
         options["bias_initializer"] = (
             bias_initializer if bias is None else GateBias(bias, bias_initializer)
         )
+        for option, function in self.weight_options().items():
+            each = _penalty_of_each if option.endswith("regularizer") else _constrained_each
+            options[option] = function and functools.partial(each, function)
         return StackedDense(self.depth, **options)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
@@ -173,6 +184,8 @@ class StackedDense(keras.layers.Layer):
         activation: Activation of each.
         kernel_initializer: Initializer of all kernels at once.
         bias_initializer: Initializer of all biases at once.
+        kernel_regularizer, bias_regularizer: Functions of the stacked weights.
+        kernel_constraint, bias_constraint: Functions of the stacked weights.
         **kwargs: `name`, `dtype`.
     """
 
@@ -182,6 +195,10 @@ class StackedDense(keras.layers.Layer):
         activation: Activation,
         kernel_initializer: Initializer,
         bias_initializer: Initializer,
+        kernel_regularizer: Callable | None = None,
+        bias_regularizer: Callable | None = None,
+        kernel_constraint: Callable | None = None,
+        bias_constraint: Callable | None = None,
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
@@ -189,15 +206,27 @@ class StackedDense(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
+        self.kernel_constraint = kernel_constraint
+        self.bias_constraint = bias_constraint
 
     def build(self, input_shape: Shape) -> None:
         """Create the stacked weights."""
         width = input_shape[-1]
         self.kernel = self.add_weight(
-            (self.depth, width, width), initializer=self.kernel_initializer, name="kernel"
+            (self.depth, width, width),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+            name="kernel",
         )
         self.bias = self.add_weight(
-            (self.depth, width), initializer=self.bias_initializer, name="bias"
+            (self.depth, width),
+            initializer=self.bias_initializer,
+            regularizer=self.bias_regularizer,
+            constraint=self.bias_constraint,
+            name="bias",
         )
 
     def call(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
@@ -220,9 +249,27 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     return sample
 
 
+def _penalty_of_each(regularizer, weights):
+    """Return the sum of the penalties of stacked weights."""
+    return ops.sum(_constrained_each(regularizer, weights))
+
+
+def _constrained_each(constraint, weights):
+    """Return stacked weights after each layer's constraint."""
+    return ops.vectorized_map(constraint, ops.convert_to_tensor(weights))
+
+
 def stack_key(layer: keras.layers.Layer) -> dict[str, Any] | None:
     """Return what the layers of one stack have in common, or None if `layer` cannot be in one."""
-    if type(layer) is not HighwayDense or not layer.built:
+    if type(layer) is not HighwayDense or not layer.built or layer.activity_regularizer:
+        return None
+    if any(branch.quantization_mode for branch in layer._branches().values()):
         return None
     names = ("width", "variant", "activation", "stage", "trainable")
-    return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy.name}
+    config = layer.get_config()
+    options = {name: config[name] for name in layer.weight_options() if config[name] is not None}
+    return {
+        **{name: getattr(layer, name) for name in names},
+        "dtype": layer.dtype_policy.name,
+        **options,
+    }

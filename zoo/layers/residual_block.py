@@ -71,7 +71,8 @@ class ResidualBlock(Skip):
         gamma: Initial gamma of the normalizations.
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        momentum: Share of their moving averages that the normalizations keep in an update.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Call arguments:
         x: Features.
@@ -114,6 +115,7 @@ class ResidualBlock(Skip):
         gamma: float = 1.0,
         kernel_initializer: Initializer | None = None,
         last_initializer: Initializer | None = None,
+        momentum: float = 0.99,
         **kwargs,
     ) -> None:
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
@@ -128,6 +130,7 @@ class ResidualBlock(Skip):
         self.uses = uses
         self.share = tuple(share)
         self.gamma = gamma
+        self.momentum = momentum
         self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())
         self.last_initializer = keras.initializers.get(last_initializer or self.kernel_initializer)
         self.width = 4 * filters if bottleneck else filters
@@ -200,6 +203,7 @@ class ResidualBlock(Skip):
             use_bias=self.use_bias or bias is not None,
             kernel_initializer=(initializer or self.kernel_initializer).clone(),
             bias_initializer="zeros" if bias is None else GateBias(bias),
+            **self.weight_options(),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -208,9 +212,16 @@ class ResidualBlock(Skip):
         """Return Keras's batch normalization, or one with separate statistics for each use."""
         if self.uses > 1:
             return UnsharedBatchNormalization(
-                self.uses, self.share, self.gamma, beta, dtype=self.dtype_policy, name=name
+                self.uses,
+                self.share,
+                self.gamma,
+                beta,
+                self.momentum,
+                dtype=self.dtype_policy,
+                name=name,
             )
         return keras.layers.BatchNormalization(
+            momentum=self.momentum,
             gamma_initializer=keras.initializers.Constant(self.gamma),
             beta_initializer=keras.initializers.Constant(beta),
             dtype=self.dtype_policy,
@@ -244,6 +255,7 @@ class ResidualBlock(Skip):
             "uses": self.uses,
             "share": self.share,
             "gamma": self.gamma,
+            "momentum": self.momentum,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "last_initializer": keras.initializers.serialize(self.last_initializer),
         }

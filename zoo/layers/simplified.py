@@ -53,7 +53,7 @@ class Simplified(Skip):
         identity: S where channels grow: "pad" puts x into the first channels and zeros into the
             rest; "duplicate" repeats it.
         kernel_initializer: Initializer of the kernel; `None` is `default_initializer()`.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Raises:
         ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
@@ -110,6 +110,7 @@ class Simplified(Skip):
             padding="same" if self.strides == 1 else "valid",
             data_format="channels_last",
             kernel_initializer=self.kernel_initializer.clone(),
+            **self.weight_options(),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -162,7 +163,7 @@ class SimplifiedPlain(Simplified):
         strides: Stride, in pixels; zeros are padded symmetrically.
         identity: The identity that its kernel contains: "pad" or "duplicate"; see `Simplified`.
         kernel_initializer: `None` is `KaimingNormal()`, the paper's KWI.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -189,7 +190,7 @@ class SimplifiedResidual(Simplified):
         identity: S where channels grow: "pad" puts x into the first channels and zeros into the
             rest; "duplicate" repeats it.
         kernel_initializer: `None` is `HardtMa()`, the paper's HMWI.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.

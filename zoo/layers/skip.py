@@ -5,10 +5,11 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
 from zoo.layers import gating
-from zoo.types import Initializer, Shape, Tensor
+from zoo.types import Constraint, Initializer, Regularizer, Shape, Tensor
 
 
 class GateBias(keras.initializers.Initializer):
@@ -44,6 +45,16 @@ def check_positive(**arguments: int) -> None:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
+LACKING = {  # arguments of Keras's layers that a skip layer may not have, and the remedy
+    "strides": "an identity keeps height and width. Put a Conv2D or a pooling layer before it, or "
+    "use `zoo.ResidualBlock`.",
+    "padding": "it pads with zeros, so that its branches fit its skip.",
+    "data_format": "its channels are last. Put keras.layers.Permute((2, 3, 1)) before it.",
+    "groups": "its branches are the papers'. `zoo.HighwayConv2D` has groups.",
+    "dilation_rate": "its branches are the papers'. `zoo.HighwayConv2D` has a dilation rate.",
+}
+
+
 class Skip(keras.layers.Layer):
     """y = finish(form(H(x), x, T(x), C(x))), with the gates of `variant`.
 
@@ -55,23 +66,45 @@ class Skip(keras.layers.Layer):
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. The carry gate C starts at
             `-gate_bias`, so that it carries what `coupled` would.
         stage: Index of the stage the block belongs to; probes group blocks by it.
-        **kwargs: `name`, `dtype`.
+        kernel_regularizer: Regularizer of every kernel: of H, T, C and the shortcut alike, as the
+            gates of `keras.layers.LSTM` share theirs.
+        bias_regularizer: Regularizer of every bias. On the gates' too: L2 pulls T towards 1/2.
+        kernel_constraint: Constraint of every kernel.
+        bias_constraint: Constraint of every bias.
+        **kwargs: `activity_regularizer` (of the block's output), `name`, `dtype`.
 
     Raises:
-        ValueError: if there is no such variant.
+        ValueError: if there is no such variant, or for an argument of `LACKING`.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, equations 3 to 5 and
     Table 1a.
     """
 
-    def __init__(
-        self, variant: str = "coupled", gate_bias: float = -2.0, stage: int = 0, **kwargs
+    def __init__(  # noqa: PLR0913 (those of Keras's layers)
+        self,
+        variant: str = "coupled",
+        gate_bias: float = -2.0,
+        stage: int = 0,
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        **kwargs,
     ) -> None:
+        for argument in LACKING.keys() & kwargs.keys():
+            raise ValueError(
+                f"`{type(self).__name__}` has no `{argument}`: {LACKING[argument]} "
+                f"Received: {argument}={kwargs[argument]!r}"
+            )
         super().__init__(**kwargs)
         self.form = gating.form(variant)
         self.variant = variant
         self.gate_bias = gate_bias
         self.stage = stage
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
         self.transform: keras.layers.Layer = None
         self.transform_gate: keras.layers.Layer | None = None
         self.carry_gate: keras.layers.Layer | None = None
@@ -138,10 +171,48 @@ class Skip(keras.layers.Layer):
         """Return the output's shape."""
         return input_shape
 
+    def weight_options(self) -> dict[str, Any]:
+        """Return the regularizers and constraints of a branch, as Keras's layers take them."""
+        return {
+            "kernel_regularizer": self.kernel_regularizer,
+            "bias_regularizer": self.bias_regularizer,
+            "kernel_constraint": self.kernel_constraint,
+            "bias_constraint": self.bias_constraint,
+        }
+
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {"variant": self.variant, "gate_bias": self.gate_bias, "stage": self.stage}
+        own = {
+            "dtype": keras.dtype_policies.serialize(self._policies()),
+            "variant": self.variant,
+            "gate_bias": self.gate_bias,
+            "stage": self.stage,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }
         return {**super().get_config(), **own}
+
+    def branch_policy(self, name: str) -> keras.DTypePolicy:
+        """Return the dtype policy of a branch: the block's, or one that `quantize` gave it."""
+        key = f"branch:{name}"
+        policy = self.dtype_policy
+        return policy[key] if isinstance(policy, DTypePolicyMap) and key in policy else policy
+
+    def _policies(self):
+        """Return the block's dtype policy, with those that `quantize` gave to its branches."""
+        policy = self.dtype_policy
+        quantized = {
+            f"branch:{branch.name}": branch.dtype_policy
+            for branch in self._branches().values()
+            if branch.quantization_mode and not isinstance(branch.dtype_policy, DTypePolicyMap)
+        }
+        if not quantized:
+            return policy
+        known = {**policy} if isinstance(policy, DTypePolicyMap) else {}
+        default = policy.default_policy.name if known else policy.name
+        return DTypePolicyMap(default, {**known, **quantized})
 
     def _branches(self):
         """Return the layers that compute h, t and c, by letter, without those that are absent."""

@@ -1,0 +1,209 @@
+"""The loss and the class probabilities of each example, taken at a network's logits."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+from keras import ops
+
+from zoo.graph.calls import Call, Graph, infer
+from zoo.layers.skip import Skip
+from zoo.types import Tensor
+
+LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Loss: TypeAlias = str | keras.losses.Loss | LossFunction | None
+
+SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy)
+ONE_HOT = (keras.losses.categorical_crossentropy, keras.losses.CategoricalCrossentropy)
+BINARY = (keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy)
+ENTROPIES = {"softmax": SPARSE + ONE_HOT, "sigmoid": BINARY, None: ()}  # by the final activation
+TINY = 1e-37  # a probability whose logarithm float32 has
+
+
+class Objective:
+    """Loss and class probabilities of each example, computed from the network's logits.
+
+    Where a softmax or sigmoid makes the first output, `apply` runs the network up to the logits,
+    and a cross-entropy is computed from these: from probabilities, float32 has no gradient of a
+    confident mistake, and Keras clips them at 1e-7.
+
+    Args:
+        graph: The network's `zoo.calls.Graph`.
+        model: The network, whose loss is used if none is given.
+        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or behind a
+            sigmoid binary cross-entropy, behind a softmax cross-entropy, and without either cross-
+            entropy if labels are class indices.
+
+    Attributes:
+        classifies: True if the outputs are of classes: two and more, or one of two.
+    """
+
+    def __init__(self, graph: Graph, model: keras.Model, loss: Loss = None) -> None:
+        slot = graph.outputs[0]
+        self._last = next((call for call in graph.calls if slot in call.outputs), None)
+        self._activation = _activation(self._last)
+        read_again = any(slot in call.sources for call in graph.calls)
+        self._removed = not read_again and _is_removable(self._last)
+        self._shape = tuple(graph.model.outputs[0].shape)
+        loss = loss or getattr(model, "loss", None)
+        self._given = None if loss is None else keras.losses.get(loss)
+        binary = self._activation == "sigmoid" or _kind(self._given) in BINARY
+        self.classifies = self._shape[-1] > 1 or binary
+
+    def apply(self, call: Call, *args: Any, **kwargs: Any) -> Any:
+        """Call a layer in inference mode, the last one without its softmax or sigmoid."""
+        if not self._removed or call is not self._last:
+            return infer(call, *args, **kwargs)
+        x = args[0]
+        layer = call.layer
+        if not isinstance(layer, keras.layers.Dense):
+            return x
+        x = ops.matmul(
+            ops.cast(x, layer.compute_dtype), ops.cast(layer.kernel, layer.compute_dtype)
+        )
+        return x if layer.bias is None else ops.add(x, ops.cast(layer.bias, x.dtype))
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Return the logits, float32, from what `apply` returned for the first output."""
+        outputs = ops.cast(outputs, "float32")
+        if self._removed or self._activation is None:
+            return outputs
+        logits = ops.log(ops.maximum(outputs, TINY))
+        if self._activation == "sigmoid":
+            logits = logits - ops.log(ops.maximum(1 - outputs, TINY))
+        return logits
+
+    def outputs(self, logits: Tensor) -> Tensor:
+        """Return the network's first output, float32, from its logits."""
+        if self._activation is None:
+            return logits
+        return getattr(ops, self._activation)(logits)
+
+    def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Return the loss of each example, `(batch,)`."""
+        if len(labels.shape) == len(logits.shape) - 1 and logits.shape[-1] == 1:
+            labels = ops.expand_dims(labels, -1)  # as `fit` does; else they are broadcast
+        function, at_logits = self._function(labels.shape)
+        value = function(labels, logits if at_logits else self.outputs(logits))
+        if len(value.shape) == 1:
+            return value
+        return ops.mean(ops.reshape(value, (ops.shape(value)[0], -1)), axis=1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the class probabilities, `(batch, classes)`: two classes for one output.
+
+        Raises:
+            ValueError: if the network is no classifier.
+        """
+        if not self.classifies:
+            raise ValueError(
+                "Expected a classifier, for accuracy and entropy: two outputs or more, a sigmoid, "
+                "or binary cross-entropy as the loss. Received: a network with one linear output."
+            )
+        if self._shape[-1] > 1:
+            p = self.outputs(logits) if self._activation else ops.softmax(logits)
+            return p / ops.sum(p, axis=-1, keepdims=True) if self._activation == "sigmoid" else p
+        loss = self._given
+        if self._activation or getattr(loss, "from_logits", False):
+            return ops.concatenate([ops.sigmoid(-logits), ops.sigmoid(logits)], axis=-1)
+        return ops.concatenate([1 - logits, logits], axis=-1)
+
+    def hits(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Return 1 where the most probable class is the true one, else 0, `(batch,)`.
+
+        NaN where a logit is not finite, and in networks that are no classifiers.
+        """
+        if not self.classifies:
+            return ops.full((ops.shape(logits)[0],), float("nan"))
+        p = self.probabilities(logits)
+        return hits(p, class_indices(labels, p.shape[-1]))
+
+    def check(self, labels: np.ndarray) -> None:
+        """Raise an error unless the labels are ones that the loss is defined for.
+
+        Raises:
+            ValueError: if a label of a cross-entropy is out of range or NaN, or the loss is not
+                known.
+        """
+        loss = self._given or self._default(labels.shape)
+        if _kind(loss) in SPARSE:
+            labels = labels[labels != getattr(loss, "ignore_class", None)]
+            largest = self._shape[-1] - 1
+            fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
+            expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
+        elif _kind(loss) in ONE_HOT + BINARY:
+            fits = (labels >= 0) & (labels <= 1)
+            expected = "labels from 0 to 1"
+        else:
+            return
+        if not fits.all():
+            raise ValueError(
+                f"Expected {expected} of the network. Received: {labels[~fits].ravel()[:5]}. "
+                f"Correct the labels, or name another loss."
+            )
+
+    def _function(self, shape):
+        """Return a function of labels and logits or outputs, and True if it is of logits."""
+        loss = self._given or self._default(shape)
+        at_logits = _kind(loss) in ENTROPIES[self._activation] or self._given is None
+        if not isinstance(loss, keras.losses.Loss):
+            return (functools.partial(loss, from_logits=True) if at_logits else loss), at_logits
+        if at_logits and not loss.from_logits:
+            config = {**loss.get_config(), "from_logits": True}
+            return type(loss).from_config(config).call, True
+        return loss.call, False
+
+    def _default(self, shape):
+        """Return the loss of a network without one, for labels of a shape."""
+        if self._activation == "sigmoid":
+            return BINARY[0]
+        is_index = len(shape) == len(self._shape) - 1 or shape[-1] == 1
+        if is_index and self._shape[-1] > 1:
+            return SPARSE[0]
+        if self._activation == "softmax" and shape[-1] == self._shape[-1]:
+            return ONE_HOT[0]
+        raise ValueError(
+            f"Expected a loss: the network ends in no softmax or sigmoid that would tell it. "
+            f"Received: outputs of shape {self._shape}, labels of shape {tuple(shape)}. Compile "
+            f"the model, or give the loss, such as loss='mean_squared_error' of a regression."
+        )
+
+
+def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
+    """Return 1 where the most probable class is the true one, else 0; NaN without probabilities."""
+    predicted = ops.cast(ops.argmax(probabilities, axis=-1), "int32")
+    hit = ops.cast(predicted == ops.cast(classes, "int32"), "float32")
+    return ops.where(ops.all(ops.isfinite(probabilities), axis=-1), hit, float("nan"))
+
+
+def class_indices(labels: Tensor, num_classes: int) -> Tensor:
+    """Return labels that are integers or one-hot as integers, `(batch,)`."""
+    if len(labels.shape) > 1 and labels.shape[-1] == num_classes:
+        return ops.argmax(labels, axis=-1)
+    return ops.cast(ops.reshape(labels, (-1,)), "int32")
+
+
+def _kind(loss):
+    return type(loss) if isinstance(loss, keras.losses.Loss) else loss
+
+
+def _activation(call):
+    """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
+    layer = getattr(call, "layer", None)
+    if type(layer).__name__ in ("Softmax", "Sigmoid"):  # the layer, and the operation
+        return type(layer).__name__.lower()
+    if isinstance(layer, Skip):  # its activation is inside
+        return None
+    names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
+    return names.get(getattr(layer, "activation", None))
+
+
+def _is_removable(call):
+    """Return True if a call can be left out or, of a `Dense`, repeated without its activation."""
+    if _activation(call) is None or len(call.inputs) != 1:
+        return False
+    if type(call.layer) is keras.layers.Dense:
+        return call.layer.quantization_mode is None
+    return type(call.layer).__name__ in ("Activation", "Softmax", "Sigmoid")

@@ -1,0 +1,67 @@
+"""Draw the figures on record again, each from the rows of the CSV file beside it.
+
+A figure that is a function of its rows has a function of its name, `fig7(path, rows)` or
+`section2_2(path, rows)`, in the module `figures` of its paper's folder. Rows with a column "seed"
+are those of several runs.
+"""
+
+import importlib
+import importlib.util
+import pathlib
+from collections.abc import Callable, Sequence
+
+from experiment import plots
+from report import artifacts, records
+
+Draw = Callable[[pathlib.Path, Sequence[plots.Row]], None]
+
+
+def function_of(artifact: str) -> Draw | None:
+    """Return the function that draws an artifact's figures, or None if there is none."""
+    paper, name = artifact.split("/")
+    if not importlib.util.find_spec(paper) or not importlib.util.find_spec(f"{paper}.figures"):
+        return None
+    module = importlib.import_module(f"{paper}.figures")
+    return getattr(module, name.replace(".", "_"), None)
+
+
+def redraw(folder: pathlib.Path = records.FOLDER) -> list[pathlib.Path]:
+    """Draw all figures that are functions of their rows, and return their paths.
+
+    Args:
+        folder: Folder of results; the figures of a paper are in a folder of its name.
+    """
+    drawn = []
+    for artifact in artifacts.ARTIFACTS:
+        draw = function_of(artifact)
+        for name in records.figures(artifact, folder) if draw else ():
+            path = folder / name
+            if path.suffix == ".png":
+                draw(path, plots.read_rows(path.with_suffix(".csv")))
+                drawn.append(path)
+    return drawn
+
+
+def average(folders: Sequence[pathlib.Path], target: pathlib.Path, paper: str) -> None:
+    """Draw the figures of several seeds as means in bands; others are the first seed's.
+
+    Args:
+        folders: The figures of each seed, with their CSV files.
+        target: Folder for the figures.
+        paper: Name of the paper, e.g. "jastrzebski2018".
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    names = [name for name in artifacts.ARTIFACTS if name.startswith(f"{paper}/")]
+    functions = {name: function_of(name) for name in names}
+    for first in sorted(folders[0].iterdir()):
+        draw = next((f for name, f in functions.items() if records.belongs(first.name, name)), None)
+        paths = [folder / first.name for folder in folders if (folder / first.name).exists()]
+        if draw is None or len(paths) == 1 or not first.with_suffix(".png").exists():
+            (target / first.name).write_bytes(first.read_bytes())
+        elif first.suffix == ".png":
+            rows = [
+                {"seed": seed, **row}
+                for seed, path in enumerate(paths)
+                for row in plots.read_rows(path.with_suffix(".csv"))
+            ]
+            draw(target / first.name, rows)

@@ -1,0 +1,185 @@
+"""Loss, classes and labels of a network's outputs: softmax, sigmoid and linear ones."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import zoo
+from helpers import reference
+from helpers.reference import relu, sigmoid
+from helpers.reference_highway import CLASSES, X, Y, cosines, highway_model
+from zoo import callbacks
+
+PROBES = [callbacks.CosineLoss("block"), callbacks.IntermediateAccuracy()]
+
+
+def one_block(units, activation, end="dense"):
+    """Return y = x + relu(x A), a classifier of it, and the weights A, W, b."""
+    x = keras.Input((5,))
+    y = layers.Add(name="sum")([x, layers.Dense(5, "relu", use_bias=False, name="f")(x)])
+    top = layers.Dense(units, activation if end == "dense" else None, name="top")
+    outputs = top(y)
+    if end == "layer":
+        outputs = layers.Activation(activation)(outputs)
+    if end == "operation":
+        outputs = getattr(keras.ops, activation)(outputs)
+    model = reference.random_weights(keras.Model(x, outputs))
+    return model, reference.as_float64(*model.get_weights())
+
+
+def numbers(table):
+    return [row.value for row in table]
+
+
+@pytest.mark.parametrize("end", ["dense", "layer", "operation"])
+@pytest.mark.parametrize("loss", [None, keras.losses.SparseCategoricalCrossentropy(name="mine")])
+def test_confident_mistakes_have_the_gradient_of_their_logits(end, loss):
+    model, (a, w, b) = one_block(CLASSES, "softmax", end)
+    model.get_layer("top").set_weights([72 * w, 72 * b])
+    z = 72 * (X.astype("float64") @ w + b)
+    wrong = z.argmin(1)  # probabilities of exp(-100) and less
+    assert (z.max(1) - z.min(1)).max() > 144
+    p = np.exp(z - z.max(1, keepdims=True))
+    gradient = (p / p.sum(1, keepdims=True) - np.eye(CLASSES)[wrong]) @ w.T
+    expected = cosines(relu(X @ a), gradient).mean()
+    table = callbacks.run(PROBES, model, (X, wrong), loss=loss)
+    np.testing.assert_allclose(table.values("cosine_loss")["sum"], expected, rtol=1e-4)
+    linear, _ = one_block(CLASSES, None)
+    linear.set_weights(model.get_weights())
+    np.testing.assert_allclose(
+        numbers(callbacks.run(PROBES, linear, (X, wrong))), numbers(table), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_sigmoid_s_confident_mistakes_have_the_gradient_of_their_logits():
+    model, (a, w, b) = one_block(1, "sigmoid")
+    model.get_layer("top").set_weights([72 * w, 72 * b])
+    wrong = (X @ w + b)[:, 0] < 0
+    gradient = np.where(wrong, -1, 1)[:, None] * w.T
+    table = callbacks.run([callbacks.CosineLoss("block")], model, (X, wrong.astype("int32")))
+    expected = cosines(relu(X @ a), gradient).mean()
+    np.testing.assert_allclose(table.values("cosine_loss")["sum"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+@pytest.mark.parametrize("loss", [None, "binary_crossentropy"])
+def test_one_sigmoid_output_has_the_accuracy_and_loss_that_keras_has(shape, loss):
+    model, (a, w, b) = one_block(1, "sigmoid")
+    labels = Y % 2
+    y = X + relu(X @ a)
+
+    def scores(states):
+        p = sigmoid(states @ w + b)[:, 0]
+        entropy = -np.log(np.where(labels == 1, p, 1 - p))
+        return ((p > 0.5) == labels).mean(), entropy.mean()
+
+    data = X, labels.reshape(shape)
+    table = callbacks.run(PROBES, model, data, loss=loss, batch_size=3)
+    table += callbacks.lesions(model, data, loss=loss)
+    for name, states in (("intermediate_accuracy", y), ("lesion_accuracy", X)):
+        accuracy, entropy = scores(states)
+        assert table.values(name)["sum"] == pytest.approx(accuracy)
+        of_loss = name.replace("lesion_accuracy", "lesion") + "_loss"
+        assert table.values(of_loss)["sum"] == pytest.approx(entropy, rel=1e-4)
+    model.compile(loss="binary_crossentropy", metrics=["accuracy"])
+    evaluated = model.evaluate(*data, verbose=0)
+    whole = [table.values(f"lesion_{metric}")[None] for metric in ("loss", "accuracy")]
+    np.testing.assert_allclose(whole, evaluated, rtol=1e-4)
+
+
+def test_a_regression_has_losses_and_no_accuracy():
+    model, (a, w, b) = one_block(1, None)
+    targets = reference.images(7, seed=3)
+    y = X + relu(X @ a)
+    error = (y @ w + b)[:, 0] - targets
+    gradient = ((X @ w + b)[:, 0] - targets)[:, None] * w.T
+    table = callbacks.run([callbacks.CosineLoss("block")], model, (X, targets), loss="mse")
+    expected = cosines(relu(X @ a), gradient).mean()
+    np.testing.assert_allclose(table.values("cosine_loss")["sum"], expected, rtol=1e-4)
+    lesions = callbacks.lesions(model, (X, targets), loss="mean_squared_error")
+    assert lesions.probes() == ["lesion_loss"]
+    np.testing.assert_allclose(lesions.values("lesion_loss")[None], (error**2).mean(), rtol=1e-4)
+    noise = callbacks.noise_sensitivity(model, (X, targets), loss="mse", repeats=1)
+    assert noise.probes() == ["noise_loss", "noise_change"]
+    with pytest.raises(ValueError, match="Expected a classifier"):
+        callbacks.run([callbacks.IntermediateAccuracy()], model, (X, targets), loss="mse")
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_network_that_tells_no_loss_is_asked_for_one(units):
+    model, _ = one_block(units, None)
+    with pytest.raises(ValueError, match="loss='mean_squared_error'"):
+        callbacks.run([callbacks.CosineLoss()], model, (X, reference.images(7, units)))
+
+
+MEASUREMENTS = [
+    lambda model, data: callbacks.run([callbacks.CosineLoss()], model, data, batch_size=2),
+    lambda model, data: callbacks.lesions(model, data, batch_size=2),
+    lambda model, data: callbacks.noise_sensitivity(model, data),
+    lambda model, data: callbacks.dominant_flow(model, data),
+]
+
+
+@pytest.mark.parametrize("measure", MEASUREMENTS)
+@pytest.mark.parametrize("label", [-1, CLASSES, 99, 0.5, np.nan])
+def test_labels_out_of_range_are_refused_before_any_work(measure, label):
+    labels = Y.astype("float32")
+    labels[-1] = label
+    for data in ((X, labels), [(X, labels)]):
+        with pytest.raises(ValueError, match="whole numbers from 0 to 2"):
+            measure(highway_model(), data)
+
+
+@pytest.mark.parametrize("labels", [2 * Y, np.full(7, np.nan)])
+def test_labels_of_binary_cross_entropy_lie_between_0_and_1(labels):
+    model, _ = one_block(1, "sigmoid")
+    with pytest.raises(ValueError, match="labels from 0 to 1"):
+        callbacks.lesions(model, (X, labels))
+
+
+def test_a_class_that_the_loss_ignores_is_no_label_out_of_range():
+    loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=-1)
+    labels = Y.copy()
+    labels[0] = -1
+    table = callbacks.run(PROBES, highway_model(), (X, labels), loss=loss)
+    assert np.isfinite(numbers(table)).all()
+
+
+def test_smoothed_one_hot_labels_have_keras_s_loss():
+    model, _ = one_block(CLASSES, "softmax")
+    loss = keras.losses.CategoricalCrossentropy(label_smoothing=0.1)
+    labels = np.eye(CLASSES, dtype="float32")[Y]
+    table = callbacks.lesions(model, (X, labels), loss=loss)
+    expected = float(loss(labels, keras.ops.convert_to_numpy(model(X))))
+    assert table.values("lesion_loss")[None] == pytest.approx(expected, rel=1e-4)
+    uncompiled = callbacks.lesions(model, (X, labels)).values("lesion_loss")
+    sparse = callbacks.lesions(model, (X, Y)).values("lesion_loss")
+    assert [*uncompiled.values()] == pytest.approx([*sparse.values()])
+
+
+@pytest.mark.parametrize(
+    "probes", [callbacks.CosineLoss, [callbacks.CosineLoss], "cosine_loss", ["cosine_loss"], []]
+)
+def test_classes_and_names_of_probes_are_explained(probes):
+    with pytest.raises(ValueError, match="A class must be called, and a name is no probe"):
+        callbacks.run(probes, highway_model(), (X, Y))
+    with pytest.raises(ValueError, match="A class must be called, and a name is no probe"):
+        callbacks.RunProbes(probes, (X, Y))
+
+
+@pytest.mark.parametrize("data", [(X.tolist(), Y.tolist()), X.tolist(), (X, Y.tolist())])
+def test_lists_in_place_of_arrays_are_explained(data):
+    with pytest.raises(ValueError, match="Convert lists with numpy.asarray"):
+        callbacks.run([callbacks.L2Ratio()], highway_model(), data)
+
+
+def test_gradients_of_a_network_in_half_precision_come_from_its_logits():
+    x = keras.Input((5,))
+    y = zoo.HighwayDense(name="block", dtype="mixed_float16")(x)
+    outputs = layers.Dense(CLASSES, "softmax", dtype="float32", name="top")(y)
+    model = reference.random_weights(keras.Model(x, outputs))
+    table = callbacks.run(PROBES, model, (X, Y))
+    p = np.asarray(keras.ops.convert_to_numpy(model(X)), "float64")
+    loss = -np.log(p[np.arange(7), Y]).mean()
+    assert table.values("intermediate_accuracy_loss")["block"] == pytest.approx(loss, rel=2e-3)

@@ -1,0 +1,101 @@
+"""Masks reach the layers behind blocks, also in lesions, unrolled networks, traces and probes."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+from helpers.reference_highway import cosines
+from zoo import callbacks
+from zoo.io import load_model
+
+IDS = np.array([[1, 2, 0, 0, 0], [3, 4, 5, 6, 0]])  # 0 is padding
+MASK = (IDS != 0)[..., None]
+LABELS = np.array([1, 2])
+
+
+@pytest.fixture
+def model():
+    """An embedding with a mask, two highway layers and the mean over the words."""
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(7, 4, mask_zero=True, name="words")(inputs)
+    for i in range(2):
+        x = zoo.HighwayDense(variant="full", name=f"block{i}")(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    outputs = layers.Dense(3, "softmax", name="top")(x)
+    return reference.random_weights(keras.Model(inputs, outputs))
+
+
+def array(x):
+    return np.array(ops.convert_to_numpy(x))
+
+
+def end(model, x):
+    """Return the probabilities from the last block's output: a mean without the padding."""
+    return array(model.get_layer("top")((array(x) * MASK).sum(1) / MASK.sum(1)))
+
+
+def loss(probabilities):
+    return -np.log(probabilities[np.arange(2), LABELS]).mean()
+
+
+def states(model):
+    """Return the blocks, the first one's input and its output."""
+    block0, block1 = model.get_layer("block0"), model.get_layer("block1")
+    x = array(model.get_layer("words")(IDS))
+    return block0, block1, x, array(block0(x))
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [zoo.HighwayDense(), zoo.HighwayDenseStack(3)])
+def test_a_mask_passes_a_highway_layer(layer):
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, layers.LSTM(2)(layer(layers.Masking()(inputs))))
+    x = reference.images(2, 5, 4)
+    x[:, 3:] = 0  # masked
+    close(array(model(x)), array(model(x[:, :3])))
+
+
+def test_the_layer_behind_the_blocks_sees_the_mask(model):
+    _, block1, _, y = states(model)
+    close(array(model(IDS)), end(model, block1(y)))
+
+
+def test_changed_networks_keep_the_mask(model, tmp_path):
+    _, block1, _, y = states(model)
+    z = array(block1(y))
+    closed = zoo.lesion(model, "block1", mode="closed")
+    close(array(closed(IDS)), end(model, y * array(block1.carry_gate(y))))
+    close(array(zoo.lesion(model, "block1")(IDS)), end(model, y))
+    twice = z + 0.5 * (array(block1(z)) - z)
+    close(array(zoo.unroll(model, 1, scale=0.5)(IDS)), end(model, twice))
+    close(array(zoo.trace(model)(IDS)["outputs"]), array(model(IDS)))
+    closed.save(tmp_path / "closed.keras")
+    close(array(load_model(tmp_path / "closed.keras")(IDS)), array(closed(IDS)))
+
+
+def test_lesions_are_measured_with_the_mask(model):
+    block0, block1, x, y = states(model)
+    data = IDS, LABELS
+    expected = [end(model, block1(y)), end(model, block1(x)), end(model, y)]
+    actual = callbacks.lesions(model, data).values("lesion_loss")
+    close([*actual.values()], [*map(loss, expected)])
+
+
+def test_gradients_are_measured_with_the_mask(model):
+    block0, block1, x, y = states(model)
+    gradient = np.zeros_like(y)
+    for index in np.ndindex(*y.shape):
+        step = np.zeros_like(y)
+        step[index] = 1e-2
+        ends = [end(model, block1(y + sign * step)) for sign in (1, -1)]
+        gradient[index] = (loss(ends[0]) - loss(ends[1])) / 2e-2
+    f = array(block1(y)) - y
+    expected = cosines(f.reshape(2, -1), gradient.reshape(2, -1)).mean()
+    actual = callbacks.run([callbacks.CosineLoss()], model, (IDS, LABELS)).values("cosine_loss")
+    np.testing.assert_allclose(actual["block1"], expected, atol=2e-3)  # finite differences

@@ -1,0 +1,103 @@
+"""Files: writers that meet or are killed, and files that claim to be what they are not."""
+
+import io
+import os
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import zoo.io
+from helpers.forked import server
+from helpers.harness import without_backend
+from zoo.datasets import images
+
+
+def save_often(path, barrier):
+    """Save a model, and load it, ten times at the same time as another process."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    barrier.wait(60)
+    for _ in range(10):
+        zoo.io.save_model(model, path)
+        zoo.io.load_model(path)
+
+
+@without_backend
+def test_two_processes_that_save_one_path_both_succeed(tmp_path):
+    barrier = server().Barrier(2)
+    arguments = tmp_path / "model.keras", barrier
+    savers = [server().Process(target=save_often, args=arguments) for _ in range(2)]
+    for saver in savers:
+        saver.start()
+    for saver in savers:
+        saver.join(120)
+    assert [saver.exitcode for saver in savers] == [0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
+
+
+@without_backend
+def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(tmp_path):
+    killed = server().Process()
+    killed.start()
+    killed.join()
+    left = tmp_path / f".writing-{killed.pid}-1-state.npz"
+    own = tmp_path / f".writing-{os.getpid()}-1-state.npz"
+    init = tmp_path / ".writing-1-state.npz"  # of the first process
+    for path in (left, own, init):
+        path.write_bytes(b"half")
+    zoo.checkpoint.open_run(tmp_path, {}, 1)
+    assert not left.exists() and own.exists() and init.exists()
+
+
+@without_backend
+def test_leftovers_stay_where_processes_cannot_be_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "name", "nt")
+    monkeypatch.setattr(os, "kill", None)
+    assert zoo.io._is_running(2**22 + 1)
+
+
+def npz_member(shape, content):
+    """Return an .npy file whose header claims `shape`."""
+    file = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + content
+
+
+@without_backend
+def test_an_array_that_claims_more_than_it_has_is_refused_before_allocation(tmp_path):
+    path = tmp_path / "images.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for key in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(f"{key}.npy", npz_member((61 * 10**9, 1, 1, 1), b"12"))
+    with pytest.raises(ValueError, match="claims 61000000000 bytes"):
+        images.load("own", path)
+
+
+@without_backend
+@pytest.mark.parametrize("label", [2**63, 2**32, 2**31])
+def test_labels_beyond_32_bits_are_refused(tmp_path, label):
+    x = np.zeros((2, 4, 4, 1), "uint8")
+    y = np.array([0, label], "uint64")
+    np.savez(tmp_path / "images.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(ValueError, match=f"class numbers.*Received: {label}"):
+        images.load("own", tmp_path / "images.npz")
+
+
+@without_backend
+def test_a_model_that_unpacks_to_a_thousand_times_its_size_is_refused(tmp_path):
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", b" " * (zoo.io.SMALL + 1))
+    with pytest.raises(ValueError, match="claims to be 67108865 when it is unpacked"):
+        zoo.io.load_model(path)
+
+
+@without_backend
+@pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
+def test_a_damaged_model_is_called_damaged(tmp_path, content):
+    path = tmp_path / "model.keras"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="model.keras: it is damaged"):
+        zoo.io.load_model(path)
