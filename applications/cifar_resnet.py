@@ -44,8 +44,7 @@ def cifar_resnet(
         depth: 6 n + 2: 8, 14, 20, 32, 38, 44, 56, 110, ...
         classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        variant: A row of `zoo.FORMS`; "plain" has no skips: the fully-fledged plain network of Yu
-            & Tomasi.
+        variant: A row of `zoo.FORMS`; "plain" has no skips.
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.

@@ -4,6 +4,7 @@
     python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
     python recipes/ptb_char_lm.py --variant all                       six runs, one table
     python recipes/ptb_char_lm.py --generate "the company"            also continues a text
+    python recipes/ptb_char_lm.py --vocabulary 2000 --tokens 150000   a part of the text
 
 The papers' test perplexities on Penn Treebank are in `PAPER` below; what our runs gave, and how
 long they took, is in docs/results.md.
@@ -58,6 +59,19 @@ help_text = "Folder with [ptb.]train.txt and so on, or with ptb/. Default: downl
 flags.DEFINE_string("data_dir", None, help_text)
 help_text = "Length to which longer words are cut."  # main.lua: max_word_l
 flags.DEFINE_integer("max_word_length", 65, help_text)
+help_text = "Most frequent words of the training text to keep; others are <unk>. Default: all."
+flags.DEFINE_integer("vocabulary", None, help_text, lower_bound=1)
+help_text = "First words of the training text to train on. Default: all."
+flags.DEFINE_integer("tokens", None, help_text, lower_bound=1)
+help_text = "Numbers of filters of width 1, 2, 3 ..., e.g. 25,50,75,100. Default: those of --size."
+flags.DEFINE_list("filters", None, help_text)
+flags.register_validator(
+    "filters",
+    lambda counts: counts is None or all(n.isdecimal() and int(n) for n in counts),
+    "must be positive integers separated by commas",
+)
+help_text = "Size of an LSTM's state. Default: that of --size."
+flags.DEFINE_integer("units", None, help_text, lower_bound=1)
 flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company". Default: none.')
 flags.DEFINE_integer("words", 30, "Number of words to generate.", lower_bound=1)
 help_text = "XLA compilation; auto: what was measured faster."
@@ -91,6 +105,11 @@ class Run:
     folder: pathlib.Path
     resume: zoo.checkpoint.Resume
 
+    @property
+    def title(self):
+        """Title of the learning curve."""
+        return f"Perplexity per word of {self.corpus.name}, char_lm {self.size} {self.variant}"
+
 
 def main(argv):
     """Train one variant, or all six and compare them."""
@@ -100,6 +119,12 @@ def main(argv):
         devices = hardware.devices(BATCH)
         devices.check_batch(BATCH)
         corpus = find_corpus()
+        if FLAGS.tokens is not None:
+            corpus = dataclasses.replace(corpus, train=corpus.train[: FLAGS.tokens])
+        if FLAGS.vocabulary is not None:
+            corpus = corpus.most_frequent(FLAGS.vocabulary)
+        if FLAGS.generate is not None:
+            corpus.vocabulary.prompt(FLAGS.generate)  # raises if the model could not read it
         if FLAGS.budget == "smoke":
             corpus = shortened(corpus, TOKENS["smoke"])
         folder = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
@@ -133,6 +158,12 @@ def shortened(corpus, tokens):
     return dataclasses.replace(corpus, **parts)
 
 
+def sizes():
+    """Return the arguments of `char_lm` that --filters and --units give, if they do."""
+    filters = FLAGS.filters and [int(number) for number in FLAGS.filters]
+    return {key: v for key, v in (("filters", filters), ("units", FLAGS.units)) if v is not None}
+
+
 def num_epochs(corpus):
     """Return --epochs, or the budget's: the paper's, or as many as its number of words allows."""
     if FLAGS.epochs or FLAGS.budget == "paper":
@@ -143,6 +174,9 @@ def num_epochs(corpus):
 def default_run_dir(corpus, size):
     """Return the run directory in --runs."""
     name = f"{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}"
+    for flag, value in {"vocabulary": FLAGS.vocabulary, "tokens": FLAGS.tokens, **sizes()}.items():
+        if value is not None:
+            name += f"-{flag}{str(value).strip('[]').replace(', ', '_')}"
     return pathlib.Path(FLAGS.runs) / name.lower()
 
 
@@ -155,6 +189,7 @@ def prepare(corpus, size, variant, folder):
         "vocabulary": corpus.vocabulary.fingerprint,
         "checksum": corpus.checksum,
         "size": size,
+        **sizes(),
         "variant": variant,
         "seed": FLAGS.seed,
         "precision": FLAGS.precision,
@@ -178,7 +213,7 @@ def train(run):
     zoo.seed_everything(FLAGS.seed)
     vocabulary = run.corpus.vocabulary
     with hardware.devices().scope():
-        model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS)
+        model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS, **sizes())
         compile_model(model, FLAGS.jit)
     x, y = (ids.reshape(-1, STEPS) for ids in text.streams(run.corpus.train, BATCH, STEPS))
     valid = text.streams(run.corpus.valid, BATCH, STEPS)
@@ -202,21 +237,43 @@ def train(run):
     if not hardware.devices().is_chief:
         return None
     result = finish(run, model, best, progress.elapsed)
-    if FLAGS.generate is not None:
-        print(generate.generate(model, vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
+    try:
+        if FLAGS.export:
+            folder = run.folder / "saved_model"
+            deviation = char_lm_export.export(model, folder, vocabulary)
+            print(f"SavedModel: {folder}; deviates by {deviation:.1e} at most")
+        if FLAGS.generate is not None:
+            print(generate.generate(model, vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
+    finally:
+        print_result(run, result)
     return result
 
 
+def print_result(run, result):
+    """Print the result beside a baseline, and what to do next."""
+    more = result.more
+    print(
+        f"test perplexity on {result.data}: {result.value:.2f} after epoch {result.epochs}, "
+        f"{more['test_perplexity_of_best_epoch']:.2f} with the weights of epoch "
+        f"{more['best_epoch']}, the best on the validation text; "
+        f"{more['unigram_perplexity']:.2f} by word frequencies alone"
+        f"{f'; {result.paper} in the paper' if result.paper else ''}. All in {run.folder}"
+    )
+    if FLAGS.variant != "all" and FLAGS.generate is None:
+        print('Next: the same command with --generate "some words" continues a text.')
+
+
 def finish(run, model, best, seconds):
-    """Write learning curve, model, SavedModel and the result of the last and the best epoch."""
+    """Write learning curve, model and the result of the last and the best epoch."""
     start = time.perf_counter()
     corpus = run.corpus
     folder = run.folder
-    paper = PAPER.get((run.size, run.variant)) if corpus.name == "PTB" else None
+    paper = None
+    if corpus.name == "PTB" and FLAGS.vocabulary is None and not sizes():
+        paper = PAPER.get((run.size, run.variant))
     history = run_dirs.history_of(run.resume)
     epochs = len(history["loss"])
-    title = f"{corpus.name}, nats"
-    plots.learning_curve(folder / "metrics.csv", history, "perplexity", title)
+    plots.learning_curve(folder / "metrics.csv", history, "perplexity", run.title)
     scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
     save_model(model, folder / "model.keras")
@@ -228,6 +285,7 @@ def finish(run, model, best, seconds):
     more = {
         "test_perplexity_of_best_epoch": round(lowest, 3),
         "best_epoch": best.epoch,
+        "unigram_perplexity": round(corpus.unigram_perplexity, 3),
         "val_perplexity": [round(value, 3) for value in history["val_perplexity"]],
     }
     if paper is not None and run.size in PAPER_OF:
@@ -235,7 +293,7 @@ def finish(run, model, best, seconds):
     result = results.Result(
         artifact="greff2017/table1a",
         model="char_lm",
-        config={"size": run.size, "variant": run.variant},
+        config={"size": run.size, "variant": run.variant, **sizes()},
         metric="test_perplexity",
         value=round(last, 3),
         seeds=[FLAGS.seed],
@@ -250,13 +308,6 @@ def finish(run, model, best, seconds):
         **run_dirs.load_metadata(folder),
     )
     run_dirs.write(folder, result)
-    print(
-        f"test perplexity on {corpus.name}: {last:.2f} after epoch {epochs}, {lowest:.2f} with the"
-    )
-    print(f"the weights of epoch {best.epoch}, the best on the validation text; all in {folder}")
-    if FLAGS.export:
-        deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
-        print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")
     return result
 
 
@@ -265,8 +316,11 @@ def deviations(corpus, epochs):
     found = []
     if corpus.name != "PTB":
         found.append(f"{corpus.name} instead of Penn Treebank")
-    if FLAGS.budget == "smoke":
+    if FLAGS.budget == "smoke" or FLAGS.tokens is not None:
         found.append(f"{len(corpus.train)} words of training text")
+    if FLAGS.vocabulary is not None:
+        found.append(f"{len(corpus.vocabulary)} words of vocabulary")
+    found += [f"{name} {value}" for name, value in sizes().items()]
     if epochs != EPOCHS:
         found.append(f"{epochs} of {EPOCHS} epochs")
     if FLAGS.precision != "float32":

@@ -6,13 +6,17 @@ Recipes import this module first.
 import contextlib
 import errno
 import functools
+import importlib.util
+import logging
 import os
+import pathlib
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
+from absl import logging as absl_logging
 
 from experiment import process
 
@@ -38,7 +42,8 @@ def without_start_up_lines() -> Iterator[None]:
                     print(line, file=sys.stderr)
 
 
-if not os.environ.get("TF_CPP_MIN_LOG_LEVEL"):
+IS_QUIET = not os.environ.get("TF_CPP_MIN_LOG_LEVEL")
+if IS_QUIET:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = QUIET
     with without_start_up_lines():
         import keras  # noqa: F401 - and its backend
@@ -55,6 +60,11 @@ def run_script(main: Callable[[Sequence[str]], object]) -> None:
 
 def _run(main, argv):
     try:
+        if IS_QUIET and importlib.util.find_spec("tensorflow"):
+            logging.getLogger("tensorflow").setLevel(logging.WARNING)
+            absl_logging.get_absl_handler().addFilter(_is_ours_or_a_warning)
+            with without_start_up_lines():
+                import tensorflow  # noqa: F401 - as Keras does on every backend when it saves
         return main(argv)
     except KeyboardInterrupt:
         message = f"\n{process.script()}: interrupted. {_how_to_resume()}"
@@ -65,6 +75,11 @@ def _run(main, argv):
         if reason is None:
             raise
         sys.exit(f"{process.script()}: {reason}. Make room or raise the limit. {_how_to_resume()}")
+
+
+def _is_ours_or_a_warning(record):
+    folders = pathlib.Path(record.pathname).parts
+    return record.levelno >= logging.WARNING or "tensorflow" not in folders
 
 
 def _disk_error(error):

@@ -6,6 +6,7 @@ call `fit`, on which `train` is built. Networks are found again by `run_dirs`.
 
 import dataclasses
 import pathlib
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -157,6 +158,7 @@ class Run:
     folder: pathlib.Path
     model: keras.Model
     resume: Resume
+    probing: str = ""  # command that probes the trained network
     elapsed: float = 0.0  # seconds of training
     finished: float = 0.0  # when training ended
 
@@ -261,7 +263,18 @@ def prepare(
         if FLAGS.run_dir and not shared:
             folder = pathlib.Path(FLAGS.run_dir)
         resume = run_dirs.open_folder(folder, identity)
-    return Run(study, data, epochs, hardware.folder_for(folder), model, resume)
+    folder = hardware.folder_for(folder)
+    probing = _probing(study, folder, default_data)
+    return Run(study, data, epochs, folder, model, resume, probing)
+
+
+def _probing(study, folder, default_data):
+    """Return the command that probes the trained network, if it can read the images."""
+    if study.data is not image_data.prepare:
+        return ""
+    command = ["python", "-m", "zoo.probe", str(folder / "model.keras")]
+    command += ["--data", FLAGS.data or default_data, "--preprocessing", study.preprocessing]
+    return shlex.join(command + (["--data_dir", FLAGS.data_dir] if FLAGS.data_dir else []))
 
 
 def train(run: Run, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
@@ -339,12 +352,32 @@ def finish(
     run_dirs.write(run.folder, result)
     if not hardware.devices().is_chief:
         return result
-    print(
-        f"{metric.replace('_', ' ')} on {run.images.name}: {scores[-1]:.2f} % after epoch "
-        f"{run.epochs}, {best(scores):.2f} % after epoch {best_epoch}; all in {run.folder}"
-    )
     if FLAGS.export:
         folder = run.folder / "saved_model"
         deviation = export(run.model, folder, examples={"serve": run.data.x_test[:4]})
         print(f"SavedModel: {folder}; deviates by {deviation:.1e} at most")
+    published = "" if paper is None else f"; the paper: {paper} %"
+    print(
+        f"{metric.replace('_', ' ')} on {run.images.name}: {scores[-1]:.2f} % after epoch "
+        f"{run.epochs}, {best(scores):.2f} % after epoch {best_epoch}; by guessing: "
+        f"{guessing(metric, run.images.classes):.2f} %{published if measured is None else ''}. "
+        f"All in {run.folder}"
+    )
+    if run.probing:
+        print(f"Next: {run.probing}")
     return result
+
+
+def guessing(metric: str, classes: int) -> float:
+    """Return what guessing one of `classes` equally likely classes scores in %.
+
+    Args:
+        metric: Name of an accuracy or an error, which begins with top5 if five guesses count.
+        classes: Number of classes.
+
+    Example:
+    >>> guessing("test_accuracy", 10), guessing("top5_error", 10)
+    (10.0, 50.0)
+    """
+    share = 100 * min(5 if metric.startswith("top5") else 1, classes) / classes
+    return 100 - share if metric.endswith("error") else share

@@ -61,16 +61,16 @@ def section2(path: pathlib.Path, rows: Rows) -> None:
     """
     by_block = "block" in rows[0]
     labels = {"left_out": "blocks left out", "index": "block that is left out"}
+    indices = {name: i for i, name in enumerate(sorted({row.get("block", "") for row in rows}))}
     labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
     shown = []
     marks = []
     for row in rows:
         if by_block and row["block"] == "":
-            indices = iter(range(len(rows)))
             whole = {"network": row["network"], "label": f"{row['network']}, whole"}
             marks += [{**whole, "accuracy": row["accuracy"]}, {**whole, "loss": row["loss"]}]
         else:
-            shown.append({**row, "index": next(indices)} if by_block else row)
+            shown.append({**row, "index": indices[row["block"]]} if by_block else row)
     plots.lines(
         path,
         shown,
@@ -99,7 +99,7 @@ def section4_4(path: pathlib.Path, rows: Rows) -> None:
         points = [point for same in by_swaps.values() for point in same]
         axis.plot(*zip(*points, strict=True), alpha=0.4, linestyle="", **style)
         means = [tuple(map(statistics.mean, zip(*p, strict=True))) for p in by_swaps.values()]
-        axis.plot(*zip(*means, strict=True), label=network, **style)
+        axis.plot(*zip(*sorted(means), strict=True), label=network, **style)
     axis.set(xlabel="Kendall's tau of the order of blocks", ylabel="test error (%)")
     axis.set_title(path.stem, fontsize=9)
     axis.invert_xaxis()

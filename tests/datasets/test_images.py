@@ -98,6 +98,7 @@ def test_only_the_original_gets_the_title(tmp_path, small_cifar):
     changed = np.where(ARRAYS["x_test"] > 250, 250, ARRAYS["x_test"])
     other = images.load("cifar10", saved(tmp_path / "other.npz", x_test=changed))
     assert other.name == "other" and "NOT CIFAR-10" in other.notice
+    assert str(tmp_path) not in other.notice
 
 
 def test_a_published_dataset_loaded_under_another_name_is_refused(
@@ -264,7 +265,8 @@ def test_recoded_cifar_is_distinguished_from_cifar(tmp_path):
     assert loaded.x_train.shape == (50_000, 32, 32, 3) and loaded.x_test.shape[0] == 10_000
     keys = ("x_train", "y_train", "x_test", "y_test")
     np.savez(tmp_path / "cifar.npz", **{key: getattr(loaded, key) for key in keys})
-    assert "NOT CIFAR-10" in images.load("cifar10", tmp_path / "cifar.npz").notice
+    notice = images.load("cifar10", tmp_path / "cifar.npz").notice
+    assert "NOT CIFAR-10" in notice and "cifar.npz" in notice and str(tmp_path) not in notice
 
 
 def test_the_digits_need_no_network():

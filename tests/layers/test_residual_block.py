@@ -235,3 +235,16 @@ def test_bad_arguments_say_what_to_do():
         zoo.UnsharedBatchNormalization(0)
     with pytest.raises(ValueError, match="2 uses, counted from 0. Received: use=2"):
         zoo.UnsharedBatchNormalization(2)(images(2, 2, 2, 3), use=2)
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_moving_averages_keep_the_share_that_momentum_says(uses):
+    block = zoo.ResidualBlock(3, uses=uses, momentum=0.75)
+    block.build((None, 4, 4, 3))
+    x = images(8, 4, 4, 3) + 2
+    block(x, training=True)
+    (mean, *_) = [w for w in block.transform.layers[0].weights if "moving_mean" in w.path]
+    expected = 0.25 * x.mean((0, 1, 2))
+    np.testing.assert_allclose(ops.convert_to_numpy(mean), expected, rtol=1e-5)
+    again = zoo.ResidualBlock.from_config(block.get_config())
+    assert again.momentum == 0.75

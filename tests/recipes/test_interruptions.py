@@ -36,6 +36,10 @@ def test_a_training_that_cannot_go_on_says_in_one_line_how_to_resume(tmp_path, n
     assert last.startswith("highway_conv_changed.py: ") and message in last
     assert last.endswith("Run the same command again to resume.")
     assert not any("Traceback" in line for line in lines)
-    assert "Resuming after epoch 1" in output_of(start_recipe("highway_conv.py", *options))
+    resumed = output_of(start_recipe("highway_conv.py", *options))
+    assert "Resuming after epoch 1" in resumed
+    *_, result, following = resumed.splitlines()  # after all lines of the log
+    assert result.startswith("test accuracy on images") and "by guessing: 10.00 %" in result
+    assert following.startswith("Next: python -m zoo.probe")
     assert lines_of(tmp_path / "run")[0]["epochs"] == 2
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".writing")]

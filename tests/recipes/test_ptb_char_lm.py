@@ -9,6 +9,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+import zoo
 from helpers.harness import (
     fresh_python,
     output_of,
@@ -16,6 +17,7 @@ from helpers.harness import (
     start_changed_recipe,
     start_recipe,
 )
+from zoo.datasets.text import Corpus, Vocabulary
 
 
 def write_corpus(folder, words=5_600):
@@ -64,6 +66,9 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
 
     # What a run leaves, and that it learned.
     assert " an epoch, " in output and " in all." in output
+    *_, result, next_step = output.splitlines()  # the result is last, and there once
+    assert result.startswith("test perplexity on text: ") and output.count("test perplexity") == 1
+    assert result.endswith(f"All in {tmp_path / 'whole'}") and "--generate" in next_step
     names = {path.name for path in (tmp_path / "whole").iterdir()}
     assert names == {
         *("config.json", "vocabulary.json", "metrics.csv", "perplexity.png", "state.npz"),
@@ -74,6 +79,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     perplexity = [float(line[table[0].index("perplexity")]) for line in table[1:]]
     assert perplexity[2] < 0.8 * perplexity[0]  # 3.4 and 6.1 with every seed and thread count tried
     assert row["test_perplexity_of_best_epoch"] < 0.8 * perplexity[0]
+    assert f"{row['unigram_perplexity']:.2f} by word frequencies alone" in output
     assert row["epochs"] == 3 and len(row["val_perplexity"]) == 3 and row["seconds"] > 0
     assert row["departures"] == ["text instead of Penn Treebank", "3 of 25 epochs"]
     assert row["verdict"] == "not comparable" and row["commit"] and row["hardware"]
@@ -198,14 +204,52 @@ def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
 
 
 def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
-    pytest.importorskip("keras_nlp", reason="sampling uses keras_nlp.samplers")
-    import zoo
-    from zoo.datasets.text import Vocabulary
-
     vocabulary = Vocabulary.from_texts("the company said <unk> the company is not")
     model = zoo.char_lm("small", vocabulary=vocabulary)
-    answer = recipe.generate.generate(model, vocabulary, "the company", num_words=12, seed=1)
-    assert answer.startswith("the company")
-    ids = vocabulary.encode(answer)[:-1]
-    assert vocabulary.unknown not in ids and len(ids) >= 12
-    assert recipe.generate.generate(model, vocabulary, "the company", 12, seed=1) == answer
+    sample = recipe.generate.generate
+    for text in ("the company", "the unhappy company", ""):  # with the characters of `unhappy`
+        answer = sample(model, vocabulary, text, num_words=12, seed=1)
+        assert answer.startswith(text)
+        ids = vocabulary.encode(answer.removeprefix(text))
+        assert vocabulary.unknown not in ids and len(ids) >= 12
+        assert sample(model, vocabulary, text, 12, seed=1) == answer
+
+
+def test_a_word_outside_the_vocabulary_is_read_by_its_characters(recipe):
+    vocabulary = Vocabulary.from_texts(" ".join("abcdefghijklmnop") + " <unk>")
+    model = zoo.char_lm("small", vocabulary=vocabulary)
+    for weight in model.trainable_weights:
+        weight.assign(30 * weight)  # words matter to the next ones
+
+    def sample(text):
+        answer = recipe.generate.generate(model, vocabulary, text, num_words=20, seed=0)
+        return answer.removeprefix(text)
+
+    assert len({sample(text) for text in ("abba", "pope", "<unk>")}) == 3
+    assert sample("ab世ba") == sample("abba")  # a character that the vocabulary lacks
+    assert sample("世界") == sample("<unk>")
+    other = Vocabulary.from_texts("two words")
+    with pytest.raises(ValueError, match="must be the one of the model, which has 18 words"):
+        recipe.generate.generate(model, other, "two", 1, 0)
+
+
+def test_a_text_that_cannot_be_continued_is_refused_before_the_training(recipe, tmp_path):
+    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
+    given = {"data_dir": str(folder), "run_dir": str(run_dir), "budget": "smoke"}
+    message = refuse(recipe, **given, generate="the 世界")
+    assert "must have a character of the vocabulary" in message and "'世界'" in message
+    assert not run_dir.exists()
+
+
+def test_parts_of_text_vocabulary_and_model_have_their_own_run_directory(recipe, tmp_path):
+    corpus = Corpus.from_texts("text", ["a b\n"] * 3)
+    options = {"vocabulary": 2, "tokens": 100, "filters": ["3", "5"], "units": 4}
+    with flagsaver.flagsaver(**options):
+        name = recipe.default_run_dir(corpus, "small").name
+        assert recipe.sizes() == {"filters": [3, 5], "units": 4}
+    assert name.endswith("-vocabulary2-tokens100-filters3_5-units4")
+    assert recipe.default_run_dir(corpus, "small").name == name.split("-vocabulary")[0]
+    with pytest.raises(flags.IllegalFlagValueError, match="positive integers separated by commas"):
+        flags.FLAGS.filters = ["3", "x"]
+    run = recipe.Run(corpus, "small", "full", tmp_path, None)
+    assert run.title == "Perplexity per word of text, char_lm small full"

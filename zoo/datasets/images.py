@@ -296,9 +296,9 @@ def _title(name, x_train, x_test, source, is_jpeg):
     if known is None:
         return name, ""
     if known.deviation(x_test) > (RECODED if is_jpeg else EXACT):
-        return Path(source).stem, (
-            f"NOT {known.title}: the test images in {source} are not the original ones. The "
-            "numbers are not comparable with published results."
+        return Path(source).stem, (  # without folders: results are published
+            f"NOT {known.title}: the test images in {Path(source).name} are not the original ones. "
+            "The numbers are not comparable with published results."
         )
     name = known.title
     notices = []
