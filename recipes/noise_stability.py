@@ -245,7 +245,11 @@ def measure_cushions(run, measured, folder, before):
         "layer_cushion",
         after,
         start,
-        more={"before_by_block": rounded(before.values("layer_cushion"))},
+        more={
+            "before_by_block": rounded(before.values("layer_cushion")),
+            "smallest_by_block": rounded(after.values("layer_cushion_min")),
+            "largest_contraction_by_block": rounded(after.values("activation_contraction_max")),
+        },
         **measured.sample,
     )
     return {"before": before, "after": after}

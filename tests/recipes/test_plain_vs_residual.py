@@ -67,10 +67,8 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     assert "5: dominance, residual over plain, deep" in output
     assert {f"fig{n}-depth5.png" for n in (3, 10, 12)} <= {path.name for path in run_dir.iterdir()}
     table = Table.from_csv(run_dir / "section5-plain5.csv")
-    assert {"interlayer_cushion", "layer_cushion", "noise_change"} <= {*table.probes()}
-    found = [line for line in lines_of(run_dir) if line["artifact"].endswith("fig3")]
-    assert [line["config"] for line in found] == [{"images": 8}] * 4  # of three, and of a pair
-    assert found[-1]["metric"] == "layers_without_larger_cushion" and found[-1]["layers"] == 3
+    assert {"interlayer_cushion", "noise_change", "layer_cushion_min"} <= {*table.probes()}
+    check_cushions(run_dir)
     stable = lines_of(run_dir)[count:]
     kinds = collections.Counter(line["artifact"].split("/")[1] for line in stable)
     assert kinds == {"fig3": 4, "section5": 3, "fig10": 4, "fig12": 4 + 2}, kinds
@@ -79,10 +77,19 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     assert trained == states  # found, not trained again
     flows = rows_of(run_dir / "fig12-depth5.csv")
     assert {row["iteration"] for row in flows} == {"first", "last", "mean"}
-    cushions = rows_of(run_dir / "fig3-depth5.csv")
-    assert {(row["network"], row["when"]) for row in cushions} == {
-        (f"{name}5", when) for name in losses for when in ("before", "after")
-    }
+
+
+def check_cushions(run_dir):
+    """Check the results of Fig. 3 and its curves, three networks before and after training."""
+    found = [line for line in lines_of(run_dir) if line["artifact"].endswith("fig3")]
+    assert [line["config"] for line in found] == [{"images": 8}] * 4  # of three, and of a pair
+    pairs = zip(found[0]["smallest_by_block"], found[0]["by_block"], strict=True)
+    assert all(0 < smallest <= mean for smallest, mean in pairs)
+    assert min(found[0]["largest_contraction_by_block"]) >= 1
+    assert found[-1]["metric"] == "layers_without_larger_cushion" and found[-1]["layers"] == 3
+    curves = {(row["network"], row["when"]) for row in rows_of(run_dir / "fig3-depth5.csv")}
+    names = ("plain5", "residual5", "transferred5")
+    assert curves == {(name, when) for name in names for when in ("before", "after")}
 
 
 def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
