@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ class Claim:
         ratio: True if the number is positive and averaged by its logarithm.
         command: Script and flags of the miniature, beside --seed and --run_dir.
         backend: Keras backend that runs it fastest.
-        figure: Stem of the figure in recipes/results, e.g. "srivastava2015/fig1".
+        figure: Name of the figure in the run directory, e.g. "fig1"; "": none.
     """
 
     name: str
@@ -141,7 +142,7 @@ SEARCH = {
     "ratio": True,
     "command": "mnist_depth_search.py",
     "backend": "jax",
-    "figure": "srivastava2015/fig1",
+    "figure": "fig1",
 }
 CLAIMS = [
     Claim(
@@ -199,7 +200,7 @@ CLAIMS += [
         most=0.5,
         ratio=True,
         command="mnist_1000_layers.py --export=false",
-        figure="srivastava2015/section2.2",
+        figure="section2.2",
     ),
     Claim(
         name="S5",
@@ -208,7 +209,7 @@ CLAIMS += [
         quantity="share of the biases of T below their start, in %",
         measure=lambda lines: lines[0]["fallen_biases_percent"],
         least=50,
-        figure="srivastava2015/fig2",
+        figure="fig2",
         **GATES,
     ),
     Claim(
@@ -218,7 +219,7 @@ CLAIMS += [
         quantity="Hoyer's sparsity of T, of one example minus that of the mean",
         measure=opened_more_sparsely,
         least=0.1,
-        figure="srivastava2015/fig2",
+        figure="fig2",
         **GATES,
     ),
     Claim(
@@ -228,7 +229,7 @@ CLAIMS += [
         quantity="share of the change of one example's outputs in the first 15 layers, in %",
         measure=lambda lines: lines[0]["change_in_first_layers_percent"],
         least=50,
-        figure="srivastava2015/fig2",
+        figure="fig2",
         **GATES,
     ),
     Claim(
@@ -238,7 +239,7 @@ CLAIMS += [
         quantity="share of the difference between classes' mean gates in the first 15 layers, in %",
         measure=lambda lines: lines[0]["class_differences_in_first_layers_percent"],
         least=50,
-        figure="srivastava2015/fig3",
+        figure="fig3",
         **GATES,
     ),
     Claim(
@@ -248,7 +249,7 @@ CLAIMS += [
         quantity="share of layers without which the training loss rises by less than 10 %, in %",
         measure=lambda lines: line(lines, "idle_layers_percent")["value"],
         least=50,
-        figure="srivastava2015/fig4",
+        figure="fig4",
         **GATES,
     ),
 ]
@@ -316,7 +317,7 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
         "hardware": last["hardware"],
         "seconds": round(sum(row["seconds"] for lines in runs.values() for row in lines), 1),
         "data": last["data"],
-        "figure": claim.figure,
+        "figure": claim.figure and f"claims/{claim.paper}-{claim.figure}",
     }
 
 
@@ -370,6 +371,16 @@ def save(lines: Sequence[Mapping[str, Any]]) -> None:
     replace(PATH, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def save_figure(claim: Claim, folder: pathlib.Path) -> None:
+    """Copy a claim's figure and its rows from a run directory to recipes/results/claims."""
+    target = records.FOLDER / "claims"
+    target.mkdir(exist_ok=True)
+    for suffix in (".png", ".csv"):
+        shutil.copyfile(
+            folder / f"{claim.figure}{suffix}", target / f"{claim.paper}-{claim.figure}{suffix}"
+        )
+
+
 def load() -> list[dict[str, Any]]:
     """Return the lines of claims.jsonl; none if there is no such file."""
     return read(PATH) if PATH.exists() else []
@@ -385,7 +396,7 @@ def main(
         seeds: Number of seeds of each.
         flags: Flags for every recipe, e.g. --data_dir.
         runs: Folder of the run directories.
-        keep: True writes recipes/results/claims.jsonl.
+        keep: True writes claims.jsonl and the first seed's figures into recipes/results.
 
     Raises:
         ValueError: if there is no such claim.
@@ -404,6 +415,10 @@ def main(
         print(f"{row['claim']}: {row['verdict']}. {row['criterion']}; {number(row)}")
     if keep:
         save(rows)
+        for claim in claims:
+            first = next(measured(claim, runs), None)
+            if first and claim.figure:
+                save_figure(claim, folder_of(claim, first[0], runs))
     return next(iter(failed), 0)
 
 
@@ -450,9 +465,9 @@ def section(row: Mapping[str, Any]) -> str:
         f"- {row['data']}; {origin} for all seeds; commit {row['commit']}.",
         f"- `{row['command']} --seeds {len(row['seeds'])}`",
     ]
-    picture = f"{row['figure']}.png"
-    if (records.FOLDER / picture).exists():
-        lines += ["", f"![{row['claim']}]({markdown.RESULTS}/{picture})"]
+    if row["figure"]:
+        picture = f"{markdown.RESULTS}/{row['figure']}.png"
+        lines += ["", f"![{row['claim']}, seed {row['seeds'][0]}]({picture})"]
     return "\n".join([*lines, ""])
 
 

@@ -50,6 +50,7 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(claims.process, "run", run)
     monkeypatch.setattr(claims, "PATH", tmp_path / "claims.jsonl")
+    monkeypatch.setattr(claims.records, "FOLDER", tmp_path)
     data = f"--data_dir={tmp_path / 'noise.npz'}", "--data=noise"
     options = "--budget=smoke", "--configurations=1", "--depths=10,100", "--seeds=2"
     words = ["claims", "S1", "S2", *data, *options, f"--run_dir={tmp_path / 'runs'}", "--keep"]
@@ -61,6 +62,7 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
     assert rows[0]["seconds"] > 0 and rows[0]["data"] == "noise"
     assert reproduce.main(words) == 0
     assert len(begun) == 2 and claims.load() == rows
+    assert (tmp_path / "claims" / "srivastava2015-fig1.png").exists()
     assert "S2: undecided" in capsys.readouterr().out
     assert "Expected claims of S1" in reproduce.main(["claims", "S99"])
     assert all(row["statement"] in claims.page(rows) for row in rows)
