@@ -155,9 +155,10 @@ def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     """
     with open(path, "rb") as raw:
         size = os.fstat(raw.fileno()).st_size
-        with np.load(raw, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
+        file = np.load(raw, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("a single array")
+        with file:
             check_sizes(file.zip, size, DEFLATE_RATIO)
             for part in file.zip.infolist():
                 if part.filename.endswith(".npy"):

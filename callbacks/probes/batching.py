@@ -123,7 +123,7 @@ def _pad(structure, size):
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
     """Return the sum over examples; see `padded_batches` for the mask."""
-    return ops.sum(_masked(v, mask, 0.0), axis=0)
+    return ops.sum(_without_padding(v, mask, 0.0), axis=0) + _nan_or_zero(mask)
 
 
 def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
@@ -132,10 +132,17 @@ def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
     Of shape `(replicas, ...)`, so that the sum over replicas has them all.
     """
     if kind == "min":
-        return spread_shards(ops.min(_masked(v, mask, np.inf), axis=0, keepdims=True))
-    return spread_shards(ops.max(_masked(v, mask, -np.inf), axis=0, keepdims=True))
+        value = ops.min(_without_padding(v, mask, np.inf), axis=0, keepdims=True)
+    else:
+        value = ops.max(_without_padding(v, mask, -np.inf), axis=0, keepdims=True)
+    return spread_shards(value + _nan_or_zero(mask))
 
 
-def _masked(v, mask, padding):
+def _without_padding(v, mask, replacement):
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.where(mask == 0, padding, ops.cast(v, "float32") * mask)
+    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
+
+
+def _nan_or_zero(mask):
+    """Return NaN if an example has it, else 0: a number, where a product would cost a pass."""
+    return ops.sum(0.0 * mask)

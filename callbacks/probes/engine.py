@@ -1,5 +1,6 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,7 +122,7 @@ class Observer:
             count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
-                probe.update_state(ordered, count)  # in order, where JAX sorts the keys
+                probe.update_state(ordered, count)
         self._inspect()
         table = Table.from_probes(self.probes, self.blocks, epoch, self.rejected)
         table.title = f"{self.name} on {self.probes[0].count} examples"
@@ -201,12 +202,10 @@ class Observer:
                 if {*probe.needs} <= {*part}:
                     values = probe.measure(part, stage)
                     if values:
-                        sums[part.info.name] = {
-                            key: masked_extreme(v, mask, probe.extremes[key])
-                            if key in probe.extremes
-                            else masked_sum(v, mask)
+                        sums[part.info.name] = OrderedDict(  # JAX sorts the keys of a dict
+                            (key, self._reduce(v, mask, probe.extremes.get(key)))
                             for key, v in values.items()
-                        }
+                        )
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}
             raise ValueError(
@@ -214,6 +213,9 @@ class Observer:
                 f"{probe.needs or 'gates'} of a block. Received: blocks that have {sorted(keys)}."
             )
         return sums
+
+    def _reduce(self, v, mask, extreme):
+        return masked_extreme(v, mask, extreme) if extreme else masked_sum(v, mask)
 
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from experiment import run_dirs
-from experiment.results import Result
+from experiment.results import NOT_COMPARABLE, Result
 from greff2017 import figures
 
 
@@ -52,7 +52,7 @@ def compare(
         metric="kendall_tau_with_the_paper's_order",
         paper=1.0 if first.data == "PTB" else None,
         deviations=deviations,
-        verdict=order_verdict(tau),
+        verdict=order_verdict(tau, deviations),
         seconds=round(sum(result.seconds for result in results.values()), 1),
         more={"test_perplexity": values},
     )
@@ -66,6 +66,8 @@ def kendall(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return 2 * same / len(pairs) - 1
 
 
-def order_verdict(tau: float) -> str:
-    """Return the verdict of a comparison of orders."""
+def order_verdict(tau: float, deviations: Sequence[str]) -> str:
+    """Return the verdict on an order; with deviations from the paper it is not comparable."""
+    if deviations:
+        return NOT_COMPARABLE
     return "same order" if tau == 1 else "another order"

@@ -78,7 +78,7 @@ def summary(papers, folder):
         [
             table(heads, counts),
             "<p>Rows do not compare where a run is shorter or smaller than the paper's.</p>",
-            table(COLUMNS, [table_row(row) for row in compared]),
+            table(("", *COLUMNS), [cell(row["artifact"]) + table_row(row) for row in compared]),
         ]
     )
 

@@ -194,6 +194,17 @@ def test_a_custom_probe_needs_a_few_lines(model):
     check(values(Positive(), model), [(y > 0).mean() for y in states[1:]])
 
 
+def test_a_probe_s_values_keep_their_order_and_the_first_is_its_summary(model):
+    class Norms(Probe):
+        def measure(self, block, stage):
+            return {"y": norm(block["y"]), "x": norm(block["x"])}
+
+    probe = Norms()
+    table = callbacks.run([probe], model, (X, Y), batch_size=3)
+    assert table.probes() == ["norms_y", "norms_x"]
+    assert probe.summary() == pytest.approx(np.mean([*table.values("norms_y").values()]))
+
+
 def test_a_probe_follows_the_protocol_of_a_metric():
     probe = callbacks.ActivationNorm(name="ratio")
     probe.update_state({"block": {"mean": 3.0, "square": 5.0}}, 2)

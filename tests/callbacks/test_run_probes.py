@@ -11,6 +11,7 @@ from keras import layers
 import zoo
 from helpers import reference
 from helpers.harness import fresh_python, output_of, start_module, without_backend
+from helpers.test_data import write_images
 from zoo import callbacks
 
 X = reference.images(9, 5)
@@ -220,5 +221,9 @@ def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")
     assert "Name the data" in output_of(start_module("zoo.probe", path), 1)
+    other = "--data=own", write_images(tmp_path / "own.npz")
+    assert "images of the model's shape, (8, 8, 1)" in output_of(
+        start_module("zoo.probe", path, *other), 1
+    )
     output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 1)
     assert "`--probes` must be of" in output and "Traceback" not in output

@@ -48,6 +48,15 @@ def test_validation_is_the_normalized_centre_of_every_image_once(files):
         np.testing.assert_allclose(image, (by_label[label] / 255 - MEAN) / STD, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"first_label": 10**6}, {"classes": 3}])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_labels_outside_the_classes_are_an_error(files, options, split):
+    records = Records(files, **options)
+    batches = records.train(4, 3, 16) if split == "train" else records.validation(4, 16)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Expected labels from"):
+        list(batches.take(3))
+
+
 def test_each_epoch_has_every_image_in_another_order_and_another_crop(files):
     epochs = Records(files).train(4, steps_per_epoch=3, image_size=16, seed=1)
     batches = list(epochs.take(6))

@@ -197,7 +197,9 @@ def test_arrays_that_are_not_labelled_images_are_an_error(tmp_path, message):
 
 
 def test_a_published_dataset_needs_its_shape_and_labels(tmp_path):
-    with pytest.raises(ValueError, match=r"images of mnist must have the shape \(28, 28, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"images of mnist must have the shape \(28, 28, 1\).*--data NAME"
+    ):
         images.load("mnist", saved(tmp_path / "a.npz"))
     many = {f"x_{k}": np.zeros((12, 28, 28), "uint8") for k in ("train", "test")}
     many |= {f"y_{k}": np.arange(12) for k in ("train", "test")}

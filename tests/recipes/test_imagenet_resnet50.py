@@ -56,8 +56,8 @@ def test_networks_are_trained_and_looked_into(tmp_path):
         *(f"{curves}.png", f"{curves}.csv", "results.jsonl"),
         *(figures_of("resnet") | figures_of("highway_bn")),
     }
-    *looked, order = lines_of(run)
-    assert order["value"] in (-1.0, 1.0) and order["artifact"] == "greff2017/table1b"
+    looked = lines_of(run)  # and no comparison of the networks after two batches
+    assert "Kendall" not in output
     for network, figure in zip(("resnet", "highway_bn"), looked, strict=True):
         folder = kept(tmp_path, network)
         assert {path.name for path in folder.iterdir()} == {*USUAL}

@@ -196,3 +196,9 @@ def test_the_order_of_the_variants_is_compared_with_the_paper_s():
     assert variants.kendall([5, 4, 3], [50, 40, 30]) == 1
     assert variants.kendall([5, 3, 4], [50, 40, 30]) == pytest.approx(1 / 3)
     assert variants.kendall([1, 2], [2, 1]) == -1
+
+
+def test_orders_of_truncated_runs_have_no_verdict():
+    assert variants.order_verdict(1.0, []) == "same order"
+    assert variants.order_verdict(0.9, []) == "another order"
+    assert variants.order_verdict(1.0, ["3 of 25 epochs"]) == "not comparable"

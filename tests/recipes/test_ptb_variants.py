@@ -27,7 +27,7 @@ def test_six_variants_are_run_compared_and_not_run_again(tmp_path):
     assert [*table] == ["plain", "residual", "t_only", "c_only", "coupled", "full"]
     (line,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     assert line["test_perplexity"] == pytest.approx(table) and len({*table.values()}) > 3
-    assert line["verdict"] in ("same order", "another order")
+    assert line["verdict"] == "not comparable"  # it deviates from the paper
 
     # one of the six is the network that is trained alone
     alone = start_recipe(

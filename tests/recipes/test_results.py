@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from experiment import results
 from experiment.results import ROOT, Result, append, without_paths
 from helpers.forked import server
 from helpers.harness import without_backend
 from helpers.recipes import recipe
 from helpers.test_data import append_lines
-from report import records
 from zoo.io import locked
 
 RESULT = {"artifact": "paper/table1", "model": "net", "metric": "accuracy", "value": 92.2}
@@ -42,7 +42,7 @@ def test_a_line_separator_in_a_text_is_no_end_of_a_line(tmp_path):
     line = {"artifact": "a\u2028b\u0085c"}
     for _ in range(2):
         append(tmp_path / "a.jsonl", line)
-    assert records.lines(tmp_path) == [line]
+    assert results.read(tmp_path / "a.jsonl") == [line]
 
 
 @without_backend

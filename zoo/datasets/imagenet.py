@@ -18,6 +18,7 @@ from zoo.io import replace
 from zoo.types import PathLike, Tensor
 
 NUM_TRAIN, NUM_VALIDATION = 1_281_167, 50_000
+CLASSES = 1000
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ibid., RandomSizedCrop
 CENTRE = 224 / 256  # ibid.: of the shorter side, scaled to 256, the centre 224
@@ -37,6 +38,8 @@ class Records:
         keys: Names of the image and the label in a record.
         first_label: Label of the records that becomes 0.
         deterministic: If `False`, batches may change their order, which is faster if files stall.
+        classes: Number of classes, or `None` if it is not known. Reading a label that is negative,
+            or not below it, raises `tf.errors.InvalidArgumentError`.
 
     Raises:
         ValueError: If there is no such host, or there are fewer files than hosts.
@@ -52,6 +55,7 @@ class Records:
     keys: tuple[str, str] = ("image/encoded", "image/class/label")
     first_label: int = 0
     deterministic: bool = True
+    classes: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.files, str | Path):
@@ -169,7 +173,11 @@ class Records:
             label: tf.io.FixedLenFeature([], "int64"),
         }
         parsed = tf.io.parse_single_example(record, features)
-        return parsed[image], tf.cast(parsed[label] - self.first_label, "int32")
+        labels = parsed[label] - self.first_label
+        last = tf.int32.max if self.classes is None else self.classes - 1
+        text = f"Expected labels from {self.first_label} to {last + self.first_label}. Received:"
+        tf.debugging.Assert((labels >= 0) & (labels <= last), [text, parsed[label]])
+        return parsed[image], tf.cast(labels, "int32")
 
 
 def find(pattern: PathLike) -> tuple[str, ...]:
@@ -209,7 +217,7 @@ def prepared(split: str, data_dir: PathLike | None = None, **kwargs: Any) -> Rec
             "ILSVRC2012_img_val.tar into downloads/manual, and run `tfds build imagenet2012`."
         )
     files = tuple(map(str, info.splits[split].filepaths))
-    return Records(files, keys=("image", "label"), **kwargs)
+    return Records(files, keys=("image", "label"), classes=CLASSES, **kwargs)
 
 
 def random_box(shape: Tensor, uniform: Tensor) -> Tensor:
