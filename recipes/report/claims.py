@@ -138,7 +138,7 @@ KINDS = ("plain", "highway")
 DEPTHS = (10, 20, 50, 100)
 SEARCH = {
     "paper": "srivastava2015",
-    "section": "3.1, Fig. 1",
+    "section": "section 3.1, Fig. 1",
     "ratio": True,
     "command": "mnist_depth_search.py",
     "backend": "jax",
@@ -193,7 +193,7 @@ CLAIMS += [
     Claim(
         name="S4",
         paper="srivastava2015",
-        section="2.2",
+        section="section 2.2",
         statement="The training of 1,000 highway layers does not stall.",
         quantity="training loss of the last epoch over the first epoch's",
         measure=fall,
@@ -204,7 +204,7 @@ CLAIMS += [
     ),
     Claim(
         name="S5",
-        section="4, Fig. 2",
+        section="section 4, Fig. 2",
         statement="Most gate biases fall in training.",
         quantity="share of the biases of T below their start, in %",
         measure=lambda lines: lines[0]["fallen_biases_percent"],
@@ -214,7 +214,7 @@ CLAIMS += [
     ),
     Claim(
         name="S6",
-        section="4, Fig. 2",
+        section="section 4, Fig. 2",
         statement="The gates of one example are sparse, their mean over examples is not.",
         quantity="Hoyer's sparsity of T, of one example minus that of the mean",
         measure=opened_more_sparsely,
@@ -224,7 +224,7 @@ CLAIMS += [
     ),
     Claim(
         name="S7",
-        section="4, Fig. 2",
+        section="section 4, Fig. 2",
         statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
         quantity="share of the change of one example's outputs in the first 15 layers, in %",
         measure=lambda lines: lines[0]["change_in_first_layers_percent"],
@@ -234,7 +234,7 @@ CLAIMS += [
     ),
     Claim(
         name="S8",
-        section="4.1, Fig. 3",
+        section="section 4.1, Fig. 3",
         statement="On MNIST, classes open the gates differently in the first 15 layers.",
         quantity="share of the difference between classes' mean gates in the first 15 layers, in %",
         measure=lambda lines: lines[0]["class_differences_in_first_layers_percent"],
@@ -244,7 +244,7 @@ CLAIMS += [
     ),
     Claim(
         name="S9",
-        section="4.2, Fig. 4",
+        section="section 4.2, Fig. 4",
         statement="About 60 % of the layers of a 50-layer network are idle on MNIST.",
         quantity="share of layers without which the training loss rises by less than 10 %, in %",
         measure=lambda lines: line(lines, "idle_layers_percent")["value"],
@@ -303,7 +303,7 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
     last = [*runs.values()][-1][-1]
     return {
         "claim": claim.name,
-        "paper": f"{claim.paper}, {claim.section}",
+        "paper": f"{records.TITLES[claim.paper].split(':')[0]}, {claim.section}",
         "statement": claim.statement,
         "criterion": claim.criterion,
         "value": float(f"{mean:.4g}"),
@@ -438,9 +438,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def short_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of README.md, a line a claim."""
-    lines = ["| claim | paper | verdict | measured |", "| --- | --- | --- | --- |"]
+    lines = ["| claim | verdict | criterion | measured |", "| --- | --- | --- | --- |"]
     for row in rows:
-        cells = f"{row['claim']}: {row['statement']}", row["paper"], f"**{row['verdict']}**"
+        cells = f"{row['claim']}: {row['statement']}", f"**{row['verdict']}**", row["criterion"]
         lines.append(f"| {' | '.join(cells)} | {number(row)} |")
     return "\n".join(lines)
 
@@ -458,7 +458,7 @@ def section(row: Mapping[str, Any]) -> str:
     lines = [
         f"## {row['claim']}: {row['verdict']}",
         "",
-        f"{row['statement']} ({row['paper']})",
+        f"{row['statement']} {row['paper']}.",
         "",
         f"- Criterion, written before the runs: {row['criterion']}.",
         f"- Measured: {number(row)}; by seed {values}.",
