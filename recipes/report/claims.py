@@ -317,6 +317,7 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
         "hardware": last["hardware"],
         "seconds": round(sum(row["seconds"] for lines in runs.values() for row in lines), 1),
         "data": last["data"],
+        "departures": last["departures"],
         "figure": claim.figure and f"claims/{claim.paper}-{claim.figure}",
     }
 
@@ -463,6 +464,7 @@ def section(row: Mapping[str, Any]) -> str:
         f"- Criterion, written before the runs: {row['criterion']}.",
         f"- Measured: {number(row)}; by seed {values}.",
         f"- {row['data']}; {origin} for all seeds; commit {row['commit']}.",
+        f"- Deviations from the paper: {'; '.join(row['departures'])}",
         f"- `{row['command']} --seeds {len(row['seeds'])}`",
     ]
     if row["figure"]:
