@@ -1,4 +1,4 @@
-"""Pre-activation residual networks for small images: Jastrzebski et al. (2018), appendix."""
+"""Pre-activation residual networks for small images: Jastrzebski et al. (2018), section 4."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -203,7 +203,7 @@ def shared_resnet(
     >>> len(model.get_layer("stage3_shared")._inbound_nodes)
     13
 
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 5, Table 1 and Figs 8 and 9.
+    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5, Table 1 and Figs 8 and 9.
     """
     blocks = blocks_of(depth)
     if blocks < UNSHARED + 2:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import keras
 from keras import layers
 
-from zoo.types import PathLike, Shape, Tensor
+from zoo.initializers import Uniform
+from zoo.types import Initializer, PathLike, Shape, Tensor
 
 
 class Top(NamedTuple):
@@ -46,6 +47,12 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
             f"`input_shape` must be (height, width, channels), channels last and known. "
             f"Received: input_shape={input_shape!r}"
         )
+    if shape[0] in (1, 3) and all(side is None or side > 4 for side in shape[1:]):
+        raise ValueError(
+            f"`input_shape` must be (height, width, channels), channels last. Received: "
+            f"input_shape={shape}, which looks like channels first. Give "
+            f"{(*shape[1:], shape[0])}, and images of that layout: np.moveaxis(images, 1, -1)."
+        )
     if any(side is not None and side < smallest for side in shape[:2]):
         raise ValueError(
             f"This network downsamples its images and needs at least {smallest} x {smallest} "
@@ -62,6 +69,7 @@ def classifier(
     classes: int,
     initializer: keras.Initializer,
     top: Top,
+    uniform_bias: bool = False,
 ) -> keras.Model:
     """Return the model from `inputs` to class probabilities, or to features.
 
@@ -72,6 +80,8 @@ def classifier(
         classes: Number of classes.
         initializer: Initializer of the classifier's kernel.
         top: What follows the features; see `Top`.
+        uniform_bias: Start the classifier's biases as PyTorch's linear layers do, from
+            U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
 
     Raises:
         ValueError: if `classes` is not positive, `pooling` is unknown, images of unknown size
@@ -92,7 +102,8 @@ def classifier(
             )
         for layer in head:
             x = layer(x)
-        x = predictions(classes, top.classifier_activation, initializer)(x)
+        bias = Uniform(x.shape[-1] ** -0.5) if uniform_bias else "zeros"
+        x = predictions(classes, top.classifier_activation, initializer, bias)(x)
     elif top.pooling == "avg":
         x = layers.GlobalAveragePooling2D(name="avg_pool")(x)
     elif top.pooling == "max":
@@ -104,7 +115,10 @@ def classifier(
 
 
 def predictions(
-    classes: int, activation: str | None, initializer: keras.Initializer
+    classes: int,
+    activation: str | None,
+    initializer: keras.Initializer,
+    bias_initializer: Initializer = "zeros",
 ) -> keras.layers.Dense:
     """Return the classifier; in mixed precision it is float32, as a sum over classes follows."""
     policy = keras.config.dtype_policy()
@@ -113,6 +127,7 @@ def predictions(
         classes,
         activation,
         kernel_initializer=initializer,
+        bias_initializer=bias_initializer,
         dtype="float32" if half else policy,
         name="predictions",
     )

@@ -34,7 +34,9 @@ def simplified_plain_net(
 
     463,018 at 32 and 657,002 at 44. A convolution of 16 channels, three groups of n blocks
     ReLU(conv(x) + b) with 16, 32 and 64 channels, averages of 8 x 8 pixels (or of all, where fewer
-    are left), a classifier; every kernel is 3 x 3, padded symmetrically.
+    are left), a classifier; every kernel is 3 x 3, padded symmetrically. The classifier's weights
+    and biases start at U(-1/8, 1/8), as PyTorch's linear layers do: that gives the loss of 2.305
+    with which Table 4 starts; zero biases would give 2.303.
 
     Args:
         depth: 3 n + 2: 20, 32 and 44 in the paper.
@@ -175,4 +177,5 @@ def simplified(
             )(x)
     window = [min(8, side or 8) for side in x.shape[1:3]]
     head = [layers.AveragePooling2D(window, name="avg_pool"), layers.Flatten(name="flatten")]
-    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), top)
+    initializer = Uniform(None)
+    return input_and_head.classifier(inputs, x, head, classes, initializer, top, uniform_bias=True)

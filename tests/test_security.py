@@ -5,11 +5,14 @@ Each payload creates the folder `owned`; each test checks that it works where no
 
 import ast
 import functools
+import importlib
+import inspect
 import io
 import json
 import os
 import pickle
 import struct
+import textwrap
 import urllib.request
 import zipfile
 import zlib
@@ -21,10 +24,13 @@ from keras.src.saving.serialization_lib import SafeModeScope  # restores the swi
 
 import zoo
 from helpers.harness import ROOT, output_of, start_module, start_recipe, without_backend
+from zoo import optimizers
 from zoo.callbacks.checkpoint import METADATA, Resume
 from zoo.datasets import download, images, ptb
 from zoo.datasets.text import Vocabulary
+from zoo.graph import chain
 from zoo.io import load_model
+from zoo.layers import carry_lstm
 
 FOLDERS = "zoo", "applications", "callbacks", "recipes"
 DANGEROUS = {"eval", "exec", "compile", "__import__", "system", "popen", "unpack_archive"}
@@ -142,6 +148,68 @@ def test_a_keras_file_can_name_only_branches_of_skip_layers(part, kind, tmp_path
             archive.writestr(name, content)
     with pytest.raises(ValueError, match="`part` must be one of"):
         load_model(path)
+
+
+WEIGHTS = ("kernel", "recurrent_kernel", "bias")  # of carry_lstm.py, a constant
+BY_NAME = {  # attributes that registered classes look up by a name that is no literal
+    ("NumpyInitializer", "getattr(self, name)"),  # `arguments`, which each class writes out
+    ("CarryLSTM", "getattr(self, name)"),  # `WEIGHTS`
+}
+
+
+@without_backend
+def test_no_registered_class_uses_a_string_of_its_configuration_as_a_name():
+    for path in (path for folder in FOLDERS[:3] for path in (ROOT / folder).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[-1] not in ("__init__", "__main__"):
+            prefix = () if parts[0] == "zoo" else ("zoo",)
+            importlib.import_module(".".join((*prefix, *parts)))
+    registered = {
+        name: cls
+        for name, cls in keras.saving.get_custom_objects().items()
+        if cls.__module__.startswith("zoo.")
+    }
+    assert {"zoo>BlockPart", "zoo>CarryLSTM", "zoo>Uniform", "zoo>TransferredL2"} <= {*registered}
+    found = set()
+    for cls in registered.values():
+        for base in getattr(cls, "__mro__", [cls]):
+            if base.__module__.startswith("zoo."):
+                found |= {(base.__name__, text) for text in lookups(base)}
+    assert found == BY_NAME
+    assert carry_lstm.WEIGHTS == WEIGHTS
+
+
+def lookups(cls):
+    """Yield each look-up in a class's source by a name that is no literal."""
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls)))):
+        if isinstance(node, ast.Call):
+            function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            named = function in ("getattr", "setattr", "delattr")
+            literal = named and isinstance(node.args[1], ast.Constant)
+            if named and not literal or function in ("attrgetter", "methodcaller", "import_module"):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and node.attr in ("__dict__", "__getattribute__"):
+            yield ast.unparse(node)
+
+
+@without_backend
+@pytest.mark.parametrize(
+    ("cls", "key", "rest"),
+    [
+        (chain.BlockPart, "block", {"part": "carry_gate"}),
+        (carry_lstm.ExplicitState, "lstm", {}),
+        (zoo.CharWordEmbedding, "encoder", {"num_words": 2, "word_length": 3}),
+        (optimizers.EveryNth, "schedule", {"steps": 2}),
+    ],
+)
+def test_a_configuration_holds_an_object_of_the_kind_that_is_expected(cls, key, rest):
+    others = (
+        call("keras.saving", "save_model"),
+        keras.saving.serialize_keras_object(zoo.HighwayDense()),
+    )
+    for other in others:
+        with pytest.raises((ValueError, TypeError)):  # Keras refuses functions, too
+            cls.from_config({key: other, **rest})
 
 
 def test_a_bug_in_a_layer_is_not_reported_as_a_damaged_file(tmp_path):

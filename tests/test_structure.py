@@ -176,6 +176,23 @@ print(json.dumps({"share": share, "added": sorted(set(sys.modules) - before)}))
 """
 
 
+PUBLIC_MODULES = """applications backend blocks callbacks calls checkpoint datasets distribute graph
+initializers io layers mapping optimizers regularizers stacking types""".split()
+DIR = """
+import inspect, sys, zoo
+assert "zoo.distribute" not in sys.modules
+names = [name for name in dir(zoo) if not inspect.ismodule(getattr(zoo, name))]
+assert [name for name in names if name[0] == "_"] == ["__doc__", "__version__"], names
+assert "HighwayDense" in names and not hasattr(zoo, "os")
+print(*sorted({*dir(zoo)} - {*names}))
+zoo.distribute.strategy, zoo.regularizers.TransferredL2
+"""
+
+
+def test_dir_shows_the_public_names_and_no_others():
+    assert fresh_python(DIR).stdout.split() == PUBLIC_MODULES
+
+
 def test_import_zoo_costs_little_more_than_keras():
     runs = []
     for _ in range(3):  # the fastest of three counts: the first one may compile zoo

@@ -1,6 +1,10 @@
 """Highway and residual networks for Keras 3: layers, models, probes and graph surgery."""
 
 import os as _os
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+
+__version__ = "0.1.0"
 
 _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "applications", "__init__.py")):  # a source checkout,
@@ -64,3 +68,16 @@ from zoo.layers.residual_block import ResidualBlock as ResidualBlock
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain
 from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual
 from zoo.layers.skip import Skip as Skip
+
+_LAZY = ("distribute", "regularizers")  # imported when they are first used
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+    return _import_module(f"zoo.{name}")
+
+
+def __dir__() -> list[str]:
+    public = {name for name in globals() if not name.startswith("_")}
+    return sorted({*public, *_LAZY, "__doc__", "__version__"})

@@ -137,6 +137,10 @@ class EveryNth(LearningRateSchedule):
     """
 
     def __init__(self, schedule: LearningRateSchedule, steps: int) -> None:
+        if not isinstance(schedule, LearningRateSchedule):  # a saved model names it
+            raise ValueError(
+                f"`schedule` must be a Keras schedule. Received: schedule={schedule!r}"
+            )
         self.schedule = schedule
         self.steps = steps
 

@@ -29,7 +29,7 @@ class TransferredL2(keras.regularizers.Regularizer):
     2.0
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 3.2.
+    Stability", section 4.1.
     """
 
     def __init__(self, factor: float = FACTOR, identity: str | None = "pad") -> None:

@@ -1,5 +1,6 @@
 """Every builder: gradients, saved files, other backends, mixed precision, invalid input."""
 
+import inspect
 import re
 
 import keras
@@ -253,6 +254,26 @@ def test_shared_blocks_start_at_the_papers_gamma():
     assert len(gammas) == 2  # naive sharing: one normalisation before each convolution
 
 
+def test_the_classifier_of_the_simplified_networks_starts_as_pytorch_s():
+    # Table 4 starts at 2.305: ln 10 plus 0.9 / 2 times 1/192, the variance of U(-1/8, 1/8).
+    x, y, losses = images(20, 16, 16, 3), np.arange(20) % 10, []
+    for seed in range(10):
+        zoo.seed_everything(seed)
+        model = zoo.simplified_residual_net(5, input_shape=(16, 16, 3))
+        bias = ops.convert_to_numpy(model.get_layer("predictions").bias)
+        assert 0.05 < np.abs(bias).max() <= 1 / 8
+        p = ops.convert_to_numpy(model(x))
+        losses.append(-np.log(p[np.arange(20), y]).mean())
+    np.testing.assert_allclose(np.mean(losses), np.log(10) + 0.9 / 2 / 192, atol=7e-4)
+
+
+@without_backend
+def test_completion_shows_what_every_network_for_images_takes():
+    for name in {*zoo.list_models()} - {"char_lm", "highway_mlp", "plain_mlp"}:
+        parameters = inspect.signature(getattr(zoo, name)).parameters
+        assert {"weights", "pooling", "classifier_activation"} <= {*parameters}
+
+
 def test_models_are_listed_and_created_by_name():
     names = [f"simplified_{kind}_net" for kind in ("dominant", "plain", "residual")]
     assert zoo.list_models("simpl*") == names
@@ -275,6 +296,8 @@ def test_models_are_listed_and_created_by_name():
         (lambda: zoo.highway_a("gated"), "`variant` must be one of"),
         (lambda: zoo.resnet50(input_shape=(31, 64, 3)), r"32 x 32.*Received.*Resizing\(32, 32\)"),
         (lambda: zoo.wide_resnet(input_shape=(16, 16, 3)), r"Resizing\(32, 32\)"),
+        (lambda: zoo.resnet50(input_shape=(3, 64, 64)), r"channels first. Give \(64, 64, 3\)"),
+        (lambda: zoo.highway_mnist(input_shape=(1, 28, 28)), r"channels first. Give \(28, 28, 1\)"),
         (lambda: zoo.highway_mnist(input_shape=(28, 28)), r"must be \(height, width, channels\)"),
         (lambda: zoo.highway_a(input_shape=(32, 32, None)), "channels last and known"),
         (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "images of a fixed size"),

@@ -124,7 +124,7 @@ def test_the_error_for_a_scanned_stack_says_how_to_inspect_it():
 
 
 def test_a_network_without_blocks_is_an_error_with_the_reason():
-    with pytest.raises(ValueError, match="It has no sum at all"):
+    with pytest.raises(ValueError, match="Its graph has no sum"):
         find_blocks(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
 
 
@@ -145,6 +145,45 @@ def test_kerashub_s_resnets_have_blocks_inside_their_backbone():
     inside, _ = find_blocks(classifier)
     assert [block.shape for block in inside] == [block.shape for block in blocks]
     assert all(block.name.startswith(f"{backbone.name}/") for block in inside)
+
+
+def test_transformers_name_the_layers_that_may_hold_sums_and_no_sum_of_embeddings():
+    keras_hub = pytest.importorskip("keras_hub")
+    size = {"num_heads": 2, "hidden_dim": 8}
+    gpt = keras_hub.models.GPT2Backbone(
+        vocabulary_size=50, num_layers=2, intermediate_dim=16, max_sequence_length=12, **size
+    )
+    vit = keras_hub.models.ViTBackbone((16, 16, 3), patch_size=8, num_layers=2, mlp_dim=16, **size)
+    layer = "transformer_layer_{}: a TransformerDecoder is one layer of the graph"
+    messages = {
+        gpt: ["embeddings_add: it adds embeddings", layer.format(0), layer.format(1)],
+        vit: ["vit_encoder: a ViTEncoder is one layer of the graph"],
+    }
+    for model, expected in messages.items():
+        with pytest.raises(ValueError) as error:
+            find_blocks(model)
+        lines = str(error.value).splitlines()[1:]
+        assert len(lines) == len(expected)
+        for line, beginning in zip(lines, expected, strict=True):
+            assert line.strip().startswith(beginning)
+
+
+class Scaled(layers.Layer):
+    """A sum of two tensors inside a layer, as in InceptionResNetV2."""
+
+    def call(self, tensors):
+        x, f = tensors
+        return x + 0.1 * f
+
+
+def test_a_layer_that_may_be_a_sum_is_named_beside_the_blocks():
+    def make(x):
+        x = Scaled(name="scaled")([x, conv(x)])
+        return layers.Add(name="sum")([x, conv(x)])
+
+    (block,), rejected = find_blocks(small(make))
+    assert block.name == "sum"
+    assert [name for name, _ in rejected] == ["scaled"] and "a Scaled is one" in rejected[0][1]
 
 
 def test_a_sum_that_scales_a_block_replaces_it():

@@ -55,7 +55,9 @@ def find_blocks(
     A skip layer is a block, once for each of its calls. So is a sum of two branches that come
     from one fork and read nothing else: the branch with fewer layers that have weights, or none,
     is the shortcut, and its end is x; the other's end is f. A sum that scales what another block
-    adds to the same x, as in `zoo.unroll`, is a block in place of that one.
+    adds to the same x, as in `zoo.unroll`, is a block in place of that one. A sum of embeddings,
+    as of words and positions, is none. Sums inside a composite layer, such as a transformer block
+    that is one Keras layer, are not in the graph: such layers are among the rejected calls.
 
     Args:
         graph: A `zoo.calls.Graph`, or a model.
@@ -92,7 +94,7 @@ def find_blocks(
         listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
         raise ValueError(
             f"Expected a skip layer of the zoo, or a sum of two branches of one fork. Received: "
-            f"{graph.model.name!r}, which has no block.{listing or ' It has no sum at all.'}"
+            f"{graph.model.name!r}, which has no block.{listing or ' Its graph has no sum.'}"
         )
     stages = _stages([block.shape for block in blocks.values()], [layers[name] for name in blocks])
     numbered = [
@@ -117,12 +119,21 @@ def _candidates(graph):
     rejected = []
     producers = {slot: call for call in graph.calls for slot in call.outputs}
     ancestors = _ancestors(graph)
+    shapes = {
+        slot: shape for c in graph.calls for slot, shape in zip(c.outputs, c.shapes, strict=True)
+    }
+    shapes |= {s: tuple(t.shape) for s, t in zip(graph.inputs, graph.model.inputs, strict=True)}
     for call in graph.calls:
         try:
             if isinstance(call.layer, Skip):
                 blocks[call.name] = _skip_block(call)
             elif _is_sum(call.layer):
                 blocks[call.name] = _sum_block(call, producers, ancestors)
+            elif _may_hide_sums(call, shapes):
+                raise _NoBlockError(
+                    f"a {type(call.layer).__name__} is one layer of the graph, which does not show "
+                    f"the sums inside it; to have them found, build the model of their terms"
+                )
         except _NoBlockError as reason:
             rejected.append((call.name, str(reason)))
     return blocks, rejected
@@ -171,7 +182,21 @@ def _sum_block(call, producers, ancestors):
             f"both its branches have {counts[0]} layers with weights: which is the shortcut?"
         )
     x, f = slots if counts[0] < counts[1] else slots[::-1]
+    layers = {producers[s].layer for s in ancestors[f] - ancestors[fork]}
+    if all("Embedding" in type(v).__name__ for v in layers if getattr(v, "weights", ())):
+        raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
     return _block(call, source=fork, x=x, f=f, layer=None)
+
+
+def _may_hide_sums(call, shapes):
+    """True for layers that are neither Keras's nor ours, keep the shape and could hold a sum."""
+    layer = call.layer
+    foreign = not type(layer).__module__.startswith(("keras.src.layers", "keras.src.ops", "zoo."))
+    kept = [slot for slot in call.sources if shapes[slot] == call.shapes[0]]
+    if not (foreign and kept and isinstance(layer, keras.layers.Layer)):
+        return False
+    inner = [v for v in layer._flatten_layers(include_self=False) if v.weights]
+    return len(inner) > 1 or len(kept) > 1
 
 
 def _has_weights(call):

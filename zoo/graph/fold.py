@@ -4,7 +4,7 @@ Plain and residual networks are equivalent: the exact mapping between their weig
 kernel's identity entries, or subtracts it.
 
 Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
-section 3.1, equation 1.
+section 3, equation 1.
 """
 
 from collections.abc import Callable

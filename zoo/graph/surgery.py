@@ -30,8 +30,8 @@ def lesion(
     Raises:
         ValueError: if there is no such block or mode.
 
-    Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 4.3 (closed);
-    Jastrzebski et al. (2018), arXiv:1710.04773, section 4.3 (removed).
+    Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 4.2 (closed);
+    Jastrzebski et al. (2018), arXiv:1710.04773, section 4.2 (removed).
     """
     chain = Chain(model, blocks)
     return chain.to_model(lesion_plan(chain, names, mode))
@@ -63,7 +63,7 @@ def early_exit(model: keras.Model, name: str, blocks: Sequence[str] | None = Non
     Raises:
         ValueError: if there is no such block.
 
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4.
+    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.2, Fig. 5.
     """
     chain = Chain(model, blocks)
     return chain.to_model(exit_plan(chain, name))
@@ -79,7 +79,7 @@ def unroll(
     Raises:
         ValueError: if the last block changes the shape.
 
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5, Figs 7 and 20.
+    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4, Figs 7 and 20.
     """
     chain = Chain(model, blocks)
     return chain.to_model(unroll_plan(chain, times, scale))

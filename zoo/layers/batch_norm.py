@@ -48,7 +48,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
     >>> len(layer.trainable_variables), len(layer.non_trainable_variables)
     (26, 26)
 
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 5; gamma 0.1 is theirs.
+    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5; gamma 0.1 is theirs.
     """
 
     def __init__(

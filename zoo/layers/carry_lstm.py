@@ -149,6 +149,8 @@ class ExplicitState(keras.layers.Layer):
 
     def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
         super().__init__(**kwargs)
+        if not isinstance(lstm, CarryLSTM):  # a saved model names it
+            raise ValueError(f"`lstm` must be a `CarryLSTM`. Received: lstm={lstm!r}")
         self.lstm = lstm
 
     def build(self, x_shape: Shape, h_shape: Shape, c_shape: Shape) -> None:

@@ -163,6 +163,8 @@ class CharWordEmbedding(keras.layers.Layer):
             raise ValueError(
                 f"`max_distinct` must be positive, or None. Received: max_distinct={max_distinct}"
             )
+        if not isinstance(encoder, keras.Model):  # a saved model names it
+            raise ValueError(f"`encoder` must be a keras.Model. Received: encoder={encoder!r}")
         self.encoder = encoder
         self.num_words = num_words
         self.word_length = word_length

@@ -172,7 +172,7 @@ class SimplifiedPlain(Simplified):
         ValueError: for another `identity`, an even kernel, or too few `filters`.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", equation 1.
+    Stability", section 2 and Fig. 5; the identity's entries: section 3, equation 1.
     """
 
     default_variant = "plain"
@@ -205,7 +205,7 @@ class SimplifiedResidual(Simplified):
     [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0]
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", equation 1.
+    Stability", section 2 and Fig. 5; the identity's entries: section 3, equation 1.
     """
 
     default_variant = "residual"
