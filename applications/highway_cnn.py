@@ -56,6 +56,11 @@ def highway_mnist(
     first layer (0.2) and after the pools (0.3, 0.4, 0.5); gates start at -1. The paper's "39 K"
     and "151 K" are these counts.
 
+    It needs a larger rate than Adam's default. Test accuracy after two epochs of MNIST-10k (10,000
+    images, batches of 128, seed 0): 58.3 % with Adam at 0.001, 91.4 % at 0.003. The authors'
+    solver (SGD with momentum, rate 0.01, lowered in two steps) on a shortened schedule: 95.4 %
+    after 45 epochs.
+
     Args:
         width: Channels of every layer: 16 and 32 are the paper's.
         variant: A row of `zoo.FORMS`.

@@ -4,14 +4,17 @@
     python recipes/reproduce.py greff2017/table1a --budget minutes --data_dir DATA
     python recipes/reproduce.py 'jastrzebski2018/*' --seeds 5 --data_dir DATA --keep
     python recipes/reproduce.py all --budget smoke --data_dir DATA
+    python recipes/reproduce.py claims S1 S2 --data_dir DATA
     python recipes/reproduce.py redraw
     python recipes/reproduce.py report
 
 A name may be a pattern, or a part of names; "all" is every artifact. `list` prints the commands of
-each artifact and what is on record of it. `redraw` draws the figures on record again from the CSV
-files beside them. `report` writes docs/results.md and recipes/results/index.html from what is on
-record. With `--seeds N` figures show means over the seeds, in bands of one standard deviation; they
-are in RUN_DIR/figures (default: runs/figures), or with `--keep` in recipes/results.
+each artifact and what is on record of it. `claims` runs the miniatures of the papers' claims, all
+or those named, with three seeds, and prints a verdict on each; what has ended is not repeated.
+`redraw` draws the figures on record again from the CSV files beside them. `report` writes
+docs/results.md, docs/claims.md and recipes/results/index.html from what is on record. With
+`--seeds N` figures show means over the seeds, in bands of one standard deviation; they are in
+RUN_DIR/figures (default: runs/figures), or with `--keep` in recipes/results.
 
 A recipe that several artifacts share runs once. Other flags than those below go to every recipe
 that has them. --data_dir may be a folder of all data sets, with cifar10.npz or cifar10/, mnist/,
@@ -52,9 +55,10 @@ def main(words):
         parser().print_help()
         return 2
     if command == "report":
-        from report import gallery, markdown  # import a backend, which nothing else here needs
+        from report import claims, gallery, markdown  # import a backend, as nothing else here does
 
         markdown.write()
+        claims.write()
         gallery.write()
         return 0
     if command == "redraw":
@@ -63,6 +67,8 @@ def main(words):
         print("\n".join(map(str, redraw.redraw())))
         return 0
     try:
+        if command == "claims":
+            return run_claims(names, options, flags)
         if command == "list":
             return show(names or ["all"])
         return run_all(plan(matches([command, *names]), options, flags), options)
@@ -70,10 +76,19 @@ def main(words):
         return str(error)
 
 
+def run_claims(names, options, flags):
+    """Run the miniatures of claims; --run_dir is the folder of their run directories."""
+    from report import claims  # imports a backend
+
+    flags = flags + ([f"--budget={options.budget}"] if options.budget else [])
+    runs = pathlib.Path(options.run_dir or "runs/claims").resolve()
+    return claims.main(names, options.seeds or claims.SEEDS, flags, runs, options.keep)
+
+
 def parser():
     """Return the parser of this script's own flags."""
     parser = argparse.ArgumentParser(
-        usage="reproduce.py list | redraw | report | NAME... [flags]",
+        usage="reproduce.py list | redraw | report | claims [NAME...] | NAME... [flags]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -12,6 +12,7 @@ import zoo.io
 from helpers.forked import server
 from helpers.harness import without_backend
 from zoo.datasets import images
+from zoo.export import _replace as replace_folder
 
 
 def save_often(path, barrier):
@@ -37,6 +38,27 @@ def test_two_processes_that_save_one_path_both_succeed(tmp_path):
 
 
 @without_backend
+def test_a_folder_that_another_process_replaces_at_the_same_time_is_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "saved_model"
+    for folder in ("saved_model", "first", "other", "temporary"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text(folder)
+    rename = os.replace
+    others = [lambda: rename(tmp_path / "other", path)]
+
+    def replace(old, new):
+        rename(old, new)
+        if old == path and others:  # the other process takes the free place
+            others.pop()()
+
+    monkeypatch.setattr(os, "replace", replace)
+    replace_folder(tmp_path / "first", path, tmp_path / "temporary" / "old")
+    assert (path / "file").read_text() == "first"
+    kept = sorted((tmp_path / "temporary" / "old").iterdir())
+    assert [(folder / "file").read_text() for folder in kept] == ["saved_model", "other"]
+
+
+@without_backend
 def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(tmp_path):
     killed = server().Process()
     killed.start()
@@ -44,10 +66,13 @@ def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(t
     left = tmp_path / f".writing-{killed.pid}-1-state.npz"
     own = tmp_path / f".writing-{os.getpid()}-1-state.npz"
     init = tmp_path / ".writing-1-state.npz"  # of the first process
-    for path in (left, own, init):
+    folder = tmp_path / f".writing-{killed.pid}-1-saved_model"
+    folder.mkdir()
+    for path in (left, own, init, folder / "half"):
         path.write_bytes(b"half")
     zoo.checkpoint.open_run(tmp_path, {}, 1)
-    assert not left.exists() and own.exists() and init.exists()
+    assert not left.exists() and not folder.exists()
+    assert own.exists() and init.exists()
 
 
 @without_backend

@@ -42,12 +42,11 @@ DEFLATE_RATIO = 1032  # of zlib, at most
 def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
     """Write a file atomically: `write(temporary)`, then rename the temporary file to `path`.
 
-    Each thread of each process has a temporary file of its own, so several may write `path`: the
-    last one stays. Temporary files of killed processes are removed by `remove_leftovers`.
+    Several processes may write `path`: the last one stays.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
+    temporary = temporary_path(path)
     try:
         write(temporary)
         with open(temporary, "rb+") as file:
@@ -57,11 +56,20 @@ def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def temporary_path(path: pathlib.Path) -> pathlib.Path:
+    """Return a path beside `path` that no other thread or process writes, with the same suffix."""
+    return path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
+
+
 def remove_leftovers(folder: PathLike) -> None:
-    """Remove the temporary files that killed processes of this machine left in `folder`."""
+    """Remove the temporary files and folders that killed processes of this machine left behind."""
     for path in pathlib.Path(folder).glob(".writing-*-*"):
         number = path.name.split("-")[1]
-        if number.isdigit() and path.is_file() and not _is_running(int(number)):
+        if not number.isdigit() or _is_running(int(number)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
 
 
@@ -156,7 +164,7 @@ def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     with open(path, "rb") as raw:
         size = os.fstat(raw.fileno()).st_size
         file = np.load(raw, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
+        if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
             raise ValueError("a single array")
         with file:
             check_sizes(file.zip, size, DEFLATE_RATIO)

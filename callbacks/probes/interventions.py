@@ -205,8 +205,8 @@ def prune_report(
     Other arguments as in `lesions`.
 
     Returns:
-        A dictionary: `accuracy`, `loss`, `parameters` and `operations` (multiply-adds of an
-        example), each a pair: before and after.
+        A dictionary: `accuracy` (NaN of a regression), `loss`, `parameters` and `operations`
+        (multiply-adds of an example), each a pair: before and after.
     """
     names = _names(blocks)
     trials = Trials(model, loss)

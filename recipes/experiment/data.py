@@ -38,13 +38,13 @@ def prepare(study: Any, default_data: str) -> Prepared:
     """Load and prepare the images for a `Study`.
 
     Args:
-        study: Its resize, preprocessing, batch and validation are used.
+        study: Its resize, preprocessing, batch, validation and number of images are used.
         default_data: What --data is if it is not given.
 
     Raises:
         ValueError: if there are too few images.
     """
-    images = load(default_data, study.batch)
+    images = load(default_data, study.batch, study.minutes_images)
     if study.resize:
         images = study.resize(images)
     images, held_out = hold_out(images, study.validation, study.batch)
@@ -83,13 +83,21 @@ def first(images: sources.Images, count: int) -> sources.Images:
     return dataclasses.replace(images, x_train=x_train, y_train=images.y_train[:count])
 
 
-def load(default_data: str, batch: int) -> sources.Images:
-    """Return the images that the flags select; two batches of them for `--budget smoke`."""
+def load(default_data: str, batch: int, minutes: int | None = None) -> sources.Images:
+    """Return the images that the flags select; two batches of them for `--budget smoke`.
+
+    Args:
+        default_data: What --data is if it is not given.
+        batch: Number of images in a batch.
+        minutes: Number of training images of `--budget minutes`. Default: all.
+    """
     images = sources.load(FLAGS.data or default_data, FLAGS.data_dir)
     if images.notice:
         logging.warning("%s", images.notice)
     if FLAGS.train_examples:
         images = _checked(first(images, FLAGS.train_examples), images)
+    elif minutes and FLAGS.budget == "minutes":
+        images = first(images, minutes)
     if FLAGS.budget == "smoke":
         images = dataclasses.replace(
             images, **{key: getattr(images, key)[: 2 * batch] for key in ARRAYS}
@@ -133,13 +141,16 @@ def to_16_pixels(images: sources.Images) -> sources.Images:
     return dataclasses.replace(images, name=f"{images.name} (16 x 16)", **resized)
 
 
-def deviations(images: sources.Images, known: bool, selected: bool = True) -> list[str]:
+def deviations(
+    images: sources.Images, known: bool, selected: bool = True, minutes: int | None = None
+) -> list[str]:
     """Return how the images deviate from the paper's.
 
     Args:
         images: As `load` returned them.
         known: True if the paper used this data set.
         selected: True if `load` applied --budget and --train_examples to them.
+        minutes: As for `load`.
     """
     deviations = []
     if not known:
@@ -147,8 +158,8 @@ def deviations(images: sources.Images, known: bool, selected: bool = True) -> li
     if selected and FLAGS.budget == "smoke":
         counts = f"{len(images.x_train)} training and {len(images.x_test)} test images only"
         deviations.append(counts)
-    elif selected and FLAGS.train_examples:
-        deviations.append(f"the first {FLAGS.train_examples:,} training images only")
+    elif selected and (FLAGS.train_examples or (minutes and FLAGS.budget == "minutes")):
+        deviations.append(f"the first {len(images.x_train):,} training images only")
     return deviations
 
 

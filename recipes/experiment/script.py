@@ -64,7 +64,7 @@ def _run(main, argv):
             logging.getLogger("tensorflow").setLevel(logging.WARNING)
             absl_logging.get_absl_handler().addFilter(_is_ours_or_a_warning)
             with without_start_up_lines():
-                import tensorflow  # noqa: F401 - as Keras does on every backend when it saves
+                importlib.import_module("tensorflow")  # as Keras does on every backend to save
         return main(argv)
     except KeyboardInterrupt:
         message = f"\n{process.script()}: interrupted. {_how_to_resume()}"

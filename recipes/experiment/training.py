@@ -45,6 +45,7 @@ class Study:
         epochs: Number of the paper's epochs.
         scales: True if a shorter training drops its learning rate at the same fractions.
         minutes: Number of epochs of `--budget minutes`; ours.
+        minutes_images: Number of its training images. Default: all.
         paper: The paper's test accuracy in %, or None, by data set.
         spread: Mean and standard deviation of the paper's runs, by data set.
         metrics: Keras metrics beside accuracy.
@@ -62,6 +63,7 @@ class Study:
     epochs: int | None = None
     scales: bool = True
     minutes: int
+    minutes_images: int | None = None
     paper: Mapping[str, float | None]
     spread: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     metrics: Sequence = ()
@@ -184,7 +186,9 @@ class Run:
         """Return how data, length and precision deviate from the paper's."""
         study = self.study
         known = self.images.name in study.paper
-        deviations = image_data.deviations(self.images, known, study.data is image_data.prepare)
+        deviations = image_data.deviations(
+            self.images, known, study.data is image_data.prepare, study.minutes_images
+        )
         iterations = self.epochs * len(self.data.train)
         shortened = ", schedule shortened" if study.scales else ""
         if study.iterations and iterations != study.iterations:

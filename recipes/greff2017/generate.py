@@ -37,17 +37,25 @@ def generate(
     writer = char_lm_inference.with_state(model)
     characters = char_lm_inference.pad_slots(model, vocabulary.prompt(text))
     state = char_lm_inference.zero_state(reader, 1)
-    logits, *state = reader([ops.convert_to_tensor(characters[None]), *state])
+    logits, *state = _run(reader, characters[None], state)
     random = np.random.default_rng(seed)
     sampled: list[int] = []
     while len(sampled) < num_words:
-        scores = ops.convert_to_numpy(logits)[0, -1].astype("float64")
+        scores = logits[0, -1].astype("float64")
         if vocabulary.unknown is not None:
             scores[vocabulary.unknown] = -np.inf
         likeliest = np.argsort(-scores, kind="stable")[:LIKELIEST]
         weights = np.exp(scores[likeliest] - scores.max())
         sampled.append(random.choice(likeliest, p=weights / weights.sum()))
-        logits, *state = writer([ops.convert_to_tensor([sampled[-1:]], "int32"), *state])
+        logits, *state = _run(writer, np.array([sampled[-1:]], "int32"), state)
     continuation = vocabulary.decode(sampled)
     separator = "" if text[-1:].isspace() or continuation[:1] == "\n" else " "
     return f"{text}{separator}{continuation}".removeprefix(" ")
+
+
+def _run(stateful, words, state):
+    """Return logits and states; `predict_on_batch` compiles once, where JAX's eager scan would not.
+
+    A Keras model does not mix arrays and tensors.
+    """
+    return stateful.predict_on_batch([ops.convert_to_tensor(x) for x in (words, *state)])

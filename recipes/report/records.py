@@ -10,6 +10,7 @@ import statistics
 from report import artifacts
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
+CLAIMS = "claims.jsonl"  # verdicts, see report.claims; every other file has lines of results
 TITLES = {
     "srivastava2015": "Srivastava, Greff, Schmidhuber (2015): Training very deep networks",
     "greff2017": "Greff, Srivastava, Schmidhuber (2017): Highway and residual networks learn "
@@ -44,7 +45,8 @@ def lines(folder=FOLDER):
         ValueError: if a line is not JSON, or no result; the message names its file and number.
     """
     rows = []
-    for file in sorted(pathlib.Path(folder).glob("*.jsonl")):
+    files = pathlib.Path(folder).glob("*.jsonl")
+    for file in sorted(file for file in files if file.name != CLAIMS):
         for number, text in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
             if text:
                 rows.append(parsed(text, f"{file}, line {number}"))

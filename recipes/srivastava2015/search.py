@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -26,6 +26,12 @@ RANGES = {  # ours, except the names, the activations and the gate bias
     "decay": (0.9, 1.0),  # of the rate, an epoch
     "activation": ("relu", "tanh"),
     "gate_bias": (-10, -1),  # whole numbers
+}
+MINIATURE = {  # of --budget minutes: few samples find few of the rates at which deep networks train
+    **RANGES,
+    "log10_rate": (-3.0, -1.0),
+    "momentum": (0.9, 0.9),
+    "decay": (0.985, 0.985),
 }
 
 
@@ -63,22 +69,29 @@ class Group:
         return self.depth * len(self.members) * (2 if self.kind == "highway" else 1)
 
 
-def sample(kind: str, depth: int, index: int, seed: int) -> Settings:
+def sample(
+    kind: str, depth: int, index: int, seed: int, ranges: Mapping[str, tuple] = RANGES
+) -> Settings:
     """Sample one configuration of the search, which depends on the arguments only."""
     random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
-    rate = 10 ** random.uniform(*RANGES["log10_rate"])
-    momentum = random.uniform(*RANGES["momentum"])
-    decay = random.uniform(*RANGES["decay"])
-    activation = str(random.choice(RANGES["activation"]))
+    rate = 10 ** random.uniform(*ranges["log10_rate"])
+    momentum = random.uniform(*ranges["momentum"])
+    decay = random.uniform(*ranges["decay"])
+    activation = str(random.choice(ranges["activation"]))
     bias = None
     if kind == "highway":
-        bias = int(random.integers(*RANGES["gate_bias"], endpoint=True))
+        bias = int(random.integers(*ranges["gate_bias"], endpoint=True))
     weights = int(random.integers(2**31))
     return Settings(index, float(rate), momentum, decay, activation, bias, weights)
 
 
 def groups_of(
-    kind: str, depth: int, configurations: int, at_once: int, seed: int
+    kind: str,
+    depth: int,
+    configurations: int,
+    at_once: int,
+    seed: int,
+    ranges: Mapping[str, tuple] = RANGES,
 ) -> Iterator[Group]:
     """Yield the networks of one kind and depth: blocks of `at_once` samples, by activation.
 
@@ -87,14 +100,19 @@ def groups_of(
     """
     for start in range(0, configurations, at_once):
         indices = range(start, min(start + at_once, configurations))
-        samples = [sample(kind, depth, index, seed) for index in indices]
-        for activation in RANGES["activation"]:
+        samples = [sample(kind, depth, index, seed, ranges) for index in indices]
+        for activation in ranges["activation"]:
             members = tuple(one for one in samples if one.activation == activation)
             if members:
                 yield Group(kind, depth, activation, start // at_once, members)
 
 
-def identity_of(images: Images, seed: int, precision: str = "float32") -> dict:
+def identity_of(
+    images: Images,
+    seed: int,
+    precision: str = "float32",
+    ranges: Mapping[str, tuple] = RANGES,
+) -> dict:
     """Return what identifies all networks of a search, beside their settings.
 
     Not the number of epochs, on which no rate depends: a longer search resumes a shorter one.
@@ -104,7 +122,7 @@ def identity_of(images: Images, seed: int, precision: str = "float32") -> dict:
         **image_data.identity(images),
         "batch": BATCH,
         "seed": seed,
-        "ranges": RANGES,
+        "ranges": ranges,
         "precision": precision,
         "backend": keras.config.backend(),
     }

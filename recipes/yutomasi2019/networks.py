@@ -46,7 +46,7 @@ BATCH = 128  # derived from the penalty's factor, card G.2
 EPOCHS = 200
 # ours: the paper does not say. Hardt and Ma's start is a plateau; without clipping the loss jumps
 # back after it, and with a rate of 0.02 residual44 does not leave it in an epoch. The clip decides
-# which network is faster at first: judge by several.
+# which network is faster at first, see docs/findings.md.
 RATE = 0.1
 DROPS = (100, 150)  # in epochs; the rate falls to a tenth
 CLIP_NORM = 0.1

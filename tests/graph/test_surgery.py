@@ -267,6 +267,12 @@ def test_operations_equal_a_count_by_hand():
     assert result["operations"] == f + 2 * 4 * (9 * 3 * 3) + 3 * 2
 
 
+def test_operations_do_not_depend_on_the_axis_of_the_channels():
+    inputs = keras.Input((2, 4, 6))
+    layer = zoo.HighwayConv2D(data_format="channels_first")
+    assert cost(keras.Model(inputs, layer(inputs)))["operations"] == 4 * 6 * 2 * (3 * 3 * 2 * 2)
+
+
 @pytest.mark.parametrize(
     "modify, message",
     [

@@ -28,3 +28,17 @@ def test_a_frozen_layer_stays_frozen(name, tmp_path):
     assert not keras.models.clone_model(model).trainable_weights
     model.save(tmp_path / "model.keras")
     assert not load_model(tmp_path / "model.keras").trainable_weights
+
+
+@pytest.mark.parametrize("name", ["dense", "conv", "block"])
+def test_frozen_blocks_stay_frozen_in_pruned_and_lesioned_networks(name, tmp_path):
+    layer, arguments, shape = LAYERS[name]
+    inputs = keras.Input(shape)
+    arguments = {**arguments, "variant": "full", "trainable": False}
+    outputs = layer(**arguments, name="block1")(layer(**arguments, name="block0")(inputs))
+    model = keras.Model(inputs, outputs)
+    lesioned = zoo.lesion(model, "block0", mode="closed")
+    for changed in (zoo.prune_blocks(model, "block0"), lesioned):
+        assert changed.weights and not changed.trainable_weights
+        changed.save(tmp_path / "model.keras")
+        assert not load_model(tmp_path / "model.keras").trainable_weights

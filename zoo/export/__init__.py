@@ -1,6 +1,8 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
+import contextlib
 import importlib.util
+import itertools
 import os
 import pathlib
 import shutil
@@ -14,6 +16,7 @@ from zoo.datasets.preprocessing import Preprocessing
 from zoo.export import check, litert, onnx, process, saved_model
 from zoo.export.check import Cases
 from zoo.export.signatures import functional, in_float32, label_text, serve, with_preprocessing
+from zoo.io import remove_leftovers, temporary_path
 
 # Each module has PACKAGES and SUFFIX, and the functions write(models, path), which raises
 # ValueError if the format cannot hold a model; add_labels(path, text); and reader(path), which
@@ -121,9 +124,9 @@ def write(
     `check.cases` to check the artifact with.
     """
     module = FORMATS[format]
-    folder = path.with_name(f".writing-{path.name}")
-    shutil.rmtree(folder, ignore_errors=True)  # of an export that was killed
+    folder = temporary_path(path)
     folder.mkdir(parents=True)
+    remove_leftovers(path.parent)
     artifact = folder / f"artifact{path.suffix}"
     try:
         module.write(models, artifact)
@@ -137,7 +140,7 @@ def write(
                 f"Received: a deviation of {deviation}. Nothing was written to {path}; if the "
                 f"deviation is nan, look for NaN in the model's weights."
             )
-        _replace(artifact, path)
+        _replace(artifact, path, folder / "replaced")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return deviation
@@ -212,17 +215,17 @@ def _import_name(function):
     return f"{module}:{name}"
 
 
-def _replace(new, path):
-    """Rename `new` to `path`; a folder at `path` is deleted last."""
-    if not path.is_dir():
-        os.replace(new, path)
-        return
-    old = path.with_name(f".replaced-{path.name}")
-    shutil.rmtree(old, ignore_errors=True)
-    os.replace(path, old)
-    try:
-        os.replace(new, path)
-    except OSError:
-        os.replace(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+def _replace(new, path, old):
+    """Rename `new` to `path`, from where folders move to `old`; other processes may do so, too."""
+    old.mkdir()
+    for attempt in itertools.count():
+        try:
+            os.replace(new, path)
+            return
+        except OSError:
+            if not path.is_dir():  # nothing is in the way
+                for moved in sorted(old.iterdir())[-1:]:
+                    os.replace(moved, path)
+                raise
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            os.replace(path, old / f"{attempt:03d}")

@@ -231,9 +231,10 @@ class BlockPart(keras.layers.Layer):
             raise ValueError(f"`block` must be a built skip layer. Received: block={block!r}")
         super().__init__(name=name, **{**kwargs, "dtype": block.dtype_policy})
         self.part = part
-        self.branch = block.shortcut if part == "shortcut" else block.carry_gate
-        if self.branch is None:
+        branch = block.shortcut if part == "shortcut" else block.carry_gate
+        if branch is None:
             raise ValueError(f"Expected a block with a {part}. Received: {block.name}.")
+        self.branch: keras.layers.Layer = branch
         self.owner = types.SimpleNamespace(block=block)  # hides its other weights from this layer
         self.supports_masking = block.supports_masking
         self.built = True

@@ -164,7 +164,8 @@ def cost(model: keras.Model) -> dict[str, int]:
         kernels = [w for w in weights if "kernel" in w.path.split("/")[-1]]
         if not kernels:
             continue
-        sides = call.shapes[0][1:-1]
+        first = getattr(call.layer, "data_format", None) == "channels_first"
+        sides = call.shapes[0][2:] if first else call.shapes[0][1:-1]
         if None in sides:
             raise ValueError(
                 f"Operations depend on the input's size. Received: {call.name} with output shape "
