@@ -6,7 +6,12 @@ from helpers.harness import output_of, start_changed_recipe, start_recipe, witho
 from helpers.test_data import lines_of, write_images
 
 INTERRUPTIONS = {  # changes that end the second epoch; status and message
-    "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT)", 130, "interrupted."),
+    "Ctrl-C": (  # a suite that runs in the background inherits that SIGINT is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "os.kill(os.getpid(), signal.SIGINT)",
+        130,
+        "interrupted.",
+    ),
     "limit": (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9999, 9999))",
         1,
