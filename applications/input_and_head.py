@@ -79,7 +79,7 @@ def classifier(
         head: Layers between the features and the classifier.
         classes: Number of classes.
         initializer: Initializer of the classifier's kernel.
-        top: What follows the features; see `Top`.
+        top: Layers after the features; see `Top`.
         uniform_bias: Start the classifier's biases as PyTorch's linear layers do, from
             U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
 

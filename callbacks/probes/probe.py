@@ -17,7 +17,7 @@ class Parts(dict):
     Args:
         info: The `zoo.blocks.Block`.
         parts: Tensors by key.
-        use: Which use of a shared layer it is, from 0.
+        use: Index of the use of a shared layer, from 0.
     """
 
     def __init__(self, info: Block, parts: Mapping[str, Tensor], use: int = 0) -> None:

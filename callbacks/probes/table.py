@@ -37,7 +37,7 @@ class Table:
     Args:
         rows: A sequence of `Row`.
         notes: Sentences about what is not in the rows.
-        title: What was measured on how many examples, the title of the page.
+        title: Title of the page: model, data and number of examples.
 
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])

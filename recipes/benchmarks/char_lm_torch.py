@@ -38,7 +38,7 @@ class CharLM(nn.Module):
     Args:
         num_words: Size of the softmax.
         num_characters: Size of the character vocabulary; character 0 is the pad.
-        widths, filters: Of the convolutions, one entry per width.
+        widths, filters: Widths and numbers of filters of the convolutions, one entry per width.
         num_layers: Highway layers.
         units: Size of each of the two LSTMs.
     """

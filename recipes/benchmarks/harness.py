@@ -98,7 +98,7 @@ def write(options, begin, **values):
     Args:
         options: The parsed flags.
         begin: `time.perf_counter()` at the start of the measurement.
-        **values: Of `experiment.results.Result`; artifact, data and seeds have defaults.
+        **values: Attributes of `experiment.results.Result`; artifact, data and seeds have defaults.
     """
     from experiment import results  # imports Keras
 
@@ -153,7 +153,7 @@ class Child:
 
         Args:
             task: Name of one of the functions that `contender` returned.
-            *arguments: Of the function; numbers, strings and lists of them.
+            *arguments: Arguments of the function; numbers, strings and lists of them.
 
         Returns:
             A dictionary: `value`, what the function returned; `seconds`, the time it took;

@@ -39,7 +39,7 @@ def prepare(study: Any, default_data: str) -> Prepared:
 
     Args:
         study: Its resize, preprocessing, batch, validation and number of images are used.
-        default_data: What --data is if it is not given.
+        default_data: Default of --data.
 
     Raises:
         ValueError: if there are too few images.
@@ -87,7 +87,7 @@ def load(default_data: str, batch: int, minutes: int | None = None) -> sources.I
     """Return the images that the flags select; two batches of them for `--budget smoke`.
 
     Args:
-        default_data: What --data is if it is not given.
+        default_data: Default of --data.
         batch: Number of images in a batch.
         minutes: Number of training images of `--budget minutes`. Default: all.
     """

@@ -55,7 +55,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         y: Column of the vertical axis; several make several columns of panels.
         by: Columns that distinguish lines: the first by color, the second by line style.
         panel: Column whose values make rows of panels.
-        marks: What is drawn beside the lines, dictionaries with "label" and x and y, which make a
+        marks: Points and lines beside the data, dictionaries with "label" and x and y, which make a
             point, or x or y only, which makes a line across; a pair as x makes a band. Values of
             `panel` and `by` restrict and color it.
         labels: Texts for columns on axes and for values in legends.
@@ -209,7 +209,7 @@ def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
     Args:
         width: In inches.
         height: In inches.
-        **grid: Of `Figure.subplots`, e.g. ncols=2.
+        **grid: Arguments of `Figure.subplots`, e.g. ncols=2.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**grid)

@@ -28,9 +28,9 @@ class Result:
     Attributes:
         artifact: Table or figure, e.g. "greff2017/table1a".
         model: Name of the network.
-        config: What distinguishes the network, or the measurement.
+        config: Settings that distinguish the network, or the measurement.
         metric: Name of the measured quantity.
-        value: What was measured; None if no number is finite.
+        value: Measured value; None if no number is finite.
         std: Standard deviation over seeds, or None of a single run.
         seeds: Random seeds.
         paper: The paper's value of the same quantity, or None.
@@ -41,7 +41,7 @@ class Result:
         verdict: Comparison with the paper. Default: that of `compare`.
         command, commit, backend, hardware: Origin of the result. Default: this process's.
         seconds: Duration.
-        assumptions: What the paper leaves open; None: the line has no such key.
+        assumptions: Choices that the paper leaves open; None: the line has no such key.
         more: Further keys of the line, e.g. "spread": the paper's mean and standard deviation.
     """
 

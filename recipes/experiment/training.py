@@ -123,7 +123,7 @@ def fit(
         resume: The run directory's `Resume`.
         callbacks: All others.
         track: Those whose state the checkpoint keeps.
-        **options: Of Keras's `fit`.
+        **options: Further arguments of Keras's `fit`.
 
     Raises:
         Diverged: if the loss becomes NaN or Inf and a callback raises; earlier epochs are kept.
@@ -223,12 +223,12 @@ def prepare(
     """Prepare data, model and run directory; bad input ends the process before any work is lost.
 
     Args:
-        study: What the paper did.
+        study: The paper's training.
         name: Name of the network, for the run directory.
-        default_data: What --data is if it is not given.
+        default_data: Default of --data.
         build: Function from the images to a model.
         shared: True if --run_dir is not this network's folder, which is always in --runs.
-        **identity: What determines the training beside data, seed, schedule and so on.
+        **identity: Settings that determine the training beside data, seed, schedule and so on.
     """
     with process.usage_errors():
         devices = hardware.devices(study.batch // FLAGS.accumulate)
@@ -315,10 +315,10 @@ def finish(
     Args:
         run: A trained `Run`.
         name: Name of the network, in the result.
-        config: What distinguishes the network.
+        config: Settings that distinguish the network.
         paper: The paper's value of this network on these data, or None.
         deviations: From the paper, beside those of data, length and precision.
-        assumptions: What the paper leaves open; the result stays comparable.
+        assumptions: Choices that the paper leaves open; the result stays comparable.
         measured: Metric and value of the result, if that is not the score.
         **more: Further keys of the line.
     """

@@ -179,10 +179,10 @@ def record(
     Args:
         run: A trained run.
         name: Name of the network.
-        config: What distinguishes it.
+        config: Settings that distinguish it.
         errors: As in `study`.
         deviations: From the paper, of this network.
-        assumptions: What the paper leaves open of it.
+        assumptions: Choices that the paper leaves open.
     """
     history = run.history
     paper_train, paper_test = accuracies(errors, image_data.original_name(run.images))
@@ -264,9 +264,9 @@ class Inspection:
         Args:
             artifact: E.g. "fig3".
             metric: Name of the quantity.
-            value: What was measured.
+            value: Measured value.
             paper: The paper's value, if it is of this network and these data.
-            assumptions: What is ours in the measurement.
+            assumptions: Choices of ours in the measurement.
             **more: Further keys of the line.
         """
         counts = {split: len(labels) for split, (_, labels) in self.splits.items()}

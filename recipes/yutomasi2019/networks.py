@@ -374,7 +374,7 @@ class Trained:
             folder: For figures and results.
             artifact: E.g. "fig9".
             metric: Name of the quantity.
-            value: What was measured.
+            value: Measured value.
             paper: The paper's value of the same quantity on its images.
             deviations: From the paper, beside those of data, length and precision.
             **values: Other attributes of the `Result`.

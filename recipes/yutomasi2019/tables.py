@@ -117,7 +117,7 @@ class Measured:
 
         Args:
             numbers: Values by network and depth.
-            default: What to return where the paper gives none.
+            default: Value where the paper gives none.
         """
         value = numbers.get(self.network, {}).get(self.depth, default)
         return value if self.trained.known else default

@@ -24,7 +24,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 
     Args:
         uses: Number of times the block occurs.
-        share: What the uses have in common: any of "statistics" (moving mean and variance) and
+        share: Variables that the uses share: any of "statistics" (moving mean and variance) and
             "affine" (gamma and beta). Batch statistics in training are always the use's own.
         gamma: Initial gamma.
         beta: Initial beta.

@@ -67,7 +67,8 @@ class ResidualBlock(Skip):
         use_bias: Give convolutions biases; `None`: if `batch_norm` is false.
         closing_relu: End H, in a post-activation block, in a ReLU too ("Highway-Full").
         uses: Number of times the network calls this block; see `UnsharedBatchNormalization`.
-        share: What the uses' normalizations share; see `UnsharedBatchNormalization`.
+        share: Variables that the normalizations of all uses share; see
+            `UnsharedBatchNormalization`.
         gamma: Initial gamma of the normalizations.
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.

@@ -219,8 +219,8 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
     Args:
         kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: Where filters are more than channels: "pad" leaves the rest without, "duplicate"
-            starts again with the first channel.
+        identity: Skip if there are more filters than channels: "pad" leaves the rest without,
+            "duplicate" starts again with the first channel.
 
     Returns:
         A tuple of four index arrays: `kernel[id_entries(kernel)]` are the entries, `channels` many
