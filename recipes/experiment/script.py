@@ -61,8 +61,8 @@ def run_script(main: Callable[[Sequence[str]], object]) -> None:
 def _run(main, argv):
     try:
         if IS_QUIET and importlib.util.find_spec("tensorflow"):
-            logging.getLogger("tensorflow").setLevel(logging.WARNING)
-            absl_logging.get_absl_handler().addFilter(_is_ours_or_a_warning)
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
+            absl_logging.get_absl_handler().addFilter(_is_ours_or_an_error)
             with without_start_up_lines():
                 importlib.import_module("tensorflow")  # as Keras does on every backend to save
         return main(argv)
@@ -77,9 +77,10 @@ def _run(main, argv):
         sys.exit(f"{process.script()}: {reason}. Make room or raise the limit. {_how_to_resume()}")
 
 
-def _is_ours_or_a_warning(record):
+def _is_ours_or_an_error(record):
+    """Return False for TensorFlow's warnings, e.g. that a second model's `predict` is traced."""
     folders = pathlib.Path(record.pathname).parts
-    return record.levelno >= logging.WARNING or "tensorflow" not in folders
+    return record.levelno >= logging.ERROR or "tensorflow" not in folders
 
 
 def _disk_error(error):
