@@ -22,6 +22,7 @@ Row = Mapping[str, Any]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
+MOST_MARKERS = 20  # of one line
 PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
 PAPER |= {"markerfacecolor": "none", "clip_on": False}  # hollow: the curve under it stays visible
 DPI = 200
@@ -109,7 +110,8 @@ def _draw_line(axis, points, style, repeated):
         high = [mean + std for mean, std in zip(means, deviations, strict=True)]
         axis.fill_between([*values], low, high, color=style["color"], alpha=0.2, linewidth=0)
         points = [*zip(values, means, strict=True)]
-    axis.plot(*zip(*points, strict=True), **style)
+    every = -(-len(points) // MOST_MARKERS)  # more would hide the line and its style
+    axis.plot(*zip(*points, strict=True), markevery=every, **style)
 
 
 def _add_legend(figure, axes):
