@@ -32,8 +32,8 @@ class Objective:
     Args:
         graph: The network's `zoo.calls.Graph`.
         model: The network, whose loss is used if none is given.
-        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or behind a
-            sigmoid binary cross-entropy, behind a softmax cross-entropy, and without either cross-
+        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or after a
+            sigmoid binary cross-entropy, after a softmax cross-entropy, and without either cross-
             entropy if labels are class indices.
 
     Attributes:

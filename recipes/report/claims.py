@@ -27,7 +27,10 @@ from zoo.io import replace
 
 PATH = records.FOLDER / records.CLAIMS
 RECIPES = pathlib.Path(__file__).resolve().parents[1]
+KINDS = ("plain", "highway")  # of the networks of Srivastava et al. (2015), Fig. 1
+DEPTHS = (10, 20, 50, 100)  # ibid.
 SEEDS = 3  # fewer decide nothing
+# Student's t distribution, 97.5 %, by number of seeds
 QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 
 VERDICTS = ("shown", "contradicted", "undecided")
@@ -134,8 +137,6 @@ def speed(lines: Lines) -> float:
     return math.exp(statistics.fmean(logs))
 
 
-KINDS = ("plain", "highway")
-DEPTHS = (10, 20, 50, 100)
 SEARCH = {
     "paper": "srivastava2015",
     "section": "section 3.1, Fig. 1",
@@ -400,9 +401,11 @@ def main(
         keep: True writes claims.jsonl and the first seed's figures into recipes/results.
 
     Raises:
-        ValueError: if there is no such claim.
+        ValueError: if there is no such claim, or there are too many seeds.
     """
     claims = select(names)
+    if seeds > max(QUANTILES):
+        raise ValueError(f"Expected --seeds of {max(QUANTILES)} at most. Received: {seeds}")
     failed = [
         status
         for claim in claims

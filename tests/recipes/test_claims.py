@@ -65,4 +65,5 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "claims" / "srivastava2015-fig1.png").exists()
     assert "S2: undecided" in capsys.readouterr().out
     assert "Expected claims of S1" in reproduce.main(["claims", "S99"])
+    assert "at most. Received: 11" in reproduce.main(["claims", "S1", "--seeds=11"])
     assert all(row["statement"] in claims.page(rows) for row in rows)
