@@ -55,10 +55,14 @@ def main(words):
         parser().print_help()
         return 2
     if command == "report":
-        from report import claims, gallery, markdown  # import a backend, as nothing else here does
+        from report import (
+            gallery,
+            markdown,
+            verdicts,
+        )  # import a backend, as nothing else here does
 
         markdown.write()
-        claims.write()
+        verdicts.write()
         gallery.write()
         return 0
     if command == "redraw":
@@ -78,11 +82,12 @@ def main(words):
 
 def run_claims(names, options, flags):
     """Run the miniatures of claims; --run_dir is the folder of their run directories."""
-    from report import claims  # imports a backend
+    from report import verdicts  # imports a backend
 
     flags = flags + ([f"--budget={options.budget}"] if options.budget else [])
     runs = pathlib.Path(options.run_dir or "runs/claims").resolve()
-    return claims.main(names, options.seeds or claims.SEEDS, flags, runs, options.keep)
+    seeds = options.seeds or verdicts.SEEDS
+    return verdicts.main(names, seeds, flags, runs, options.keep, options.dry_run)
 
 
 def parser():

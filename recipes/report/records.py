@@ -10,7 +10,7 @@ import statistics
 from report import artifacts
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
-CLAIMS = "claims.jsonl"  # verdicts, see report.claims; every other file has lines of results
+CLAIMS = "claims.jsonl"  # verdicts, see report.verdicts; every other file has lines of results
 TITLES = {
     "srivastava2015": "Srivastava, Greff, Schmidhuber (2015): Training very deep networks",
     "greff2017": "Greff, Srivastava, Schmidhuber (2017): Highway and residual networks learn "

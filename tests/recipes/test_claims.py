@@ -8,24 +8,24 @@ import pytest
 import reproduce
 from helpers.harness import start_recipe, without_backend
 from helpers.test_data import write_images
-from report import claims
+from report import claims, verdicts
 
 pytestmark = without_backend
 CLAIM = claims.CLAIMS[1]  # a ratio, at least 100
 
 
 def test_a_verdict_is_that_of_the_whole_interval():
-    assert claims.verdict(CLAIM, [200, 210, 190]) == "shown"
-    assert claims.verdict(CLAIM, [50, 51, 49]) == "contradicted"
-    assert claims.verdict(CLAIM, [200, 90, 150]) == "undecided"
-    assert claims.verdict(CLAIM, [200, 210]) == "undecided"  # too few
-    assert claims.verdict(CLAIM, [200, 210, math.inf]) == "undecided"
+    assert verdicts.verdict(CLAIM, [200, 210, 190]) == "shown"
+    assert verdicts.verdict(CLAIM, [50, 51, 49]) == "contradicted"
+    assert verdicts.verdict(CLAIM, [200, 90, 150]) == "undecided"
+    assert verdicts.verdict(CLAIM, [200, 210]) == "undecided"  # too few
+    assert verdicts.verdict(CLAIM, [200, 210, math.inf]) == "undecided"
 
 
 def test_the_interval_is_students():
-    low, high = claims.interval([1.0, 2.0, 3.0], ratio=False)
+    low, high = verdicts.interval([1.0, 2.0, 3.0], ratio=False)
     assert (low, high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
-    assert claims.interval([math.e, math.e**2, math.e**3], ratio=True) == pytest.approx(
+    assert verdicts.interval([math.e, math.e**2, math.e**3], ratio=True) == pytest.approx(
         (math.exp(low), math.exp(high))
     )
 
@@ -48,22 +48,24 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
         child.communicate(300)
         return child.returncode
 
-    monkeypatch.setattr(claims.process, "run", run)
-    monkeypatch.setattr(claims, "PATH", tmp_path / "claims.jsonl")
-    monkeypatch.setattr(claims.records, "FOLDER", tmp_path)
+    monkeypatch.setattr(verdicts.process, "run", run)
+    monkeypatch.setattr(verdicts, "PATH", tmp_path / "claims.jsonl")
+    monkeypatch.setattr(verdicts.records, "FOLDER", tmp_path)
     data = f"--data_dir={tmp_path / 'noise.npz'}", "--data=noise"
     options = "--budget=smoke", "--configurations=1", "--depths=10,100", "--seeds=2"
     words = ["claims", "S1", "S2", *data, *options, f"--run_dir={tmp_path / 'runs'}", "--keep"]
+    assert reproduce.main([*words, "--dry_run"]) == 0
+    assert not begun and not (tmp_path / "claims.jsonl").exists()
     assert reproduce.main(words) == 0
     assert len(begun) == 2 and {backend for _, backend in begun} == {"jax"}  # S2 shares S1's runs
-    rows = claims.load()
+    rows = verdicts.load()
     assert [row["claim"] for row in rows] == ["S1", "S2"]
     assert rows[0]["seeds"] == [0, 1] and rows[0]["verdict"] == "undecided"
     assert rows[0]["seconds"] > 0 and rows[0]["data"] == "noise"
     assert reproduce.main(words) == 0
-    assert len(begun) == 2 and claims.load() == rows
+    assert len(begun) == 2 and verdicts.load() == rows
     assert (tmp_path / "claims" / "srivastava2015-fig1.png").exists()
     assert "S2: undecided" in capsys.readouterr().out
     assert "Expected claims of S1" in reproduce.main(["claims", "S99"])
     assert "at most. Received: 11" in reproduce.main(["claims", "S1", "--seeds=11"])
-    assert all(row["statement"] in claims.page(rows) for row in rows)
+    assert all(row["statement"] in verdicts.page(rows) for row in rows)

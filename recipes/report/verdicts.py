@@ -1,0 +1,277 @@
+"""Runs of the papers' claims, intervals over seeds, and verdicts.
+
+A claim is measured by a recipe's `--budget minutes`, its miniature: a small network trained to the
+end of a short schedule. The run directories are RUN_DIR/COMMAND/seedN; a run that ended has
+a file `ended` there, and is not repeated. The interval is Student's, of 95 %, over seeds; that of a
+ratio is taken of its logarithm. A claim is "shown" if the whole interval fulfills the criterion,
+"contradicted" if none of it does, else "undecided", as with fewer than three seeds.
+"""
+
+import collections
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from experiment import process
+from report import markdown, records
+from report.claims import CLAIMS, Claim, Lines, select
+from zoo.io import replace
+
+PATH = records.FOLDER / records.CLAIMS
+RECIPES = pathlib.Path(__file__).resolve().parents[1]
+SEEDS = 3  # fewer decide nothing
+# Student's t distribution, 97.5 %, by number of seeds
+QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+
+VERDICTS = ("shown", "contradicted", "undecided")
+PAGE = RECIPES.parent / "docs" / "claims.md"
+README = RECIPES.parent / "README.md"
+BEGIN = "<!-- claims: written by `make results` -->"
+END = "<!-- end of claims -->"
+INTRODUCTION = """# Claims of the papers
+
+The page is generated from recipes/results/claims.jsonl by `make results`; do not edit it. Each
+claim is measured by a miniature: a small network on small data, trained to the end of a short
+schedule. The interval is Student's, of 95 %, over seeds; a ratio's is taken of its logarithm. A
+claim is shown if the whole interval fulfills the criterion, contradicted if none of it does, else
+undecided, as with fewer than three seeds.
+"""
+
+
+def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
+    """Return the ends of Student's 95 % interval of the mean over seeds; None below three."""
+    if len(values) not in QUANTILES or not all(map(math.isfinite, values)):
+        return None
+    shown = [math.log(value) for value in values] if ratio else values
+    half = QUANTILES[len(values)] * statistics.stdev(shown) / math.sqrt(len(values))
+    mean = statistics.fmean(shown)
+    ends = mean - half, mean + half
+    return tuple(map(math.exp, ends)) if ratio else ends
+
+
+def verdict(claim: Claim, values: Sequence[float]) -> str:
+    """Return "shown", "contradicted" or "undecided"; see the module."""
+    ends = interval(values, claim.ratio)
+    if ends is None:
+        return "undecided"
+    held = {claim.holds(end) for end in ends}
+    if len(held) > 1:
+        return "undecided"
+    return "shown" if held == {True} else "contradicted"
+
+
+def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
+    """Return the line of claims.jsonl of a claim.
+
+    Args:
+        claim: The claim.
+        runs: Lines of results of each seed's run.
+    """
+    values = [claim.measure(lines) for lines in runs.values()]
+    mean = statistics.geometric_mean(values) if claim.ratio else statistics.fmean(values)
+    ends = interval(values, claim.ratio)
+    last = [*runs.values()][-1][-1]
+    return {
+        "claim": claim.name,
+        "paper": f"{records.TITLES[claim.paper].split(':')[0]}, {claim.section}",
+        "statement": claim.statement,
+        "criterion": claim.criterion,
+        "value": float(f"{mean:.4g}"),
+        "interval": ends and [float(f"{end:.4g}") for end in ends],
+        "values": [float(f"{value:.4g}") for value in values],
+        "seeds": [*runs],
+        "verdict": verdict(claim, values),
+        "command": f"python recipes/reproduce.py claims {claim.name} --data_dir DATA",
+        "commit": last["commit"],
+        "backend": last["backend"],
+        "hardware": last["hardware"],
+        "seconds": round(sum(row["seconds"] for lines in runs.values() for row in lines), 1),
+        "data": last["data"],
+        "departures": last["departures"],
+        "figure": claim.figure and f"claims/{claim.paper}-{claim.figure}",
+    }
+
+
+def folder_of(claim: Claim, seed: int, runs: pathlib.Path) -> pathlib.Path:
+    """Return the run directory of a claim's command and a seed; claims of one command share it."""
+    slug = re.sub("[^A-Za-z0-9_]+", "-", claim.command.replace(".py", "")).strip("-")
+    return runs / slug / f"seed{seed}"
+
+
+def run(
+    claim: Claim, seed: int, flags: Sequence[str], runs: pathlib.Path, dry_run: bool = False
+) -> int:
+    """Run a claim's command with a seed, unless it has ended before; return its exit status.
+
+    Args:
+        claim: The claim.
+        seed: Random seed.
+        flags: Flags of the recipe that replace those of the miniature.
+        runs: Folder of the run directories.
+        dry_run: True prints the command only.
+    """
+    folder = folder_of(claim, seed, runs)
+    ended = folder / "ended"
+    if ended.exists():
+        return 0
+    script, *own = claim.command.split()
+    words = [str(RECIPES / script), "--budget=minutes", *own, *flags]
+    words += [f"--seed={seed}", f"--run_dir={folder}"]
+    print(f"+ {claim.name}, seed {seed}: {shlex.join(words)}", flush=True)
+    if dry_run:
+        return 0
+    status = process.run([sys.executable, *words], {**os.environ, "KERAS_BACKEND": claim.backend})
+    if status == 0:
+        replace(ended, pathlib.Path.touch)
+    return status
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of results."""
+    return [json.loads(part) for part in path.read_text(encoding="utf-8").split("\n") if part]
+
+
+def measured(claim: Claim, runs: pathlib.Path) -> Iterator[tuple[int, Lines]]:
+    """Yield the seeds of a claim's command whose run has ended, each with its lines."""
+    parent = folder_of(claim, 0, runs).parent
+    found = sorted(parent.glob("seed*/ended"), key=lambda path: int(path.parent.name[4:]))
+    for path in found:
+        yield int(path.parent.name[4:]), read(path.with_name("results.jsonl"))
+
+
+def save(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write lines of claims.jsonl, each instead of an earlier one of its claim."""
+    known = {row["claim"]: row for row in [*load(), *lines]}
+    ordered = [known[claim.name] for claim in CLAIMS if claim.name in known]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ordered)
+    replace(PATH, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def save_figure(claim: Claim, folder: pathlib.Path) -> None:
+    """Copy a claim's figure and its rows from a run directory to recipes/results/claims."""
+    target = records.FOLDER / "claims"
+    target.mkdir(exist_ok=True)
+    for suffix in (".png", ".csv"):
+        shutil.copyfile(
+            folder / f"{claim.figure}{suffix}", target / f"{claim.paper}-{claim.figure}{suffix}"
+        )
+
+
+def load() -> list[dict[str, Any]]:
+    """Return the lines of claims.jsonl; none if there is no such file."""
+    return read(PATH) if PATH.exists() else []
+
+
+def main(
+    names: Sequence[str],
+    seeds: int,
+    flags: Sequence[str],
+    runs: pathlib.Path,
+    keep: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Run what is missing of claims, print their verdicts, and return the first bad exit status.
+
+    Args:
+        names: Names of claims; none: all.
+        seeds: Number of seeds of each.
+        flags: Flags for every recipe, e.g. --data_dir.
+        runs: Folder of the run directories.
+        keep: True writes claims.jsonl and the first seed's figures into recipes/results.
+        dry_run: True prints the commands of what is missing, and runs none.
+
+    Raises:
+        ValueError: if there is no such claim, or there are too many seeds.
+    """
+    claims = select(names)
+    if seeds > max(QUANTILES):
+        raise ValueError(f"Expected --seeds of {max(QUANTILES)} at most. Received: {seeds}")
+    failed = [
+        status
+        for claim in claims
+        for seed in range(seeds)
+        if (status := run(claim, seed, flags, runs, dry_run))
+    ]
+    if dry_run:
+        return 0
+    rows = [
+        evaluate(claim, by_seed) for claim in claims if (by_seed := dict(measured(claim, runs)))
+    ]
+    for row in rows:
+        print(f"{row['claim']}: {row['verdict']}. {row['criterion']}; {number(row)}")
+    if keep:
+        save(rows)
+        for claim in claims:
+            first = next(measured(claim, runs), None)
+            if first and claim.figure:
+                save_figure(claim, folder_of(claim, first[0], runs))
+    return next(iter(failed), 0)
+
+
+def number(row: Mapping[str, Any]) -> str:
+    """Return the measured value of a line with its interval and number of seeds."""
+    ends = f" ({row['interval'][0]:g} to {row['interval'][1]:g})" if row["interval"] else ""
+    count = len(row["seeds"])
+    return f"{row['value']:g}{ends}, {count} seed{'s' if count > 1 else ''}"
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many claims are shown, contradicted and undecided, in one sentence."""
+    counts = collections.Counter(row["verdict"] for row in rows)
+    parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    return f"{len(rows)} claims measured: {', '.join(parts)}."
+
+
+def short_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of README.md, a line a claim."""
+    lines = ["| claim | verdict | criterion | measured |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        cells = f"{row['claim']}: {row['statement']}", f"**{row['verdict']}**", row["criterion"]
+        lines.append(f"| {' | '.join(cells)} | {number(row)} |")
+    return "\n".join(lines)
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return docs/claims.md: the table, then each claim's criterion, numbers and command."""
+    sections = [section(row) for row in rows]
+    return "\n".join([INTRODUCTION, summary(rows), "", short_table(rows), "", *sections])
+
+
+def section(row: Mapping[str, Any]) -> str:
+    """Return the section of one claim."""
+    values = ", ".join(f"{value:g}" for value in row["values"])
+    origin = f"{row['backend']}, {row['hardware']}, {row['seconds'] / 60:.0f} min"
+    lines = [
+        f"## {row['claim']}: {row['verdict']}",
+        "",
+        f"{row['statement']} {row['paper']}.",
+        "",
+        f"- Criterion, written before the runs: {row['criterion']}.",
+        f"- Measured: {number(row)}; by seed {values}.",
+        f"- {row['data']}; {origin} for all seeds; commit {row['commit']}.",
+        f"- Deviations from the paper: {'; '.join(row['departures'])}",
+        f"- `{row['command']} --seeds {len(row['seeds'])}`",
+    ]
+    if row["figure"]:
+        picture = f"{markdown.RESULTS}/{row['figure']}.png"
+        lines += ["", f"![{row['claim']}, seed {row['seeds'][0]}]({picture})"]
+    return "\n".join([*lines, ""])
+
+
+def write() -> None:
+    """Write docs/claims.md and the table in README.md from claims.jsonl."""
+    rows = load()
+    replace(PAGE, lambda path: path.write_text(page(rows), encoding="utf-8"))
+    text = README.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    table = f"{BEGIN}\n{summary(rows)}\n\n{short_table(rows)}\n{END}"
+    replace(README, lambda path: path.write_text(f"{head}{table}{tail}", encoding="utf-8"))
