@@ -10,7 +10,8 @@
 
 A name may be a pattern, or a part of names; "all" is every artifact. `list` prints the commands of
 each artifact and what is on record of it. `claims` runs the miniatures of the papers' claims, all
-or those named, with three seeds, and prints a verdict on each; what has ended is not repeated.
+or those named, each with three seeds or more, and prints a verdict on each; what has ended is not
+repeated.
 `redraw` draws the figures on record again from the CSV files beside them. `report` writes
 docs/results.md, docs/claims.md and recipes/results/index.html from what is on record. With
 `--seeds N` figures show means over the seeds, in bands of one standard deviation; they are in
@@ -26,20 +27,17 @@ import argparse
 import collections
 import difflib
 import fnmatch
-import functools
 import os
 import pathlib
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from xml.etree import ElementTree
 
 from experiment import process
-from report import records
+from report import recipe_flags, records
 from report.artifacts import ARTIFACTS
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -86,8 +84,7 @@ def run_claims(names, options, flags):
 
     flags = flags + ([f"--budget={options.budget}"] if options.budget else [])
     runs = pathlib.Path(options.run_dir or "runs/claims").resolve()
-    seeds = options.seeds or verdicts.SEEDS
-    return verdicts.main(names, seeds, flags, runs, options.keep, options.dry_run)
+    return verdicts.main(names, options.seeds, flags, runs, options.keep, options.dry_run)
 
 
 def parser():
@@ -182,7 +179,7 @@ def plan(names, options, flags):
             continue
         several = len(artifacts) > 1
         words = [sys.executable, str(FOLDER / script), *own]
-        words += known(script, flags) if several and flags else flags
+        words += recipe_flags.known(script, flags) if several and flags else flags
         words += [f"--budget={options.budget}"] if options.budget else []
         folder = slug(command) if several else ""
         if not options.seeds:
@@ -201,35 +198,6 @@ def run_dir(options, *parts):
 def slug(command):
     """Return a folder's name for a command."""
     return re.sub("[^A-Za-z0-9_]+", "-", command.replace(".py", "")).strip("-")
-
-
-def known(script, flags):
-    """Return those of `flags` that a recipe has; print those that it has not."""
-    defined = flags_of(FOLDER / script)
-    kept = []
-    rest = list(flags)
-    while rest:
-        words = [rest.pop(0)]
-        if "=" not in words[0] and rest and not re.match("-[^0-9.]", rest[0]):
-            words.append(rest.pop(0))
-        name = words[0].lstrip("-").partition("=")[0]
-        if {name, name.removeprefix("no")} & defined:
-            kept += words
-        else:
-            print(f"{script} has no --{name}: it runs without.")
-    return kept
-
-
-@functools.cache
-def flags_of(path):
-    """Return the names of a recipe's flags."""
-    return {name.text for name in ElementTree.fromstring(help_of(path)).iterfind("flag/name")}
-
-
-def help_of(path):
-    """Return a recipe's help as XML."""
-    command = [sys.executable, str(path), "--helpxml"]
-    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 def run_all(runs, options):

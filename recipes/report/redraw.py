@@ -51,17 +51,37 @@ def average(folders: Sequence[pathlib.Path], target: pathlib.Path, paper: str) -
         paper: Name of the paper, e.g. "jastrzebski2018".
     """
     target.mkdir(parents=True, exist_ok=True)
-    names = [name for name in artifacts.ARTIFACTS if name.startswith(f"{paper}/")]
-    functions = {name: function_of(name) for name in names}
     for first in sorted(folders[0].iterdir()):
-        draw = next((f for name, f in functions.items() if records.belongs(first.name, name)), None)
-        paths = [folder / first.name for folder in folders if (folder / first.name).exists()]
-        if draw is None or len(paths) == 1 or not first.with_suffix(".png").exists():
-            (target / first.name).write_bytes(first.read_bytes())
-        elif first.suffix == ".png":
-            rows = [
-                {"seed": seed, **row}
-                for seed, path in enumerate(paths)
-                for row in plots.read_rows(path.with_suffix(".csv"))
-            ]
-            draw(target / first.name, rows)
+        average_one(first.name, folders, target, paper)
+
+
+def average_one(
+    name: str, folders: Sequence[pathlib.Path], target: pathlib.Path, paper: str
+) -> None:
+    """Draw one figure of several seeds as means in bands, with its CSV file; see `average`.
+
+    Args:
+        name: File name of the figure, or of a table, which is copied.
+        folders: Those of the seeds.
+        target: Folder for the figure.
+        paper: Name of the paper.
+    """
+    artifacts_of_paper = [
+        artifact for artifact in artifacts.ARTIFACTS if artifact.startswith(f"{paper}/")
+    ]
+    made_by = [artifact for artifact in artifacts_of_paper if records.belongs(name, artifact)]
+    draw = function_of(made_by[0]) if made_by else None
+    paths = [folder / name for folder in folders if (folder / name).exists()]
+    first = paths[0]
+    if draw is None or len(paths) == 1 or not first.with_suffix(".png").exists():
+        copied = {first, first.with_suffix(".csv")} if first.suffix == ".png" else {first}
+        for path in copied:
+            if path.exists():
+                (target / path.name).write_bytes(path.read_bytes())
+    elif first.suffix == ".png":
+        rows = [
+            {"seed": seed, **row}
+            for seed, path in enumerate(paths)
+            for row in plots.read_rows(path.with_suffix(".csv"))
+        ]
+        draw(target / name, rows)

@@ -14,15 +14,15 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiment import process
-from report import markdown, records
-from report.claims import CLAIMS, Claim, Lines, select
+from report import markdown, recipe_flags, records, redraw
+from report.claim import Claim, Lines
+from report.claims import CLAIMS, select
 from zoo.io import replace
 
 PATH = records.FOLDER / records.CLAIMS
@@ -96,42 +96,47 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
         "seconds": round(sum(row["seconds"] for lines in runs.values() for row in lines), 1),
         "data": last["data"],
         "departures": last["departures"],
-        "figure": claim.figure and f"claims/{claim.paper}-{claim.figure}",
+        "reason": claim.reason,
+        "figure": claim.figure and f"claims/{claim.paper}/{claim.figure}",
     }
 
 
-def folder_of(claim: Claim, seed: int, runs: pathlib.Path) -> pathlib.Path:
-    """Return the run directory of a claim's command and a seed; claims of one command share it."""
-    slug = re.sub("[^A-Za-z0-9_]+", "-", claim.command.replace(".py", "")).strip("-")
+def folder_of(command: str, seed: int, runs: pathlib.Path) -> pathlib.Path:
+    """Return the run directory of a command and a seed; claims of one command share it."""
+    slug = re.sub("[^A-Za-z0-9_]+", "-", command.replace(".py", "")).strip("-")
     return runs / slug / f"seed{seed}"
 
 
 def run(
     claim: Claim, seed: int, flags: Sequence[str], runs: pathlib.Path, dry_run: bool = False
 ) -> int:
-    """Run a claim's command with a seed, unless it has ended before; return its exit status.
+    """Run those of a claim's commands that have not ended yet; return the first bad exit status.
 
     Args:
         claim: The claim.
         seed: Random seed.
-        flags: Flags of the recipe that replace those of the miniature.
-        runs: Folder of the run directories.
-        dry_run: True prints the command only.
+        flags: Flags of the recipes that replace those of the miniature.
+        runs: Folder of the run directories; trained networks are kept in its folder `networks`.
+        dry_run: True prints the commands only.
     """
-    folder = folder_of(claim, seed, runs)
-    ended = folder / "ended"
-    if ended.exists():
-        return 0
-    script, *own = claim.command.split()
-    words = [str(RECIPES / script), "--budget=minutes", *own, *flags]
-    words += [f"--seed={seed}", f"--run_dir={folder}"]
-    print(f"+ {claim.name}, seed {seed}: {shlex.join(words)}", flush=True)
-    if dry_run:
-        return 0
-    status = process.run([sys.executable, *words], {**os.environ, "KERAS_BACKEND": claim.backend})
-    if status == 0:
+    for command in claim.commands:
+        folder = folder_of(command, seed, runs)
+        ended = folder / "ended"
+        if ended.exists():
+            continue
+        script, *own = command.split()
+        words = [str(RECIPES / script), "--budget=minutes", *own]
+        words += recipe_flags.known(script, [*flags, f"--runs={runs / 'networks'}"])
+        words += [f"--seed={seed}", f"--run_dir={folder}"]
+        print(f"+ {claim.name}, seed {seed}: {shlex.join(words)}", flush=True)
+        if dry_run:
+            continue
+        environment = {**os.environ, "KERAS_BACKEND": claim.backend}
+        status = process.run([sys.executable, *words], environment)
+        if status:
+            return status
         replace(ended, pathlib.Path.touch)
-    return status
+    return 0
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -140,11 +145,11 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def measured(claim: Claim, runs: pathlib.Path) -> Iterator[tuple[int, Lines]]:
-    """Yield the seeds of a claim's command whose run has ended, each with its lines."""
-    parent = folder_of(claim, 0, runs).parent
-    found = sorted(parent.glob("seed*/ended"), key=lambda path: int(path.parent.name[4:]))
-    for path in found:
-        yield int(path.parent.name[4:]), read(path.with_name("results.jsonl"))
+    """Yield the seeds of which all of a claim's commands have ended, each with its lines."""
+    for seed in range(max(QUANTILES)):
+        folders = [folder_of(command, seed, runs) for command in claim.commands]
+        if all((folder / "ended").exists() for folder in folders):
+            yield seed, [row for folder in folders for row in read(folder / "results.jsonl")]
 
 
 def save(lines: Sequence[Mapping[str, Any]]) -> None:
@@ -155,14 +160,15 @@ def save(lines: Sequence[Mapping[str, Any]]) -> None:
     replace(PATH, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def save_figure(claim: Claim, folder: pathlib.Path) -> None:
-    """Copy a claim's figure and its rows from a run directory to recipes/results/claims."""
-    target = records.FOLDER / "claims"
-    target.mkdir(exist_ok=True)
-    for suffix in (".png", ".csv"):
-        shutil.copyfile(
-            folder / f"{claim.figure}{suffix}", target / f"{claim.paper}-{claim.figure}{suffix}"
-        )
+def save_figure(claim: Claim, runs: pathlib.Path) -> None:
+    """Draw a claim's figure in recipes/results/claims: means over its seeds in bands."""
+    folders = []
+    for seed, _ in measured(claim, runs):
+        own = (folder_of(command, seed, runs) for command in claim.commands)
+        folders += [folder for folder in own if (folder / f"{claim.figure}.png").exists()]
+    target = records.FOLDER / "claims" / claim.paper
+    target.mkdir(parents=True, exist_ok=True)
+    redraw.average_one(f"{claim.figure}.png", folders, target, claim.paper)
 
 
 def load() -> list[dict[str, Any]]:
@@ -172,7 +178,7 @@ def load() -> list[dict[str, Any]]:
 
 def main(
     names: Sequence[str],
-    seeds: int,
+    seeds: int | None,
     flags: Sequence[str],
     runs: pathlib.Path,
     keep: bool = False,
@@ -182,7 +188,7 @@ def main(
 
     Args:
         names: Names of claims; none: all.
-        seeds: Number of seeds of each.
+        seeds: Number of seeds of each; None: the claim's own.
         flags: Flags for every recipe, e.g. --data_dir.
         runs: Folder of the run directories.
         keep: True writes claims.jsonl and the first seed's figures into recipes/results.
@@ -192,12 +198,12 @@ def main(
         ValueError: if there is no such claim, or there are too many seeds.
     """
     claims = select(names)
-    if seeds > max(QUANTILES):
+    if seeds and seeds > max(QUANTILES):
         raise ValueError(f"Expected --seeds of {max(QUANTILES)} at most. Received: {seeds}")
     failed = [
         status
         for claim in claims
-        for seed in range(seeds)
+        for seed in range(seeds or claim.seeds)
         if (status := run(claim, seed, flags, runs, dry_run))
     ]
     if dry_run:
@@ -210,9 +216,8 @@ def main(
     if keep:
         save(rows)
         for claim in claims:
-            first = next(measured(claim, runs), None)
-            if first and claim.figure:
-                save_figure(claim, folder_of(claim, first[0], runs))
+            if claim.figure and any(measured(claim, runs)):
+                save_figure(claim, runs)
     return next(iter(failed), 0)
 
 

@@ -64,7 +64,7 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
     assert rows[0]["seconds"] > 0 and rows[0]["data"] == "noise"
     assert reproduce.main(words) == 0
     assert len(begun) == 2 and verdicts.load() == rows
-    assert (tmp_path / "claims" / "srivastava2015-fig1.png").exists()
+    assert (tmp_path / "claims" / "srivastava2015" / "fig1.png").exists()
     assert "S2: undecided" in capsys.readouterr().out
     assert "Expected claims of S1" in reproduce.main(["claims", "S99"])
     assert "at most. Received: 11" in reproduce.main(["claims", "S1", "--seeds=11"])
