@@ -43,7 +43,7 @@ def extra_error(lines: Lines) -> float:
 
 def growth(lines: Lines) -> float:
     """Return how many times more a plain network's loss grows with depth than a residual one's."""
-    shallow, *_, deep = depths(lines)
+    shallow, deep = depths(lines)[0], depths(lines)[-1]
     plain, residual = (
         curves(lines, network, deep)["training_loss"]
         / curves(lines, network, shallow)["training_loss"]
