@@ -12,8 +12,9 @@ initial gamma of 0.1. The paper's training and test errors on CIFAR-10: ResNet-3
 overfits, its gradients and activations explode, and unsharing the statistics matters most.
 
 `--budget minutes` measures the paper's networks before training, and trains small ones to the end
-of their schedule: see `jastrzebski2018/sharing.py`. --run_dir gets fig8-start-miniature.png,
-fig9-miniature.png and results.jsonl. What follows is of the other budgets.
+of their schedule: see `jastrzebski2018/sharing.py`. --run_dir gets fig8-start-initial-averages.png,
+fig8-start-batch-statistics.png, fig9-miniature.png and results.jsonl. What follows is of the other
+budgets.
 
 The networks are kept in --runs: what highway_conv.py's folder holds, training.csv (test images) and
 gradients.csv (training images), measured after each epoch, and start-train.csv and start-test.csv,

@@ -1,9 +1,11 @@
 """`shared_blocks.py --budget minutes`: the networks of section 4.5 before training, and small ones.
 
 Before training: how much the norm of activations and gradients grows through the paper's networks
-of 38 and 110 layers at their initial weights, on 16 images of CIFAR-10. Trained, each to the end of
-its schedule: one stage of 16 channels, whose five blocks are followed by 13 uses of one block, or
-by one more block (`unshared`), on 2,000 images of MNIST averaged to 8 x 8 pixels.
+of 38 and 110 layers at their initial weights, on 16 images of CIFAR-10. The paper does not say how
+its networks normalized then: activations are measured with the moving averages' initial values, as
+`predict` of an untrained network takes them, and with the images' own statistics. Trained, each to
+the end of its schedule: one stage of 16 channels, whose five blocks are followed by 13 uses of one
+block, or by one more block (`unshared`), on 2,000 images of MNIST averaged to 8 x 8 pixels.
 """
 
 import dataclasses
@@ -36,7 +38,8 @@ USES = 13  # of the shared block, as in the paper's 110 layers
 MOMENTUM = 0.9  # of moving averages: 0.99 needs a longer training
 BATCH = 128
 MINIATURE = f"a miniature: one stage of {WIDTH} channels, 8 x 8 pixels"
-AT_START = f"the norms are of {EXAMPLES} images, with moving averages taken from them"
+AT_START = f"the norms are of {EXAMPLES} images"
+AVERAGES = ("initial averages", "batch statistics")  # that normalize before training
 STUDY = Study(
     artifact="jastrzebski2018/fig9",
     preprocessing="miniature",
@@ -54,14 +57,16 @@ STUDY = Study(
 
 
 def measure(networks: Networks, folder: pathlib.Path) -> None:
-    """Measure and train networks; write results, fig8-start-miniature and fig9-miniature.
+    """Measure and train networks; write results and figures.
 
     Args:
         networks: Arguments of `zoo.shared_resnet` by name; None: nothing is shared.
         folder: For results and figures.
     """
     norms = [row for name in networks for row in at_start(name, networks[name], folder)]
-    figures.fig8(folder / "fig8-start-miniature.png", norms)
+    for averages in AVERAGES:
+        rows = [row for row in norms if row["averages"] == averages]
+        figures.fig8(folder / f"fig8-start-{averages.replace(' ', '-')}.png", rows)
     curves = [row for name in networks for row in train(name, networks[name], folder)]
     figures.fig9(folder / "fig9-miniature.png", curves)
 
@@ -82,32 +87,40 @@ def at_start(
         model = zoo.cifar_resnet(depth, **options)
     else:
         model = zoo.shared_resnet(depth, **arguments, **options)
+    options = {"loss": "sparse_categorical_crossentropy"}
+    norm = [callbacks.ActivationNorm()]
+    tables = {"initial averages": callbacks.run(norm, model, data, **options)}
     with batch_statistics(model, data[0]):
-        probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
-        table = callbacks.run(probes, model, data, loss="sparse_categorical_crossentropy")
-    norms = [norm for block, norm in table.values("activation_norm").items() if block]
-    (ratio,) = table.of_probe("gradient_norm_first_to_last_stage")
+        probes = [*norm, callbacks.GradientNorm()]
+        tables["batch statistics"] = callbacks.run(probes, model, data, **options)
+    norms = {
+        averages: [value for block, value in table.values("activation_norm").items() if block]
+        for averages, table in tables.items()
+    }
+    growth = {averages: values[-1] / values[0] for averages, values in norms.items()}
+    (ratio,) = tables["batch statistics"].of_probe("gradient_norm_first_to_last_stage")
     result = Result(
         artifact="jastrzebski2018/fig8",
         model=f"{name}{depth}",
         config={"network": name},
         metric="growth_of_activation_norm_before_training",
-        value=norms[-1] / norms[0],
+        value=growth["initial averages"],
         seeds=[FLAGS.seed],
         data=images.name,
         budget=FLAGS.budget,
         deviations=[AT_START],
         seconds=round(time.perf_counter() - begin, 1),
-        more={"gradient_norm_first_to_last_stage": ratio.value},
+        more={
+            "with_batch_statistics": growth["batch statistics"],
+            "gradient_norm_first_to_last_stage": ratio.value,
+        },
     )
     run_dirs.write(folder, result)
-    print(
-        f"{result.model} before training: activations grow {result.value:.3g} times, gradient norm "
-        f"of the first stage over the last {ratio.value:.3g}"
-    )
+    print(f"{result.model} before training: activations grow {growth}; gradients {ratio.value:.3g}")
     return [
-        {"network": result.model, "block": block, "activation_norm": norm}
-        for block, norm in enumerate(norms)
+        {"averages": averages, "network": result.model, "block": block, "activation_norm": norm}
+        for averages, values in norms.items()
+        for block, norm in enumerate(values)
     ]
 
 

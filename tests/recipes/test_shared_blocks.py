@@ -63,8 +63,9 @@ def test_the_miniature_leaves_what_the_claims_measure(tmp_path, monkeypatch):
         if claim.commands[0].startswith("shared_blocks.py"):
             assert isinstance(claim.measure(lines), float), claim.name
     assert len(rows_of(run_dir / "fig9-miniature.csv")) == len(names)
-    assert len(rows_of(run_dir / "fig8-start-miniature.csv")) == 2 * 3 + 4 * 7 * 3
-    assert all((run_dir / f"fig{name}-miniature.png").exists() for name in ("8-start", "9"))
+    for averages in ("initial-averages", "batch-statistics"):
+        assert len(rows_of(run_dir / f"fig8-start-{averages}.csv")) == 2 * 3 + 4 * 7 * 3
+    assert (run_dir / "fig9-miniature.png").exists()
 
 
 @without_backend
