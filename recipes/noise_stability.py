@@ -1,6 +1,6 @@
 """Yu & Tomasi (2019), section 5, Figs 3, 10 and 12: noise and dominance, plain against residual.
 
-    python recipes/noise_stability.py --data_dir cifar10.npz --depths 20
+    python recipes/noise_stability.py --data_dir DATA --depths 20
     python recipes/noise_stability.py --artifact section5 --budget paper
 
 Measures the networks of plain_vs_residual.py, which it finds in --runs or trains: layer cushions
