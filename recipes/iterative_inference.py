@@ -1,8 +1,8 @@
 """Jastrzebski et al. (2018), Figs 2 to 7, 10 to 17 and 20: do residual blocks refine.
 
-    python recipes/iterative_inference.py --depth 20 --data_dir cifar10.npz
-    python recipes/iterative_inference.py --budget paper
-    python recipes/iterative_inference.py --model wide_resnet --data cifar100 --budget paper
+    python recipes/iterative_inference.py --data_dir DATA
+    python recipes/iterative_inference.py --budget paper --depth 38
+    python recipes/iterative_inference.py --budget paper --model wide_resnet --data cifar100
 
 Trains a network as the paper did and then measures each block on training and on test images: the
 cosine between its branch and the gradient of the loss (cosine loss, Fig. 4), the size of the branch
@@ -11,19 +11,22 @@ the early readout (Fig. 5), the effect of the last blocks on borderline examples
 of repeating the last block (Figs 7 and 20). Figs 13 and 14 are the first two, of the last stage,
 epoch by epoch. With CIFAR-100, Figs 2, 3, 4, 5, 13 and 14 are Figs 11, 12, 10, 17, 15 and 16.
 
-The paper's four networks are cifar_resnet --depth 110, which `--budget paper` takes, and the other
-models. Its test errors on CIFAR-10: ResNet-110 6.13 %, ResNet-56 6.53, ResNet-38 6.99, ResNet-32
-7.14; its unrolled ResNet-110: training loss 0.0012 to 0.001, accuracy of borderline test examples
-43 to 53 %; its last block's cosine loss: about -0.1.
+`--budget minutes` is a miniature, trained to the end of its schedule: 18 blocks on MNIST averaged
+to 16 x 16 pixels, the network of `lesions.py`. `--budget paper` takes one of the paper's four:
+cifar_resnet --depth 110 and the other models. Its test errors on CIFAR-10: ResNet-110 6.13 %,
+ResNet-56 6.53, ResNet-38 6.99, ResNet-32 7.14; its unrolled ResNet-110: training loss 0.0012 to
+0.001, accuracy of borderline test examples 43 to 53 %; its last block's cosine loss: about -0.1.
 
 The network is kept in --runs. --run_dir, which is the network's folder if it is not given, gets
 figN-NETWORK.png and .csv, probes-NETWORK-train.html and probes-NETWORK-test.html (and .csv), and
 unrolling-NETWORK.csv with every scale that was tried. Results, beside the test accuracy (Table 1,
-or Fig. 5 for a network that is not in it), all on test images: Fig. 3, the number of blocks that
-can each be left out for at most 5 points of accuracy; Fig. 4, the cosine loss of the last block;
-Fig. 7, the accuracy of borderline examples, those of the trained network's output, after the last
-repetition.
+or Fig. 5 for a network that is not in it), on test images: the l2 ratio, the cosine loss and the
+early readout of blocks (Figs 2, 4, 5, 14); the number of blocks that can each be left out for at
+most 5 points of accuracy (Fig. 3); the accuracy of borderline examples over the last blocks, and
+over the repetitions of the last one (Figs 6, 7); repetitions with a negative cosine (Fig. 20).
 """
+
+import statistics
 
 from experiment.script import run_script
 
@@ -33,7 +36,7 @@ import zoo
 from experiment import data as image_data
 from experiment import flags as common
 from experiment import hardware, training
-from jastrzebski2018 import figures, study
+from jastrzebski2018 import figures, miniature, study
 from jastrzebski2018.study import BATCH, Inspection
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
@@ -41,7 +44,7 @@ from zoo.applications.input_and_head import Top
 from zoo.callbacks.training import PassProgress
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
-DEPTHS = {"smoke": 14, "minutes": 20, "paper": 110}  # 14: two blocks a stage: one is repeated
+DEPTHS = {"smoke": 14, "paper": 110}  # 14: two blocks a stage: one is repeated
 UNROLLED = {"smoke": 2, "minutes": 20, "paper": 20}  # section 4.4: repetitions
 SMOKE_STAGES = {  # channels of the stem, and channels, blocks and strides of each stage
     "single_representation_resnet": (8, ((8, 3, 1),)),
@@ -50,7 +53,8 @@ SMOKE_STAGES = {  # channels of the stem, and channels, blocks and strides of ea
 }
 LAST_BLOCKS = 5  # of Fig. 6
 TOLERATED = 5  # points of accuracy; ours
-SCALES = (1.0, 0.5, 0.25, 0.1, 0.05)  # of the repetitions; ours: the paper gives none
+SCALES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)  # of the repetitions; ours: the paper gives none
+SCALED = f"f scaled by the one of {', '.join(map(str, SCALES))} of the lowest training loss"
 CIFAR100 = {2: 11, 3: 12, 4: 10, 5: 17, 13: 15, 14: 16}  # figures that have other numbers there
 LAST_COSINE = -0.1  # Fig. 6, "around"
 BORDERLINE_ACCURACY = (0.43, 0.53)  # section 4.4: before and after 20 repetitions
@@ -64,8 +68,9 @@ MARKS = [  # ibid.
 ]
 BORDERLINE = "borderline_examples_borderline"
 
-flags.DEFINE_enum("model", "cifar_resnet", MODELS, "Network to train and inspect.")
-help_text = "Number of layers of cifar_resnet, 6 n + 2. Default: 20; for --budget paper 110."
+help_text = "Network of --budget paper to train and inspect."
+flags.DEFINE_enum("model", "cifar_resnet", MODELS, help_text)
+help_text = "Number of layers of cifar_resnet, 6 n + 2. Default: 110."
 flags.DEFINE_integer("depth", None, help_text, lower_bound=14)
 help_text = "Number of repetitions of the last block. Default: 20."
 flags.DEFINE_integer("unroll", None, help_text, lower_bound=1)
@@ -77,6 +82,22 @@ FLAGS = flags.FLAGS
 def main(argv):
     """Run the recipe."""
     common.check(argv)
+    inspection = trained_miniature() if FLAGS.budget == "minutes" else trained_network()
+    inspect(inspection)
+    unroll(inspection)
+    print(f"figures of {inspection.name} in {inspection.folder}")
+
+
+def trained_miniature():
+    """Train the miniature, or find it trained."""
+    study.check_miniature("model", "depth")
+    run = miniature.train()
+    result = training.finish(run, "miniature", {}, None, [miniature.DEVIATION])
+    return Inspection(run, "miniature", study.examples(run), folder_of(run), result)
+
+
+def trained_network():
+    """Train the network that the flags select, or find it trained."""
     name, depth = network()
     errors = study.ERRORS["cifar_resnet"].get(depth, ())
     run = training.prepare(
@@ -92,12 +113,14 @@ def main(argv):
     is_papers = not smoke_stages() and (depth is None or errors)
     deviations = [] if is_papers else ["not a network of the paper"]
     result = study.record(run, name, {}, errors, deviations)
+    return Inspection(run, name, splits, folder_of(run), result)
+
+
+def folder_of(run):
+    """Return the folder for the figures: --run_dir or the network's."""
     folder = hardware.folder_for(FLAGS.run_dir or run.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    inspection = Inspection(run, name, splits, folder, result)
-    inspect(inspection)
-    unroll(inspection)
-    print(f"figures of {name} in {folder}")
+    return folder
 
 
 def network():
@@ -144,7 +167,7 @@ def inspect(inspection):
     run = inspection.run
     tables = {}
     for split, data in inspection.splits.items():
-        table = measure(run, split, data)
+        table = measure(run, split, data, study.all_test_images(inspection, split))
         path = inspection.folder / f"probes-{inspection.name}-{split}.csv"
         table.to_csv(path)
         images = f"{len(data[0])} {split} images of {run.images.name}"
@@ -157,19 +180,21 @@ def inspect(inspection):
     record(inspection, tables["test"], mark)
 
 
-def measure(run, split, data):
-    """Return the table of all probes and lesions."""
+def measure(run, split, data, many):
+    """Return the table of all probes and lesions; borderline examples, which are few, of `many`."""
     probes = [
         callbacks.CosineLoss(),
         callbacks.L2Ratio(),
         callbacks.IntermediateAccuracy(),
-        callbacks.BorderlineExamples(LAST_BLOCKS),
         callbacks.EstimationError(),
         callbacks.GradientNorm(),
         callbacks.ActivationNorm(),
     ]
     progress = PassProgress(f"probes, {split}", len(data[0]))
     table = callbacks.run(probes, run.model, data, batch_size=BATCH, progress=progress)
+    progress = PassProgress(f"borderline examples, {split}", len(many[0]))
+    borderline = [callbacks.BorderlineExamples(LAST_BLOCKS)]
+    table += callbacks.run(borderline, run.model, many, batch_size=BATCH, progress=progress)
     progress = PassProgress(f"lesions, {split}", len(data[0]))
     return table + callbacks.lesions(run.model, data, batch_size=BATCH, progress=progress)
 
@@ -190,7 +215,9 @@ def draw(inspection, tables, mark):
 
 
 def record(inspection, table, mark):
-    """Write the results of Figs 3 and 4, of test images."""
+    """Write the results of Figs 2 to 6 and 14, of test images."""
+    ratios = of_blocks(table, "l2_ratio")
+    inspection.write(f"fig{number(2)}", "l2_ratio_of_last_block", ratios[-1], by_block=ratios)
     accuracies = table.values("lesion_accuracy")
     floor = accuracies.pop(None) - TOLERATED / 100
     inspection.write(
@@ -201,17 +228,46 @@ def record(inspection, table, mark):
         blocks=len(accuracies),
         lowest_accuracy=round(100 * min(accuracies.values()), 3),
     )
-    cosines = [value for block, value in table.values("cosine_loss").items() if block]
+    cosines = of_blocks(table, "cosine_loss")
     stage = figures.at_end(table, "cosine_loss")
     inspection.write(
         f"fig{number(4)}",
         "cosine_loss_of_last_block",
-        round(cosines[-1], 4),
+        cosines[-1],
         mark,
         cosine_loss_of_last_stage=round(sum(stage) / len(stage), 4),
         negative_blocks=sum(value < 0 for value in cosines),
         blocks=len(cosines),
+        by_block=cosines,
     )
+    readouts = [round(100 * value, 3) for value in figures.at_end(table, "intermediate_accuracy")]
+    inspection.write(
+        f"fig{number(5)}", "intermediate_accuracy", readouts[-1], by_block_of_last_stage=readouts
+    )
+    groups = {
+        group: [
+            round(100 * value, 3)
+            for value in figures.at_end(table, f"borderline_examples_{group}_accuracy")
+        ]
+        for group in ("borderline", "all")
+        if f"borderline_examples_{group}_accuracy" in table.probes()
+    }
+    if "borderline" in groups:
+        borderline = groups["borderline"][-1]
+        inspection.write("fig6", "borderline_accuracy", borderline, by_block=groups)
+    in_training = study.table_of_training(inspection.run, "training")
+    by_block = figures.last_stage(in_training, "l2_ratio") if len(in_training) else {}
+    if by_block:
+        ratios = {block: [*by_epoch.values()] for block, by_epoch in by_block.items()}
+        means = [round(statistics.mean(values), 4) for values in zip(*ratios.values(), strict=True)]
+        inspection.write(
+            f"fig{number(14)}", "l2_ratio_of_last_stage", means[-1], by_probed_epoch=means
+        )
+
+
+def of_blocks(table, probe):
+    """Return a probe's value of each block."""
+    return [round(value, 4) for block, value in table.values(probe).items() if block]
 
 
 def num_blocks(table):
@@ -229,7 +285,7 @@ def unroll(inspection):
     )
     table.to_csv(inspection.folder / f"unrolling-{name}.csv")
     tables = {
-        factor: measure_unrolled(zoo.unroll(model, times, factor), splits, times, factor)
+        factor: measure_unrolled(inspection, zoo.unroll(model, times, factor), times, factor)
         for factor in dict.fromkeys((1.0, scale))
     }
     best = tables[scale]
@@ -243,7 +299,16 @@ def unroll(inspection):
     losses = [row.value for row in table if row.probe == f"unroll_{scale}_loss"]
     print(
         f"the last block {times} times more, f scaled by {scale} (lowest loss): training loss "
-        f"{losses[0]:.4g} -> {losses[-1]:.4g}; {negative_cosines(tables, times)}"
+        f"{losses[0]:.4g} -> {losses[-1]:.4g}"
+    )
+    record_cosines(inspection, tables, times, scale)
+    inspection.write(
+        "fig7",
+        "training_loss_unrolled_over_trained",
+        losses[-1] / losses[0],
+        assumptions=[SCALED],
+        scale=scale,
+        training_loss=[losses[0], losses[-1]],
     )
     record_borderline(
         inspection,
@@ -251,23 +316,44 @@ def unroll(inspection):
         BORDERLINE_ACCURACY if known else None,
         scale=scale,
         repetitions=times,
-        training_loss=[losses[0], losses[-1]],
     )
 
 
-def measure_unrolled(model, splits, times, factor):
+def measure_unrolled(inspection, model, times, factor):
     """Return the tables of an unrolled model, by split."""
     tables = {}
-    for split, data in splits.items():
+    for split, data in inspection.splits.items():
         probes = [
             callbacks.CosineLoss(),
             callbacks.CosineLoss("block", "cosine_loss_block"),
             callbacks.L2Ratio(),
-            callbacks.BorderlineExamples(times + 1),
         ]
         progress = PassProgress(f"scale {factor}, {split}", len(data[0]))
         tables[split] = callbacks.run(probes, model, data, batch_size=BATCH, progress=progress)
+        many = study.all_test_images(inspection, split)
+        progress = PassProgress(f"borderline examples, scale {factor}, {split}", len(many[0]))
+        borderline = [callbacks.BorderlineExamples(times + 1)]
+        tables[split] += callbacks.run(borderline, model, many, batch_size=BATCH, progress=progress)
     return tables
+
+
+def record_cosines(inspection, tables, times, scale):
+    """Write the result of Fig. 20: repetitions with a negative cosine loss on test images."""
+    cosines = {
+        factor: figures.at_end(by_split["test"], "cosine_loss_block")[-times:]
+        for factor, by_split in tables.items()
+    }
+    negative = {factor: sum(c < 0 for c in values) for factor, values in cosines.items()}
+    inspection.write(
+        "fig20",
+        "repetitions_with_negative_cosine",
+        negative[scale],
+        assumptions=[SCALED],
+        scale=scale,
+        repetitions=times,
+        unscaled=negative[1.0],
+        cosines={str(factor): [round(c, 4) for c in values] for factor, values in cosines.items()},
+    )
 
 
 def record_borderline(inspection, table, paper, **more):
@@ -290,22 +376,13 @@ def record_borderline(inspection, table, paper, **more):
         accuracy[-1],
         round(100 * paper[1]) if paper else None,
         [
-            f"f scaled by the one of {', '.join(map(str, SCALES))} of the lowest training loss",
+            SCALED,
             "borderline: within 0.1 of the highest other probability",
         ],
         before=accuracy[0],
-        borderline_examples=round(len(inspection.splits["test"][0]) * share),
+        borderline_examples=round(len(study.all_test_images(inspection, "test")[0]) * share),
         **more,
     )
-
-
-def negative_cosines(tables, times):
-    """Return a sentence: in how many repetitions the cosine loss on test images is negative."""
-    counts = []
-    for scale, by_split in tables.items():
-        values = figures.at_end(by_split["test"], "cosine_loss_block")[-times:]
-        counts.append(f"{sum(value < 0 for value in values)} of {times} scaled by {scale}")
-    return "cosine loss on test images negative in " + ", ".join(counts)
 
 
 def summarize(table, split):

@@ -11,10 +11,10 @@ its error rises smoothly with the disorder; VGG-15 without any of its layers is 
 the time.
 
 `--budget minutes` is a miniature, trained to the end of its schedule: 18 blocks on MNIST averaged
-to 16 x 16 pixels. `--budget paper` takes 110 layers on CIFAR-10, and for the plain network 20,
-because deep plain networks do not train (ours: Veit et al. took VGG). Blocks that change the shape
-stay where they are; those of a plain network cannot be left out, either, as nothing else has their
-output's shape.
+to 16 x 16 pixels, the network of `iterative_inference.py`. `--budget paper` takes 110 layers on
+CIFAR-10, and for the plain network 20, because deep plain networks do not train (ours: Veit et al.
+took VGG). Blocks that change the shape stay where they are; those of a plain network cannot be left
+out, either, as nothing else has their output's shape.
 
 The networks are kept in --runs. --run_dir gets section2.png (each block), section2-random.png
 (several blocks) and section4.4.png (orders), with their CSV files, and results.jsonl.
@@ -23,50 +23,29 @@ The networks are kept in --runs. --run_dir gets section2.png (each block), secti
 import dataclasses
 import statistics
 
-import keras
 from absl import app, flags
 
 import zoo
-from experiment import data as image_data
 from experiment import flags as common
 from experiment import run_dirs, training
 from experiment.training import Study
 from greff2017 import figures
+from jastrzebski2018 import miniature
 from zoo import callbacks
-from zoo.applications.cifar_resnet import preactivated
-from zoo.applications.input_and_head import Top
 from zoo.callbacks.training import PassProgress
 from zoo.graph.blocks import find_blocks
 from zoo.optimizers import CaffeSGD
 
 NETWORKS = ("residual", "plain")
-STAGES = {  # channels, blocks and strides of each stage; 18 blocks: ours
-    "smoke": ((8, 2, 1), (8, 2, 2)),
-    "minutes": ((16, 9, 1), (32, 9, 2)),
-}
 DEPTHS = {"residual": 110, "plain": 20}  # --budget paper
-MOMENTUM = 0.9  # of moving averages: 0.99 needs a longer training
-PROBED = {"smoke": 20, "minutes": 2000, "paper": None}  # test images; None: all
+PROBED = {"smoke": 20, "minutes": 1000, "paper": None}  # test images; None: all
 SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage
 REPEATS = 5  # random choices and orders of each kind
-SMOKE_BATCH = 20
 METRICS = {  # by figure: the column that numbers the modifications, and the result's metric
     "section2": ("block", "accuracy_without_a_block"),
     "section2-random": ("left_out", "accuracy_without_a_random_block"),
     "section4.4": ("swaps", "accuracy_after_a_swap_in_each_stage"),
 }
-MINIATURE = Study(
-    artifact="greff2017/section2",
-    preprocessing="miniature",
-    batch=128,
-    optimizer=lambda iterations: keras.optimizers.SGD(
-        training.piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations), momentum=0.9
-    ),
-    epochs=25,
-    minutes=25,
-    paper={},
-    resize=image_data.to_16_pixels,
-)
 PAPER = Study(  # fb.resnet.torch, with which Veit et al. trained
     artifact="greff2017/section2",
     preprocessing="he_cifar",
@@ -86,7 +65,7 @@ PAPER = Study(  # fb.resnet.torch, with which Veit et al. trained
 )
 
 flags.DEFINE_list("networks", list(NETWORKS), f"Networks to train, of {', '.join(NETWORKS)}.")
-help_text = "Number of test images to measure on. Default: 2000; for --budget paper all."
+help_text = "Number of test images to measure on. Default: 1000; for --budget paper all."
 flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
 common.define_image_flags()
 flags.adopt_module_key_flags(common)
@@ -106,7 +85,7 @@ def main(argv):
     for name, (run, result) in trained.items():
         for figure, measured in measure(name, run).items():
             rows[figure] += measured
-            record(folder, figure, measured, result)
+            record(folder, figure, measured, dataclasses.replace(result, seconds=run.seconds))
     figures.section2(folder / "section2.png", rows["section2"])
     figures.section2(folder / "section2-random.png", rows["section2-random"])
     figures.section4_4(folder / "section4.4.png", rows["section4.4"])
@@ -115,29 +94,24 @@ def main(argv):
 
 def train(name):
     """Train one network and return its run and its result."""
-    study = PAPER if FLAGS.budget == "paper" else MINIATURE
-    if FLAGS.budget == "smoke":
-        study = dataclasses.replace(study, batch=SMOKE_BATCH)
-    data = "cifar10" if FLAGS.budget == "paper" else "mnist"
-    run = training.prepare(
-        study, f"{name}-lesions", data, lambda images: build(name, images), shared=True
-    )
-    training.train(run)
-    deviations = [] if FLAGS.budget == "paper" else ["a miniature: 18 blocks, 16 x 16 pixels"]
+    if FLAGS.budget == "paper":
+        run = training.prepare(
+            PAPER, f"{name}-lesions", "cifar10", lambda images: build(name, images), shared=True
+        )
+        training.train(run)
+        deviations = []
+    else:
+        run = miniature.train(name)
+        deviations = [miniature.DEVIATION]
     if name == "plain":
         deviations.append("the same network without skips, not VGG")
     return run, training.finish(run, name, {}, None, deviations)
 
 
 def build(name, images):
-    """Return the network `name` for these images."""
+    """Return the paper's network `name` for these images."""
     shape = images.x_train.shape[1:]
-    if FLAGS.budget == "paper":
-        return zoo.cifar_resnet(DEPTHS[name], images.classes, shape, variant=name)
-    stages = STAGES[FLAGS.budget]
-    return preactivated(
-        stages[0][0], stages, images.classes, shape, Top(name=name), name, momentum=MOMENTUM
-    )
+    return zoo.cifar_resnet(DEPTHS[name], images.classes, shape, variant=name)
 
 
 def measure(name, run):
@@ -212,6 +186,10 @@ def record(folder, figure, rows, trained):
         for row in modified:
             taus[str(row[key])].append(row["tau"])
         more["tau"] = {number: round(statistics.mean(tau), 3) for number, tau in taus.items()}
+        more["orders"] = [
+            {"swaps": row["swaps"], "tau": row["tau"], "accuracy": percent(row["accuracy"])}
+            for row in modified
+        ]
     result = dataclasses.replace(
         trained,
         artifact=f"greff2017/{figure.removesuffix('-random')}",

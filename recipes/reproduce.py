@@ -53,14 +53,10 @@ def main(words):
         parser().print_help()
         return 2
     if command == "report":
-        from report import (
-            gallery,
-            markdown,
-            verdicts,
-        )  # import a backend, as nothing else here does
+        from report import claims_page, gallery, markdown  # as `claims`, these import a backend
 
         markdown.write()
-        verdicts.write()
+        claims_page.write()
         gallery.write()
         return 0
     if command == "redraw":
@@ -280,6 +276,8 @@ def state_of(name):
     count = sum(row["artifact"] == name for row in records.lines()) or len(records.figures(name))
     if count:
         return f"{count} on record"
+    if records.figures(name, records.MINIATURES):
+        return "a miniature"
     return "not run" if artifact.commands else ""
 
 

@@ -173,6 +173,11 @@ class Run:
         return run_dirs.history_of(self.resume)
 
     @property
+    def seconds(self) -> float:
+        """Duration of the training and of everything after it, until now."""
+        return round(self.elapsed + time.perf_counter() - self.finished, 1)
+
+    @property
     def known(self) -> bool:
         """True if the paper measured on these data, of which ours may be a part or JPEGs."""
         return image_data.original_name(self.images) in self.study.paper
@@ -341,7 +346,7 @@ def finish(
         paper=paper,
         deviations=[*run.deviations(), *deviations],
         assumptions=[*assumptions],
-        seconds=round(run.elapsed + time.perf_counter() - run.finished, 1),
+        seconds=run.seconds,
         more={
             "spread": spread,
             "best_epoch": best_epoch,

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import flags
+from absl import app, flags
 
 from experiment import data as image_data
 from experiment import flags as common
@@ -59,8 +59,6 @@ LATER_CODE = "batch 128, weight decay 1e-4, shifts by 1/8: the first author's la
 
 def define_flags() -> None:
     """Define the flags of both recipes, with those of every recipe for images."""
-    help_text = "Number of epochs of --budget minutes."
-    flags.DEFINE_integer("minutes_epochs", 8, help_text, lower_bound=1)
     help_text = "Number of images of each split to probe. Default: 2000; for --budget paper all."
     flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
     flags.DEFINE_integer("probe_every", 1, "Number of epochs between probings.", lower_bound=1)
@@ -98,7 +96,7 @@ def study(network: str, errors: Sequence[float], artifact: str) -> Study:
             bias_rate=1.0,
         ),
         epochs=epochs,
-        minutes=FLAGS.minutes_epochs,  # ours
+        minutes=epochs,  # which has a miniature instead
         paper={data: accuracies(errors, data)[1] for data in DATA},
         score=(metric, training.accuracy_percent),
         validation=FLAGS.validation,
@@ -132,6 +130,34 @@ def examples(run: Run) -> Splits:
     chosen = np.sort(order[:count])
     train = run.data.preprocess(images.x_train[chosen]), images.y_train[chosen]
     return {"train": train, "test": (run.data.x_test[:count], images.y_test[:count])}
+
+
+def all_test_images(inspection: "Inspection", split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images of a split on which borderline examples, which are few, are sought.
+
+    Of test images that are all, unless --probe_examples is given.
+    """
+    if split == "train" or FLAGS.probe_examples or FLAGS.budget == "smoke":
+        return inspection.splits[split]
+    return inspection.run.data.x_test, inspection.run.images.y_test
+
+
+def check_miniature(*names: str) -> None:
+    """Refuse flags that the miniature of --budget minutes does not follow.
+
+    Args:
+        *names: Flags of the recipe, beside those of both recipes.
+
+    Raises:
+        app.UsageError: if one is given.
+    """
+    names = (*names, "validation", "schedule", "probe_every")
+    given = [f"--{name}" for name in names if FLAGS[name].present]
+    if given:
+        raise app.UsageError(
+            f"Expected {', '.join(given)} with --budget paper. Received: --budget minutes, whose "
+            "network is a miniature."
+        )
 
 
 def probing() -> dict[str, int | None]:
@@ -277,6 +303,7 @@ class Inspection:
             deviations.append(probed)
         result = dataclasses.replace(
             self.trained,
+            seconds=self.run.seconds,
             artifact=f"jastrzebski2018/{artifact}",
             metric=metric,
             value=value,

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from greff2017 import claims as greff2017
 from report.claim import Claim
 from srivastava2015 import claims as srivastava2015
 
-CLAIMS = [*srivastava2015.CLAIMS]
+CLAIMS = [*srivastava2015.CLAIMS, *greff2017.CLAIMS]
 
 
 def select(names: Sequence[str]) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""A page of all tables and figures on record beside the papers' results: results/index.html.
+"""A page of the claims, and of all tables and figures on record: results/index.html.
 
 A picture belongs to the artifact that its name begins with, e.g. yutomasi2019/fig7-depth20.png.
 """
@@ -7,17 +7,26 @@ import csv
 import html
 import urllib.parse
 
-from report import artifacts, records
+from report import artifacts, claims_page, records, verdicts
 from zoo.io import replace
 
 STYLE = """
-body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
-h2 { border-top: 2px solid #222; padding-top: .5em; margin-top: 2em }
+body { font: 16px/1.5 sans-serif; max-width: 70em; margin: 1em auto; padding: 0 1em; color: #222 }
+h2 { margin: 1em 0 .3em; font-size: 1.2em } h1 { margin: 0; font-size: 1.5em }
 table { border-collapse: collapse; margin: .5em 0 }
 td, th { padding: .2em .8em .2em 0; text-align: left; border-bottom: 1px solid #ccc }
 td.number { text-align: right } figure { margin: 1em 0 } img { max-width: 100% }
-.open { color: #777 } code { font-size: .85em }
+.open { color: #777 } code { font-size: .85em; overflow-wrap: anywhere }
 summary { cursor: pointer; padding: .2em 0 } details { margin: .3em 0 }
+.claim { margin: 0; border-bottom: 1px solid #ccc; font-size: .9em; line-height: 1.3 }
+.claim > summary { display: grid; grid-template-columns: 2.5em 1fr 7.5em 15em; gap: .5em }
+.claim b { color: #fff; text-align: center; border-radius: .3em; align-self: start }
+.claim ul { margin: .3em 0 }
+.shown { background: #00704f } .contradicted { background: #b34a00 } .undecided { background: #666 }
+@media (max-width: 50em) {
+  .claim > summary { grid-template-columns: 2.2em 1fr 7em; font-size: .9em }
+  .claim .measured { display: none }
+}
 """.strip()
 COLUMNS = (
     "model",
@@ -35,52 +44,48 @@ MOST_LINES = 40  # of a table that is shown; longer ones are linked
 
 def write():
     """Write the page from the saved results."""
-    text = page(records.merged(records.lines()), records.FOLDER)
+    text = page(verdicts.load(), records.merged(records.lines()), records.FOLDER)
     replace(records.FOLDER / "index.html", lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def page(rows, folder):
-    """Return the page's HTML: a summary, and the papers, which unfold.
+def page(claims, rows, folder):
+    """Return the page's HTML: claims and papers, which unfold.
 
     Args:
+        claims: Lines of claims.jsonl.
         rows: Lines of results, merged.
         folder: Folder of the pictures.
     """
-    papers = {paper: records.by_artifact(rows, paper) for paper in records.TITLES}
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     parts = [
-        f'<!doctype html>\n<html lang="en">\n<head>{head}<title>Results</title>',
-        f"<style>\n{STYLE}\n</style></head>\n<body>\n<h1>Results beside the papers'</h1>",
-        summary(papers, folder),
+        f'<!doctype html>\n<html lang="en">\n<head>{head}<title>Claims and results</title>',
+        f"<style>\n{STYLE}\n</style></head>\n<body>\n<h1>Claims of the papers</h1>",
+        f"<p>{claims_page.summary(claims)}</p>",
+        *map(claim, claims),
+        "<h2>Tables and figures of the papers</h2>",
     ]
-    for paper, rows_by_artifact in papers.items():
-        parts.append(f"<details><summary>{html.escape(records.TITLES[paper])}</summary>")
-        for name, rows_of_artifact in rows_by_artifact.items():
+    for paper, title in records.TITLES.items():
+        parts.append(f"<details><summary>{html.escape(title)}</summary>")
+        for name, rows_of_artifact in records.by_artifact(rows, paper).items():
             parts.append(section(name, rows_of_artifact, folder))
         parts.append("</details>")
     return "\n".join(parts) + "\n</body>\n</html>\n"
 
 
-def summary(papers, folder):
-    """Return a table of what is on record of each paper, and the rows that compare with it."""
-    counts = []
-    compared = []
-    for paper, rows_by_artifact in papers.items():
-        shown = [name for name in rows_by_artifact if records.figures(name, folder)]
-        measured = [row for rows in rows_by_artifact.values() for row in rows]
-        comparable, truncated = records.split(measured)
-        known = [row for row in comparable if row["paper"] is not None]
-        compared += known
-        numbers = (len(rows_by_artifact), len(shown), len(known), len(truncated))
-        counts.append(cell(records.TITLES[paper]) + "".join(cell(str(n), True) for n in numbers))
-    heads = ("paper", "tables and figures", "drawn", "rows that compare", "rows that do not")
-    return "\n".join(
-        [
-            table(heads, counts),
-            "<p>Rows do not compare where a run is shorter or smaller than the paper's.</p>",
-            table(("", *COLUMNS), [cell(row["artifact"]) + table_row(row) for row in compared]),
-        ]
-    )
+def claim(row):
+    """Return a claim with its verdict, which unfolds to criterion, numbers, command and figure."""
+    verdict = row["verdict"]
+    parts = [
+        f"<details class=claim><summary><span>{row['claim']}</span>",
+        f"<span>{html.escape(row['statement'])}</span><b class={verdict}>{verdict}</b>",
+        f"<span class=measured>{claims_page.number(row)}</span></summary><ul>",
+    ]
+    parts += [f"<li>{html.escape(text)}</li>" for text in claims_page.facts(row)]
+    parts.append(f"<li><code>{html.escape(claims_page.command(row))}</code></li></ul>")
+    if row["figure"]:
+        source = f"{row['figure']}.png"
+        parts.append(f'<img src="{source}" alt="{row["claim"]}, means over seeds" loading="lazy">')
+    return "\n".join([*parts, "</details>"])
 
 
 def section(name, rows, folder):
@@ -95,18 +100,16 @@ def section(name, rows, folder):
         if rows or figures:
             parts.append(f"<p>{text}</p>")
         else:
-            parts.append(f"<p class=open>{text}{reason(artifact)}</p>")
-    comparable, truncated = records.split(rows)
-    if comparable:
-        parts.append(table(COLUMNS, [table_row(row) for row in comparable]))
-    if truncated:
-        parts.append(f"<details><summary>{len(truncated)} rows that do not compare</summary>")
-        parts.append(table(COLUMNS, [table_row(row) for row in truncated]) + "</details>")
+            parts.append(f"<p class=open>{text}{reason(name, artifact)}</p>")
+    if rows:
+        parts.append(table(COLUMNS, [table_row(row) for row in rows]))
     return "\n".join(parts + [figure(name, path, folder) for path in figures])
 
 
-def reason(artifact):
+def reason(name, artifact):
     """Return why nothing is shown of an artifact."""
+    if records.figures(name, records.MINIATURES):
+        return " See the claims: a miniature was run."
     if artifact.same_as:
         return f' See <a href="#{artifact.same_as}">{artifact.same_as}</a>.'
     if artifact.is_test:

@@ -5,7 +5,7 @@ import pathlib
 import re
 import urllib.parse
 
-from report import artifacts, records
+from report import records
 from zoo.io import replace
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results.md"
@@ -28,10 +28,10 @@ Every number here was measured by a recipe. The page is generated from the lines
 [recipes/results]({RESULTS}) by `make results`; do not edit it.
 [recipes/results/index.html]({RESULTS}/index.html) shows the figures.
 
-Rows that do not compare with the paper, because the run is shorter or smaller, are folded away with
-their deviations. Runs that differ only in their seed are one row: mean ± standard deviation.
-Commands are those of the named commits, in which scripts may have had other names; DATA is a folder
-of data sets. [findings.md](findings.md) discusses the numbers.
+Runs that differ only in their seed are one row: mean ± standard deviation. Commands are those of
+the named commits, in which scripts may have had other names; DATA is a folder of data sets. Runs
+that are shorter or smaller than the paper's are not here: miniatures test the papers' claims
+([claims.md](claims.md)). [findings.md](findings.md) discusses the numbers.
 """
 
 
@@ -44,28 +44,18 @@ def write():
 def page(rows):
     """Return the whole page for merged `rows`."""
     sections = [section(paper, records.by_artifact(rows, paper)) for paper in records.TITLES]
-    return "\n".join([INTRODUCTION, *sections])
+    return "\n".join([INTRODUCTION, *filter(None, sections)])
 
 
 def section(paper, rows_by_artifact):
-    """Return a paper's tables, the deviations of its runs, and their commands.
-
-    Rows that do not compare with the paper are folded away, with deviations and commands.
-    """
-    lines = [f"## {records.TITLES[paper]}"]
+    """Return a paper's table, figures, assumptions and commands; nothing if it has none."""
     rows = [row for rows in rows_by_artifact.values() for row in rows]
-    comparable, truncated = records.split(rows)
-    lines += ["", *table(comparable)] if comparable else []
     drawn = [figure_links(name) for name in rows_by_artifact if records.figures(name)]
+    if not rows and not drawn:
+        return ""
+    lines = [f"## {records.TITLES[paper]}", "", *table(rows)]
     lines += paragraph("Figures and tables:", drawn)
-    missing = [name.split("/")[1] for name, own in rows_by_artifact.items() if not_run(name, own)]
-    lines += ["", f"Not run yet: {', '.join(missing)}."] if missing else []
-    if truncated:
-        title = f"{len(truncated)} rows that do not compare with the paper"
-        lines += ["", f"<details><summary>{title}</summary>", "", *table(truncated)]
-        lines += paragraph("Deviations from the paper:", deviations(truncated))
-        lines += ["", "</details>"]
-    lines += paragraph("Assumptions, and deviations:", deviations(comparable))
+    lines += paragraph("Assumptions, and deviations:", deviations(rows))
     if rows:
         lines += ["", "<details><summary>Commands and their commits</summary>", ""]
         lines += [*commands(rows), "", "</details>"]
@@ -104,14 +94,6 @@ def figure_links(artifact):
     for path in records.figures(artifact):
         links.append(f"[{escaped(path.split('/')[1])}]({RESULTS}/{urllib.parse.quote(path)})")
     return f"- {artifact.split('/')[1]}: {', '.join(links)}"
-
-
-def not_run(artifact, rows):
-    """Return True if a command makes an artifact of which nothing is on record."""
-    described = artifacts.ARTIFACTS.get(artifact)
-    if rows or records.figures(artifact) or not described:
-        return False
-    return bool(described.commands) and not described.is_test
 
 
 def deviations(rows):

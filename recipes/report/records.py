@@ -10,6 +10,7 @@ import statistics
 from report import artifacts
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "results"
+MINIATURES = FOLDER / "claims"  # their figures, by paper
 CLAIMS = "claims.jsonl"  # verdicts, see report.verdicts; every other file has lines of results
 TITLES = {
     "srivastava2015": "Srivastava, Greff, Schmidhuber (2015): Training very deep networks",
@@ -39,7 +40,9 @@ SHARED = "artifact model config metric paper data budget epochs departures backe
 
 
 def lines(folder=FOLDER):
-    """Return all lines of results, file by file, in the order in which they were written.
+    """Return the lines of results that compare with a paper, or with nothing, file by file.
+
+    Lines of runs that are shorter or smaller than the paper's are left out.
 
     Raises:
         ValueError: if a line is not JSON, or no result; the message names its file and number.
@@ -50,7 +53,7 @@ def lines(folder=FOLDER):
         for number, text in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
             if text:
                 rows.append(parsed(text, f"{file}, line {number}"))
-    return rows
+    return [row for row in rows if row["verdict"] != NOT_COMPARABLE]
 
 
 def parsed(text, place):
@@ -170,12 +173,6 @@ def cells(row):
         "hardware, time": f"{row['hardware']}, {row['seconds'] / 60:.0f} min",
         "deviations and assumptions": "; ".join(deviations(row)),
     }
-
-
-def split(rows):
-    """Return the rows that compare with a paper, or with nothing, and those that are truncated."""
-    truncated = [row for row in rows if row["verdict"] == NOT_COMPARABLE]
-    return [row for row in rows if row["verdict"] != NOT_COMPARABLE], truncated
 
 
 def number(row):

@@ -7,7 +7,6 @@ ratio is taken of its logarithm. A claim is "shown" if the whole interval fulfil
 "contradicted" if none of it does, else "undecided", as with fewer than three seeds.
 """
 
-import collections
 import json
 import math
 import os
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiment import process
-from report import markdown, recipe_flags, records, redraw
+from report import recipe_flags, records, redraw
 from report.claim import Claim, Lines
 from report.claims import CLAIMS, select
 from zoo.io import replace
@@ -32,18 +31,6 @@ SEEDS = 3  # fewer decide nothing
 QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 
 VERDICTS = ("shown", "contradicted", "undecided")
-PAGE = RECIPES.parent / "docs" / "claims.md"
-README = RECIPES.parent / "README.md"
-BEGIN = "<!-- claims: written by `make results` -->"
-END = "<!-- end of claims -->"
-INTRODUCTION = """# Claims of the papers
-
-The page is generated from recipes/results/claims.jsonl by `make results`; do not edit it. Each
-claim is measured by a miniature: a small network on small data, trained to the end of a short
-schedule. The interval is Student's, of 95 %, over seeds; a ratio's is taken of its logarithm. A
-claim is shown if the whole interval fulfills the criterion, contradicted if none of it does, else
-undecided, as with fewer than three seeds.
-"""
 
 
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
@@ -79,6 +66,11 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
     mean = statistics.geometric_mean(values) if claim.ratio else statistics.fmean(values)
     ends = interval(values, claim.ratio)
     last = [*runs.values()][-1][-1]
+    durations = {}  # by network: each line's is of its training and what was measured until then
+    for seed, lines in runs.items():
+        for row in lines:
+            network = seed, row["model"], str(row["config"])
+            durations[network] = max(row["seconds"], durations.get(network, 0))
     return {
         "claim": claim.name,
         "paper": f"{records.TITLES[claim.paper].split(':')[0]}, {claim.section}",
@@ -93,7 +85,7 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
         "commit": last["commit"],
         "backend": last["backend"],
         "hardware": last["hardware"],
-        "seconds": round(sum(row["seconds"] for lines in runs.values() for row in lines), 1),
+        "seconds": round(sum(durations.values()), 1),
         "data": last["data"],
         "departures": last["departures"],
         "reason": claim.reason,
@@ -131,6 +123,7 @@ def run(
         print(f"+ {claim.name}, seed {seed}: {shlex.join(words)}", flush=True)
         if dry_run:
             continue
+        (folder / "results.jsonl").unlink(missing_ok=True)  # of a run that was cut
         environment = {**os.environ, "KERAS_BACKEND": claim.backend}
         status = process.run([sys.executable, *words], environment)
         if status:
@@ -166,7 +159,7 @@ def save_figure(claim: Claim, runs: pathlib.Path) -> None:
     for seed, _ in measured(claim, runs):
         own = (folder_of(command, seed, runs) for command in claim.commands)
         folders += [folder for folder in own if (folder / f"{claim.figure}.png").exists()]
-    target = records.FOLDER / "claims" / claim.paper
+    target = records.MINIATURES / claim.paper
     target.mkdir(parents=True, exist_ok=True)
     redraw.average_one(f"{claim.figure}.png", folders, target, claim.paper)
 
@@ -191,7 +184,7 @@ def main(
         seeds: Number of seeds of each; None: the claim's own.
         flags: Flags for every recipe, e.g. --data_dir.
         runs: Folder of the run directories.
-        keep: True writes claims.jsonl and the first seed's figures into recipes/results.
+        keep: True writes claims.jsonl and figures of all seeds into recipes/results.
         dry_run: True prints the commands of what is missing, and runs none.
 
     Raises:
@@ -212,71 +205,17 @@ def main(
         evaluate(claim, by_seed) for claim in claims if (by_seed := dict(measured(claim, runs)))
     ]
     for row in rows:
-        print(f"{row['claim']}: {row['verdict']}. {row['criterion']}; {number(row)}")
+        ends = "no interval"
+        if row["interval"]:
+            ends = "interval {:g} to {:g}".format(*row["interval"])
+        count = len(row["seeds"])
+        print(
+            f"{row['claim']}: {row['verdict']}. {row['criterion']}; measured {row['value']:g}, "
+            f"{ends}, {count} seed{'s' if count > 1 else ''}"
+        )
     if keep:
         save(rows)
         for claim in claims:
             if claim.figure and any(measured(claim, runs)):
                 save_figure(claim, runs)
     return next(iter(failed), 0)
-
-
-def number(row: Mapping[str, Any]) -> str:
-    """Return the measured value of a line with its interval and number of seeds."""
-    ends = f" ({row['interval'][0]:g} to {row['interval'][1]:g})" if row["interval"] else ""
-    count = len(row["seeds"])
-    return f"{row['value']:g}{ends}, {count} seed{'s' if count > 1 else ''}"
-
-
-def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many claims are shown, contradicted and undecided, in one sentence."""
-    counts = collections.Counter(row["verdict"] for row in rows)
-    parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    return f"{len(rows)} claims measured: {', '.join(parts)}."
-
-
-def short_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of README.md, a line a claim."""
-    lines = ["| claim | verdict | criterion | measured |", "| --- | --- | --- | --- |"]
-    for row in rows:
-        cells = f"{row['claim']}: {row['statement']}", f"**{row['verdict']}**", row["criterion"]
-        lines.append(f"| {' | '.join(cells)} | {number(row)} |")
-    return "\n".join(lines)
-
-
-def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return docs/claims.md: the table, then each claim's criterion, numbers and command."""
-    sections = [section(row) for row in rows]
-    return "\n".join([INTRODUCTION, summary(rows), "", short_table(rows), "", *sections])
-
-
-def section(row: Mapping[str, Any]) -> str:
-    """Return the section of one claim."""
-    values = ", ".join(f"{value:g}" for value in row["values"])
-    origin = f"{row['backend']}, {row['hardware']}, {row['seconds'] / 60:.0f} min"
-    lines = [
-        f"## {row['claim']}: {row['verdict']}",
-        "",
-        f"{row['statement']} {row['paper']}.",
-        "",
-        f"- Criterion, written before the runs: {row['criterion']}.",
-        f"- Measured: {number(row)}; by seed {values}.",
-        f"- {row['data']}; {origin} for all seeds; commit {row['commit']}.",
-        f"- Deviations from the paper: {'; '.join(row['departures'])}",
-        f"- `{row['command']} --seeds {len(row['seeds'])}`",
-    ]
-    if row["figure"]:
-        picture = f"{markdown.RESULTS}/{row['figure']}.png"
-        lines += ["", f"![{row['claim']}, seed {row['seeds'][0]}]({picture})"]
-    return "\n".join([*lines, ""])
-
-
-def write() -> None:
-    """Write docs/claims.md and the table in README.md from claims.jsonl."""
-    rows = load()
-    replace(PAGE, lambda path: path.write_text(page(rows), encoding="utf-8"))
-    text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    table = f"{BEGIN}\n{summary(rows)}\n\n{short_table(rows)}\n{END}"
-    replace(README, lambda path: path.write_text(f"{head}{table}{tail}", encoding="utf-8"))

@@ -8,7 +8,7 @@ import pytest
 import reproduce
 from helpers.harness import start_recipe, without_backend
 from helpers.test_data import write_images
-from report import claims, verdicts
+from report import claims, claims_page, verdicts
 
 pytestmark = without_backend
 CLAIM = claims.CLAIMS[1]  # a ratio, at least 100
@@ -50,7 +50,7 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(verdicts.process, "run", run)
     monkeypatch.setattr(verdicts, "PATH", tmp_path / "claims.jsonl")
-    monkeypatch.setattr(verdicts.records, "FOLDER", tmp_path)
+    monkeypatch.setattr(verdicts.records, "MINIATURES", tmp_path / "claims")
     data = f"--data_dir={tmp_path / 'noise.npz'}", "--data=noise"
     options = "--budget=smoke", "--configurations=1", "--depths=10,100", "--seeds=2"
     words = ["claims", "S1", "S2", *data, *options, f"--run_dir={tmp_path / 'runs'}", "--keep"]
@@ -68,4 +68,4 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
     assert "S2: undecided" in capsys.readouterr().out
     assert "Expected claims of S1" in reproduce.main(["claims", "S99"])
     assert "at most. Received: 11" in reproduce.main(["claims", "S1", "--seeds=11"])
-    assert all(row["statement"] in verdicts.page(rows) for row in rows)
+    assert all(row["statement"] in claims_page.page(rows) for row in rows)

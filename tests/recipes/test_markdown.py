@@ -1,13 +1,14 @@
 """The tables of results say what the lines say, and nothing else."""
 
 import json
+import re
 
 import pytest
 
 from experiment import results
 from greff2017 import variants
 from helpers.harness import without_backend
-from report import gallery, markdown, records
+from report import claims_page, gallery, markdown, records, verdicts
 
 pytestmark = without_backend
 ROW = {
@@ -35,14 +36,17 @@ ROW = {
 
 def test_tables_and_gallery_equal_the_lines_on_record():
     rows = records.merged(records.lines())
+    claims = verdicts.load()
     assert markdown.PATH.read_text(encoding="utf-8") == markdown.page(rows)
     page = (records.FOLDER / "index.html").read_text(encoding="utf-8")
-    assert gallery.page(rows, records.FOLDER) == page
+    assert gallery.page(claims, rows, records.FOLDER) == page
+    assert claims_page.PATH.read_text(encoding="utf-8") == claims_page.page(claims)
+    assert claims_page.short_table(claims) in claims_page.README.read_text(encoding="utf-8")
 
 
 def test_every_line_on_record_is_a_result_and_is_written_back_equal():
     rows = records.lines()
-    assert len(rows) > 100
+    assert len(rows) > 50
     for row in rows:
         assert results.Result.from_line(row).line() == row
 
@@ -54,16 +58,13 @@ def test_a_row_shows_value_paper_verdict_and_time():
     )
 
 
-def test_rows_that_do_not_compare_are_folded_away_with_their_deviations():
-    text = markdown.page([ROW, {**ROW, "verdict": "+1.4, one seed", "departures": []}])
-    section = text[text.index("## Greff") : text.index("## Jastrzebski")]
-    shown, folded, commands = section.split("<details>")
-    assert shown.count("| table1a |") == 1 and "+1.4, one seed" in shown
-    assert folded.startswith("<summary>1 rows that do not compare") and "table1a |" in folded
-    assert "- table1a, char_lm: 2 of 25 epochs; assumed: batch of 20." in folded
-    assert "    python recipes/ptb_char_lm.py --data_dir DATA  # 0123456789ab" in commands
-    (missing,) = [line for line in shown.splitlines() if line.startswith("Not run yet")]
-    assert "table1b" in missing and "table1a" not in missing and "fig1" not in missing
+def test_rows_that_do_not_compare_are_in_no_table(tmp_path):
+    full = {**ROW, "verdict": "+1.4, one seed", "departures": []}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps(full)}\n")
+    assert records.lines(tmp_path) == [full]
+    text = markdown.page([full])
+    assert text.count("| table1a |") == 1 and "## Jastrzebski" not in text
+    assert "    python recipes/ptb_char_lm.py --data_dir DATA  # 0123456789ab" in text
 
 
 def test_cells_of_tables_are_shown_as_they_are():
@@ -171,7 +172,7 @@ def test_the_gallery_escapes_and_shows_an_artifact_s_own_pictures(tmp_path):
     (tmp_path / "greff2017" / "fig4.csv").write_text("block,<i>\n1,0.123456\n")
     row = {**ROW, "departures": ["<b>"], "artifact": "greff2017/fig3"}
     odd = {**ROW, "artifact": "greff2017/<img onerror=z>"}
-    page = gallery.page([row, odd], tmp_path)
+    page = gallery.page([], [row, odd], tmp_path)
     assert "&lt;b&gt;" in page and "<b>" not in page
     assert page.count("<img") == 3 and "table1ab.png" not in page
     assert "<img src=x" not in page and "<img onerror" not in page
@@ -181,15 +182,34 @@ def test_the_gallery_escapes_and_shows_an_artifact_s_own_pictures(tmp_path):
     assert page.count("<figure") == 4 and '<a href="greff2017/fig4.csv">' in page
 
 
-def test_the_gallery_is_short_until_something_is_unfolded():
-    """At up to 60 pixels a row and for the rest 300: below 3,000 pixels."""
-    page = gallery.page(records.merged(records.lines()), records.FOLDER)
-    while "<details>" in page:  # innermost first
-        end = page.index("</details>")
-        begin = page.rindex("<details>", 0, end)
-        page = page[:begin] + page[end + len("</details>") :]
-    assert "<figure" not in page and page.count("<tr>") * 60 + 300 < 3000
-    assert all(f"<td>{title}</td>" in page for title in records.TITLES.values())
+def test_the_gallery_is_folded_and_a_claim_is_one_line():
+    claim = {
+        "claim": "S1",
+        "paper": "Srivastava et al. (2015), Fig. 1",
+        "statement": "Plain < highway.",
+        "criterion": "ratio: at least 10",
+        "value": 20.0,
+        "interval": [8.0, 50.0],
+        "values": [20.0],
+        "seeds": [0],
+        "verdict": "contradicted",
+        "reason": "a reason",
+        "figure": "claims/srivastava2015/fig1",
+        "command": "python recipes/reproduce.py claims S1",
+        **{key: ROW[key] for key in ("commit", "backend", "hardware", "seconds", "data")},
+        "departures": ["small"],
+    }
+    page = gallery.page([claim], [ROW], records.FOLDER)
+    folded = re.sub("<details.*?</details>", "", re.sub("(?s)<summary>.*?</summary>", "", page))
+    assert "Plain &lt; highway." in page and "<b class=contradicted>contradicted</b>" in page
+    assert "Most likely reason: a reason." in page and "Criterion" in page
+    while "<details" in folded:  # innermost first
+        end = folded.index("</details>")
+        folded = folded[: folded.rindex("<details", 0, end)] + folded[end + len("</details>") :]
+    assert "<img" not in folded and "<tr>" not in folded
+    assert "0 of 1 claims are shown, 1 contradicted, 0 undecided." in folded
+    (line,) = claims_page.short_table([claim]).splitlines()[2:]
+    assert line == "| S1 Plain &lt; highway. | **contradicted** | 20 (8 to 50) | at least 10 |"
 
 
 def test_the_order_of_the_variants_is_compared_with_the_paper_s():

@@ -8,7 +8,7 @@ import pytest
 
 import reproduce
 from helpers.harness import ROOT, fresh_python, start_recipe, without_backend
-from report import artifacts, records
+from report import artifacts, recipe_flags, records
 
 pytestmark = without_backend
 
@@ -21,7 +21,7 @@ def forked_help(monkeypatch):
         text, _ = start_recipe(path.name, "--helpxml").communicate(300)
         return text[text.index("<?xml") :]
 
-    monkeypatch.setattr(reproduce, "help_of", help_of)
+    monkeypatch.setattr(recipe_flags, "help_of", help_of)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_every_recipe_that_the_list_names_is_there_and_knows_its_flags():
                 text = (ROOT / script).read_text(encoding="utf-8")
                 assert flags[0] == "-k" and flags[1] in text, name
                 continue
-            defined = reproduce.flags_of(ROOT / "recipes" / script)
+            defined = recipe_flags.flags_of(ROOT / "recipes" / script)
             assert {"budget", "seed", "run_dir", "results"} <= defined, script
             assert {word[2:] for word in flags if word.startswith("--")} <= defined, name
 
@@ -134,9 +134,9 @@ def test_a_signal_ends_all_recipes_and_a_crash_only_one(monkeypatch, capsys):
 
 def test_flags_go_to_the_recipes_that_have_them():
     words = ["--gate_bias", "-3", "--probe_examples", "9", "--noexport"]
-    assert reproduce.known("mnist_gates.py", words) == words
-    assert reproduce.known("divergence.py", words) == ["--noexport"]
-    assert reproduce.known("imagenet_resnet50.py", words) == words[2:]
+    assert recipe_flags.known("mnist_gates.py", words) == words
+    assert recipe_flags.known("divergence.py", words) == ["--noexport"]
+    assert recipe_flags.known("imagenet_resnet50.py", words) == words[2:]
 
 
 def test_kept_figures_and_lines_are_saved_with_the_results(monkeypatch, tmp_path):
