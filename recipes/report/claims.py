@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from greff2017 import claims as greff2017
+from jastrzebski2018 import claims as jastrzebski2018
 from report.claim import Claim
 from srivastava2015 import claims as srivastava2015
 
-CLAIMS = [*srivastava2015.CLAIMS, *greff2017.CLAIMS]
+CLAIMS = [*srivastava2015.CLAIMS, *greff2017.CLAIMS, *jastrzebski2018.CLAIMS]
 
 
 def select(names: Sequence[str]) -> list[Claim]:

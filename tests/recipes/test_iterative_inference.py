@@ -1,15 +1,18 @@
 """The recipe on iterative refinement by residual blocks: what a run leaves and reports."""
 
 import json
+import math
 import pathlib
+import types
 
 import numpy as np
 import pytest
+from absl import app
 
 from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
 from helpers.recipes import recipe
 from helpers.test_data import lines_of, write_images
-from jastrzebski2018 import study
+from jastrzebski2018 import claims, study
 from zoo.callbacks import Table
 from zoo.callbacks.probes.table import Row
 
@@ -52,13 +55,16 @@ def test_a_smoke_run_leaves_a_network_and_what_its_blocks_do(tmp_path):
     assert trained["artifact"] == "jastrzebski2018/fig5" and trained["paper"] is None
     ten_classes = 467_946 - 3 * (565_386 - 467_946)  # Table 1: ResNet-32 and -38, a block a stage
     assert trained["trainable_parameters"] == ten_classes - 8 * 65
-    removable, cosine, *_ = lines = lines_of(run)
+    _, removable, cosine, *_ = lines = lines_of(run)
     accuracies = table.values("lesion_accuracy")
     floor = accuracies.pop(None) - 0.05
     assert removable["artifact"] == "jastrzebski2018/fig3"
     assert removable["value"] == sum(value >= floor for value in accuracies.values())
     last = [*table.values("cosine_loss").values()][-1]
     assert cosine["value"] == pytest.approx(last, abs=1e-4)
+    for claim in claims.CLAIMS:  # whose measures read the lines
+        if "iterative_inference.py" in claim.commands[0] and claim.name not in ("J5", "J6b"):
+            assert not math.isnan(claim.measure(lines)), claim.name
     few = "8 training and 8 test images are probed"
     assert all(few in line["departures"] for line in lines) and few not in trained["departures"]
 
@@ -77,7 +83,9 @@ def test_cifar_100_has_figures_of_other_numbers_and_images_can_be_held_out(tmp_p
     config = json.loads((kept / "config.json").read_text())
     assert config["images"] == 10 and config["validation"] == 6
     artifacts = {line["artifact"].split("/")[1] for line in lines_of(run)}
-    assert {"fig10", "fig12"} <= artifacts <= {"fig7", "fig10", "fig12"}
+    with_borderline_examples = {"fig6", "fig7"}
+    measured = {"fig10", "fig11", "fig12", "fig16", "fig17", "fig20"}
+    assert measured <= artifacts | with_borderline_examples <= measured | with_borderline_examples
 
 
 @without_backend
@@ -85,12 +93,12 @@ def test_cifar_100_has_figures_of_other_numbers_and_images_can_be_held_out(tmp_p
     "option, network, probed, path",
     [
         ("--budget=paper", "cifar_resnet110", None, "run/fig5-cifar_resnet110.png"),
-        ("--data=cifar100", "cifar_resnet20", 2000, "run/fig17-cifar_resnet20.png"),
-        ("--depth=38", "cifar_resnet38", 2000, "run/fig5-cifar_resnet38.png"),
+        ("--data=cifar100", "cifar_resnet110", None, "run/fig17-cifar_resnet110.png"),
+        ("--depth=38", "cifar_resnet38", None, "run/fig5-cifar_resnet38.png"),
     ],
 )
 def test_the_budget_selects_the_paper_s_network(option, network, probed, path):
-    with recipe("iterative_inference", option) as module:
+    with recipe("iterative_inference", "--budget=paper", option) as module:
         assert module.network() == (network, int(network.removeprefix("cifar_resnet")))
         assert study.num_probed() == probed
         assert str(module.path_of(pathlib.Path("run"), 5, network)) == path
@@ -99,7 +107,9 @@ def test_the_budget_selects_the_paper_s_network(option, network, probed, path):
 class Recorder:
     """An `Inspection` of 200 test images that keeps what is written."""
 
-    splits = {"test": (np.zeros(200), None)}
+    run = types.SimpleNamespace(
+        data=types.SimpleNamespace(x_test=np.zeros(200)), images=types.SimpleNamespace(y_test=None)
+    )
 
     def __init__(self):
         self.results = []
@@ -128,3 +138,10 @@ def test_unrolling_reports_the_accuracy_of_borderline_examples_if_there_are_any(
     more = {"before": 50.0, "borderline_examples": 4, "scale": 0.5}
     assert recorder.results == [("fig7", "borderline_accuracy_unrolled", 75.0, 53, more)]
     assert capsys.readouterr().out == "no borderline example: no result for Fig. 7\n"
+
+
+@without_backend
+def test_the_miniature_refuses_flags_of_the_paper_s_networks():
+    with recipe("iterative_inference", "--depth=38", "--schedule=later") as module:
+        with pytest.raises(app.UsageError, match="Expected --depth, --schedule with --budget pap"):
+            module.main(["iterative_inference.py"])

@@ -5,6 +5,7 @@ import pytest
 from absl import app
 
 from experiment import data
+from greff2017 import claims
 from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
 from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of, write_images
@@ -34,6 +35,8 @@ def test_a_smoke_run_measures_a_residual_and_a_plain_network(tmp_path):
         for name in ("section2", "section2", "section4.4")
     ]
     assert all({"1", "2", "32"} <= {*line["by_swaps"]} for line in lines[2::3])
+    assert 0 <= claims.spared(lines) <= 100
+    assert -1 <= claims.smoothness(lines) <= 1 and claims.cost_of_a_swap(lines) <= 100
 
 
 @without_backend
