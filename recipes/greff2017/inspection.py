@@ -139,7 +139,7 @@ def inspect(
     rows = estimation_errors(table)
     figures.fig3(folder / f"fig3-{name}.png", rows)
     relative = table.values("residual_mean_relative")
-    means = [
+    residuals = [
         {"network": name, "index": i, "block": block, "relative_mean": mean}
         for i, (block, mean) in enumerate(relative.items(), 1)
     ]
@@ -186,7 +186,7 @@ def inspect(
         f"{name}: estimation error of the last stage {mean:.4f} +- {std:.4f}; "
         f"patches of unit {unit}; figures in {folder}"
     )
-    return means
+    return residuals
 
 
 def estimation_errors(table: callbacks.Table) -> list[dict[str, Any]]:
