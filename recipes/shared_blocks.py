@@ -1,8 +1,8 @@
 """Jastrzebski et al. (2018), section 4.5, Figs 8, 9, 18, 19: blocks that share their convolutions.
 
-    python recipes/shared_blocks.py --data_dir cifar10.npz --depth 44 --train_examples 10000
+    python recipes/shared_blocks.py --data_dir DATA
     python recipes/shared_blocks.py --networks ubn --depth 146 --budget paper
-    python recipes/shared_blocks.py --ablation --data_dir cifar10.npz
+    python recipes/shared_blocks.py --ablation --budget paper
 
 Trains a ResNet-38 (`unshared`) and networks of as many parameters whose stages repeat one block
 from the sixth on: `naive`, which shares normalisations too, and `ubn`, which shares none. Between
@@ -10,6 +10,11 @@ them, with --ablation: `statistics` has moving averages of its own for each use,
 initial gamma of 0.1. The paper's training and test errors on CIFAR-10: ResNet-38 1.20 and
 6.99 %, UBN of 110 layers 0.63 and 6.62, 146: 0.68 and 6.82, 182: 0.48 and 6.97; naive sharing
 overfits, its gradients and activations explode, and unsharing the statistics matters most.
+
+`--budget minutes` measures the paper's networks before training, and trains small ones to the end
+of their schedule: see `jastrzebski2018/sharing.py`. --run_dir gets fig8-start-initial-averages.png,
+fig8-start-batch-statistics.png, fig9-miniature.png and results.jsonl. What follows is of the other
+budgets.
 
 The networks are kept in --runs: what highway_conv.py's folder holds, training.csv (test images) and
 gradients.csv (training images), measured after each epoch, and start-train.csv and start-test.csv,
@@ -33,7 +38,7 @@ import zoo
 from experiment import data as image_data
 from experiment import flags as common
 from experiment import run_dirs, training
-from jastrzebski2018 import figures, study
+from jastrzebski2018 import figures, sharing, study
 from jastrzebski2018.study import BATCH
 from zoo import callbacks
 from zoo.callbacks import Table
@@ -48,7 +53,7 @@ NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "ubn": {"batch_norm": "unshared"},
 }
 UNSHARED_DEPTH = 38  # five blocks of a stage, and the one that is shared
-DEPTHS = {"smoke": 44, "minutes": 44, "paper": 110}  # 44: the fewest that share; ours
+DEPTHS = {"smoke": 44, "paper": 110}  # 44: the fewest that share; ours
 ARTIFACTS = {"naive": "fig8", "statistics": "fig9", "gamma": "fig9", "ubn": "fig9"}
 DEFAULT = ("unshared", "naive", "ubn")
 PAIR = ("unshared", "naive")  # of Fig. 8
@@ -57,11 +62,12 @@ GAMMA = "gamma starts at 0.1 in the shared blocks only: the paper does not say i
 RATIO = "gradient_norm_first_to_last_stage"
 
 help_text = f"Networks to train, of {', '.join(NETWORKS)}. Default: {', '.join(DEFAULT)}; with "
-flags.DEFINE_list("networks", None, help_text + "--ablation none but its own.")
+help_text += "--ablation none but its own; for --budget minutes all."
+flags.DEFINE_list("networks", None, help_text)
 help_text = f"Also train {', '.join(ABLATION)}, and draw Fig. 9."
 flags.DEFINE_bool("ablation", False, help_text)
-help_text = "Number of layers of the networks that share, 6 n + 2. Default: 44; for --budget paper "
-flags.DEFINE_integer("depth", None, help_text + "110.", lower_bound=44)
+help_text = "Number of layers of the networks that share, 6 n + 2. Default: 110."
+flags.DEFINE_integer("depth", None, help_text, lower_bound=44)
 study.define_flags()
 flags.adopt_module_key_flags(study)
 FLAGS = flags.FLAGS
@@ -95,6 +101,13 @@ class Measured:
 def main(argv):
     """Run the recipe."""
     common.check(argv)
+    if FLAGS.budget == "minutes":
+        study.check_miniature("depth", "ablation", "probe_examples")
+        selected = select(DEPTHS["paper"])
+        folder = run_dirs.figures_folder("shared_blocks", [pathlib.Path(f"seed{FLAGS.seed}")])
+        sharing.measure({network: NETWORKS[network] for network in selected}, folder)
+        print(f"figures in {folder}")
+        return
     depth = FLAGS.depth or DEPTHS[FLAGS.budget]
     selected = select(depth)
     measured = {}
@@ -114,7 +127,7 @@ def select(depth):
     """Return the names of the networks that the flags select, in the order of `NETWORKS`."""
     networks = FLAGS.networks
     if networks is None:
-        networks = () if FLAGS.ablation else DEFAULT
+        networks = () if FLAGS.ablation else NETWORKS if FLAGS.budget == "minutes" else DEFAULT
     selected = {*networks, *(ABLATION if FLAGS.ablation else ())}
     if selected - {*NETWORKS} or not selected or (depth - 2) % 6:
         raise app.UsageError(

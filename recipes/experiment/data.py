@@ -38,7 +38,7 @@ def prepare(study: Any, default_data: str) -> Prepared:
     """Load and prepare the images for a `Study`.
 
     Args:
-        study: Its resize, preprocessing, batch, validation and number of images are used.
+        study: Its resize, preprocessing, batch, validation, tested and number of images are used.
         default_data: Default of --data.
 
     Raises:
@@ -50,7 +50,7 @@ def prepare(study: Any, default_data: str) -> Prepared:
     images, held_out = hold_out(images, study.validation, study.batch)
     preprocess = preprocessing.fit(study.preprocessing, images.x_train)
     x_test = preprocess(images.x_test)
-    validation = x_test, images.y_test
+    validation = x_test[: study.tested], images.y_test[: study.tested]
     if held_out:
         validation = preprocess(held_out[0]), held_out[1]
     train = Batches(
@@ -128,17 +128,26 @@ def to_16_pixels(images: sources.Images) -> sources.Images:
     Raises:
         ValueError: if they are larger.
     """
+    return _averaged(images, 16)
+
+
+def to_8_pixels(images: sources.Images) -> sources.Images:
+    """Return images as `to_16_pixels` does, averaged over 4 x 4."""
+    return _averaged(images, 8)
+
+
+def _averaged(images, side):
     height, width = images.x_train.shape[1:3]
     if max(height, width) > 32:
         raise ValueError(f"Expected images of up to 32 x 32 pixels. Received: {height} x {width}")
     resized = {}
     for key in ("x_train", "x_test"):
         x = getattr(images, key)
-        margins = [(0, 0)]
-        margins += [((32 - side) // 2, (33 - side) // 2) for side in (height, width)]
-        x = np.pad(x, [*margins, (0, 0)]).reshape(len(x), 16, 2, 16, 2, x.shape[-1])
+        margins = [((32 - size) // 2, (33 - size) // 2) for size in (height, width)]
+        x = np.pad(x, [(0, 0), *margins, (0, 0)])
+        x = x.reshape(len(x), side, 32 // side, side, 32 // side, x.shape[-1])
         resized[key] = np.rint(x.mean((2, 4), dtype="float32")).astype("uint8")
-    return dataclasses.replace(images, name=f"{images.name} (16 x 16)", **resized)
+    return dataclasses.replace(images, name=f"{images.name} ({side} x {side})", **resized)
 
 
 def deviations(

@@ -51,6 +51,7 @@ class Study:
         metrics: Keras metrics beside accuracy.
         score: Name of the result's metric, and function from the history to its values in %.
         validation: Number of the last training images that are held out for validation.
+        tested: Number of the first test images of the learning curve. Default: all.
         resize: Function from the images to images of another size, or None.
         data: Function from the study and the default data to a `data.Prepared`.
     """
@@ -69,6 +70,7 @@ class Study:
     metrics: Sequence = ()
     score: tuple[str, Callable[[History], list[float]]] = ("test_accuracy", accuracy_percent)
     validation: int = 0
+    tested: int | None = None
     resize: Callable[[Any], Any] | None = None
     data: Callable[["Study", str], image_data.Prepared] = image_data.prepare
 
@@ -194,6 +196,8 @@ class Run:
         deviations = image_data.deviations(
             self.images, known, study.data is image_data.prepare, study.minutes_images
         )
+        if study.tested and study.tested < len(self.data.x_test):
+            deviations.append(f"test accuracy of the first {study.tested:,} test images")
         iterations = self.epochs * len(self.data.train)
         shortened = ", schedule shortened" if study.scales else ""
         if study.iterations and iterations != study.iterations:

@@ -1,6 +1,8 @@
 """Claims of Jastrzebski et al. (2018), each with a criterion that was written before its runs."""
 
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from report.claim import Claim, Lines, line
 
@@ -62,6 +64,33 @@ def unscaled_repetitions(lines: Lines) -> float:
     """Return after how many unscaled repetitions the cosine loss is first not negative."""
     cosines = line(lines, "repetitions_with_negative_cosine")["cosines"]["1.0"]
     return next((i for i, cosine in enumerate(cosines) if cosine >= 0), len(cosines))
+
+
+def at_start(lines: Lines, network: str) -> Mapping[str, Any]:
+    """Return the line of one of the paper's networks before training."""
+    return line(lines, "growth_of_activation_norm_before_training", network=network)
+
+
+def growth(lines: Lines, network: str, other: str, key: str = "value") -> float:
+    """Return how many times more the norm of activations grows in one network than in another."""
+    return at_start(lines, network)[key] / at_start(lines, other)[key]
+
+
+def accuracy(lines: Lines, network: str) -> float:
+    """Return the test accuracy of a trained network in %."""
+    return line(lines, "test_accuracy_of_sharing", network=network)["value"]
+
+
+def gap(lines: Lines, network: str) -> float:
+    """Return training minus test accuracy of a network, in points."""
+    row = line(lines, "test_accuracy_of_sharing", network=network)
+    return row["training_accuracy"] - row["value"]
+
+
+def repair_by_statistics(lines: Lines) -> float:
+    """Return the share of UBN's gain over naive sharing that the statistics alone have, in %."""
+    naive, statistics_, ubn = (accuracy(lines, name) for name in ("naive", "statistics", "ubn"))
+    return 100 * (statistics_ - naive) / (ubn - naive) if ubn > naive else float("nan")
 
 
 REFINEMENT = {
@@ -172,5 +201,93 @@ CLAIMS = [
         most=10,
         figure="fig20-miniature",
         **REFINEMENT,
+    ),
+]
+
+SHARING = {
+    "paper": "jastrzebski2018",
+    "commands": ("shared_blocks.py --export=false",),
+}
+CLAIMS += [
+    Claim(
+        name="J8",
+        section="section 4.5, Fig. 8",
+        statement="With naive sharing activations explode before training.",
+        quantity="growth of the activation norm through 110 layers of naive sharing over that "
+        "through ResNet-38, moving averages at their initial values",
+        measure=lambda lines: growth(lines, "naive", "unshared"),
+        least=10,
+        ratio=True,
+        figure="fig8-start-initial-averages",
+        **SHARING,
+    ),
+    Claim(
+        name="J8b",
+        section="section 4.5, Fig. 8",
+        statement="With naive sharing activations explode even where batches normalize.",
+        quantity="growth of the activation norm through 110 layers of naive sharing over that "
+        "through ResNet-38, the batch's statistics",
+        measure=lambda lines: growth(lines, "naive", "unshared", "with_batch_statistics"),
+        least=10,
+        ratio=True,
+        figure="fig8-start-batch-statistics",
+        **SHARING,
+    ),
+    Claim(
+        name="J8c",
+        section="section 4.5, Fig. 8",
+        statement="Naive sharing has a larger ratio of gradient norms between stages.",
+        quantity="gradient norm of the first stage over the last before training, naive sharing "
+        "over ResNet-38",
+        measure=lambda lines: growth(
+            lines, "naive", "unshared", "gradient_norm_first_to_last_stage"
+        ),
+        least=2,
+        ratio=True,
+        figure="fig8-start-batch-statistics",
+        **SHARING,
+    ),
+    Claim(
+        name="J9",
+        section="section 4.5, Fig. 8",
+        statement="Naive sharing overfits.",
+        quantity="training minus test accuracy, naive sharing minus no sharing, in points",
+        measure=lambda lines: gap(lines, "naive") - gap(lines, "unshared"),
+        least=5,
+        figure="fig9-miniature",
+        **SHARING,
+    ),
+    Claim(
+        name="J10",
+        section="section 4.5, Table 1",
+        statement="With unshared normalization (UBN) sharing does as well as no sharing.",
+        quantity="test accuracy of UBN minus that without sharing, in points",
+        measure=lambda lines: accuracy(lines, "ubn") - accuracy(lines, "unshared"),
+        least=-1,
+        figure="fig9-miniature",
+        **SHARING,
+    ),
+    Claim(
+        name="J10b",
+        section="section 4.5, Fig. 9",
+        statement="Of UBN's parts, unsharing the statistics matters most.",
+        quantity="share of UBN's gain in test accuracy over naive sharing that unshared "
+        "statistics alone have, in %",
+        measure=repair_by_statistics,
+        least=50,
+        figure="fig9-miniature",
+        **SHARING,
+    ),
+    Claim(
+        name="J10c",
+        section="section 4.5, Fig. 9",
+        statement="UBN prevents the explosion of activations before training.",
+        quantity="growth of the activation norm through 110 layers, naive sharing over UBN, moving "
+        "averages at their initial values",
+        measure=lambda lines: growth(lines, "naive", "ubn"),
+        least=10,
+        ratio=True,
+        figure="fig8-start-initial-averages",
+        **SHARING,
     ),
 ]

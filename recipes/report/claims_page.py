@@ -56,8 +56,13 @@ def short_table(rows: Sequence[Row]) -> str:
 
 def number(row: Row) -> str:
     """Return the measured value of a line with its interval."""
-    ends = f" ({row['interval'][0]:.3g} to {row['interval'][1]:.3g})" if row["interval"] else ""
-    return f"{row['value']:.3g}{ends}"
+    ends = " ({} to {})".format(*map(rounded, row["interval"])) if row["interval"] else ""
+    return f"{rounded(row['value'])}{ends}"
+
+
+def rounded(value: float) -> str:
+    """Return three digits of a number; all of its integral part up to a million."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def page(rows: Sequence[Row]) -> str:

@@ -91,6 +91,7 @@ GATES = {
     "paper": "srivastava2015",
     "commands": ("mnist_gates.py --export=false",),
     "backend": "jax",
+    "seeds": 5,
 }
 CLAIMS += [
     Claim(

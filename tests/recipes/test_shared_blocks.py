@@ -9,8 +9,8 @@ from absl import app
 from experiment import training
 from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
 from helpers.recipes import recipe
-from helpers.test_data import rows_of, write_images
-from jastrzebski2018 import figures
+from helpers.test_data import lines_of, rows_of, write_images
+from jastrzebski2018 import claims, figures, sharing
 from zoo.callbacks import Table
 from zoo.callbacks.probes.table import Row
 
@@ -46,6 +46,33 @@ def test_a_smoke_run_leaves_a_network_and_its_figures(tmp_path):
     assert line["artifact"] == "jastrzebski2018/fig8" and line["paper"] is None
     assert line["trainable_parameters"] == 565_386 - 8 * 65  # 2 classes instead of 10
     assert "16 training and 16 test images only" in line["departures"]
+
+
+@slow_elsewhere
+def test_the_miniature_leaves_what_the_claims_measure(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "DEPTHS", {True: 44, False: 14})
+    monkeypatch.setattr(sharing, "USES", 2)
+    run_dir = tmp_path / "run"
+    start = [write_images(tmp_path / "images.npz"), "--data=other", "--epochs=1", "--export=false"]
+    with recipe("shared_blocks", *start, f"--runs={tmp_path}", f"--run_dir={run_dir}") as module:
+        module.main(["shared_blocks.py"])
+    lines = lines_of(run_dir)
+    names = ("unshared", "naive", "statistics", "gamma", "ubn")
+    assert [line["config"]["network"] for line in lines] == [*names, *names]
+    for claim in claims.CLAIMS:
+        if claim.commands[0].startswith("shared_blocks.py"):
+            assert isinstance(claim.measure(lines), float), claim.name
+    assert len(rows_of(run_dir / "fig9-miniature.csv")) == len(names)
+    for averages in ("initial-averages", "batch-statistics"):
+        assert len(rows_of(run_dir / f"fig8-start-{averages}.csv")) == 2 * 3 + 4 * 7 * 3
+    assert (run_dir / "fig9-miniature.png").exists()
+
+
+@without_backend
+def test_the_miniature_refuses_a_depth():
+    with recipe("shared_blocks", "--depth=44") as module:
+        with pytest.raises(app.UsageError, match="Expected --depth with --budget paper"):
+            module.main(["shared_blocks.py"])
 
 
 @pytest.mark.slow
@@ -136,7 +163,7 @@ def test_curves_and_norms_of_networks_are_drawn_from_their_tables(tmp_path):
 @without_backend
 @pytest.mark.parametrize("flag", ["--networks=ubn,nave", "--depth=45", "--networks="])
 def test_unknown_networks_and_depths_are_refused_with_the_known_ones(flag):
-    with recipe("shared_blocks", flag) as module:
+    with recipe("shared_blocks", "--budget=paper", flag) as module:
         with pytest.raises(app.UsageError, match="unshared, naive, statistics, gamma, ubn.*6 n"):
             module.main(["shared_blocks.py"])
 
@@ -144,7 +171,7 @@ def test_unknown_networks_and_depths_are_refused_with_the_known_ones(flag):
 @without_backend
 def test_too_few_training_images_end_the_run_before_it_starts(tmp_path):
     data = write_images(tmp_path / "images.npz"), "--data=other", f"--run_dir={tmp_path / 'run'}"
-    with recipe("shared_blocks", *data, "--train_examples=1") as module:
+    with recipe("shared_blocks", "--budget=paper", *data, "--train_examples=1") as module:
         with pytest.raises(SystemExit, match="up to 260.*Received: 1, of 1 classes"):
             module.main(["shared_blocks.py"])
     assert not (tmp_path / "run").exists()
