@@ -48,6 +48,9 @@ def test_images_are_averaged_to_16_pixels_over_squares_of_the_padded_ones():
     assert small.x_train.shape == (1, 16, 16, 1) and small.x_train.dtype == np.uint8
     assert small.x_train.max() == small.x_train[0, 1, 1, 0] == round(14 / 4)
     assert small.x_train.sum() == round(14 / 4) and small.name == "MNIST-10k (16 x 16)"
+    tiny = data.to_8_pixels(images)
+    assert tiny.x_train.shape == (1, 8, 8, 1) and tiny.name == "MNIST-10k (8 x 8)"
+    assert tiny.x_train.sum() == tiny.x_train[0, 0, 0, 0] == round(14 / 16)
     large = np.zeros((1, 33, 28, 1), "uint8")
     with pytest.raises(ValueError, match="up to 32 x 32 pixels. Received: 33 x 28"):
         data.to_16_pixels(Images("large", large, np.zeros(1), large, np.zeros(1), 10))
