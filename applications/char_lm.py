@@ -40,6 +40,7 @@ def char_lm(
     filters: Sequence[int] | None = None,
     widths: Sequence[int] | None = None,
     units: int | None = None,
+    limit: float = 0.05,
 ) -> keras.Model:
     """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
 
@@ -48,7 +49,7 @@ def char_lm(
     5,310,115. Keras has one bias vector in an LSTM where Torch, and so the paper, has two
     (5,200 more in the large model).
 
-    Every weight is initialized from U(-0.05, 0.05), with the seeds of `zoo.seed_everything`; the
+    Every weight is initialized from U(-limit, limit), with the seeds of `zoo.seed_everything`; the
     transform gate's bias from that minus 2, the carry gate's plus 2. Dropout (0.5) is only
     between the LSTMs and before the softmax. The LSTMs' state is carried from batch to batch.
 
@@ -67,6 +68,7 @@ def char_lm(
         widths: Widths of the filters, in characters. `None` takes 1, 2, 3 and so on, as many as
             there are `filters`.
         units: Size of an LSTM's state. `None` takes that of `size`.
+        limit: Largest initial weight.
 
     Returns:
         A `keras.Model` from word ids `(batch_size, num_steps)` to logits
@@ -104,20 +106,21 @@ def char_lm(
         words = batch_size * (num_steps or 1)
         max_distinct = min(words, num_words, 64 * -(-words // 100)) if num_steps else None
 
-    encoder = word_encoder(config, variant, num_characters, word_length, num_layers)
+    initializer = Uniform(limit)
+    encoder = word_encoder(config, variant, num_characters, word_length, num_layers, initializer)
     embedding = CharWordEmbedding(
         encoder, num_words, word_length, max_distinct, name="word_embedding"
     )
     ids = keras.Input(batch_shape=(batch_size, num_steps), dtype="int32", name="words")
     x = embedding(ids)
-    x = CarryLSTM(config["units"], Uniform(), Uniform(), Uniform(), name="lstm1")(x)
+    x = CarryLSTM(config["units"], *[initializer] * 3, name="lstm1")(x)
     x = keras.layers.Dropout(0.5, name="dropout1")(x)
-    x = CarryLSTM(config["units"], Uniform(), Uniform(), Uniform(), name="lstm2")(x)
+    x = CarryLSTM(config["units"], *[initializer] * 3, name="lstm2")(x)
     x = keras.layers.Dropout(0.5, name="dropout2")(x)
     logits = keras.layers.Dense(
         num_words,
-        kernel_initializer=Uniform(),
-        bias_initializer=Uniform(),
+        kernel_initializer=initializer,
+        bias_initializer=initializer,
         dtype="float32",  # a sum over the vocabulary follows
         name="logits",
     )(x)
@@ -128,16 +131,22 @@ def char_lm(
 
 
 def word_encoder(
-    config: dict[str, Any], variant: str, num_characters: int, word_length: int, num_layers: int
+    config: dict[str, Any],
+    variant: str,
+    num_characters: int,
+    word_length: int,
+    num_layers: int,
+    initializer: Uniform,
 ) -> keras.Model:
     """Return the model from characters `(words, word_length)` to vectors `(words, features)`."""
     characters = keras.Input((word_length,), dtype="int32", name="characters")
-    x = CharCNN(num_characters, 15, config["widths"], config["filters"], name="cnn")(characters)
+    widths, filters = config["widths"], config["filters"]
+    x = CharCNN(num_characters, 15, widths, filters, initializer, name="cnn")(characters)
     for index in range(1, num_layers + 1):
         x = HighwayDense(
             variant=variant,
-            kernel_initializer=Uniform(),
-            bias_initializer=Uniform(),
+            kernel_initializer=initializer,
+            bias_initializer=initializer,
             name=f"highway{index}",
         )(x)
     return keras.Model(characters, x, name="word_encoder")

@@ -1,6 +1,6 @@
 """Yu & Tomasi (2019), Fig. 6: how equivalent networks diverge in training, step by step.
 
-    python recipes/divergence.py --data_dir cifar10.npz
+    python recipes/divergence.py --data_dir DATA
     python recipes/divergence.py --precision float32 --starts hardt_ma,kaiming --steps 120
 
 A simplified residual network and the plain one that computes the same function train on the same
@@ -11,8 +11,9 @@ paper: "a very slow divergence over training time".
 --run_dir gets fig6.png and fig6.csv (fig6-float32 of that precision): the largest difference of a
 weight between the plain network and the plain equivalent of the residual one, after each step; and
 a result of each pair. Pairs are kept in --runs: a killed run resumes, and more --steps resume from
-those that are there. Convolutions in double precision are slow: a step of two networks of 20 layers
-takes some 20 s on two cores with torch or JAX, 4 s with TensorFlow, and in single precision 1 s.
+those that are there. Convolutions in double precision are slow: a step of the paper's two networks
+of 20 layers takes some 20 s on two cores with torch or JAX, 4 s with TensorFlow, and in single
+precision 1 s. `--budget minutes` is the miniature of plain_vs_residual.py, to its schedule's end.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ from zoo.graph.fold import to_plain, to_residual
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.regularizers import penalize
 
-STEPS = {"smoke": 4, "minutes": 20}  # of --budget paper: all of the paper's epochs
+SMOKE_STEPS = 4
 DEPTHS = {"smoke": ["5"], "minutes": ["20"], "paper": ["20"]}  # Fig. 6's is lost
 SMOKE_BATCH = 16
 STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network that is initialized so
@@ -51,7 +52,7 @@ help_text = f"Numbers of layers, 3 n + 2. Default by budget: {DEPTHS}."
 flags.DEFINE_list("depths", None, help_text)
 help_text = f"Initial weights, of {', '.join(STARTS)}."
 flags.DEFINE_list("starts", ["hardt_ma"], help_text)
-help_text = f"Number of steps. Default: --epochs, or {STEPS}, or {networks.EPOCHS} epochs."
+help_text = f"Number of steps. Default: {SMOKE_STEPS} of --budget smoke, else the schedule's."
 flags.DEFINE_integer("steps", None, help_text, lower_bound=1)
 
 
@@ -154,7 +155,7 @@ def main(argv):
     pairs = []
     failures = []
     with process.usage_errors():
-        prepared = data.prepare(study, "cifar10")
+        prepared = data.prepare(study, networks.default_data())
         for depth in depths:
             for start in FLAGS.starts:
                 try:
@@ -187,12 +188,11 @@ def selected_depths(argv):
     return [*dict.fromkeys(map(int, depths))]
 
 
-def num_steps(batches):
+def num_steps(study, batches):
     """Return how many steps the flags ask for."""
-    default = STEPS.get(FLAGS.budget)
-    if FLAGS.epochs or default is None:
-        default = (FLAGS.epochs or networks.EPOCHS) * len(batches)
-    return FLAGS.steps or default
+    if FLAGS.budget == "smoke" and not FLAGS.epochs:
+        return FLAGS.steps or SMOKE_STEPS
+    return FLAGS.steps or (FLAGS.epochs or study.epochs) * len(batches)
 
 
 def train(study, depth, start, prepared):
@@ -205,7 +205,7 @@ def train(study, depth, start, prepared):
     images = prepared.images
     zoo.seed_everything(FLAGS.seed)
     models = build(depth, start, images)
-    total = networks.EPOCHS * len(prepared.train)  # the paper's: the rate does not fall sooner
+    total = study.epochs * len(prepared.train)  # the whole: the rate does not fall sooner
     for model in models:
         model.compile(networks.optimizer(total), "sparse_categorical_crossentropy")
         model.optimizer.build(model.trainable_variables)
@@ -217,7 +217,7 @@ def train(study, depth, start, prepared):
         "precision": FLAGS.precision,
         "backend": keras.config.backend(),
         "batch": study.batch,
-        "widths": FLAGS.widths,
+        "widths": [*networks.widths()],
         "preprocessing": study.preprocessing,
         "optimizer": run_dirs.optimizer_settings(models[0].optimizer),
     }
@@ -225,7 +225,7 @@ def train(study, depth, start, prepared):
     path = run_dirs.open_folder(folder, identity).path
     resume = ResumePair(path, identity=identity)
     residual, resume.twin = models
-    count = num_steps(prepared.train)
+    count = num_steps(study, prepared.train)
     steps = Steps(prepared.train)
     twin = Twin(resume.twin, steps, PassProgress(f"{depth} layers, {start}", count))
     training.fit(
@@ -264,7 +264,7 @@ def largest_difference(residual, plain):
 def report(study, prepared, pairs):
     """Draw Fig. 6 and write the result of each pair."""
     images = prepared.images
-    total = networks.EPOCHS * len(prepared.train)
+    total = study.epochs * len(prepared.train)
     single = FLAGS.precision == "float32"
     folder = run_dirs.figures_folder("divergence", [pair.folder for pair in pairs])
     rows = [

@@ -45,7 +45,8 @@ STUDY = training.Study(
     optimizer=lambda iterations: keras.optimizers.SGD(FLAGS.rate, momentum=0.9),  # ours
     epochs=400,  # the axis of Fig. 1
     scales=False,
-    minutes=4,  # ours
+    minutes=10,  # ours
+    minutes_images=2000,
     paper={"MNIST": None},
 )
 

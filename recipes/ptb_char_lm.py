@@ -4,7 +4,9 @@
     python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
     python recipes/ptb_char_lm.py --variant all                       six runs, one table
     python recipes/ptb_char_lm.py --generate "the company"            also continues a text
-    python recipes/ptb_char_lm.py --vocabulary 2000 --tokens 150000   a part of the text
+
+`--budget minutes` is a miniature, trained to the end of its schedule: a narrow model on the first
+words of the text, see `MINIATURE`, with a lower learning rate and larger initial weights.
 
 The papers' test perplexities on Penn Treebank are in `PAPER` below; what our runs gave, and how
 long they took, is in docs/results.md.
@@ -48,7 +50,18 @@ STEPS = 35  # ibid.: seq_length
 LEARNING_RATE = 1.0  # ibid.: learning_rate
 CLIP_NORM = 5.0  # ibid.: max_grad_norm
 EPOCHS = 25  # ibid.: max_epochs
-TOKENS = {"smoke": 2_100, "minutes": 800_000}  # ours: words read in all
+MAX_WORD_LENGTH = 65  # ibid.: max_word_l
+SMOKE_TOKENS = 2_100
+MINIATURE = {  # ours: flags of --budget minutes
+    "vocabulary": 1000,
+    "tokens": 100_000,
+    "max_word_length": 12,
+    "filters": ("25", "50", "75", "100"),
+    "units": 100,
+}
+MINIATURE_RATE = 0.2  # ours: at 1 every ReLU of a plain layer is dead after an epoch
+MINIATURE_LIMIT = 0.1  # ours, of initial weights: layers are narrower than the paper's
+MINIATURE_PATIENCE = 10  # ours: epochs before the rate is halved; plain needs 5 to learn anything
 JIT = {"auto": "auto", "on": True, "off": False}
 
 help_text = "Form of the layers between CNN and LSTM; all: six runs and their order."
@@ -57,20 +70,22 @@ help_text = "Size of the model. Default: small; for --budget paper large."
 flags.DEFINE_enum("size", None, SIZES, help_text)
 help_text = "Folder with [ptb.]train.txt and so on, or with ptb/. Default: download."
 flags.DEFINE_string("data_dir", None, help_text)
-help_text = "Length to which longer words are cut."  # main.lua: max_word_l
-flags.DEFINE_integer("max_word_length", 65, help_text)
-help_text = "Most frequent words of the training text to keep; others are <unk>. Default: all."
+help_text = "Length to which longer words are cut. Default: 65; minutes: 12."
+flags.DEFINE_integer("max_word_length", None, help_text)
+help_text = "Most frequent words of the training text to keep; others are <unk>. Default: all; "
+help_text += "minutes: 1000."
 flags.DEFINE_integer("vocabulary", None, help_text, lower_bound=1)
-help_text = "First words of the training text to train on. Default: all."
+help_text = "First words of the training text to train on. Default: all; minutes: 100,000."
 flags.DEFINE_integer("tokens", None, help_text, lower_bound=1)
-help_text = "Numbers of filters of width 1, 2, 3 ..., e.g. 25,50,75,100. Default: those of --size."
+help_text = "Numbers of filters of width 1, 2, 3 ... Default: those of --size; minutes: "
+help_text += "25,50,75,100."
 flags.DEFINE_list("filters", None, help_text)
 flags.register_validator(
     "filters",
     lambda counts: counts is None or all(n.isdecimal() and int(n) for n in counts),
     "must be positive integers separated by commas",
 )
-help_text = "Size of an LSTM's state. Default: that of --size."
+help_text = "Size of an LSTM's state. Default: that of --size; minutes: 100."
 flags.DEFINE_integer("units", None, help_text, lower_bound=1)
 flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company". Default: none.')
 flags.DEFINE_integer("words", 30, "Number of words to generate.", lower_bound=1)
@@ -78,7 +93,7 @@ help_text = "XLA compilation; auto: what was measured faster."
 flags.DEFINE_enum("jit", "auto", [*JIT], help_text)
 common.define_output_flags(
     "RUNS/CORPUS-SIZE-VARIANT-BUDGET-SEED",
-    "Size of the run: smoke is 2,100 words, minutes 800,000, paper 25 epochs.",
+    "Size of the run: smoke is 2,100 words, minutes a miniature, paper 25 epochs.",
     seed=3435,  # Kim et al., main.lua
 )
 common.define_training_flags()
@@ -119,14 +134,13 @@ def main(argv):
         devices = hardware.devices(BATCH)
         devices.check_batch(BATCH)
         corpus = find_corpus()
-        if FLAGS.tokens is not None:
-            corpus = dataclasses.replace(corpus, train=corpus.train[: FLAGS.tokens])
-        if FLAGS.vocabulary is not None:
-            corpus = corpus.most_frequent(FLAGS.vocabulary)
+        corpus = dataclasses.replace(corpus, train=corpus.train[: setting("tokens")])
+        if setting("vocabulary") is not None:
+            corpus = corpus.most_frequent(setting("vocabulary"))
         if FLAGS.generate is not None:
             corpus.vocabulary.prompt(FLAGS.generate)  # raises if the model could not read it
         if FLAGS.budget == "smoke":
-            corpus = shortened(corpus, TOKENS["smoke"])
+            corpus = shortened(corpus, SMOKE_TOKENS)
         folder = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
         if FLAGS.variant == "all":
             runs = [prepare(corpus, size, variant, folder / variant) for variant in VARIANTS]
@@ -142,11 +156,12 @@ def main(argv):
 
 def find_corpus():
     """Return Penn Treebank or the user's text; without both, warn and return the embedded one."""
+    length = setting("max_word_length") or MAX_WORD_LENGTH
     try:
-        corpus = ptb.load(FLAGS.data_dir, max_word_length=FLAGS.max_word_length)
+        corpus = ptb.load(FLAGS.data_dir, max_word_length=length)
     except ptb.DownloadError as error:
         logging.warning("%s", error)
-        corpus = text.embedded(FLAGS.max_word_length)
+        corpus = text.embedded(length)
     if corpus.notice:
         logging.warning("%s", corpus.notice)
     return corpus
@@ -158,25 +173,32 @@ def shortened(corpus, tokens):
     return dataclasses.replace(corpus, **parts)
 
 
+def setting(name):
+    """Return a flag's value, or if it is not given the budget's, or None."""
+    value = FLAGS[name].value
+    return MINIATURE[name] if value is None and FLAGS.budget == "minutes" else value
+
+
 def sizes():
-    """Return the arguments of `char_lm` that --filters and --units give, if they do."""
-    filters = FLAGS.filters and [int(number) for number in FLAGS.filters]
-    return {key: v for key, v in (("filters", filters), ("units", FLAGS.units)) if v is not None}
+    """Return the arguments of `char_lm` that --filters, --units or the budget give, if they do."""
+    filters = setting("filters") and [int(number) for number in setting("filters")]
+    units = setting("units")
+    return {key: v for key, v in (("filters", filters), ("units", units)) if v is not None}
 
 
 def num_epochs(corpus):
-    """Return --epochs, or the budget's: the paper's, or as many as its number of words allows."""
-    if FLAGS.epochs or FLAGS.budget == "paper":
-        return FLAGS.epochs or EPOCHS
-    return max(1, min(EPOCHS, TOKENS[FLAGS.budget] // len(corpus.train)))
+    """Return --epochs, or the paper's number; of smoke as many as its number of words allows."""
+    smoke = max(1, min(EPOCHS, SMOKE_TOKENS // len(corpus.train)))
+    return FLAGS.epochs or (smoke if FLAGS.budget == "smoke" else EPOCHS)
 
 
 def default_run_dir(corpus, size):
     """Return the run directory in --runs."""
     name = f"{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}"
-    for flag, value in {"vocabulary": FLAGS.vocabulary, "tokens": FLAGS.tokens, **sizes()}.items():
+    for flag in ("vocabulary", "tokens", "filters", "units"):
+        value = FLAGS[flag].value
         if value is not None:
-            name += f"-{flag}{str(value).strip('[]').replace(', ', '_')}"
+            name += f"-{flag}{'_'.join(value) if flag == 'filters' else value}"
     return pathlib.Path(FLAGS.runs) / name.lower()
 
 
@@ -191,6 +213,7 @@ def prepare(corpus, size, variant, folder):
         "size": size,
         **sizes(),
         "variant": variant,
+        **({"rate": MINIATURE_RATE} if FLAGS.budget == "minutes" else {}),
         "seed": FLAGS.seed,
         "precision": FLAGS.precision,
         "backend": keras.config.backend(),
@@ -201,9 +224,9 @@ def prepare(corpus, size, variant, folder):
     return Run(corpus, size, variant, hardware.folder_for(folder), resume)
 
 
-def compile_model(model, jit="auto"):
+def compile_model(model, jit="auto", rate=None):
     """Compile with plain SGD on the sum over steps of the batch's mean loss, its norm clipped."""
-    optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
+    optimizer = keras.optimizers.SGD(rate or LEARNING_RATE, global_clipnorm=CLIP_NORM)
     model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=JIT[jit])
 
 
@@ -212,14 +235,16 @@ def train(run):
     keras.utils.clear_session()
     zoo.seed_everything(FLAGS.seed)
     vocabulary = run.corpus.vocabulary
+    miniature = FLAGS.budget == "minutes"
+    options = {**sizes(), "limit": MINIATURE_LIMIT} if miniature else sizes()
     with hardware.devices().scope():
-        model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS, **sizes())
-        compile_model(model, FLAGS.jit)
+        model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS, **options)
+        compile_model(model, FLAGS.jit, MINIATURE_RATE if miniature else None)
     x, y = (ids.reshape(-1, STEPS) for ids in text.streams(run.corpus.train, BATCH, STEPS))
     valid = text.streams(run.corpus.valid, BATCH, STEPS)
     scorer = char_lm_inference.Scorer(model)
     perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
-    halve = zoo.callbacks.HalveOnStall()
+    halve = zoo.callbacks.HalveOnStall(**({"patience": MINIATURE_PATIENCE} if miniature else {}))
     epochs = num_epochs(run.corpus)
     progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
     best = zoo.checkpoint.BestWeights("val_perplexity")
@@ -269,7 +294,7 @@ def finish(run, model, best, seconds):
     corpus = run.corpus
     folder = run.folder
     paper = None
-    if corpus.name == "PTB" and FLAGS.vocabulary is None and not sizes():
+    if corpus.name == "PTB" and setting("vocabulary") is None and not sizes():
         paper = PAPER.get((run.size, run.variant))
     history = run_dirs.history_of(run.resume)
     epochs = len(history["loss"])
@@ -316,11 +341,15 @@ def deviations(corpus, epochs):
     found = []
     if corpus.name != "PTB":
         found.append(f"{corpus.name} instead of Penn Treebank")
-    if FLAGS.budget == "smoke" or FLAGS.tokens is not None:
+    if FLAGS.budget == "smoke" or setting("tokens") is not None:
         found.append(f"{len(corpus.train)} words of training text")
-    if FLAGS.vocabulary is not None:
+    if setting("vocabulary") is not None:
         found.append(f"{len(corpus.vocabulary)} words of vocabulary")
     found += [f"{name} {value}" for name, value in sizes().items()]
+    if FLAGS.budget == "minutes":
+        found.append(f"learning rate {MINIATURE_RATE}, not {LEARNING_RATE:g}")
+        found.append(f"not halved before epoch {MINIATURE_PATIENCE}")
+        found.append(f"initial weights up to {MINIATURE_LIMIT}, not 0.05")
     if epochs != EPOCHS:
         found.append(f"{epochs} of {EPOCHS} epochs")
     if FLAGS.precision != "float32":

@@ -1,11 +1,99 @@
 """Claims of Greff et al. (2017), each with a criterion that was written before its runs."""
 
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from greff2017.variants import kendall
 from report.claim import Claim, Lines, line
 
 TOLERATED = 5  # points of accuracy; ours
+
+
+def stages(lines: Lines) -> list[list[tuple[float, float]]]:
+    """Return mean and deviation of the estimation error of each block, stage by stage."""
+    return line(lines, "estimation_error", network="resnet_bn")["by_stage"]
+
+
+def bias(lines: Lines) -> float:
+    """Return the mean of |mean error| / deviation over the blocks that Fig. 3 finds unbiased.
+
+    Those are the blocks of all stages but the last; the last block of a stage has no error.
+    """
+    blocks = [block for stage in stages(lines)[:-1] for block in stage[:-1]]
+    return statistics.fmean(abs(mean) / deviation for mean, deviation in blocks)
+
+
+def refinement(lines: Lines) -> float:
+    """Return the deviation before a stage's last block over that after its first."""
+    return statistics.geometric_mean(stage[-2][1] / stage[0][1] for stage in stages(lines))
+
+
+def residual_mean(lines: Lines) -> float:
+    """Return the relative mean of residual functions, with normalization over without."""
+    normalized, other = (
+        statistics.fmean(line(lines, "estimation_error", network=name)["relative_residual_mean"])
+        for name in ("resnet_bn", "resnet")
+    )
+    return normalized / other
+
+
+def highway_error(lines: Lines) -> float:
+    """Return the test error of the normalized highway network over the residual one's."""
+    errors = order(lines)["errors"]
+    return errors["highway_bn"] / errors["resnet_bn"]
+
+
+def overfit(lines: Lines) -> float:
+    """Return the smallest of four ratios; all are above 1 if normalization prevents overfitting.
+
+    They are, of the residual and of the highway network, the test error without over with
+    normalization, and the training loss with over without.
+    """
+    errors, losses = order(lines)["errors"], order(lines)["training_loss"]
+    return min(
+        ratio
+        for name in ("resnet", "highway")
+        for ratio in (errors[name] / errors[f"{name}_bn"], losses[f"{name}_bn"] / losses[name])
+    )
+
+
+def order(lines: Lines) -> Mapping[str, Any]:
+    """Return the line that compares the 50-layer networks."""
+    return line(lines, "kendall_tau_with_the_paper's_order")
+
+
+IMAGENET = {
+    "paper": "greff2017",
+    "commands": (
+        "imagenet_resnet50.py --networks=highway,resnet,highway_bn,resnet_bn --export=false",
+    ),
+    "backend": "jax",
+}
+CURVES = "fig5-highway-resnet-highway_bn-resnet_bn"
+CLAIMS = [
+    Claim(
+        name="G1",
+        section="section 4.2, Fig. 3",
+        statement="Blocks estimate the last output of their stage without bias.",
+        quantity="|mean| over deviation of the estimation error, mean over blocks of stage 1",
+        measure=bias,
+        most=0.25,
+        figure="fig3-resnet_bn",
+        **IMAGENET,
+    ),
+    Claim(
+        name="G2",
+        section="section 4.2, Fig. 3",
+        statement="The deviation of the estimation error decreases over the blocks of a stage.",
+        quantity="deviation before the last block over that after the first, mean over stages",
+        measure=refinement,
+        most=0.8,
+        ratio=True,
+        figure="fig3-resnet_bn",
+        **IMAGENET,
+    ),
+]
 
 
 def spared(lines: Lines) -> float:
@@ -36,7 +124,7 @@ LESIONS = {
     "paper": "greff2017",
     "commands": ("lesions.py --networks=residual --export=false",),
 }
-CLAIMS = [
+CLAIMS += [
     Claim(
         name="G3",
         section="sections 2 and 4.4, after Veit et al. (2016)",
@@ -66,5 +154,41 @@ CLAIMS = [
         most=10,
         figure="section4.4",
         **LESIONS,
+    ),
+]
+CLAIMS += [
+    Claim(
+        name="G8",
+        section="section 5.1, Table 1b, Fig. 5",
+        statement="With normalization, highway and residual networks perform very similarly.",
+        quantity="test error, highway over residual",
+        measure=highway_error,
+        most=1.25,
+        ratio=True,
+        figure=CURVES,
+        **IMAGENET,
+    ),
+    Claim(
+        name="G8b",
+        section="section 5.1, Table 1b, Fig. 5",
+        statement="Without normalization, both networks fit better and generalize worse.",
+        quantity="smallest of four ratios: test error without over with normalization, and "
+        "training loss with over without, of both networks",
+        measure=overfit,
+        least=1,
+        ratio=True,
+        figure=CURVES,
+        **IMAGENET,
+    ),
+    Claim(
+        name="G9",
+        section="sections 3.2 and 5.1, equation 9",
+        statement="Batch normalization keeps the expected residual near zero.",
+        quantity="norm of E[F] over the root mean square of F, with normalization over without",
+        measure=residual_mean,
+        most=0.5,
+        ratio=True,
+        figure="section3.2",
+        **IMAGENET,
     ),
 ]

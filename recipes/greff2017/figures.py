@@ -39,19 +39,38 @@ def table1a(path: pathlib.Path, rows: Rows) -> None:
 
 
 def fig3(path: pathlib.Path, rows: Rows) -> None:
-    """Draw the estimation error: a panel for each stage, mean and deviation of its blocks."""
+    """Draw the estimation error: a panel for each stage, mean and deviation of its blocks.
+
+    Of several seeds each block's two values are averaged.
+    """
     stages = [*dict.fromkeys(row["stage"] for row in rows)]
     figure, axes = plots.new(2.5 * len(stages), 2.8, ncols=len(stages), squeeze=False)
     for stage, axis in zip(stages, axes[0], strict=True):
-        columns = [(r["index"], r["mean"], r["std"]) for r in rows if r["stage"] == stage]
-        index, mean, std = zip(*columns, strict=True)
+        blocks = [row for row in rows if row["stage"] == stage]
+        index = [*dict.fromkeys(row["index"] for row in blocks)]
+        mean, std = (
+            [statistics.mean(r[key] for r in blocks if r["index"] == i) for i in index]
+            for key in ("mean", "std")
+        )
         axis.axhline(0, color="0.75", linewidth=0.8)
-        style = {"color": plots.COLORS[0], "linestyle": "-" if len({*index}) == len(index) else ""}
-        axis.errorbar(index, mean, std, marker="o", markersize=4, capsize=3, **style)
+        axis.errorbar(index, mean, std, color=plots.COLORS[0], marker="o", markersize=4, capsize=3)
         axis.set(title=f"stage {stage}", xlabel="block", xticks=index)
     axes[0, 0].set_ylabel("estimation error (activation)")
     figure.suptitle(path.stem, fontsize=9)
     plots.save(path, figure, rows)
+
+
+def section3_2(path: pathlib.Path, rows: Rows) -> None:
+    """Draw the relative mean of each block's residual function; of equation 9 it is 0."""
+    plots.lines(
+        path,
+        rows,
+        x="index",
+        y="relative_mean",
+        by="network",
+        labels={"index": "block", "relative_mean": "norm of E[F] / root mean square of F"},
+        title=path.stem,
+    )
 
 
 def section2(path: pathlib.Path, rows: Rows) -> None:

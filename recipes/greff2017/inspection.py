@@ -1,4 +1,4 @@
-"""Greff et al. (2017), Figs 3 and 4: estimation errors and top patches of a trained network."""
+"""Greff et al. (2017), Figs 3 and 4, equation 9: a trained network's estimates and residuals."""
 
 import json
 import pathlib
@@ -113,7 +113,7 @@ def inspect(
     deviations: Sequence[str],
     epochs: int | None,
     bgr: bool = False,
-) -> None:
+) -> list[dict[str, Any]]:
     """Draw both figures and write the result of Fig. 3.
 
     Args:
@@ -124,6 +124,9 @@ def inspect(
         deviations: From the paper.
         epochs: Epochs of its training, or None.
         bgr: True if channels are blue, green, red.
+
+    Returns:
+        The rows of equation 9's figure: the relative mean of each block's residual function.
     """
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,9 +134,15 @@ def inspect(
     errors = callbacks.EstimationError(rectified=True)  # after the ReLU that ends a block
     strengths = callbacks.BlockOutputs(rectified=True, name="strength")
     progress = PassProgress(f"probes of {name}", count)
-    table = callbacks.run([errors, strengths], model, inputs.probed, progress=progress)
+    probes = [errors, strengths, callbacks.ResidualMean()]
+    table = callbacks.run(probes, model, inputs.probed, progress=progress)
     rows = estimation_errors(table)
     figures.fig3(folder / f"fig3-{name}.png", rows)
+    relative = table.values("residual_mean_relative")
+    residuals = [
+        {"network": name, "index": i, "block": block, "relative_mean": mean}
+        for i, (block, mean) in enumerate(relative.items(), 1)
+    ]
     unit = FLAGS.unit
     if unit is None:
         last = [row["block"] for row in rows if row["stage"] == 1][-1]
@@ -153,7 +162,7 @@ def inspect(
     result = Result(
         artifact="greff2017/fig3",
         model=name,
-        config={"examples": count},
+        config={"network": name, "examples": count},
         metric="estimation_error",
         value=round(mean, 5),
         seeds=[FLAGS.seed],
@@ -168,6 +177,7 @@ def inspect(
             "by_stage": [
                 [[round(row["mean"], 5), round(row["std"], 5)] for row in stage] for stage in stages
             ],
+            "relative_residual_mean": [round(mean, 5) for mean in relative.values()],
             "unit": unit,
         },
     )
@@ -176,6 +186,7 @@ def inspect(
         f"{name}: estimation error of the last stage {mean:.4f} +- {std:.4f}; "
         f"patches of unit {unit}; figures in {folder}"
     )
+    return residuals
 
 
 def estimation_errors(table: callbacks.Table) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ from greff2017 import claims as greff2017
 from jastrzebski2018 import claims as jastrzebski2018
 from report.claim import Claim
 from srivastava2015 import claims as srivastava2015
+from yutomasi2019 import claims as yutomasi2019
 
-CLAIMS = [*srivastava2015.CLAIMS, *greff2017.CLAIMS, *jastrzebski2018.CLAIMS]
+CLAIMS = [*srivastava2015.CLAIMS, *greff2017.CLAIMS, *jastrzebski2018.CLAIMS, *yutomasi2019.CLAIMS]
 
 
 def select(names: Sequence[str]) -> list[Claim]:

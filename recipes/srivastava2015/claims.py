@@ -104,6 +104,7 @@ CLAIMS += [
         most=0.5,
         ratio=True,
         commands=("mnist_1000_layers.py --export=false",),
+        backend="jax",
         figure="section2.2",
     ),
     Claim(

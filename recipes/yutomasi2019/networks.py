@@ -1,7 +1,8 @@
 """The networks of Yu & Tomasi (2019) and their training, for the recipes that compare them.
 
 `plain_vs_residual.py` and `noise_stability.py` need the same networks: each finds in --runs what
-the other one trained.
+the other one trained. `--budget minutes` trains miniatures to the end of their schedule: digits
+averaged to 16 x 16 pixels, half the paper's channels.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from absl import app, flags
 from keras import layers
 
 import zoo
+from experiment import data as image_data
 from experiment import flags as common
 from experiment import hardware, run_dirs, training
 from experiment.flags import FLAGS
@@ -36,8 +38,10 @@ SIMPLE = ("plain", "residual", "transferred", "dominant", "dominant_lower")
 DOMINANT = SIMPLE[3:]  # whose blocks are no full convolutions
 FULL = ("full_plain", "full_residual")  # two convolutions a block, with batch normalization
 DEPTHS = ("20", "32", "44")
-SMOKE_DEPTH = "5"
-SMOKE_DEPTH_FULL = "8"
+OWN_DEPTHS = {  # by budget, whatever the artifact: of the simplified networks, of the full ones
+    "smoke": (["5"], ["8"]),
+    "minutes": (["20", "56"], ["20"]),
+}
 DEFAULT = SIMPLE[:4]
 TABLES = {"plain": "table1", "residual": "table1", "transferred": "table2"}
 TABLES |= dict.fromkeys(DOMINANT, "table5")
@@ -50,6 +54,9 @@ EPOCHS = 200
 RATE = 0.1
 DROPS = (100, 150)  # in epochs; the rate falls to a tenth
 CLIP_NORM = 0.1
+MINIATURE = {"widths": (8, 16, 32), "rate": 0.05, "clip": 1.0}  # --budget minutes; all networks
+MINIATURE_EPOCHS = 20  # after 12, the training loss of residual20 is 0.07 still
+MINIATURE_IMAGES = 5000
 RISK = "sparse_categorical_crossentropy"  # metric by epoch: Keras's loss includes the penalty
 
 
@@ -66,7 +73,7 @@ def define_flags(artifacts: Artifacts) -> None:
     flags.DEFINE_list("networks", None, help_text)
     help_text = (
         "Numbers of layers: 3 n + 2, or 6 n + 2 of the full networks. Default: the artifact's, or "
-        f"{', '.join(DEPTHS)}; of --budget smoke {SMOKE_DEPTH} and {SMOKE_DEPTH_FULL}."
+        f"{', '.join(DEPTHS)}; by budget {OWN_DEPTHS}."
     )
     flags.DEFINE_list("depths", None, help_text)
     help_text = "Number of training images to measure after training. Default: the budget's."
@@ -78,20 +85,35 @@ def define_flags(artifacts: Artifacts) -> None:
 
 def define_network_flags() -> None:
     """Define the networks' widths and what the paper does not say of its optimizer."""
-    help_text = "Channels of the three groups; others than the paper's make a miniature."
-    flags.DEFINE_list("widths", [str(width) for width in WIDTHS], help_text)
-    help_text = "Learning rate at the start."
-    flags.DEFINE_float("rate", RATE, help_text, lower_bound=0.0)
-    help_text = "Largest norm of a step's gradients, to which longer ones are scaled; 0: any."
-    flags.DEFINE_float("clip", CLIP_NORM, help_text, lower_bound=0.0)
+    default = f"of --budget minutes {MINIATURE}."
+    help_text = f"Channels of the three groups. Default: the paper's, {WIDTHS}; {default}"
+    flags.DEFINE_list("widths", None, help_text)
+    help_text = f"Learning rate at the start. Default: {RATE}; {default}"
+    flags.DEFINE_float("rate", None, help_text, lower_bound=0.0)
+    help_text = "Largest norm of a step's gradients, to which longer ones are scaled; 0: any. "
+    help_text += f"Default: {CLIP_NORM}; {default}"
+    flags.DEFINE_float("clip", None, help_text, lower_bound=0.0)
+
+
+def is_miniature() -> bool:
+    """Return whether the command line asks for the miniature's training."""
+    return FLAGS.budget == "minutes"
+
+
+def setting(name: str) -> Any:
+    """Return --widths, --rate or --clip, or its default of the budget."""
+    usual = {"widths": WIDTHS, "rate": RATE, "clip": CLIP_NORM}
+    default = (MINIATURE if is_miniature() else usual)[name]
+    return default if FLAGS[name].value is None else FLAGS[name].value
 
 
 def assumptions() -> list[str]:
     """Return what the paper leaves open in every training."""
-    clip = f"clipped at norm {FLAGS.clip:g}" if FLAGS.clip else "not clipped"
+    norm = setting("clip")
+    clip = f"clipped at norm {norm:g}" if norm else "not clipped"
     return [
-        f"SGD with momentum, rate {FLAGS.rate:g}, gradients {clip} and augmentation are ours: the "
-        "paper does not say"
+        f"SGD with momentum, rate {setting('rate'):g}, gradients {clip} and augmentation are ours: "
+        "the paper does not say"
     ]
 
 
@@ -101,8 +123,9 @@ def widths() -> tuple[int, ...]:
     Raises:
         UsageError: if they are not three numbers that do not fall.
     """
-    known = all(word.isdigit() and int(word) > 0 for word in FLAGS.widths)
-    numbers = tuple(int(word) for word in FLAGS.widths) if known else ()
+    words = [str(width) for width in setting("widths")]
+    known = all(word.isdigit() and int(word) > 0 for word in words)
+    numbers = tuple(int(word) for word in words) if known else ()
     if len(numbers) != len(WIDTHS) or sorted(numbers) != [*numbers]:
         raise app.UsageError(f"Expected --widths like 8,16,32. Received: {FLAGS.widths}")
     return numbers
@@ -144,8 +167,8 @@ def selected(artifacts: Artifacts) -> list[Network]:
 def _depths_of(network, default):
     if FLAGS.depths is not None:
         return FLAGS.depths
-    if FLAGS.budget == "smoke":
-        return [SMOKE_DEPTH_FULL if network in FULL else SMOKE_DEPTH]
+    if FLAGS.budget in OWN_DEPTHS:
+        return OWN_DEPTHS[FLAGS.budget][network in FULL]
     return default
 
 
@@ -165,10 +188,10 @@ def figures_folder(name: str, networks: Sequence[Network]) -> pathlib.Path:
         networks: Networks of `selected`.
     """
     keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
-    keys += " widths rate clip"
     identity = {"networks": networks, **{key: FLAGS[key].value for key in keys.split()}}
+    identity |= {key: setting(key) for key in MINIATURE}
     identity["backend"] = keras.config.backend()
-    folder = run_dirs.folder_of(name, FLAGS.data or "cifar10", identity)
+    folder = run_dirs.folder_of(name, FLAGS.data or default_data(), identity)
     return hardware.folder_for(FLAGS.run_dir or folder)
 
 
@@ -200,41 +223,64 @@ def prepare(network: str, depth: int) -> Run:
     return training.prepare(
         study(network),
         f"{network}{depth}",
-        "cifar10",
+        default_data(),
         lambda images: build(network, depth, images.x_train.shape[1:], images.classes),
         shared=True,
         network=network,
         depth=depth,
-        widths=FLAGS.widths,
+        widths=[*widths()],
         penalty=FACTOR,
         risk=RISK,
     )
 
 
+def default_data() -> str:
+    """Return the default of --data."""
+    return "mnist" if is_miniature() else "cifar10"
+
+
 def study(network: str) -> Study:
-    """Return the paper's training of one network."""
+    """Return the training of one network, the paper's or the miniature's."""
+    own = {}
+    if is_miniature():
+        own = {
+            "preprocessing": "miniature",  # raw pixels lengthen the plateau by two epochs
+            "resize": image_data.to_16_pixels,
+            "minutes_images": MINIATURE_IMAGES,
+            "tested": MINIATURE_IMAGES,  # all 10,000 took as long as two thirds of an epoch
+            "epochs": MINIATURE_EPOCHS,
+        }
+    usual = {"preprocessing": "he_cifar", "epochs": EPOCHS}  # preprocessing: ours
     return Study(
         artifact="yutomasi2019/" + TABLES.get(network, "fig12"),
-        preprocessing="he_cifar",  # ours
         batch=BATCH,
         optimizer=optimizer,
-        epochs=EPOCHS,
-        minutes=2,  # ours
+        minutes=MINIATURE_EPOCHS,
         paper={"CIFAR-10": None},  # tables.TRAINED has it, by network and depth
         metrics=(RISK,),
+        **{**usual, **own},
     )
 
 
 def optimizer(iterations: int) -> keras.optimizers.Optimizer:
     """Return the optimizer of a training of so many iterations."""
-    rates = [FLAGS.rate, FLAGS.rate / 10, FLAGS.rate / 100]
-    rate = training.piecewise(rates, DROPS, EPOCHS)(iterations)
-    return keras.optimizers.SGD(rate, 0.9, global_clipnorm=FLAGS.clip or None)
+    rate = setting("rate")
+    if is_miniature():
+        schedule = keras.optimizers.schedules.CosineDecay(rate, iterations)
+    else:
+        schedule = training.piecewise([rate, rate / 10, rate / 100], DROPS, EPOCHS)(iterations)
+    return keras.optimizers.SGD(schedule, 0.9, global_clipnorm=setting("clip") or None)
 
 
-def build(network: str, depth: int, shape: tuple[int, ...], classes: int) -> keras.Model:
-    """Build a network with its weight penalty."""
-    arguments = {"input_shape": shape, "classes": classes, "widths": widths()}
+def build(
+    network: str,
+    depth: int,
+    shape: tuple[int, ...],
+    classes: int,
+    channels: Sequence[int] | None = None,
+) -> keras.Model:
+    """Build a network with its weight penalty; of --widths, if `channels` is None."""
+    arguments = {"input_shape": shape, "classes": classes, "widths": channels or widths()}
     if network in FULL:
         return penalize(fully_fledged(depth, network.removeprefix("full_"), **arguments))
     if network in DOMINANT:
@@ -296,6 +342,13 @@ def fully_fledged(
     return input_and_head.classifier(inputs, x, head, classes, Uniform(None), Top())
 
 
+def own_penalty(model: keras.Model) -> float:
+    """Return the penalty of a network's weights as they are, also of a residual network's."""
+    kernels = [v for v in model.trainable_variables if v.path.split("/")[-1] == "kernel"]
+    squares = (np.sum(np.square(keras.ops.convert_to_numpy(kernel))) for kernel in kernels)
+    return FACTOR * float(sum(squares))
+
+
 def num_examples(run: Run, by_budget: Mapping[str, int | None]) -> int:
     """Return how many training images to measure.
 
@@ -308,9 +361,12 @@ def num_examples(run: Run, by_budget: Mapping[str, int | None]) -> int:
 
 
 def width_deviations() -> list[str]:
-    """Return the deviation from the paper of other widths than its own."""
-    own = ", ".join(FLAGS.widths)
-    return [] if widths() == WIDTHS else [f"widths {own}; the paper: 16, 32, 64"]
+    """Return the deviations from the paper of other widths than its own, and of a miniature."""
+    own = ", ".join(map(str, widths()))
+    deviations = [] if widths() == WIDTHS else [f"widths {own}; the paper: 16, 32, 64"]
+    if is_miniature():
+        deviations.append(f"a miniature: {MINIATURE_EPOCHS} epochs, the rate falls as a cosine")
+    return deviations
 
 
 def sample_deviations(run: Run, count: int) -> list[str]:
@@ -352,11 +408,10 @@ class Trained:
         result = run.result(model=name, metric="", value=None, deviations=deviations)
         return cls(network, depth, run.history, run.known, result)
 
-    def at_start(self) -> "Trained":
+    def at_start(self, deviations: Sequence[str]) -> "Trained":
         """Return the metadata before training, where data, length and precision do not matter."""
-        return dataclasses.replace(
-            self, result=dataclasses.replace(self.result, epochs=0, deviations=width_deviations())
-        )
+        result = dataclasses.replace(self.result, epochs=0, deviations=[*deviations])
+        return dataclasses.replace(self, result=result)
 
     def write(
         self,

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+import zoo
 from experiment import plots
+from experiment.flags import FLAGS
 from yutomasi2019 import figures, networks
 from yutomasi2019.networks import Trained
+from zoo.applications.simplified_resnet import WIDTHS
 
 TRAINED = {  # training loss, the same with the penalty, test error, by depth
     "plain": {  # Table 1
@@ -46,6 +49,7 @@ STARTS = {  # Table 4: training loss before
     "plain": {20: 2.309, 32: 2.308, 44: 2.309},
     "residual": {20: 2.305, 32: 2.305, 44: 2.306},
 }
+CIFAR = (32, 32, 3), 10  # the paper's images and number of classes
 LOSS_OVER_PENALTY = {"plain": {20: 4281}}  # appendix D, before training
 PLAIN_OVER_RESIDUAL = {20: 268}  # ibid.: penalties
 LARGE_SHARES = {"plain": {32: 10.29}, "residual": {32: 76}}  # appendix C: in %, and "more than" 76
@@ -174,6 +178,8 @@ def draw(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
         if networks.wants("fig8"):
             rows = [row for network in same_depth for row in risk_rows(network)]
             figures.fig8(folder / f"fig8-depth{depth}.png", rows)
+            for network in same_depth:
+                write_curves(folder, network)
     plain = [network for network in measured if network.network in figures.STARTS]
     if networks.wants("fig9") and plain:
         rows = []
@@ -201,6 +207,25 @@ def risk_rows(measured: Measured) -> Iterator[dict[str, Any]]:
         accuracy=measured.trained.history["val_accuracy"],
         paper_risk=loss,
         paper_test_error=error,
+    )
+
+
+def write_curves(folder: pathlib.Path, measured: Measured) -> None:
+    """Write the result of Fig. 8: a network's test error, and risk and test error by epoch."""
+    _, _, error = measured.paper(TRAINED, UNKNOWN)
+    errors = [1 - share for share in measured.trained.history["val_accuracy"]]
+    measured.trained.write(
+        folder,
+        "fig8",
+        "test_error",
+        round(measured.error, 5),
+        error,
+        assumptions=networks.assumptions(),
+        more={
+            "training_loss": measured.losses["after"].training_loss,
+            "risk_by_epoch": [round(value, 6) for value in measured.risk],
+            "test_error_by_epoch": [round(value, 5) for value in errors],
+        },
     )
 
 
@@ -248,6 +273,8 @@ def write_weight_result(
     before = by_group["before", "identity"]["l1"]
     after = by_group["after", "identity"]["l1"]
     large = by_group["after", "> 0.25"]["l1"]
+    entries = {when: measured.weights[when]["all"] for when in ("before", "after")}
+    distance = np.linalg.norm(entries["after"] - entries["before"])
     measured.trained.write(
         folder,
         "table3",
@@ -258,6 +285,7 @@ def write_weight_result(
         more={
             "identity_l1": [round(before, 3), round(after, 3)],
             "large_l1": round(large, 3),
+            "distance_from_start": round(float(distance / np.linalg.norm(entries["before"])), 5),
             "entries_over_0_7": [by_group[when, "> 0.7"]["count"] for when in ("before", "after")],
             "identity_mode": round(mode(measured.weights["after"]["identity"]), 4),
             **{f"paper_{key}": value for key, value in paper_weights(measured).items()},
@@ -316,7 +344,8 @@ def _penalty_row(  # noqa: PLR0913 (the columns of Table 4)
     folder, measured, when, *, value, paper_loss, paper_penalty, paper_ratio=None
 ):
     losses = measured.losses[when]
-    trained = measured.trained.at_start() if when == "before" else measured.trained
+    start = measured.trained.at_start(networks.width_deviations())
+    trained = start if when == "before" else measured.trained
     trained.write(
         folder,
         "table4",
@@ -342,13 +371,17 @@ def _penalty_row(  # noqa: PLR0913 (the columns of Table 4)
 
 
 def write_penalty_ratios(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
-    """Write the results of Table 4: a plain network's initial penalty over a residual one's."""
+    """Write the results of Table 4: a plain network's initial penalty over a residual one's.
+
+    The networks are the paper's, of its widths, whatever --widths and --data are.
+    """
     by_name = {(network.network, network.depth): network for network in measured}
     for (name, depth), plain in by_name.items():
-        residual = by_name.get(("residual", depth))
-        if name == "plain" and residual:
-            penalties = [network.losses["before"].own_penalty for network in (plain, residual)]
-            plain.trained.at_start().write(
+        if name == "plain" and ("residual", depth) in by_name:
+            zoo.seed_everything(FLAGS.seed)
+            both = (networks.build(kind, depth, *CIFAR, WIDTHS) for kind in ("plain", "residual"))
+            penalties = [networks.own_penalty(model) for model in both]
+            plain.trained.at_start([]).write(
                 folder,
                 "table4",
                 "penalty_before_training_plain_over_residual",

@@ -1,6 +1,7 @@
 """The recipe of the 50-layer networks as its user meets it: figures, errors, files of others."""
 
 import json
+import math
 import re
 
 import keras
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import zoo
-from greff2017 import pointwise
+from greff2017 import claims, pointwise
 from helpers.harness import fresh_python, output_of, slow_elsewhere, start_recipe, without_backend
 from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of
@@ -22,12 +23,12 @@ def start(*options):
     return start_recipe("imagenet_resnet50.py", "--export=false", "--budget=smoke", *options)
 
 
-def write_images(path, classes=7, count=20):
+def write_images(path, classes=12, count=20):
     """Grey and noisy; brighter by class."""
     random, arrays = np.random.default_rng(0), {}
     for split in ("train", "test"):
         y = np.arange(count) % classes
-        x = random.integers(0, 100, (count, 12, 12, 1)) + 20 * y[:, None, None, None]
+        x = random.integers(0, 100, (count, 12, 12, 1)) + 12 * y[:, None, None, None]
         arrays |= {f"x_{split}": x.astype("uint8"), f"y_{split}": y}
     np.savez(path, **arrays)
     return f"--data_dir={path}", "--data=other"
@@ -46,6 +47,21 @@ def where(tmp_path):
     return f"--run_dir={tmp_path / 'run'}", f"--runs={tmp_path / 'runs'}"
 
 
+def renamed(lines):
+    """Return lines of two networks as if the second were the first with normalization."""
+    other = {**lines[1], "config": {**lines[1]["config"], "network": "resnet_bn"}}
+    return [lines[0], other]
+
+
+def test_ratios_of_networks_with_and_without_normalization():
+    errors = {"resnet": 9.0, "highway": 8.0, "resnet_bn": 5.0, "highway_bn": 6.0}
+    losses = {"resnet": 0.1, "highway": 0.1, "resnet_bn": 0.11, "highway_bn": 0.2}
+    metric = "kendall_tau_with_the_paper's_order"
+    row = {"metric": metric, "config": {}, "errors": errors, "training_loss": losses}
+    assert claims.highway_error([row]) == pytest.approx(1.2)
+    assert claims.overfit([row]) == pytest.approx(1.1)
+
+
 @slow_elsewhere
 def test_networks_are_trained_and_looked_into(tmp_path):
     data, run = write_images(tmp_path / "images.npz"), tmp_path / "run"
@@ -53,7 +69,7 @@ def test_networks_are_trained_and_looked_into(tmp_path):
     assert "top5 error on other" in output and "estimation error of the last stage" in output
     curves = "fig5-resnet-highway_bn"
     assert {path.name for path in run.iterdir()} == {
-        *(f"{curves}.png", f"{curves}.csv", "results.jsonl"),
+        *(f"{curves}.png", f"{curves}.csv", "section3.2.png", "section3.2.csv", "results.jsonl"),
         *(figures_of("resnet") | figures_of("highway_bn")),
     }
     looked = lines_of(run)  # and no comparison of the networks after two batches
@@ -77,9 +93,12 @@ def test_networks_are_trained_and_looked_into(tmp_path):
         assert all(float(row["mean"]) == float(row["std"]) == 0 for row in last)
         means = [float(row["mean"]) for row in blocks[13:15]]
         assert figure["value"] == pytest.approx(np.mean(means), abs=1e-4)
+        assert all(0 <= mean <= 1 for mean in figure["relative_residual_mean"])
         patches = rows_of(run / f"fig4-{network}.csv")
         assert len(patches) == 3 * 8 and {int(row["unit"]) for row in patches} == {figure["unit"]}
         assert all(0 <= int(row["image"]) < 20 for row in patches)  # of the set, not of the probed
+    assert math.isfinite(claims.bias(renamed(looked)) + claims.refinement(renamed(looked)))
+    assert claims.residual_mean(renamed(looked)) > 0
     folder = kept(tmp_path, "resnet")
     trained = f"--trained={folder / 'model.keras'}"
     assert "resnet: estimation error" in output_of(start(*data, trained, "--unit=1"))
@@ -98,7 +117,7 @@ def test_of_five_classes_the_top_1_error_is_told_and_a_run_goes_on(tmp_path):
     assert "epoch 1/1 done" not in output_of(start(*options))  # it is done
     assert [lines_of(folder) for folder in folders] == lines  # and nothing is told twice
     assert line["metric"] == "top1_error" and line["value"] == line["top1_error"]
-    assert "top-1 error: of 5 classes five are nearly all" in line["departures"]
+    assert "top-1 error: of 5 classes five are too many" in line["departures"]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from helpers.harness import (
 )
 from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of, write_images
+from report import claims
 from yutomasi2019 import figures, networks, tables
 from zoo.callbacks import Table
 from zoo.callbacks.probes.table import Row
@@ -53,7 +54,8 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     assert mean == pytest.approx(1, abs=0.01)  # phi adds one to entries of 1/(9 c)
     assert rows["before", "identity"]["count"] == str(16 + 16 + 32)
     (ratio,) = [line for line in lines_of(run_dir) if line["model"] == "nets 5"]
-    assert ratio["value"] == pytest.approx(own["plain"] / own["residual"], abs=0.01)
+    expected = (32 + 32 + 64 + 128 + 10 / 3) / ((3 + 16) / 144 + 16 / 288 + 32 / 576 + 10 / 3)
+    assert ratio["value"] == pytest.approx(expected, rel=0.05)  # of the paper's own networks
     folders = {path.name: path for path in (tmp_path / "runs").iterdir()}
     assert len(folders) == 4
     (line,) = lines_of(next(path for name, path in folders.items() if name.startswith("plain5")))
@@ -71,12 +73,20 @@ def test_plain_and_residual_networks_are_trained_side_by_side_and_then_inspected
     check_cushions(run_dir)
     stable = lines_of(run_dir)[count:]
     kinds = collections.Counter(line["artifact"].split("/")[1] for line in stable)
-    assert kinds == {"fig3": 4, "section5": 3, "fig10": 4, "fig12": 4 + 2}, kinds
+    assert kinds == {"fig3": 4, "section5": 2 * 3, "fig10": 4, "fig12": 4 + 2}, kinds
     assert all(len(line["departures"]) > 1 and line["value"] is not None for line in stable)
     trained = {name: (path / "state.npz").read_bytes() for name, path in folders.items()}
     assert trained == states  # found, not trained again
+    check_claims(lines_of(run_dir))
     flows = rows_of(run_dir / "fig12-depth5.csv")
     assert {row["iteration"] for row in flows} == {"first", "last", "mean"}
+
+
+def check_claims(lines):
+    """Check that the claims about these networks can be measured, those of full ones aside."""
+    names = [f"Y{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13)]
+    for claim in claims.select(names):
+        assert np.isfinite(claim.measure(lines)), claim.name
 
 
 def check_cushions(run_dir):
@@ -107,6 +117,8 @@ def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
     assert len(exact) == 2 * 4 and max(exact) < 1e-14  # an ulp of 1, or some
     single = "--precision=float32", both
     run("part", *single, "--steps=2")
+    (claim,) = claims.select(["Y1"])
+    assert claim.measure(lines_of(tmp_path / "double")) in exact
     gaps, whole = run("part", *single, "--steps=4"), run("whole", *single, "--steps=4", runs="anew")
     assert len(gaps) == 2 * 4 and gaps == whole and 0 < gaps[0] and 0 < gaps[4]
     assert 1e6 * max(exact) < max(gaps) < 1e-3
@@ -126,6 +138,8 @@ def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
     assert "full_8: dominance, residual over plain, shallow" in output
     table = Table.from_csv(tmp_path / "run" / "section5-full_plain8.csv")
     assert table.array("layer_cushion_convolutions").shape == (3, 2)
+    (claim,) = claims.select(["Y10"])
+    assert claim.measure(lines_of(tmp_path / "run")) > 0
     assert (tmp_path / "run" / "fig12-full-depth8.png").exists()
 
 
@@ -203,7 +217,7 @@ def test_an_epoch_that_is_repeated_is_measured_once(tmp_path, monkeypatch):
 
 
 def test_rate_and_clip_are_flags():
-    with recipe("plain_vs_residual", "--rate=0.5", "--clip=0"):
+    with recipe("plain_vs_residual", "--rate=0.5", "--clip=0", "--budget=paper"):
         optimizer = networks.optimizer(2000)
         assert optimizer.global_clipnorm is None
         rates = []
@@ -211,9 +225,20 @@ def test_rate_and_clip_are_flags():
             optimizer.iterations.assign(step)
             rates.append(float(optimizer.learning_rate))
         assert rates == pytest.approx([0.5, 0.05, 0.005])
-    with recipe("plain_vs_residual"):
+    with recipe("plain_vs_residual", "--budget=paper"):
         assert networks.optimizer(2000).global_clipnorm == 0.1
         assert "clipped at norm 0.1" in networks.assumptions()[0]
+
+
+def test_a_miniature_is_trained_to_the_end_of_its_schedule():
+    with recipe("plain_vs_residual", "--budget=minutes"):
+        assert networks.widths() == (8, 16, 32)
+        optimizer = networks.optimizer(2000)
+        assert optimizer.global_clipnorm == 1.0
+        optimizer.iterations.assign(1000)
+        assert float(optimizer.learning_rate) == pytest.approx(0.025)
+        selected = networks.selected({})
+        assert ("plain", 20) in selected and ("dominant", 56) in selected
 
 
 @without_backend
@@ -288,4 +313,6 @@ def test_dominance_that_can_be_worked_out_is_drawn_beside_its_simulation(tmp_pat
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert [line["artifact"].split("/")[1] for line in lines] == ["fig11", "fig13"]
     assert gap <= lines[0]["value"] < 0.1 and 0 < lines[1]["value"] < 0.02
+    (claim,) = claims.select(["Y14"])
+    assert claim.measure(lines) == pytest.approx(gap, abs=1e-3)
     assert lines == lines_of(tmp_path)
