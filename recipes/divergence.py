@@ -1,6 +1,6 @@
 """Yu & Tomasi (2019), Fig. 6: how equivalent networks diverge in training, step by step.
 
-    python recipes/divergence.py --data_dir cifar10.npz
+    python recipes/divergence.py --data_dir DATA
     python recipes/divergence.py --precision float32 --starts hardt_ma,kaiming --steps 120
 
 A simplified residual network and the plain one that computes the same function train on the same
@@ -11,8 +11,9 @@ paper: "a very slow divergence over training time".
 --run_dir gets fig6.png and fig6.csv (fig6-float32 of that precision): the largest difference of a
 weight between the plain network and the plain equivalent of the residual one, after each step; and
 a result of each pair. Pairs are kept in --runs: a killed run resumes, and more --steps resume from
-those that are there. Convolutions in double precision are slow: a step of two networks of 20 layers
-takes some 20 s on two cores with torch or JAX, 4 s with TensorFlow, and in single precision 1 s.
+those that are there. Convolutions in double precision are slow: a step of the paper's two networks
+of 20 layers takes some 20 s on two cores with torch or JAX, 4 s with TensorFlow, and in single
+precision 1 s. `--budget minutes` is the miniature of plain_vs_residual.py, to its schedule's end.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Yu & Tomasi (2019), section 5, Figs 3, 10 and 12: noise and dominance, plain against residual.
 
-    python recipes/noise_stability.py --data_dir cifar10.npz --depths 20
+    python recipes/noise_stability.py --data_dir DATA --depths 20
     python recipes/noise_stability.py --artifact section5 --budget paper
 
 Measures the networks of plain_vs_residual.py, which it finds in --runs or trains: layer cushions
@@ -44,7 +44,7 @@ ARTIFACTS = {  # the networks and depths that each needs
 IMAGES = {"smoke": 8, "minutes": 1000, "paper": None}  # of Figs 3 and 10; "any in the training set"
 NOISES = (0.01, 0.03, 0.1)  # norms relative to a kernel's; ours
 NOISE_IMAGES = 10_000  # at most: of noise on the weights, of which the paper shows nothing
-FLOW_IMAGES = {"smoke": 2, "minutes": 64, "paper": 128}  # of section 5 and Fig. 12; ours
+FLOW_IMAGES = {"smoke": 2, "minutes": 32, "paper": 128}  # of section 5 and Fig. 12; ours
 PROJECTIONS = {"smoke": 4, "minutes": 16, "paper": 128}  # random ones, of section 5; ours
 RATIOS = {"": (1.24, 4.06), "full_": (0.99, 3.07)}  # Fig. 12: shallow, deep layers
 CUSHION = {("full_residual", 20): 0.20}  # section 5, of one block

@@ -1,6 +1,6 @@
 """Yu & Tomasi (2019), Tables 1 to 5, Figs 7 to 9: plain and residual networks.
 
-    python recipes/plain_vs_residual.py --data_dir cifar10.npz
+    python recipes/plain_vs_residual.py --data_dir DATA
     python recipes/plain_vs_residual.py --artifact table2 --budget paper
     python recipes/plain_vs_residual.py --networks plain,residual --depths 20
 

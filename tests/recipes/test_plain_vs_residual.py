@@ -117,6 +117,8 @@ def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(tmp_path):
     assert len(exact) == 2 * 4 and max(exact) < 1e-14  # an ulp of 1, or some
     single = "--precision=float32", both
     run("part", *single, "--steps=2")
+    (claim,) = claims.select(["Y1"])
+    assert claim.measure(lines_of(tmp_path / "double")) in exact
     gaps, whole = run("part", *single, "--steps=4"), run("whole", *single, "--steps=4", runs="anew")
     assert len(gaps) == 2 * 4 and gaps == whole and 0 < gaps[0] and 0 < gaps[4]
     assert 1e6 * max(exact) < max(gaps) < 1e-3
@@ -136,6 +138,8 @@ def test_fully_fledged_networks_have_cushions_and_dominance_too(tmp_path):
     assert "full_8: dominance, residual over plain, shallow" in output
     table = Table.from_csv(tmp_path / "run" / "section5-full_plain8.csv")
     assert table.array("layer_cushion_convolutions").shape == (3, 2)
+    (claim,) = claims.select(["Y10"])
+    assert claim.measure(lines_of(tmp_path / "run")) > 0
     assert (tmp_path / "run" / "fig12-full-depth8.png").exists()
 
 
@@ -309,4 +313,6 @@ def test_dominance_that_can_be_worked_out_is_drawn_beside_its_simulation(tmp_pat
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert [line["artifact"].split("/")[1] for line in lines] == ["fig11", "fig13"]
     assert gap <= lines[0]["value"] < 0.1 and 0 < lines[1]["value"] < 0.02
+    (claim,) = claims.select(["Y14"])
+    assert claim.measure(lines) == pytest.approx(gap, abs=1e-3)
     assert lines == lines_of(tmp_path)
