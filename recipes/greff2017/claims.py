@@ -156,6 +156,68 @@ CLAIMS += [
         **LESIONS,
     ),
 ]
+GATED = ("c_only", "coupled", "full")  # with a multiplicative carry gate
+
+
+def perplexities(lines: Lines) -> Mapping[str, float]:
+    """Return the test perplexity of the six language models, by variant."""
+    return line(lines, "kendall_tau_with_the_paper's_order", variant="all")["test_perplexity"]
+
+
+def gain_of_carry_gates(lines: Lines) -> float:
+    """Return the worst perplexity with a carry gate over the best of the other variants."""
+    values = perplexities(lines)
+    others = min(value for variant, value in values.items() if variant not in GATED)
+    return max(values[variant] for variant in GATED) / others
+
+
+def distance(lines: Lines) -> float:
+    """Return by how many % the perplexities of residual and plain differ."""
+    values = perplexities(lines)
+    return 100 * abs(values["residual"] / values["plain"] - 1)
+
+
+def gain_of_transform_gates(lines: Lines) -> float:
+    """Return the perplexity of t_only over that of residual."""
+    values = perplexities(lines)
+    return values["t_only"] / values["residual"]
+
+
+PTB = {
+    "paper": "greff2017",
+    "section": "section 5.2, Table 1a",
+    "commands": ("ptb_char_lm.py --variant=all --export=false",),
+    "backend": "jax",
+    "figure": "table1a",
+}
+CLAIMS += [
+    Claim(
+        name="G5",
+        statement="Of six forms, those with a multiplicative carry gate model language best.",
+        quantity="worst test perplexity of c_only, coupled and full over the best of the others",
+        measure=gain_of_carry_gates,
+        most=1,
+        ratio=True,
+        **PTB,
+    ),
+    Claim(
+        name="G6",
+        statement="The residual form is hardly better than a plain layer.",
+        quantity="difference of the test perplexities of residual and plain, in %",
+        measure=distance,
+        most=5,
+        **PTB,
+    ),
+    Claim(
+        name="G7",
+        statement="A transform gate alone is far better than the residual form.",
+        quantity="test perplexity, t_only over residual",
+        measure=gain_of_transform_gates,
+        most=0.95,
+        ratio=True,
+        **PTB,
+    ),
+]
 CLAIMS += [
     Claim(
         name="G8",

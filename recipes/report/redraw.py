@@ -29,16 +29,18 @@ def redraw(folder: pathlib.Path = records.FOLDER) -> list[pathlib.Path]:
     """Draw all figures that are functions of their rows, and return their paths.
 
     Args:
-        folder: Folder of results; the figures of a paper are in a folder of its name.
+        folder: Folder of results; the figures of a paper are in a folder of its name, and those of
+            claims in such a folder in its folder `claims`.
     """
     drawn = []
     for artifact in artifacts.ARTIFACTS:
         draw = function_of(artifact)
-        for name in records.figures(artifact, folder) if draw else ():
-            path = folder / name
-            if path.suffix == ".png":
-                draw(path, plots.read_rows(path.with_suffix(".csv")))
-                drawn.append(path)
+        for root in (folder, folder / records.MINIATURES.name) if draw else ():
+            for name in records.figures(artifact, root):
+                path = root / name
+                if path.suffix == ".png":
+                    draw(path, plots.read_rows(path.with_suffix(".csv")))
+                    drawn.append(path)
     return drawn
 
 

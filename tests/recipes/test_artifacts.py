@@ -20,7 +20,7 @@ from helpers.harness import (
     start_module,
     start_recipe,
 )
-from report import artifacts, records
+from report import artifacts
 
 MADE = {}  # command: the artifacts that it makes
 for name, artifact in artifacts.ARTIFACTS.items():
@@ -166,29 +166,3 @@ def test_the_models_that_recipes_save_load_and_predict_where_only_zoo_is_importe
     smallest = [str(min(paths, key=lambda path: path.stat().st_size)) for paths in models.values()]
     loaded = fresh_python(LOAD, env={"MODELS": json.dumps(smallest)}).stdout
     assert loaded.count("loaded") == len(SAVING) >= 7
-
-
-ON_RECORD = {}  # command: the CSV files on record of the artifacts that it makes, by artifact
-for command, names in MADE.items():
-    for name in names:
-        paths = [records.FOLDER / path for path in records.figures(name)]
-        files = [path for path in {p.with_suffix(".csv") for p in paths} if path.exists()]
-        if files:
-            ON_RECORD.setdefault(command, {})[name] = files
-OF_RECORD = [pytest.param(c, marks=pytest.mark.slow if c in DEEP else ()) for c in ON_RECORD]
-
-
-@pytest.mark.parametrize("command", OF_RECORD)
-def test_files_on_record_have_the_columns_that_the_command_writes_today(command, started):
-    folder, _ = started[command].result()
-    written = [*(folder / "run").glob("*.csv")]
-    for name, files in ON_RECORD[command].items():
-        today = {columns(path) for path in written if records.belongs(path.name, name)}
-        for path in files:
-            assert columns(path) in today, (path.name, columns(path), today)
-
-
-def columns(path):
-    """Return the columns of a CSV file; "seed" is the one that means over seeds have more."""
-    names = path.read_text(encoding="utf-8").split("\n", 1)[0].split(",")
-    return tuple(name for name in names if name != "seed")

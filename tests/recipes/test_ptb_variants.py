@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from greff2017 import claims
 from helpers.harness import output_of, slow_elsewhere, start_recipe
 
 WORDS = "one two three four five six seven"
@@ -28,6 +29,8 @@ def test_six_variants_are_run_compared_and_not_run_again(tmp_path):
     (line,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     assert line["test_perplexity"] == pytest.approx(table) and len({*table.values()}) > 3
     assert line["verdict"] == "not comparable"  # it deviates from the paper
+    assert claims.gain_of_carry_gates([line]) > 0 and claims.distance([line]) >= 0
+    assert claims.gain_of_transform_gates([line]) == table["t_only"] / table["residual"]
 
     # one of the six is the network that is trained alone
     alone = start_recipe(

@@ -15,9 +15,9 @@ from report import artifacts, records, redraw
 pytestmark = without_backend
 NOT_OF_ROWS = {"greff2017/fig4"}  # whose pictures hold more than their rows: patches of images
 PICTURES = [
-    (name, records.FOLDER / path)
+    (name, records.MINIATURES / path)
     for name in artifacts.ARTIFACTS
-    for path in records.figures(name)
+    for path in records.figures(name, records.MINIATURES)
     if path.endswith(".png") and name not in NOT_OF_ROWS
 ]
 
@@ -45,12 +45,12 @@ def test_the_figures_of_a_paper_are_functions_of_their_rows(paper):
 
 
 def test_redraw_draws_every_figure_that_is_a_function_of_its_rows(tmp_path):
-    folder = tmp_path / "greff2017"
-    folder.mkdir()
-    shutil.copy(records.FOLDER / "greff2017" / "table1a.csv", folder)
-    (folder / "table1a.png").write_bytes(b"old")
-    assert redraw.redraw(tmp_path) == [folder / "table1a.png"]
-    assert (folder / "table1a.png").read_bytes().startswith(b"\x89PNG")
+    folder = tmp_path / "claims" / "srivastava2015"
+    folder.mkdir(parents=True)
+    shutil.copy(records.MINIATURES / "srivastava2015" / "fig4.csv", folder)
+    (folder / "fig4.png").write_bytes(b"old")
+    assert redraw.redraw(tmp_path) == [folder / "fig4.png"]
+    assert (folder / "fig4.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["fig7-a", "fig20-a"])
