@@ -179,8 +179,8 @@ CLAIMS = [
         "points",
         measure=gain_by_unrolling,
         least=5,
-        reason="few examples: 2 to 6 of 25 to 45 become wrong, in the paper 5 of 51 right; their loss "
-        "rises, as the paper says of test images",
+        reason="few examples: 2 to 6 of 25 to 45 become wrong, in the paper 5 of 51 right; "
+        "their loss rises, as the paper says of test images",
         figure="fig7-miniature",
         **REFINEMENT,
     ),
