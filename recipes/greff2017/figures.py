@@ -86,13 +86,21 @@ def section2(path: pathlib.Path, rows: Rows) -> None:
     indices = {name: i for i, name in enumerate(sorted({row.get("block", "") for row in rows}))}
     labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
     shown = []
-    marks = []
+    whole: dict[str, list] = {}
     for row in rows:
         if by_block and row["block"] == "":
-            whole = {"network": row["network"], "label": f"{row['network']}, whole"}
-            marks += [{**whole, "accuracy": row["accuracy"]}, {**whole, "loss": row["loss"]}]
+            whole.setdefault(row["network"], []).append(row)
         else:
             shown.append({**row, "index": indices[row["block"]]} if by_block else row)
+    marks = [
+        {
+            "network": network,
+            "label": f"{network}, whole",
+            key: statistics.mean(row[key] for row in same),
+        }
+        for network, same in whole.items()
+        for key in ("accuracy", "loss")
+    ]
     plots.lines(
         path,
         shown,
