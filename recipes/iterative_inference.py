@@ -215,7 +215,7 @@ def draw(inspection, tables, mark):
 
 
 def record(inspection, table, mark):
-    """Write the results of Figs 2 to 6 and 14, of test images."""
+    """Write the results of Figs 2 to 6 and 14; all but the last of test images."""
     ratios = of_blocks(table, "l2_ratio")
     inspection.write(f"fig{number(2)}", "l2_ratio_of_last_block", ratios[-1], by_block=ratios)
     accuracies = table.values("lesion_accuracy")
@@ -240,29 +240,38 @@ def record(inspection, table, mark):
         blocks=len(cosines),
         by_block=cosines,
     )
-    readouts = [round(100 * value, 3) for value in figures.at_end(table, "intermediate_accuracy")]
+    readouts = percentages(table, "intermediate_accuracy")
     inspection.write(
         f"fig{number(5)}", "intermediate_accuracy", readouts[-1], by_block_of_last_stage=readouts
     )
+    record_groups(inspection, table)
+    record_training(inspection)
+
+
+def record_groups(inspection, table):
+    """Write the result of Fig. 6, if there is a borderline example."""
+    if f"{BORDERLINE}_accuracy" not in table.probes():
+        return
     groups = {
-        group: [
-            round(100 * value, 3)
-            for value in figures.at_end(table, f"borderline_examples_{group}_accuracy")
-        ]
+        group: percentages(table, f"borderline_examples_{group}_accuracy")
         for group in ("borderline", "all")
-        if f"borderline_examples_{group}_accuracy" in table.probes()
     }
-    if "borderline" in groups:
-        borderline = groups["borderline"][-1]
-        inspection.write("fig6", "borderline_accuracy", borderline, by_block=groups)
-    in_training = study.table_of_training(inspection.run, "training")
-    by_block = figures.last_stage(in_training, "l2_ratio") if len(in_training) else {}
-    if by_block:
-        ratios = {block: [*by_epoch.values()] for block, by_epoch in by_block.items()}
-        means = [round(statistics.mean(values), 4) for values in zip(*ratios.values(), strict=True)]
-        inspection.write(
-            f"fig{number(14)}", "l2_ratio_of_last_stage", means[-1], by_probed_epoch=means
-        )
+    inspection.write("fig6", "borderline_accuracy", groups["borderline"][-1], by_block=groups)
+
+
+def record_training(inspection):
+    """Write the result of Fig. 14, if an epoch was probed: the l2 ratio of the last stage."""
+    table = study.table_of_training(inspection.run, "training")
+    if not len(table):
+        return
+    by_block = [by_epoch.values() for by_epoch in figures.last_stage(table, "l2_ratio").values()]
+    means = [round(statistics.mean(ratios), 4) for ratios in zip(*by_block, strict=True)]
+    inspection.write(f"fig{number(14)}", "l2_ratio_of_last_stage", means[-1], by_probed_epoch=means)
+
+
+def percentages(table, probe):
+    """Return a probe's values at the blocks of the last stage in %."""
+    return [round(100 * value, 3) for value in figures.at_end(table, probe)]
 
 
 def of_blocks(table, probe):
@@ -368,7 +377,7 @@ def record_borderline(inspection, table, paper, **more):
     if f"{BORDERLINE}_accuracy" not in table.probes():
         print("no borderline example: no result for Fig. 7")
         return
-    accuracy = [round(100 * value, 3) for value in figures.at_end(table, f"{BORDERLINE}_accuracy")]
+    accuracy = percentages(table, f"{BORDERLINE}_accuracy")
     share = figures.at_end(table, f"{BORDERLINE}_share")[0]
     inspection.write(
         "fig7",

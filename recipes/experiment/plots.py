@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from zoo.io import replace
@@ -63,7 +64,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
         over: Column of repetitions. A line of rows that have it is their mean at each x, in a band
-            of one standard deviation.
+            of one standard deviation; on a logarithmic axis, of the logarithms.
         title: Title of the figure.
         table: Rows of the CSV file. Default: `rows`.
     """
@@ -85,7 +86,9 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                 label = ", ".join(labels.get(name, name) for name in names)
                 if points:
                     repeated = any(over in row for row in known)
-                    _draw_line(axis, points, {"label": label or None, **style}, repeated)
+                    _draw_line(
+                        axis, points, {"label": label or None, **style}, repeated, y_key in log
+                    )
             _set_scales(axis, x_key, y_key, log, rows)
             limits = _limits(axis, y_key in log)
             for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
@@ -98,16 +101,22 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     save(path, figure, rows if table is None else table)
 
 
-def _draw_line(axis, points, style, repeated):
-    """Draw a line through points; of repetitions, their mean in a band of one deviation."""
+def _draw_line(axis, points, style, repeated, is_log):
+    """Draw a line through points; of repetitions, their mean in a band of one deviation.
+
+    On a logarithmic axis both are of the logarithms, if all values are positive.
+    """
     if repeated:
         values: dict[Any, list[float]] = {}
         for x, y in points:
             values.setdefault(x, []).append(float(y))
-        means = [statistics.mean(ys) for ys in values.values()]
-        deviations = [statistics.stdev(ys) if len(ys) > 1 else 0.0 for ys in values.values()]
-        low = [mean - std for mean, std in zip(means, deviations, strict=True)]
-        high = [mean + std for mean, std in zip(means, deviations, strict=True)]
+        is_log = is_log and all(y > 0 for ys in values.values() for y in ys)
+        shown = [[math.log(y) for y in ys] if is_log else ys for ys in values.values()]
+        means = np.array([statistics.mean(ys) for ys in shown])
+        deviations = np.array([statistics.stdev(ys) if len(ys) > 1 else 0.0 for ys in shown])
+        low, means, high = (
+            np.exp(ys) if is_log else ys for ys in (means - deviations, means, means + deviations)
+        )
         axis.fill_between([*values], low, high, color=style["color"], alpha=0.2, linewidth=0)
         points = [*zip(values, means, strict=True)]
     every = -(-len(points) // MOST_MARKERS)  # more would hide the line and its style

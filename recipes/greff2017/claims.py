@@ -152,6 +152,9 @@ CLAIMS += [
         quantity="median test error that a swap of two blocks in each stage adds, in points",
         measure=cost_of_a_swap,
         most=10,
+        reason="the first stage: a swap in the second stage alone costs 0 to 1.2 points "
+        "(medians of 8 orders, three seeds), one in the first alone 6 to 79. And one "
+        "swap disorders nine blocks more (tau about 0.6) than the 54 of Veit et al.",
         figure="section4.4",
         **LESIONS,
     ),

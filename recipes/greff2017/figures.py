@@ -17,17 +17,20 @@ EPOCHS = 90  # of the paper's curves in Fig. 5
 
 
 def table1a(path: pathlib.Path, rows: Rows) -> None:
-    """Draw the test perplexity of each variant, ours and the paper's, with the values."""
+    """Draw the test perplexity of each variant, ours and the paper's, with the values.
+
+    Ours is the mean over seeds, with its deviation.
+    """
     variants = [*dict.fromkeys(row["variant"] for row in rows)]
     figure, axis = plots.new(7.0, 3.3)
     columns = {"test_perplexity": "ours", "paper_large": "the paper's large model, 25 epochs"}
     for index, (column, label) in enumerate(columns.items()):
-        values = []
-        for variant in variants:
-            ours = [row[column] for row in rows if row["variant"] == variant]
-            values.append(sum(ours) / len(ours))
+        ours = [[row[column] for row in rows if row["variant"] == v] for v in variants]
+        values = [statistics.mean(seeds) for seeds in ours]
+        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in ours]
         color = plots.COLORS[index]
-        axis.plot(variants, values, color=color, marker=plots.MARKERS[index], label=label)
+        style = {"color": color, "marker": plots.MARKERS[index], "label": label}
+        axis.errorbar(variants, values, spread, capsize=3, **style)
         for variant, value in zip(variants, values, strict=True):
             place = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
             axis.annotate(f"{value:.1f}", (variant, value), fontsize=7, color=color, **place)
@@ -83,13 +86,21 @@ def section2(path: pathlib.Path, rows: Rows) -> None:
     indices = {name: i for i, name in enumerate(sorted({row.get("block", "") for row in rows}))}
     labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
     shown = []
-    marks = []
+    whole: dict[str, list] = {}
     for row in rows:
         if by_block and row["block"] == "":
-            whole = {"network": row["network"], "label": f"{row['network']}, whole"}
-            marks += [{**whole, "accuracy": row["accuracy"]}, {**whole, "loss": row["loss"]}]
+            whole.setdefault(row["network"], []).append(row)
         else:
             shown.append({**row, "index": indices[row["block"]]} if by_block else row)
+    marks = [
+        {
+            "network": network,
+            "label": f"{network}, whole",
+            key: statistics.mean(row[key] for row in same),
+        }
+        for network, same in whole.items()
+        for key in ("accuracy", "loss")
+    ]
     plots.lines(
         path,
         shown,

@@ -177,6 +177,7 @@ def inspect(
             "by_stage": [
                 [[round(row["mean"], 5), round(row["std"], 5)] for row in stage] for stage in stages
             ],
+            "residual_mean": [round(mean, 5) for mean in table.values("residual_mean").values()],
             "relative_residual_mean": [round(mean, 5) for mean in relative.values()],
             "unit": unit,
         },

@@ -199,21 +199,22 @@ def unrolled_rows(tables: Mapping[float, Mapping[str, Table]], trained: int) -> 
 
 
 def fig20(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Draw the probes of the blocks and of their repetitions, a row of panels a scale."""
+    """Draw the probes of the blocks and of their repetitions: f unscaled above, scaled below.
+
+    Each seed has a best scale of its own.
+    """
     begin = min(row["block"] for row in rows if row["repetition"])
+    scales = ", ".join(map(str, sorted(_column(rows, "scale", skipped=(1.0,)))))
+    panels = {True: "f unscaled", False: f"f scaled by {scales}"}
     plots.lines(
         path,
-        [{**row, row["probe"]: row["value"]} for row in rows],
+        [{**row, row["probe"]: row["value"], "scaling": panels[row["scale"] == 1]} for row in rows],
         x="block",
         y=_column(rows, "probe"),
         by="split",
-        panel="scale",
+        panel="scaling",
         marks=[{"block": begin - 0.5, "label": "repetitions begin"}],
-        labels={
-            **LABELS,
-            "block": "block of the last stage",
-            **{str(scale): f"f scaled by {scale}" for scale in _column(rows, "scale")},
-        },
+        labels={**LABELS, "block": "block of the last stage"},
         title=path.stem,
         table=rows,
     )

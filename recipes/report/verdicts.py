@@ -1,12 +1,14 @@
 """Runs of the papers' claims, intervals over seeds, and verdicts.
 
 A claim is measured by a recipe's `--budget minutes`, its miniature: a small network trained to the
-end of a short schedule. The run directories are RUN_DIR/COMMAND/seedN; a run that ended has
-a file `ended` there, and is not repeated. The interval is Student's, of 95 %, over seeds; that of a
-ratio is taken of its logarithm. A claim is "shown" if the whole interval fulfills the criterion,
-"contradicted" if none of it does, else "undecided", as with fewer than three seeds.
+end of a short schedule. The run directories are RUN_DIR/COMMAND/seedN; a run that ended has a file
+`ended` there, with its processor time in seconds, and is not repeated. The interval is Student's,
+of 95 %, over seeds; that of a ratio is taken of its logarithm. A claim is "shown" if the whole
+interval fulfills the criterion, "contradicted" if none of it does, else "undecided", as with fewer
+than three seeds.
 """
 
+import functools
 import json
 import math
 import os
@@ -15,7 +17,7 @@ import re
 import shlex
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiment import process
@@ -55,22 +57,18 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     return "shown" if held == {True} else "contradicted"
 
 
-def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
+def evaluate(claim: Claim, runs: Mapping[int, Lines], seconds: float) -> dict[str, Any]:
     """Return the line of claims.jsonl of a claim.
 
     Args:
         claim: The claim.
         runs: Lines of results of each seed's run.
+        seconds: Processor time of all runs.
     """
     values = [claim.measure(lines) for lines in runs.values()]
     mean = statistics.geometric_mean(values) if claim.ratio else statistics.fmean(values)
     ends = interval(values, claim.ratio)
     last = [*runs.values()][-1][-1]
-    durations = {}  # by network: each line's is of its training and what was measured until then
-    for seed, lines in runs.items():
-        for row in lines:
-            network = seed, row["model"], str(row["config"])
-            durations[network] = max(row["seconds"], durations.get(network, 0))
     return {
         "claim": claim.name,
         "paper": f"{records.TITLES[claim.paper].split(':')[0]}, {claim.section}",
@@ -85,7 +83,7 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines]) -> dict[str, Any]:
         "commit": last["commit"],
         "backend": last["backend"],
         "hardware": last["hardware"],
-        "seconds": round(sum(durations.values()), 1),
+        "seconds": round(seconds, 1),
         "data": last["data"],
         "departures": last["departures"],
         "reason": claim.reason,
@@ -125,11 +123,25 @@ def run(
             continue
         (folder / "results.jsonl").unlink(missing_ok=True)  # of a run that was cut
         environment = {**os.environ, "KERAS_BACKEND": claim.backend}
+        begin = processor_time()
         status = process.run([sys.executable, *words], environment)
         if status:
             return status
-        replace(ended, pathlib.Path.touch)
+        seconds = f"{processor_time() - begin:.1f}\n"
+        replace(ended, functools.partial(pathlib.Path.write_text, data=seconds, encoding="utf-8"))
     return 0
+
+
+def processor_time() -> float:
+    """Return the processor time of all child processes that have ended, in seconds."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def seconds_of(claim: Claim, seeds: Iterable[int], runs: pathlib.Path) -> float:
+    """Return the processor time of a claim's runs; what a network shared cost counts once."""
+    folders = [folder_of(command, seed, runs) for command in claim.commands for seed in seeds]
+    return sum(float((folder / "ended").read_text(encoding="utf-8")) for folder in folders)
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -202,7 +214,9 @@ def main(
     if dry_run:
         return 0
     rows = [
-        evaluate(claim, by_seed) for claim in claims if (by_seed := dict(measured(claim, runs)))
+        evaluate(claim, by_seed, seconds_of(claim, by_seed, runs))
+        for claim in claims
+        if (by_seed := dict(measured(claim, runs)))
     ]
     for row in rows:
         ends = "no interval"

@@ -61,7 +61,7 @@ def test_two_claims_run_once_and_are_saved(tmp_path, monkeypatch, capsys):
     rows = verdicts.load()
     assert [row["claim"] for row in rows] == ["S1", "S2"]
     assert rows[0]["seeds"] == [0, 1] and rows[0]["verdict"] == "undecided"
-    assert rows[0]["seconds"] > 0 and rows[0]["data"] == "noise"
+    assert rows[0]["seconds"] >= 0 and rows[0]["data"] == "noise"
     assert reproduce.main(words) == 0
     assert len(begun) == 2 and verdicts.load() == rows
     assert (tmp_path / "claims" / "srivastava2015" / "fig1.png").exists()

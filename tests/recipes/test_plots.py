@@ -27,6 +27,15 @@ def test_rows_with_seeds_are_drawn_as_their_mean_in_a_band_of_one_deviation(draw
     assert (low, high) == pytest.approx((11 - 2**0.5, 21 + 2**0.5))
 
 
+def test_a_band_on_a_logarithmic_axis_is_of_the_logarithms(drawn):
+    rows = [{"seed": s, "x": x, "y": y} for s, y in enumerate((1e-4, 1e-2)) for x in (1, 2)]
+    plots.lines("a.png", rows, x="x", y="y", log=["y"])
+    (axis,) = drawn[0].axes
+    assert [*axis.lines[0].get_ydata()] == pytest.approx([1e-3, 1e-3])
+    low = axis.collections[0].get_paths()[0].vertices[:, 1].min()
+    assert low == pytest.approx(1e-3 * 10 ** -(2**0.5))
+
+
 def test_rows_without_seeds_are_drawn_as_they_are(drawn):
     plots.lines("a.png", [{"x": 1, "y": 1}, {"x": 1, "y": 3}], x="x", y="y")
     (axis,) = drawn[0].axes
