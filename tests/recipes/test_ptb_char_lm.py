@@ -147,7 +147,7 @@ def test_a_word_beyond_the_limit_is_cut_and_reported(recipe, tmp_path, caplog):
     with open(folder / "train.txt", "a") as file:
         file.write("x" * 80 + "\n")
 
-    with flagsaver.flagsaver(data_dir=str(folder)):
+    with flagsaver.flagsaver(data_dir=str(folder), budget="paper"):
         corpus = recipe.find_corpus()
     assert corpus.vocabulary.num_cut == 1 and corpus.vocabulary.word_length == 65
     assert "Cut to 65 slots" in corpus.notice and "1 of 23 words" in corpus.notice
