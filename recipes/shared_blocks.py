@@ -102,7 +102,7 @@ def main(argv):
     """Run the recipe."""
     common.check(argv)
     if FLAGS.budget == "minutes":
-        study.check_miniature("depth", "ablation", "probe_examples")
+        study.check_miniature("depth", "probe_examples")
         selected = select(DEPTHS["paper"])
         folder = run_dirs.figures_folder("shared_blocks", [pathlib.Path(f"seed{FLAGS.seed}")])
         sharing.measure({network: NETWORKS[network] for network in selected}, folder)

@@ -28,6 +28,7 @@ class Claim:
         backend: Keras backend that runs it fastest.
         figure: Name of the figure in the run directory, e.g. "fig1"; "": none.
         seeds: Number of seeds, the first of 0, 1, 2, ...
+        changed: Change of the measurement after a run, and its cause; "": none.
         reason: Most likely reason of a measured number that contradicts the claim; "": none.
     """
 
@@ -44,6 +45,7 @@ class Claim:
     backend: str = "torch"
     figure: str = ""
     seeds: int = 3
+    changed: str = ""
     reason: str = ""
 
     @property

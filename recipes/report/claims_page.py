@@ -92,6 +92,8 @@ def facts(row: Row) -> list[str]:
         f"{count} seed{'s' if count > 1 else ''}; commit {row['commit']}.",
         f"Deviations from the paper: {'; '.join(row['departures'])}.",
     ]
+    if row["changed"]:
+        texts.append(f"Changed after a run: {row['changed']}.")
     if row["verdict"] == "contradicted" and row["reason"]:
         texts.append(f"Most likely reason: {row['reason']}.")
     return texts

@@ -86,6 +86,7 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines], seconds: float) -> dict[st
         "seconds": round(seconds, 1),
         "data": last["data"],
         "departures": last["departures"],
+        "changed": claim.changed,
         "reason": claim.reason,
         "figure": claim.figure and f"claims/{claim.paper}/{claim.figure}",
     }

@@ -193,6 +193,7 @@ def test_the_gallery_is_folded_and_a_claim_is_one_line():
         "values": [20.0],
         "seeds": [0],
         "verdict": "contradicted",
+        "changed": "another depth",
         "reason": "a reason",
         "figure": "claims/srivastava2015/fig1",
         "command": "python recipes/reproduce.py claims S1",
@@ -203,6 +204,7 @@ def test_the_gallery_is_folded_and_a_claim_is_one_line():
     folded = re.sub("<details.*?</details>", "", re.sub("(?s)<summary>.*?</summary>", "", page))
     assert "Plain &lt; highway." in page and "<b class=contradicted>contradicted</b>" in page
     assert "Most likely reason: a reason." in page and "Criterion" in page
+    assert "Changed after a run: another depth." in page
     while "<details" in folded:  # innermost first
         end = folded.index("</details>")
         folded = folded[: folded.rindex("<details", 0, end)] + folded[end + len("</details>") :]
