@@ -169,6 +169,7 @@ def fig5(path: pathlib.Path, rows: Rows) -> None:
             "top5_error": "top-5 validation error (%)",
             "training_loss": "training loss (nats)",
         },
+        log=[metric, "training_loss"],
         title=path.stem,
         table=rows,
     )
