@@ -80,6 +80,9 @@ CLAIMS = [
         measure=bias,
         most=0.25,
         figure="fig3-resnet_bn",
+        reason="The ReLU after the sum cuts negative values, so that outputs grow along a stage "
+        "although E[F] is near 0: in stage 1 of seed 0 the residuals of blocks 2 to 4 have means "
+        "of 0.05, 0.03 and 0.03, and the last output's mean is 0.68 above the first's.",
         **IMAGENET,
     ),
     Claim(
@@ -243,6 +246,9 @@ CLAIMS += [
         least=1,
         ratio=True,
         figure=CURVES,
+        reason="The errors are higher without normalization, as in the paper, but 18 epochs, "
+        "where the paper has 90, are too few to fit without it: the loss still falls when the "
+        "rate drops.",
         **IMAGENET,
     ),
     Claim(
