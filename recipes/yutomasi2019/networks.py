@@ -392,7 +392,6 @@ class Trained:
         history: Metrics of the epochs, lists by key.
         known: True if its images are the paper's, so that the paper's numbers are comparable.
         result: Template of its results.
-        seconds: Duration of its training.
     """
 
     network: str
@@ -400,7 +399,6 @@ class Trained:
     history: Mapping[str, Sequence[float]]
     known: bool
     result: Result
-    seconds: float = 0.0
 
     @classmethod
     def of(cls, run: Run, network: str, depth: int) -> "Trained":
@@ -408,7 +406,7 @@ class Trained:
         name = f"{network}{depth}"
         deviations = [*run.deviations(), *width_deviations()]
         result = run.result(model=name, metric="", value=None, deviations=deviations)
-        return cls(network, depth, run.history, run.known, result, run.elapsed)
+        return cls(network, depth, run.history, run.known, result)
 
     def at_start(self, deviations: Sequence[str]) -> "Trained":
         """Return the metadata before training, where data, length and precision do not matter."""

@@ -221,7 +221,6 @@ def write_curves(folder: pathlib.Path, measured: Measured) -> None:
         round(measured.error, 5),
         error,
         assumptions=networks.assumptions(),
-        seconds=round(measured.trained.seconds, 1),
         more={
             "training_loss": measured.losses["after"].training_loss,
             "risk_by_epoch": [round(value, 6) for value in measured.risk],
