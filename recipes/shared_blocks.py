@@ -127,7 +127,9 @@ def select(depth):
     """Return the names of the networks that the flags select, in the order of `NETWORKS`."""
     networks = FLAGS.networks
     if networks is None:
-        networks = () if FLAGS.ablation else NETWORKS if FLAGS.budget == "minutes" else DEFAULT
+        networks = NETWORKS if FLAGS.budget == "minutes" else DEFAULT
+        if FLAGS.ablation:
+            networks = ()
     selected = {*networks, *(ABLATION if FLAGS.ablation else ())}
     if selected - {*NETWORKS} or not selected or (depth - 2) % 6:
         raise app.UsageError(

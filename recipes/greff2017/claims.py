@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from experiment.claim import Claim, Lines, line
 from greff2017.variants import kendall
-from report.claim import Claim, Lines, line
 
 TOLERATED = 5  # points of accuracy; ours
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from report.claim import Claim, Lines, line
+from experiment.claim import Claim, Lines, line
 
 LAST_BLOCKS = 5  # of Fig. 6
 

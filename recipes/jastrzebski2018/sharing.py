@@ -21,8 +21,7 @@ from experiment import data as image_data
 from experiment import process, run_dirs, training
 from experiment.flags import FLAGS
 from experiment.results import Result
-from experiment.training import Study
-from jastrzebski2018 import figures
+from jastrzebski2018 import figures, miniature
 from zoo import callbacks
 from zoo.applications.cifar_resnet import SHARE, UNSHARED, preactivated
 from zoo.applications.input_and_head import Top
@@ -35,23 +34,16 @@ DEPTHS = {True: 110, False: 38}  # of the networks before training, by whether t
 EXAMPLES = 16  # images before training
 WIDTH = 16  # channels
 USES = 13  # of the shared block, as in the paper's 110 layers
-MOMENTUM = 0.9  # of moving averages: 0.99 needs a longer training
-BATCH = 128
 MINIATURE = f"a miniature: one stage of {WIDTH} channels, 8 x 8 pixels"
 AT_START = f"the norms are of {EXAMPLES} images"
 AVERAGES = ("initial averages", "batch statistics")  # that normalize before training
-STUDY = Study(
+STUDY = dataclasses.replace(
+    miniature.STUDY,
     artifact="jastrzebski2018/fig9",
-    preprocessing="miniature",
-    batch=BATCH,
-    optimizer=lambda iterations: keras.optimizers.SGD(
-        training.piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations), momentum=0.9
-    ),
     epochs=30,
     minutes=30,
     minutes_images=2000,
     tested=1000,
-    paper={},
     resize=image_data.to_8_pixels,
 )
 
@@ -140,7 +132,9 @@ def train(
     trained = training.finish(run, name, {"network": name}, None, [MINIATURE])
     history = run.history
     x_train = run.data.preprocess(run.images.x_train)
-    loss, accuracy = run.model.evaluate(x_train, run.images.y_train, batch_size=BATCH, verbose=0)
+    loss, accuracy = run.model.evaluate(
+        x_train, run.images.y_train, batch_size=STUDY.batch, verbose=0
+    )
     percent = [
         [round(100 * value, 3) for value in history[key]] for key in ("accuracy", "val_accuracy")
     ]
@@ -181,4 +175,5 @@ def build(arguments: Mapping[str, Any] | None, images: Any) -> keras.Model:
     stages = ((WIDTH, blocks, 1),)
     shape = images.x_train.shape[1:]
     top = Top(name="sharing")
-    return preactivated(WIDTH, stages, images.classes, shape, top, shared=shared, momentum=MOMENTUM)
+    options = {"shared": shared, "momentum": miniature.MOMENTUM}
+    return preactivated(WIDTH, stages, images.classes, shape, top, **options)

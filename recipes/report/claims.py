@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from experiment.claim import Claim
 from greff2017 import claims as greff2017
 from jastrzebski2018 import claims as jastrzebski2018
-from report.claim import Claim
 from srivastava2015 import claims as srivastava2015
 from yutomasi2019 import claims as yutomasi2019
 

@@ -93,9 +93,9 @@ def facts(row: Row) -> list[str]:
         f"Deviations from the paper: {'; '.join(row['departures'])}.",
     ]
     if row["changed"]:
-        texts.append(f"Changed after a run: {row['changed']}.")
+        texts.append(f"Changed after a run: {row['changed'].rstrip('.')}.")
     if row["verdict"] == "contradicted" and row["reason"]:
-        texts.append(f"Most likely reason: {row['reason']}.")
+        texts.append(f"Most likely reason: {row['reason'].rstrip('.')}.")
     return texts
 
 

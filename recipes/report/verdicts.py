@@ -21,14 +21,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiment import process
+from experiment.claim import Claim, Lines
 from report import recipe_flags, records, redraw
-from report.claim import Claim, Lines
 from report.claims import CLAIMS, select
 from zoo.io import replace
 
 PATH = records.FOLDER / records.CLAIMS
 RECIPES = pathlib.Path(__file__).resolve().parents[1]
-SEEDS = 3  # fewer decide nothing
 # Student's t distribution, 97.5 %, by number of seeds
 QUANTILES = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 
@@ -68,7 +67,11 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines], seconds: float) -> dict[st
     values = [claim.measure(lines) for lines in runs.values()]
     mean = statistics.geometric_mean(values) if claim.ratio else statistics.fmean(values)
     ends = interval(values, claim.ratio)
-    last = [*runs.values()][-1][-1]
+    rows = [row for lines in runs.values() for row in lines]
+    origin = {
+        key: ", ".join(dict.fromkeys(row[key] for row in rows))
+        for key in ("commit", "backend", "hardware", "data")
+    }
     return {
         "claim": claim.name,
         "paper": f"{records.TITLES[claim.paper].split(':')[0]}, {claim.section}",
@@ -80,12 +83,9 @@ def evaluate(claim: Claim, runs: Mapping[int, Lines], seconds: float) -> dict[st
         "seeds": [*runs],
         "verdict": verdict(claim, values),
         "command": f"python recipes/reproduce.py claims {claim.name} --data_dir DATA",
-        "commit": last["commit"],
-        "backend": last["backend"],
-        "hardware": last["hardware"],
+        **origin,
         "seconds": round(seconds, 1),
-        "data": last["data"],
-        "departures": last["departures"],
+        "departures": [*dict.fromkeys(text for row in rows for text in row["departures"])],
         "changed": claim.changed,
         "reason": claim.reason,
         "figure": claim.figure and f"claims/{claim.paper}/{claim.figure}",

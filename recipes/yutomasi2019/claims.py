@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from report.claim import Claim, Lines, line
+from experiment.claim import Claim, Lines, line
 
 RISKS = 20  # levels at which errors are compared
 LEARNED = 1.0  # risk of a network that has left the plateau

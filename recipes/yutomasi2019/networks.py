@@ -96,7 +96,7 @@ def define_network_flags() -> None:
 
 
 def is_miniature() -> bool:
-    """Return whether the command line asks for the miniature's training."""
+    """Return True if the command line asks for the miniature."""
     return FLAGS.budget == "minutes"
 
 
