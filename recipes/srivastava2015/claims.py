@@ -150,7 +150,8 @@ CLAIMS += [
         least=50,
         figure="fig3",
         reason="the images are memorized while the layers' mean biases are within 0.1 of their "
-        "start, and the last layers, next to the classifier, differ between classes as much as the first",
+        "start, and the last layers, next to the classifier, differ between classes as much "
+        "as the first",
         **GATES,
     ),
     Claim(
