@@ -50,6 +50,7 @@ from zoo.graph.exits import EarlyExit as EarlyExit
 from zoo.graph.exits import add_exits as add_exits
 from zoo.graph.exits import drop_blocks as drop_blocks
 from zoo.graph.fold import fold_identity as fold_identity
+from zoo.graph.inline import inline as inline
 from zoo.graph.loop import loop as loop
 from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import early_exit as early_exit
