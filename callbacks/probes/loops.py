@@ -82,7 +82,7 @@ def loops(
 
 
 class _Measure:
-    """What `loops` measures of each example of a batch."""
+    """Measurements of each example of a batch, for `loops`."""
 
     def __init__(self, region: Region, objective: Objective, model: keras.Model) -> None:
         self.objective = objective

@@ -45,13 +45,15 @@ class Loop(keras.layers.Layer):
         ValueError: if `times` is not positive, `random` is unknown, or the layers change the shape.
 
     Example:
-    >>> double = keras.layers.Dense(1, use_bias=False, kernel_initializer=lambda *a, **k: [[2.0]])
+    >>> double = keras.layers.Dense(1, use_bias=False)
     >>> loop = Loop(double, times=3)
-    >>> float(loop(keras.ops.array([[1.0]]))[0, 0])
-    8.0
+    >>> loop.build((None, 1))
+    >>> double.set_weights([np.array([[2.0]])])
+    >>> keras.ops.convert_to_numpy(loop(np.array([[1.0]], "float32"))).tolist()
+    [[8.0]]
     >>> loop.times = 10
-    >>> float(loop(keras.ops.array([[1.0]]))[0, 0])
-    1024.0
+    >>> keras.ops.convert_to_numpy(loop(np.array([[1.0]], "float32"))).tolist()
+    [[1024.0]]
 
     Reference: Geiping et al. (2025), "Scaling up Test-Time Compute with Latent Reasoning: A
     Recurrent Depth Approach", arXiv:2502.05171, section 3.3 (random numbers); Dehghani et al.
