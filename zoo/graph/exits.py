@@ -279,10 +279,13 @@ def _segments(graph, model):
     segments = []
     for number, ((slot, _), part) in enumerate(zip(paths, parts, strict=True)):
         later = {s for rest in parts[number + 1 :] for call in rest for s in call.sources}
-
-        def run(values, slot=slot, part=part, later=later):
-            values = graph.run({**values}, calls=part, keep=True)
-            return values[slot], {s: v for s, v in values.items() if s in later}
-
-        segments.append(compiled(run, model))
+        segments.append(compiled(_segment(graph, part, slot, later), model))
     return segments
+
+
+def _segment(graph, calls, slot, later):
+    def run(values):
+        values = graph.run({**values}, calls=calls, keep=True)
+        return values[slot], {s: v for s, v in values.items() if s in later}
+
+    return run
