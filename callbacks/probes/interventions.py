@@ -1,8 +1,13 @@
-"""Accuracy and loss of a network whose blocks are modified (ablated, reordered, repeated).
+"""Accuracy and loss of a network whose blocks are modified, and how far its output then changes.
 
-Every function returns a `Table` with rows `..._accuracy` and `..._loss`, the unmodified network's
-under block None. Accuracy is a fraction, of which a regression of one output has none; the loss is
-the mean over examples.
+Every function returns a `Table`. With labels it has rows `..._accuracy` (a fraction; a regression
+of one output has none) and `..._loss`. Compared with the unmodified network, also without labels:
+where the output is a distribution over classes `..._kl`, the KL divergence of the unmodified
+network's distribution from the modified one's in nats, and `..._agreement`, the share of positions
+with the same most probable class; of other outputs `..._change`, the norm of their change over that
+of the unmodified network's outputs, of all of them if there are several. All are means over
+examples, an example's over its positions as in `zoo.callbacks.run`. The unmodified network's are
+under block None.
 """
 
 from collections.abc import Sequence
@@ -14,12 +19,12 @@ import numpy as np
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.blocks import Grain
 from zoo.graph.chain import Plan
 from zoo.graph.surgery import (
     cost,
     exit_plan,
     lesion_plan,
-    prune_blocks,
     random_order,
     shuffle_plan,
     unroll_plan,
@@ -34,30 +39,33 @@ def lesions(
     loss: Loss = None,
     mode: str = "removed",
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
-    """Leave out each block, one at a time. A redundant block barely changes the accuracy.
+    """Leave out each block, one at a time. A redundant block barely changes the output.
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        data: As in `zoo.callbacks.run`, with labels.
+        data: As in `zoo.callbacks.run`, with or without labels.
         loss: As in `zoo.callbacks.run`.
         mode: "removed" or "closed": see `zoo.lesion`.
         blocks: Names of the blocks; `None`: all.
+        grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
         **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
 
     Returns:
-        A `Table` with `lesion_accuracy` and `lesion_loss`.
+        A `Table` with `lesion_accuracy` and `lesion_loss`, if there are labels, `lesion_kl` and
+        `lesion_agreement`, or `lesion_change`: see this module.
 
     Reference: Srivastava et al. (2015), section 4.2, Fig. 4; Jastrzebski et al. (2018), section
     4.2, Fig. 3.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
     return trials.table("lesion", trials.labels(), plans, data, **options)
 
 
-def random_lesions(
+def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
     model: keras.Model,
     data: Any,
     counts: Sequence[int],
@@ -66,6 +74,7 @@ def random_lesions(
     loss: Loss = None,
     mode: str = "removed",
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Leave out several random blocks at once; those that change the shape stay.
@@ -74,12 +83,12 @@ def random_lesions(
     each, and `seed` their random seed. Other arguments as in `lesions`.
 
     Returns:
-        A `Table` with `lesions_accuracy` and `lesions_loss`; `unit` is the number of blocks left
-        out, `block` lists their names, separated by "; ".
+        A `Table` with `lesions_loss` and the others of `lesions`; `unit` is the number of blocks
+        left out, `block` lists their names, separated by "; ".
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     rng = np.random.default_rng(seed)
     names = [block.name for block in trials.chain.blocks if not block.changes_shape]
     if not all(0 < count <= len(names) for count in counts):
@@ -101,6 +110,7 @@ def shuffles(
     seed: int = 0,
     loss: Loss = None,
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Run the blocks of each stage in a random order, against the order's Kendall tau.
@@ -111,15 +121,15 @@ def shuffles(
     in `lesions`.
 
     Returns:
-        A `Table` with `shuffle_accuracy`, `shuffle_loss` and `shuffle_tau`, the mean over the
-        stages; `block` numbers the orders, `unit` is the number of swaps.
+        A `Table` with `shuffle_loss` and the others of `lesions`, and `shuffle_tau`, the mean over
+        the stages; `block` numbers the orders, `unit` is the number of swaps.
 
     Raises:
         ValueError: if no stage has two blocks of one shape.
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     rng = np.random.default_rng(seed)
     by_stage: dict[int, list[str]] = {}
     for block in trials.chain.blocks:
@@ -144,18 +154,23 @@ def shuffles(
 
 
 def early_exits(
-    model: keras.Model, data: Any, loss: Loss = None, blocks: Blocks = None, **options: Any
+    model: keras.Model,
+    data: Any,
+    loss: Loss = None,
+    blocks: Blocks = None,
+    grain: Grain = "sum",
+    **options: Any,
 ) -> Table:
     """Stop the network after each block: later ones return their skip input.
 
     Arguments as in `lesions`.
 
     Returns:
-        A `Table` with `exit_accuracy` and `exit_loss`.
+        A `Table` with `exit_loss` and the others of `lesions`.
 
     Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     plans = [exit_plan(trials.chain, block.name) for block in trials.chain.blocks]
     return trials.table("exit", trials.labels(), plans, data, **options)
 
@@ -167,6 +182,7 @@ def unrollings(
     scales: Sequence[float] = (1.0, 0.5, 0.25, 0.1, 0.05),
     loss: Loss = None,
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> tuple[float, Table]:
     """Repeat the last block up to `times` times, with f scaled, and select the best scale.
@@ -176,12 +192,15 @@ def unrollings(
 
     Returns:
         The scale with the lowest loss after `times` repetitions, and a `Table` with
-        `unroll_SCALE_accuracy` and `unroll_SCALE_loss`; `block` is the last block's name, `unit`
+        `unroll_SCALE_loss` and the others of `lesions`; `block` is the last block's name, `unit`
         the number of repetitions.
+
+    Raises:
+        ValueError: if data have no labels.
 
     Reference: Jastrzebski et al. (2018), section 4.4, Figs 7 and 20.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     last = trials.chain.blocks[-1]
     numbers = range(1, times + 1)
     labels = [Label(last.name, last.stage, number) for number in numbers]
@@ -191,32 +210,36 @@ def unrollings(
         plans = [unroll_plan(trials.chain, number, scale) for number in numbers]
         name = f"unroll_{scale}"
         table += trials.table(name, labels, plans, data, intact=Label(unit=0), **options)
-        losses[scale] = table.rows[-1].value
+        if f"{name}_loss" not in table.probes():
+            raise ValueError("The best scale has the lowest loss. Received: data without labels.")
+        losses[scale] = table.of_probe(f"{name}_loss").rows[-1].value
     finite = {scale: value for scale, value in losses.items() if np.isfinite(value)}
     candidates = finite or losses
     return min(candidates, key=candidates.__getitem__), table
 
 
 def prune_report(
-    model: keras.Model, data: Any, blocks: str | Sequence[str], loss: Loss = None, **options: Any
+    model: keras.Model,
+    data: Any,
+    blocks: str | Sequence[str],
+    loss: Loss = None,
+    grain: Grain = "sum",
+    **options: Any,
 ) -> dict[str, tuple[float, float]]:
     """Return the cost and the savings of `zoo.prune_blocks(model, blocks)`.
 
     Other arguments as in `lesions`.
 
     Returns:
-        A dictionary: `accuracy` (NaN of a regression), `loss`, `parameters` and `operations`
-        (multiply-adds of an example), each a pair: before and after.
+        A dictionary of pairs, before and after: `accuracy`, `loss` and the other numbers of
+        `lesions`, `parameters`, and `operations` (multiply-adds of an example).
     """
-    names = _names(blocks)
-    trials = Trials(model, loss)
-    before, after = trials.run([lesion_plan(trials.chain, names)], data, **options)
+    trials = Trials(model, loss, grain=grain)
+    plan = lesion_plan(trials.chain, [blocks] if isinstance(blocks, str) else blocks)
+    numbers = trials.run([plan], data, **options)
     old_cost = cost(model)
-    new_cost = cost(prune_blocks(model, names))
-    report = {
-        "accuracy": (float(before[0]), float(after[0])),
-        "loss": (float(before[1]), float(after[1])),
-    }
+    new_cost = cost(trials.chain.to_model(plan))
+    report = {key: (float(before), float(after)) for key, (before, after) in numbers.items()}
     return report | {key: (old_cost[key], new_cost[key]) for key in old_cost}
 
 
