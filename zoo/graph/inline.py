@@ -289,8 +289,9 @@ def _attributes(layer):
     """Return pairs of an attribute's name and the sub-layer in it."""
     found = {}
     attributes = vars(layer)
+    every_layer_s = {*vars(keras.layers.Layer())}  # such as lists of all sub-layers
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():
-        if name in ("_layers", "_modules"):
+        if name in every_layer_s:
             continue
         for path, leaf in tree.flatten_with_path(value):
             if isinstance(leaf, keras.layers.Layer):
