@@ -289,12 +289,11 @@ def _attributes(layer):
     """Return pairs of an attribute's name and the sub-layer in it."""
     found = {}
     attributes = vars(layer)
-    every_layer_s = {*vars(keras.layers.Layer())}  # such as lists of all sub-layers
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():
-        if name in every_layer_s:
+        if name in ("_layers", "_modules"):
             continue
         for path, leaf in tree.flatten_with_path(value):
             if isinstance(leaf, keras.layers.Layer):
                 key = "_".join([name, *map(str, path)]).strip("_")
-                found.setdefault(id(leaf), (key, leaf))
+                found[id(leaf)] = key, leaf  # the last: TensorFlow's own attributes are first
     return [*found.values()]
