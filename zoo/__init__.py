@@ -46,6 +46,7 @@ from zoo.graph import calls as calls
 from zoo.graph import fold as mapping  # noqa: F401  # its public name
 from zoo.graph import stacking as stacking
 from zoo.graph.calls import rewire as rewire
+from zoo.graph.cost import cost as cost
 from zoo.graph.fold import fold_identity as fold_identity
 from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import early_exit as early_exit

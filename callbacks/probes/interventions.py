@@ -15,8 +15,8 @@ from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Plan
+from zoo.graph.cost import cost
 from zoo.graph.surgery import (
-    cost,
     exit_plan,
     lesion_plan,
     prune_blocks,
@@ -217,7 +217,9 @@ def prune_report(
         "accuracy": (float(before[0]), float(after[0])),
         "loss": (float(before[1]), float(after[1])),
     }
-    return report | {key: (old_cost[key], new_cost[key]) for key in old_cost}
+    for key in ("parameters", "operations"):
+        report[key] = (getattr(old_cost, key), getattr(new_cost, key))
+    return report
 
 
 def _names(blocks):
