@@ -40,6 +40,8 @@ from zoo.applications import wide_resnet as wide_resnet
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.callbacks import checkpoint as checkpoint
+from zoo.callbacks.depth_plan import depth_plan as depth_plan
+from zoo.callbacks.diagnose import diagnose as diagnose
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls
