@@ -50,6 +50,7 @@ from zoo.graph import stacking as stacking
 from zoo.graph.calls import rewire as rewire
 from zoo.graph.cost import cost as cost
 from zoo.graph.fold import fold_identity as fold_identity
+from zoo.graph.inline import inline as inline
 from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import early_exit as early_exit
 from zoo.graph.surgery import lesion as lesion

@@ -15,7 +15,7 @@ from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.probe import norm
 from zoo.callbacks.probes.table import Row, Table
-from zoo.graph.chain import Chain
+from zoo.graph.chain import Chain, State
 
 
 def interlayer_cushions(
@@ -146,12 +146,12 @@ def _measure(chain, ranges, data, projections, seed, batch_size):
         inputs = run_to_firsts(chain.graph.start(x))
         for names, (first, last) in ranges.items():
             signal, noise = compiled_products[first, last]
-            x = inputs[str(first)]
-            shape = (len(x), *chain.blocks[last].shape[1:])
-            numbers = [signal(x) * ops.convert_to_tensor(mask)]
+            state = inputs[str(first)]
+            shape = (len(state.x), *chain.blocks[last].shape[1:])
+            numbers = [signal(state) * ops.convert_to_tensor(mask)]
             for _ in range(projections):
                 r = rng.standard_normal(shape, dtype="float32")
-                numbers.append(noise(x, ops.convert_to_tensor(r)))
+                numbers.append(noise(state, ops.convert_to_tensor(r)))
             measured[names].append(np.stack([ops.convert_to_numpy(v) for v in numbers]))
     return measured
 
@@ -159,23 +159,25 @@ def _measure(chain, ranges, data, projections, seed, batch_size):
 def _products(chain, first, last):
     """Return functions of x, and of x and r: |J x| / |x| (inf at 0), and |J' r|^2, by example."""
 
-    def forward(x):
+    def forward(x, sides):
+        state = State(x, sides)
         for index in range(first, last + 1):
-            x = chain.link(index, x) if index > first else x
-            x = chain.do(chain.plan[index][0], x)
-        return x
+            state = chain.link(index, state) if index > first else state
+            state = chain.do(chain.plan[index][0], state)
+        return state.x
 
-    def signal(x):
-        _, product = jacobian_product(forward, x, x)
+    def signal(state):
+        x = state.x
+        _, product = jacobian_product(lambda x: forward(x, state.sides), x, x)
         length = norm(x)
         return ops.where(length == 0, np.inf, norm(product) / length)
 
-    def noise(x, r):
+    def noise(state, r):
         def observe(mark, x):
-            y = forward(mark("x", x))
+            y = forward(mark("x", x), state.sides)
             return ops.sum(y * ops.cast(r, y.dtype)), None
 
-        return ops.square(norm(gradients_at_marks(observe, x)[1]["x"]))
+        return ops.square(norm(gradients_at_marks(observe, state.x)[1]["x"]))
 
     return signal, noise
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Lines = Sequence[Mapping[str, Any]]  # of results, of one seed's runs
+FIVE_SEEDS = "five seeds, after three had left some of these claims undecided"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

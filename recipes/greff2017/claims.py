@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from experiment.claim import Claim, Lines, line
+from experiment.claim import FIVE_SEEDS, Claim, Lines, line
 from greff2017.variants import kendall
 
 TOLERATED = 5  # points of accuracy; ours
@@ -126,6 +126,8 @@ def cost_of_a_swap(lines: Lines) -> float:
 LESIONS = {
     "paper": "greff2017",
     "commands": ("lesions.py --networks=residual --export=false",),
+    "seeds": 5,
+    "changed": FIVE_SEEDS,
 }
 CLAIMS += [
     Claim(
@@ -261,5 +263,34 @@ CLAIMS += [
         ratio=True,
         figure="section3.2",
         **IMAGENET,
+    ),
+]
+
+
+def error_of_pointwise_gates(lines: Lines) -> float:
+    """Return the test error of the highway network with 1 x 1 gates over that with gates like H."""
+    pointwise, like_h = (
+        line(lines, "kendall_tau_with_the_paper's_order", networks=networks)["errors"]["highway_bn"]
+        for networks in ("highway_bn,resnet_bn", "highway,resnet,highway_bn,resnet_bn")
+    )
+    return pointwise / like_h
+
+
+CLAIMS += [
+    Claim(
+        name="G10",
+        paper="greff2017",
+        section="section 5.1, on He et al. (2016)",
+        statement="Gates need the receptive field of H: with 1 x 1 gates highways do worse.",
+        quantity="test error of the normalized highway network, gates of 1 x 1 over gates like H",
+        measure=error_of_pointwise_gates,
+        least=1.1,
+        ratio=True,
+        commands=(
+            *IMAGENET["commands"],
+            "imagenet_resnet50.py --networks=highway_bn,resnet_bn --gates=pointwise --export=false",
+        ),
+        backend="jax",
+        figure="fig5-highway_bn_1x1-resnet_bn",
     ),
 ]

@@ -1,28 +1,38 @@
-"""Find a network's blocks: its skip layers, and sums of two branches of one fork."""
+"""Find a network's blocks: skip layers, sums of branches of one fork, or whole layers."""
 
+import collections
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 import keras
 
-from zoo.graph.calls import Call, Graph
+from zoo.graph.calls import Call, Graph, auto_named, calls_before
 from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.layers.skip import Skip
 from zoo.types import Shape
 
+Grain: TypeAlias = Literal["sum", "layer"]
+GRAINS = {
+    "sum": "sum of branches of one fork",
+    "layer": "composite layer whose input and output have one shape",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of a graph: y = x + f, or the output of a skip layer.
+    """A block of a graph: y = x + f, or the output of a skip layer or of a composite layer.
 
     Attributes:
-        name: Name of the skip layer's call, or of the sum's.
+        name: Name of the block; see `find_blocks`.
         call: Index of the call that returns y.
         source: Slot of the block's input.
         x: Slot of the skip (identity) input: the source, or the end of the shortcut branch; None
             where that is inside a skip layer, or missing (a plain layer that changes the shape).
-        f: Slot of the residual branch's end; None for a skip layer.
+        f: Slot of the residual branch's end; None where no slot has f = y - x: for a skip layer, a
+            composite layer, or a sum of more than two branches.
         y: Slot of the output.
         shape: Shape of y, with the batch.
         layer: The skip layer, or None.
@@ -48,27 +58,39 @@ class Block:
 
 
 def find_blocks(
-    graph: Graph | keras.Model, names: Sequence[str] | None = None
+    graph: Graph | keras.Model, names: Sequence[str] | None = None, grain: Grain = "sum"
 ) -> tuple[list[Block], list[tuple[str, str]]]:
     """Find the blocks of a graph, in running order.
 
-    A skip layer is a block, once for each of its calls. So is a sum of two branches that come
-    from one fork and read nothing else: the branch with fewer layers that have weights, or none,
-    is the shortcut, and its end is x; the other's end is f. A sum that scales what another block
-    adds to the same x, as in `zoo.unroll`, is a block in place of that one. A sum of embeddings,
-    as of words and positions, is none. Sums inside a composite layer, such as a transformer block
-    that is one Keras layer, are not in the graph: such layers are among the rejected calls.
+    A skip layer is a block, once for each of its calls. So is a sum of branches that come from one
+    fork: the branch with the fewest layers that have weights, or none, is the shortcut, and its end
+    is x; of two branches, the other's end is f. Branches may also read tensors that do not depend
+    on the fork, such as masks, conditions or the output of an encoder. Sums of sums, as in
+    x + attention(x) + mlp(x), are one block. A sum that scales what another block adds to the same
+    x, as in `zoo.unroll`, is a block in place of that one. A sum of embeddings, as of words and
+    positions, is none. Sums inside a composite layer, such as a transformer block that is one Keras
+    layer, are not in the graph: `zoo.inline` opens such layers, or `grain="layer"` makes a block of
+    each.
+
+    A block has the name of its call: the name that the user gave the sum or layer, after those of
+    enclosing models, and "#1" where that is used for the second time. If Keras made the name, it
+    depends on what else was built in the process; then the block is called
+    "<first layer with weights of its branch>_sum", or, if Keras named that layer, too, "sum3" or
+    "block3" by its position among all blocks.
 
     Args:
         graph: A `zoo.calls.Graph`, or a model.
-        names: Names of the calls (skip layers, sums) to use; `None`: all blocks.
+        names: Names of the blocks to use; `None`: all.
+        grain: "sum": skip layers and sums. "layer": skip layers, and composite layers that have an
+            input and an output of one shape, which are x and y.
 
     Returns:
         A list of `Block`, and a list of pairs for calls that are similar to a block but none: the
         call's name and the reason.
 
     Raises:
-        ValueError: if there is no block, or one of `names` is none; the message has the reasons.
+        ValueError: if there is no block or grain, or one of `names` is none; the message has the
+            reasons.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -79,7 +101,7 @@ def find_blocks(
     ([('sum', 0, False)], [])
     """
     graph = graph if isinstance(graph, Graph) else Graph(graph)
-    blocks, rejected = _candidates(graph)
+    blocks, rejected = candidates(graph, grain)
     layers = {name: block.layer for name, block in blocks.items()}  # they know their stage
     if names is None:
         layers |= _drop_outer(graph, blocks, rejected)
@@ -92,11 +114,12 @@ def find_blocks(
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
         listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
+        listing = listing or " Its graph has nothing similar."
         raise ValueError(
-            f"Expected a skip layer of the zoo, or a sum of two branches of one fork. Received: "
-            f"{graph.model.name!r}, which has no block.{listing or ' Its graph has no sum.'}"
+            f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
+            f"{graph.model.name!r}, which has no block.{listing}"
         )
-    stages = _stages([block.shape for block in blocks.values()], [layers[name] for name in blocks])
+    stages = _stages([*blocks.values()], [layers[name] for name in blocks])
     numbered = [
         dataclasses.replace(block, stage=stage, index=index)
         for index, (block, stage) in enumerate(zip(blocks.values(), stages, strict=True))
@@ -105,49 +128,187 @@ def find_blocks(
 
 
 def residual_branch(graph: Graph, block: Block) -> list[Call]:
-    """Return the calls of a sum's residual branch; none for a skip layer."""
-    return [] if block.f is None else graph.between(block.source, block.f)
+    """Return the calls of a block's residual branch; none for a skip layer."""
+    if block.layer is not None or block.x is None:
+        return []
+    if block.f is not None:
+        return graph.between(block.source, block.f)
+    shortcut = {call.index for call in graph.between(block.source, block.x)}
+    return [c for c in graph.between(block.source, block.y) if c.index not in shortcut]
+
+
+def candidates(
+    graph: Graph, grain: Grain = "sum"
+) -> tuple[dict[str, Block], list[tuple[str, str]]]:
+    """Return all blocks by name, nested ones included, and the rejected calls with reasons.
+
+    Args:
+        graph: The graph.
+        grain: As in `find_blocks`.
+
+    Raises:
+        ValueError: if there is no such grain.
+    """
+    if grain not in GRAINS:
+        raise ValueError(f"`grain` must be one of {[*GRAINS]}. Received: grain={grain!r}")
+    sums = _Sums(graph)
+    for call in graph.calls:
+        try:
+            if isinstance(call.layer, Skip):
+                sums.blocks[call.index] = _skip_block(call)
+            elif is_sum(call.layer):
+                sums.add(call)
+        except _NoBlockError as reason:
+            sums.rejected[call.index] = str(reason)
+    blocks, rejected = sums.blocks, sums.rejected
+    inside = {call.index for block in blocks.values() for call in residual_branch(graph, block)}
+    if grain == "layer":
+        blocks = {index: block for index, block in blocks.items() if block.layer is not None}
+        rejected = {}
+    for call in graph.calls:
+        if call.index in inside or not _may_hide_sums(graph, call):
+            continue
+        block = _layer_block(graph, call) if grain == "layer" else None
+        if block is not None:
+            blocks[call.index] = block
+        else:
+            rejected[call.index] = (
+                f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
+                f"sums inside it; zoo.inline(model) opens it or says why it cannot, and "
+                f'grain="layer" makes a block of it'
+            )
+    named = _named(graph, [blocks[index] for index in sorted(blocks)])
+    return named, [(graph.calls[index].name, rejected[index]) for index in sorted(rejected)]
 
 
 class _NoBlockError(Exception):
     """The reason why a call is no block."""
 
 
-def _candidates(graph):
-    """Return all blocks by name, nested ones included, and the rejected calls with reasons."""
-    blocks = {}
-    rejected = []
-    producers = {slot: call for call in graph.calls for slot in call.outputs}
-    ancestors = _ancestors(graph)
-    shapes = {
-        slot: shape for c in graph.calls for slot, shape in zip(c.outputs, c.shapes, strict=True)
-    }
-    shapes |= {s: tuple(t.shape) for s, t in zip(graph.inputs, graph.model.inputs, strict=True)}
-    for call in graph.calls:
-        try:
-            if isinstance(call.layer, Skip):
-                blocks[call.name] = _skip_block(call)
-            elif _is_sum(call.layer):
-                blocks[call.name] = _sum_block(call, producers, ancestors)
-            elif _may_hide_sums(call, shapes):
-                raise _NoBlockError(
-                    f"a {type(call.layer).__name__} is one layer of the graph, which does not show "
-                    f"the sums inside it; to have them found, build the model of their terms"
-                )
-        except _NoBlockError as reason:
-            rejected.append((call.name, str(reason)))
-    return blocks, rejected
+class _Sums:
+    """Sums that are blocks, by the index of their call.
+
+    Attributes:
+        blocks: By call, blocks.
+        rejected: By call, reasons why a sum is none.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.blocks: dict[int, Block] = {}
+        self.rejected: dict[int, str] = {}
+        self._producers = {slot: call for call in graph.calls for slot in call.outputs}
+        self._ancestors = _ancestors(graph)
+        reads = collections.Counter(slot for call in graph.calls for slot in call.sources)
+        reads.update(graph.outputs)
+        self._read_once = {slot for slot, count in reads.items() if count == 1}
+
+    def add(self, call: Call) -> None:
+        """Add a sum to the blocks, in place of the sums that are its terms.
+
+        Raises:
+            _NoBlockError: if it is no block, but similar to one.
+        """
+        inner: list[int] = []
+        terms = self._terms(call, inner)
+        if inner:
+            with contextlib.suppress(_NoBlockError):
+                block = self._block(call, terms)
+                if block is not None and not any(self._is_before(i, block) for i in inner):
+                    for index in inner:
+                        self.blocks.pop(index, None)
+                        self.rejected.pop(index, None)
+                    self.blocks[call.index] = block
+                    return
+        block = self._block(call, call.sources)
+        if block is not None:
+            self.blocks[call.index] = block
+
+    def _terms(self, call, inner):
+        """Return the slots of a sum's terms, those of sums that only it reads included."""
+        terms = []
+        for slot in call.sources:
+            producer = self._producers.get(slot)
+            if producer is not None and slot in self._read_once and is_sum(producer.layer):
+                inner.append(producer.index)
+                terms += self._terms(producer, inner)
+            else:
+                terms.append(slot)
+        return terms
+
+    def _is_before(self, index, outer):
+        """True if a term is a block after others, as where a sum adds the network's stem."""
+        block = self.blocks.get(index)
+        return block is not None and block.x == block.source != outer.source
+
+    def _block(self, call, terms):
+        """Return a sum's block, or None for a sum that is not similar to one."""
+        if len(terms) < 2:
+            return None
+        if len({*terms}) == 1:
+            raise _NoBlockError("it adds a tensor to itself")
+        common = set.intersection(*(self._ancestors[slot] for slot in terms))
+        if not common:
+            if any(self._weighted(self.graph.calls, slot) for slot in terms):
+                raise _NoBlockError("its branches come from no common fork")
+            return None
+        forks = sorted(common, reverse=True)
+        # A condition that both branches read, such as one for a scale, is common to them, too, but
+        # as a fork it would leave a shortcut that reads something else.
+        fork = next((slot for slot in forks if self._closed(slot, terms)), forks[0])
+        after = self.graph.after(fork)
+        branches = [{call.index for call in calls_before(slot, after)} for slot in terms]
+        shared = any(a & b for a, b in itertools.combinations(branches, 2))
+        if shared or len(self.graph.shapes[fork]) != len(call.shapes[0]):
+            return None  # outputs of one call, or as of scores and a bias
+        counts = [len(self._weighted(after, slot)) for slot in terms]
+        if not any(counts):
+            return None
+        least = min(counts)
+        if counts.count(least) > 1:
+            raise _NoBlockError(
+                f"{counts.count(least)} of its branches have {least} layers with weights: which is "
+                f"the shortcut?"
+            )
+        x = terms[counts.index(least)]
+        others = [slot for slot in terms if slot != x]
+        weighted = [c for slot in others for c in self._weighted(after, slot)]
+        if all("Embedding" in type(c.layer).__name__ for c in weighted):
+            raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
+        f = others[0] if len(others) == 1 else None
+        return _block(call, source=fork, x=x, f=f, layer=None)
+
+    def _closed(self, fork, terms):
+        """True if the shortest branch from a fork reads nothing else."""
+        after = self.graph.after(fork)
+        calls = min((calls_before(slot, after) for slot in terms), key=len)
+        known = {fork, *(slot for call in calls for slot in call.outputs)}
+        return all({*call.sources} <= known for call in calls)
+
+    def _weighted(self, calls, slot):
+        return [call for call in calls_before(slot, calls) if _has_weights(call)]
 
 
-def _is_sum(layer):
+def is_sum(layer: Any) -> bool:
+    """Return True for a layer or an operation that adds tensors."""
     # The operation of `x + f` is a class that Keras does not export.
     return isinstance(layer, keras.layers.Add) or type(layer).__name__ == "Add"
 
 
-def _block(call: Call, **attributes):
-    return Block(
-        name=call.name, call=call.index, y=call.outputs[0], shape=call.shapes[0], **attributes
-    )
+def foreign(layer: Any) -> bool:
+    """Return True for layers, not operations, that are neither Keras's nor the zoo's."""
+    ours = type(layer).__module__.startswith(("keras.src.layers", "keras.src.models", "zoo."))
+    return isinstance(layer, keras.layers.Layer) and not isinstance(layer, Skip) and not ours
+
+
+def composite(layer: keras.layers.Layer) -> bool:
+    """Return True for a layer with several sub-layers that have weights."""
+    return sum(bool(v.weights) for v in layer._flatten_layers(include_self=False)) > 1
+
+
+def _block(call: Call, **attributes: Any) -> Block:
+    y = {"y": call.outputs[0], "shape": call.shapes[0]}
+    return Block(name=call.name, call=call.index, **{**y, **attributes})
 
 
 def _skip_block(call):
@@ -160,43 +321,40 @@ def _skip_block(call):
     return _block(call, source=source, x=x, f=None, layer=call.layer)
 
 
-def _sum_block(call, producers, ancestors):
-    slots = call.sources
-    if len(slots) != 2 or slots[0] == slots[1]:
-        terms = f"{len(slots)} tensors" if len({*slots}) > 1 else "a tensor to itself"
-        raise _NoBlockError(f"it adds {terms}, not two branches")
-    common = ancestors[slots[0]] & ancestors[slots[1]]
-    if not common:
-        raise _NoBlockError("its two branches come from no common fork")
-    fork = max(common)
-    counts = []  # layers with weights in each branch
-    for slot in slots:
-        branch = ancestors[slot] - ancestors[fork]
-        calls = {producers[s].index: producers[s] for s in branch}
-        for inner in calls.values():
-            if not {*inner.sources} <= branch | {fork}:
-                raise _NoBlockError(f"its branch reads more than one fork, at {inner.name}")
-        counts.append(sum(_has_weights(inner) for inner in calls.values()))
-    if counts[0] == counts[1]:
-        raise _NoBlockError(
-            f"both its branches have {counts[0]} layers with weights: which is the shortcut?"
-        )
-    x, f = slots if counts[0] < counts[1] else slots[::-1]
-    layers = {producers[s].layer for s in ancestors[f] - ancestors[fork]}
-    if all("Embedding" in type(v).__name__ for v in layers if getattr(v, "weights", ())):
-        raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
-    return _block(call, source=fork, x=x, f=f, layer=None)
+def _layer_block(graph, call):
+    """Return the block of a composite layer, or None where no output has an input's shape."""
+    for slot in call.sources if composite(call.layer) else ():
+        if graph.shapes[slot] in call.shapes:
+            index = call.shapes.index(graph.shapes[slot])
+            y = {"y": call.outputs[index], "shape": call.shapes[index]}
+            return _block(call, source=slot, x=slot, f=None, layer=None, **y)
+    return None
 
 
-def _may_hide_sums(call, shapes):
-    """True for layers that are neither Keras's nor ours, keep the shape and could hold a sum."""
-    layer = call.layer
-    foreign = not type(layer).__module__.startswith(("keras.src.layers", "keras.src.ops", "zoo."))
-    kept = [slot for slot in call.sources if shapes[slot] == call.shapes[0]]
-    if not (foreign and kept and isinstance(layer, keras.layers.Layer)):
+def _may_hide_sums(graph, call):
+    """True for foreign layers that keep the shape and could hold a sum."""
+    if not foreign(call.layer):
         return False
-    inner = [v for v in layer._flatten_layers(include_self=False) if v.weights]
-    return len(inner) > 1 or len(kept) > 1
+    kept = sum(graph.shapes[slot] == call.shapes[0] for slot in call.sources)
+    return kept > 1 or kept == 1 and composite(call.layer)
+
+
+def _named(graph, blocks):
+    """Return blocks by name, none of which depends on other models in the process."""
+    named = {}
+    for block in blocks:
+        call = graph.calls[block.call]
+        name = call.name
+        if auto_named(call.layer):
+            name = f"sum{len(named)}" if is_sum(call.layer) else f"block{len(named)}"
+            first = next((c for c in residual_branch(graph, block) if _has_weights(c)), call)
+            if not auto_named(first.layer):
+                base, hash_sign, use = first.name.partition("#")
+                name = f"{base}_sum{hash_sign}{use}"
+        while name in named:
+            name += "_"
+        named[name] = dataclasses.replace(block, name=name)
+    return named
 
 
 def _has_weights(call):
@@ -220,12 +378,12 @@ def _drop_outer(graph, blocks, rejected):
     """
     scaled = {}
     inside = {
-        name: {call.name: call for call in graph.between(block.source, block.y)}
+        name: {call.index: call for call in graph.between(block.source, block.y)}
         for name, block in blocks.items()
         if block.layer is None
     }
     for name, calls in inside.items():
-        inner = [other for other in blocks if other in calls and other != name]
+        inner = [other for other, b in blocks.items() if b.call in calls and other != name]
         if len(inner) == 1 and _scales(blocks[name], blocks[inner[0]], calls, inside):
             scaled[name] = blocks.pop(inner[0]).layer
         elif inner:
@@ -237,17 +395,36 @@ def _drop_outer(graph, blocks, rejected):
 def _scales(outer, inner, calls, inside):
     """True if a sum adds what the block inside it adds, times something without weights."""
     weighted = {call.index for call in calls.values() if _has_weights(call)}
-    own = {call.index for call in inside.get(inner.name, {}).values()} | {inner.call}
+    own = {*inside.get(inner.name, {}), inner.call}
     return outer.x == outer.source == inner.source and weighted <= own
 
 
-def _stages(shapes, layers):
-    """Return the skip layers' stages, or a new stage wherever the shape changes."""
+def _stages(blocks, layers):
+    """Return the skip layers' stages, or a new stage wherever the shape changes.
+
+    A block that only halves the image before one that only adds channels ends a stage, as in
+    ResNets of the second version, and opens none.
+    """
     stages = [layer.stage if layer else None for layer in layers]
     shapes_by_stage = {}
-    for stage, shape in zip(stages, shapes, strict=True):
-        shapes_by_stage.setdefault(stage, set()).add(shape)
+    for stage, block in zip(stages, blocks, strict=True):
+        shapes_by_stage.setdefault(stage, set()).add(block.shape)
     if None not in stages and all(len(same) == 1 for same in shapes_by_stage.values()):
         return stages
-    groups = itertools.groupby(shapes)
-    return [stage for stage, (_, group) in enumerate(groups) for _ in group]
+    groups = [[*group] for _, group in itertools.groupby(blocks, lambda block: block.shape)]
+    shapes = [group[0].shape for group in groups]
+    stages = []
+    for index, group in enumerate(groups):
+        ends = False
+        if 0 < index < len(groups) - 1 and len(group) == 1 and group[0].changes_shape:
+            before = _changed(shapes[index - 1], shapes[index])
+            ends = not before & _changed(shapes[index], shapes[index + 1])
+        opened = not ends and index > 0
+        stages += [(stages[-1] if stages else 0) + opened] * len(group)
+    return stages
+
+
+def _changed(shape, other):
+    """Return the axes in which two shapes differ."""
+    pairs = itertools.zip_longest(shape, other, fillvalue=-1)
+    return {axis for axis, (size, changed) in enumerate(pairs) if size != changed}

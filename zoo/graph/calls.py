@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -60,6 +60,7 @@ class Graph:
     Attributes:
         calls: A list of `Call`.
         inputs, outputs: Slots of the model's flattened inputs and outputs.
+        shapes: Shapes by slot, with the batch.
         masked: True if a tensor of the model has a Keras mask.
 
     Raises:
@@ -73,7 +74,7 @@ class Graph:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self.model = _functional(model)
+        self.model = functional(model)
         if self.model is None:
             raise ValueError(
                 f"Expected a Functional model or a built Sequential one: other models have no "
@@ -84,6 +85,7 @@ class Graph:
         self.masked = False
         self._next_slot = itertools.count()
         self._num_uses: dict[int, int] = {}
+        self._prefixes: dict[str, Any] = {}
         slots = {id(tensor): next(self._next_slot) for tensor in self.model.inputs}
         self.inputs = [*slots.values()]
         self.outputs = self._flatten(self.model, slots, "")
@@ -92,6 +94,12 @@ class Graph:
         self.calls = [dataclasses.replace(call, index=i) for i, call in enumerate(kept)]
         self._names = {call.layer.name for call in self.calls}
         self._new_names: dict[str, str] = {}
+        self.shapes = {
+            slot: tuple(tensor.shape)
+            for slot, tensor in zip(self.inputs, self.model.inputs, strict=True)
+        }
+        for call in self.calls:
+            self.shapes |= zip(call.outputs, call.shapes, strict=True)
         last_reader = {slot: call.index for call in self.calls for slot in call.sources}
         self._last_read_by: dict[int, list[int]] = {}  # slots, by the index of their last reader
         for slot, index in last_reader.items():
@@ -103,15 +111,24 @@ class Graph:
             for node in model._nodes_by_depth[depth]:
                 if node.is_input:
                     continue
-                inner = _functional(node.operation)
+                inner = functional(node.operation)
                 if inner is None:
                     outputs = self._add(node, slots, prefix)
                 else:
                     sources = [slots[id(tensor)] for tensor in node.arguments.keras_tensors]
                     inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
-                    outputs = self._flatten(inner, inner_slots, f"{prefix}{node.operation.name}/")
+                    outputs = self._flatten(
+                        inner, inner_slots, self._prefix(prefix, node.operation)
+                    )
                 slots.update(zip(map(id, node.outputs), outputs, strict=True))
         return [slots[id(tensor)] for tensor in model.outputs]
+
+    def _prefix(self, prefix, model):
+        """Return what the names of a nested model's calls begin with."""
+        name = f"{prefix}{stem(model.name) if auto_named(model) else model.name}"
+        while self._prefixes.setdefault(name, model) is not model:
+            name += "_"
+        return f"{name}/"
 
     def _add(self, node, slots, prefix):
         layer = node.operation
@@ -141,8 +158,7 @@ class Graph:
         Args:
             x: The input, or a list or dictionary of inputs, as the model takes it.
         """
-        names = [tensor.name.split("/")[-1] for tensor in self.model.inputs]
-        flat = [x[name] for name in names] if isinstance(x, dict) else tree.flatten(x)
+        flat = [x[name] for name in self.input_names] if isinstance(x, dict) else tree.flatten(x)
         return {
             slot: keras.ops.convert_to_tensor(value, dtype=like.dtype)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
@@ -180,11 +196,33 @@ class Graph:
         """Return `tensor` with the mask of `source`, which operations outside of layers drop."""
         return KeepMask()(source, tensor) if self.masked else tensor
 
-    def new_inputs(self) -> Values:
-        """Return new symbolic inputs like the model's, by slot."""
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs, in the order of `inputs`."""
+        return [tensor.name.split("/")[-1] for tensor in self.model.inputs]
+
+    def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
+        """Return new symbolic inputs like the model's, by slot.
+
+        Args:
+            shapes: Other shapes, with the batch, by name.
+
+        Raises:
+            ValueError: if there is no input of a name.
+        """
+        shapes = shapes or {}
+        unknown = {*shapes} - {*self.input_names}
+        if unknown:
+            raise ValueError(
+                f"Expected names of the inputs {self.input_names}. Received: shapes={shapes}"
+            )
         return {
-            slot: keras.Input(batch_shape=like.shape, dtype=like.dtype, name=like.name)
-            for slot, like in zip(self.inputs, self.model.inputs, strict=True)
+            slot: keras.Input(
+                batch_shape=shapes.get(name, like.shape), dtype=like.dtype, name=like.name
+            )
+            for slot, name, like in zip(
+                self.inputs, self.input_names, self.model.inputs, strict=True
+            )
         }
 
     def new_name(self, name: str) -> str:
@@ -233,6 +271,23 @@ class KeepMask(keras.layers.Layer):
     def call(self, source: Tensor, tensor: Tensor) -> Tensor:
         """Return `tensor`; Keras adds the mask."""
         return tensor
+
+
+@keras.saving.register_keras_serializable("zoo")
+class SetMask(keras.layers.Layer):
+    """The first of two tensors, with the second as its mask."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the first tensor; Keras adds the mask."""
+        return tensors[0]
+
+    def compute_mask(self, tensors: Sequence[Tensor], previous_mask: Any) -> Tensor:
+        """Return the second tensor."""
+        return tensors[1]
 
 
 def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
@@ -330,7 +385,18 @@ def compile_like(copy: keras.Model, model: keras.Model) -> keras.Model:
     return copy
 
 
-def _functional(x):
-    """Return the graph model of `x`, itself or a Sequential's, or None."""
+def functional(x: Any) -> Any:
+    """Return the graph of `x`, itself or a Sequential's, or None."""
     x = getattr(x, "_functional", None) or x
-    return x if isinstance(x, keras.Model) and hasattr(x, "_nodes_by_depth") else None
+    return x if isinstance(x, keras.Function) else None
+
+
+def auto_named(layer: Any) -> bool:
+    """Return True if Keras named the layer, by its class and the layers built before it."""
+    kind = type(layer).__name__.lower()
+    return re.fullmatch(f"{re.escape(kind)}\\d*", layer.name.replace("_", "")) is not None
+
+
+def stem(name: str) -> str:
+    """Return a name without the number that Keras appends."""
+    return re.sub(r"_\d+$", "", name)

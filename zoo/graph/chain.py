@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
-from zoo.graph.blocks import Block, find_blocks
+from zoo.graph.blocks import Block, Grain, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
 from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
@@ -32,12 +32,26 @@ class Step(NamedTuple):
 Plan: TypeAlias = Sequence[tuple[Step, ...]]  # the steps at each block's position
 
 
+class State(NamedTuple):
+    """A tensor between two blocks of a chain, and the tensors that pass by the blocks.
+
+    Attributes:
+        x: Input or output of a block.
+        sides: Tensors that do not depend on any block but are read after the first one's input,
+            such as masks; see `Chain.sides`.
+    """
+
+    x: Tensor
+    sides: tuple[Tensor, ...]
+
+
 class Chain:
-    """A network as a stem, blocks with links between them, and a tail: functions of one tensor.
+    """A network as a stem, blocks with links between them, and a tail: functions of a `State`.
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
         blocks: Names of the blocks to use; `None`: all.
+        grain: As in `zoo.blocks.find_blocks`.
 
     Attributes:
         graph: Its `zoo.calls.Graph`.
@@ -45,45 +59,70 @@ class Chain:
         plan: The plan of the unmodified network.
         links: The calls before each block, back to the block before it.
         tail: The calls after the last block.
+        sides: Slots of the tensors that pass by the blocks and do not depend on them.
 
     Raises:
-        ValueError: if there is no block, or a call reads a tensor that bypasses a block.
+        ValueError: if there is no block, or a call reads a tensor that depends on a block and
+            bypasses another.
     """
 
-    def __init__(self, model: keras.Model, blocks: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain = "sum"
+    ) -> None:
         self.graph = Graph(model)
-        self.blocks, _ = find_blocks(self.graph, blocks)
+        self.blocks, _ = find_blocks(self.graph, blocks, grain)
         self.plan = [(Step(block.index),) for block in self.blocks]
         self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}
         self._inner = [self._calls_to(block, block.y) for block in self.blocks]
+        after_blocks = {c.index for block in self.blocks for c in self.graph.after(block.y)}
+        self._dependent = {
+            s for c in self.graph.calls if c.index in after_blocks for s in c.outputs
+        }
+        self._dependent |= {block.y for block in self.blocks}
+        self.sides: list[int] = []
         self.links: list[list[Call]] = []
         done = {call.index for calls in self._inner for call in calls}
-        given = {*self.graph.inputs}
-        for block in self.blocks:
-            rest = [call for call in self.graph.calls if call.index not in done]
+        given = None
+        for block, inner in zip(self.blocks, self._inner, strict=True):
+            rest = [c for c in self.graph.calls if c.index in after_blocks and c.index not in done]
             link = calls_before(block.source, rest)
-            self._check_closed(link, given, f"before {block.name}")
+            if given is not None:
+                self._add_sides(link, given, f"before {block.name}")
+                if block.source not in (given, *(slot for call in link for slot in call.outputs)):
+                    self._refuse(f"{block.name} does not depend on the block before it")
+            self._add_sides(inner, block.source, f"in {block.name}")
             self.links.append(link)
             done |= {call.index for call in link}
-            given = {block.y}
-        self.tail = [call for call in self.graph.calls if call.index not in done]
-        self._check_closed(self.tail, given, "after the last block")
+            given = block.y
+        self.tail = [c for c in self.graph.calls if c.index in after_blocks - done]
+        self._add_sides(self.tail, given, "after the last block", self.graph.outputs)
+        needed = {self.blocks[0].source, *self.sides}
+        before = [calls_before(slot, self.graph.calls) for slot in needed]
+        stem = {call.index: call for calls in before for call in calls}
+        self.links[0] = [stem[index] for index in sorted(stem)]
 
     def _calls_to(self, block, slot):
         if block.layer:
             return [self.graph.calls[block.call]]
         return self.graph.between(block.source, slot)
 
-    def _check_closed(self, calls, given, position):
-        known = given | {slot for call in calls for slot in call.outputs}
-        for call in calls:
-            if not {*call.sources} <= known:
-                raise ValueError(
-                    f"Expected a network whose blocks follow each other. Received: "
-                    f"{self.graph.model.name!r}, where {call.name} ({position}) reads a tensor "
-                    f"that bypasses a block. Name blocks of one chain."
-                )
+    def _add_sides(self, calls, given, position, results=()):
+        """Add what calls, and the network's results, read from elsewhere to the sides."""
+        known = {given, *(slot for call in calls for slot in call.outputs)}
+        reads = [(slot, call.name) for call in calls for slot in call.sources]
+        for slot, reader in [*reads, *((slot, "an output") for slot in results)]:
+            if slot in known or slot in self.sides:
+                continue
+            if slot in self._dependent:
+                self._refuse(f"{reader} ({position}) reads a tensor that bypasses a block")
+            self.sides.append(slot)
+
+    def _refuse(self, reason):
+        raise ValueError(
+            f"Expected a network whose blocks follow each other. Received: "
+            f"{self.graph.model.name!r}, where {reason}. Name blocks of one chain."
+        )
 
     def index(self, name: str) -> int:
         """Return the position of the block `name`.
@@ -97,13 +136,9 @@ class Chain:
 
     def source_shape(self, index: int) -> Shape:
         """Return the shape of the input of block `index`, with the batch."""
-        slot = self.blocks[index].source
-        for call in self.graph.calls:
-            if slot in call.outputs:
-                return call.shapes[call.outputs.index(slot)]
-        return tuple(self.graph.model.inputs[self.graph.inputs.index(slot)].shape)
+        return self.graph.shapes[self.blocks[index].source]
 
-    def link(self, index: int, x: Tensor | Values, apply: Apply = infer) -> Tensor:
+    def link(self, index: int, x: State | Values, apply: Apply = infer) -> State:
         """Return the input of block `index`.
 
         Args:
@@ -111,10 +146,12 @@ class Chain:
             x: Output of the block before; for the first block, the inputs by slot.
             apply: As in `Graph.run`.
         """
-        values = {**x} if index == 0 else {self.blocks[index - 1].y: x}
-        return self.graph.run(values, apply, self.links[index], keep=True)[
-            self.blocks[index].source
-        ]
+        source = self.blocks[index].source
+        if isinstance(x, State):
+            slot = self.blocks[index - 1].y
+            return State(self._run(self.links[index], slot, x, source, apply), x.sides)
+        values = self.graph.run({**x}, apply, self.links[0], keep=True)
+        return State(values[source], tuple(values[slot] for slot in self.sides))
 
     def repeats_link(self, index: int) -> bool:
         """Return True if the link before block `index` belongs before each repetition of it.
@@ -124,22 +161,28 @@ class Chain:
         same = index > 0 and self.blocks[index - 1].shape == self.blocks[index].shape
         return bool(same and self.links[index])
 
-    def end(self, y: Tensor, apply: Apply = infer) -> list[Tensor]:
+    def end(self, y: State, apply: Apply = infer) -> list[Tensor]:
         """Return the network's outputs, flattened, from the last block's output."""
-        values = self.graph.run({self.blocks[-1].y: y}, apply, self.tail, keep=True)
+        values = self._values(self.blocks[-1].y, y)
+        self.graph.run(values, apply, self.tail, keep=True)
         return [values[slot] for slot in self.graph.outputs]
 
-    def do(self, step: Step, x: Tensor, apply: Apply = infer) -> Tensor:
+    def do(self, step: Step, x: State, apply: Apply = infer) -> State:
         """Return the output of one `Step`, whose block's input is x."""
+        return State(self._output(step, x, apply), x.sides)
+
+    def _output(self, step, state, apply):
         block = self.blocks[step.block]
         layer = block.layer
+        x = state.x
         if step.action in ("run", "scale"):
-            y = self._run(block, self._inner[step.block], x, block.y, apply)
+            y = self._run(self._inner[step.block], block.source, state, block.y, apply)
             if step.action == "run":
                 return y
             return self.graph.keep_mask(x, x + step.factor * (y - x))
         if layer is None:
-            return self._run(block, self._calls_to(block, block.x), x, block.x, apply)
+            calls = self._calls_to(block, block.x)
+            return self._run(calls, block.source, state, block.x, apply)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:
             recorded = self.graph.calls[block.call].arguments.kwargs
@@ -148,8 +191,12 @@ class Chain:
             carried = self.graph.keep_mask(x, carried * gate)
         return layer.finish(carried)
 
-    def _run(self, block, calls, x, slot, apply):
-        return self.graph.run({block.source: x}, apply, calls, keep=True)[slot]
+    def _values(self, slot, state):
+        return {**dict(zip(self.sides, state.sides, strict=True)), slot: state.x}
+
+    def _run(self, calls, first, state, last, apply):
+        """Return the value of slot `last` from that of slot `first`, which the state holds."""
+        return self.graph.run(self._values(first, state), apply, calls, keep=True)[last]
 
     def _part(self, block, name):
         """Return a branch of a skip layer as a layer of its own, always the same one."""
@@ -197,7 +244,7 @@ class Chain:
         """
         self.check(plan)
         inputs = self.graph.new_inputs()
-        x = inputs
+        x: State | Values = inputs
         for index, steps in enumerate(plan):
             x = self.link(index, x, symbolic)
             for repetition, step in enumerate(steps):

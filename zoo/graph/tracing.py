@@ -58,15 +58,17 @@ def observe(
             outputs = apply(call, *args, **kwargs)
         else:
             if block.layer is None:
-                part = {"x": values[block.x], "f": values[block.f]}
-                part["y"] = apply(call, *args, **kwargs)
+                x = values[block.x]
+                outputs = apply(call, *args, **kwargs)
+                y = keras.tree.flatten(outputs)[call.outputs.index(block.y)]
+                part = {"x": x, "f": y - x if block.f is None else values[block.f], "y": y}
             else:
                 name = graph.new_name(f"{block.name}_branches")
                 branches = dataclasses.replace(call, layer=Branches(block.layer, name))
                 part = _combined(block, {**apply(branches, *args, **kwargs)}, mark)
                 part["y"] = graph.keep_mask(values[call.sources[0]], part["y"])
+                outputs = part["y"]
             parts[block.name] = {"input": inputs[block.source], **part}
-            outputs = part["y"]
         flat = keras.tree.flatten(outputs)
         flat = [enter(slot, tensor) for slot, tensor in zip(call.outputs, flat, strict=True)]
         return keras.tree.pack_sequence_as(outputs, flat)

@@ -1,0 +1,179 @@
+"""Tiny networks of twelve families, with random weights."""
+
+import keras
+import pytest
+from keras import layers
+
+# Keras exports their published sizes only.
+from keras.src.applications.convnext import ConvNeXt
+from keras.src.applications.efficientnet_v2 import EfficientNetV2
+
+import zoo
+
+STEPS = 6  # tokens of a sequence
+TOKENS = 20
+BLOCK = {  # of a fused bottleneck
+    "kernel_size": 3,
+    "num_repeat": 2,
+    "input_filters": 8,
+    "output_filters": 8,
+    "expand_ratio": 2,
+    "se_ratio": 0,
+    "strides": 1,
+    "conv_type": 1,
+}
+
+
+class Adding(layers.Layer):
+    """A user's layer that adds inside: x + two layers of x, with dropout between them."""
+
+    def build(self, shape):
+        """Build the layers."""
+        self.first = layers.Dense(7, "relu")
+        self.second = layers.Dense(shape[-1])
+        self.drop = layers.Dropout(0.5, seed=3)
+        self.first.build(shape)
+        self.second.build((*shape[:-1], 7))
+
+    def call(self, x, training=None):
+        """Return the sum."""
+        return x + self.second(self.drop(self.first(x), training=training))
+
+
+def _hub():
+    return pytest.importorskip("keras_hub").models
+
+
+def gpt2():
+    """A decoder with learned positions."""
+    return _hub().GPT2Backbone(
+        vocabulary_size=TOKENS,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=16,
+        max_sequence_length=STEPS,
+    )
+
+
+def gemma():
+    """A decoder with multi-query attention and a gated feed-forward part."""
+    return _hub().GemmaBackbone(
+        vocabulary_size=TOKENS,
+        num_layers=2,
+        num_query_heads=2,
+        num_key_value_heads=1,
+        hidden_dim=8,
+        intermediate_dim=16,
+        head_dim=4,
+    )
+
+
+def llama():
+    """A decoder with grouped-query attention and rotary positions."""
+    return _hub().LlamaBackbone(
+        vocabulary_size=TOKENS,
+        num_layers=2,
+        num_query_heads=2,
+        num_key_value_heads=1,
+        hidden_dim=8,
+        intermediate_dim=16,
+    )
+
+
+def bert():
+    """An encoder whose normalizations follow the sums."""
+    return _hub().BertBackbone(
+        vocabulary_size=TOKENS,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=16,
+        max_sequence_length=STEPS,
+    )
+
+
+def albert():
+    """An encoder that uses one layer three times."""
+    return _hub().AlbertBackbone(
+        vocabulary_size=TOKENS,
+        num_layers=3,
+        num_heads=2,
+        embedding_dim=4,
+        hidden_dim=8,
+        intermediate_dim=16,
+        num_groups=1,
+        num_inner_repetitions=1,
+        max_sequence_length=STEPS,
+    )
+
+
+def t5():
+    """An encoder and a decoder with cross-attention and relative positions."""
+    return _hub().T5Backbone(
+        vocabulary_size=TOKENS, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+
+
+def vit():
+    """An encoder of image patches, whose blocks are inside one layer."""
+    return _hub().ViTBackbone(
+        (8, 8, 3), patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16
+    )
+
+
+def convnext():
+    """Depthwise convolutions with scaled branches."""
+    return ConvNeXt(
+        depths=[1, 1, 2, 1],
+        projection_dims=[4, 4, 8, 8],
+        default_size=32,
+        include_preprocessing=False,
+        weights=None,
+        classes=3,
+        input_shape=(32, 32, 3),
+        name="convnext",
+    )
+
+
+def efficientnet_v2():
+    """Fused and plain inverted bottlenecks with squeeze-and-excitation."""
+    squeezing = {"num_repeat": 3, "se_ratio": 0.25, "strides": 2, "conv_type": 0}
+    return EfficientNetV2(
+        width_coefficient=1.0,
+        depth_coefficient=1.0,
+        default_size=32,
+        blocks_args=[BLOCK, {**BLOCK, **squeezing}],
+        include_preprocessing=False,
+        weights=None,
+        classes=3,
+        input_shape=(32, 32, 3),
+        name="efficientnetv2",
+    )
+
+
+def mobilenet_v3():
+    """Inverted bottlenecks with hard activations."""
+    return keras.applications.MobileNetV3Small(
+        alpha=0.35,
+        include_preprocessing=False,
+        weights=None,
+        classes=3,
+        input_shape=(32, 32, 3),
+    )
+
+
+def char_lm():
+    """The project's language model."""
+    return zoo.char_lm(
+        "small", batch_size=3, num_steps=STEPS, filters=[3, 3], units=4, max_distinct=None
+    )
+
+
+def adding():
+    """A user's layers that add inside."""
+    inputs = keras.Input((5,))
+    x = layers.Dense(6, name="stem")(inputs)
+    for _ in range(3):
+        x = Adding()(x)
+    return keras.Model(inputs, layers.Dense(2, name="top")(x), name="adding")
