@@ -2,6 +2,7 @@
 
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
+from zoo.callbacks.probes.classifier import Lens as Lens
 from zoo.callbacks.probes.cushions import ActivationContraction as ActivationContraction
 from zoo.callbacks.probes.cushions import LayerCushion as LayerCushion
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow
@@ -25,12 +26,14 @@ from zoo.callbacks.probes.patches import draw_patches as draw_patches
 from zoo.callbacks.probes.patches import top_patches as top_patches
 from zoo.callbacks.probes.probe import Probe as Probe
 from zoo.callbacks.probes.refinement import ActivationNorm as ActivationNorm
+from zoo.callbacks.probes.refinement import BlockInfluence as BlockInfluence
 from zoo.callbacks.probes.refinement import CosineLoss as CosineLoss
 from zoo.callbacks.probes.refinement import EstimationError as EstimationError
 from zoo.callbacks.probes.refinement import GradientNorm as GradientNorm
 from zoo.callbacks.probes.refinement import L2Ratio as L2Ratio
 from zoo.callbacks.probes.refinement import ResidualMean as ResidualMean
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
+from zoo.callbacks.probes.refinement import block_influence as block_influence
 from zoo.callbacks.probes.table import Table as Table
 from zoo.callbacks.probes.weight_noise import noise_sensitivity as noise_sensitivity
 from zoo.callbacks.run_probes import RunProbes as RunProbes

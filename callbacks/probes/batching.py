@@ -1,7 +1,7 @@
 """Batches of a pass over data, and padding."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -10,13 +10,20 @@ from keras import ops, tree
 from zoo.backend.replicas import spread_shards
 from zoo.types import Tensor
 
-Check: TypeAlias = Callable[[np.ndarray], None]
+Check: TypeAlias = Callable[[Any], None]
 Progress: TypeAlias = Callable[[int], object]
 
 
+class Labels(NamedTuple):
+    """Labels and their sample weights, both with a value for each position of an output."""
+
+    values: Any
+    weights: Any
+
+
 def batches(
-    data: Any, batch_size: int, check: Check | None = None
-) -> Iterator[tuple[Any, np.ndarray | None]]:
+    data: Any, batch_size: int, check: Check | None = None, weighted: bool = False
+) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
     Args:
@@ -24,13 +31,15 @@ def batches(
         batch_size: Examples in a batch, where `data` are arrays.
         check: A function that raises an error if it does not accept labels. All of them, where
             `data` are arrays, or a batch's.
+        weighted: Yield `Labels` where data have sample weights of positions; else they, and always
+            weights of whole examples, are left out.
 
     Raises:
         ValueError: if data are no arrays, or inputs and labels differ in their numbers of examples.
     """
-    is_tuple = isinstance(data, tuple)
-    if hasattr(data, "shape") or is_tuple and all(hasattr(v, "shape") for v in tree.flatten(data)):
-        x, y = data[:2] if is_tuple and len(data) > 1 else (data, None)
+    arrays = tree.flatten(data) if isinstance(data, (tuple, dict)) else [data]
+    if all(hasattr(v, "shape") for v in arrays if v is not None):
+        x, y = _unpack(data, weighted)
         _check(x, y, check)
         for start in range(0, len(tree.flatten(x)[0]), batch_size):
             rows = slice(start, start + batch_size)
@@ -38,10 +47,20 @@ def batches(
         return
     indexed = isinstance(data, keras.utils.PyDataset)
     for batch in (data[i] for i in range(len(data))) if indexed else data:
-        x, y = batch[:2] if isinstance(batch, (tuple, list)) and len(batch) > 1 else (batch, None)
-        x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+        x, y = _unpack(batch, weighted)
         _check(x, y, check)
         yield _to_numpy(x), None if y is None else _to_numpy(y)
+
+
+def _unpack(batch, weighted):
+    """Return inputs and labels of x, `(x, y)` or `(x, y, sample_weight)`."""
+    if not isinstance(batch, (tuple, list)) or len(batch) == 1:
+        return batch[0] if isinstance(batch, (tuple, list)) else batch, None
+    x, y, weights = (*batch, None)[:3]
+    x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+    if weighted and y is not None and len(getattr(weights, "shape", ())) > 1:
+        y = Labels(y, weights)
+    return x, y
 
 
 def _check(x, y, check):
@@ -60,11 +79,16 @@ def _check(x, y, check):
             f"{lengths} examples. Cut them to the same examples."
         )
     if check and y is not None:
-        check(ops.convert_to_numpy(y))
+        check(_to_numpy(y))
 
 
 def _to_numpy(structure, rows=slice(None)):  # noqa: B008  # a constant
     return tree.map_structure(lambda v: ops.convert_to_numpy(v[rows]), structure)
+
+
+def to_tensors(structure: Any) -> Any:
+    """Return a structure of arrays as one of tensors."""
+    return tree.map_structure(ops.convert_to_tensor, structure)
 
 
 def padded_batches(
@@ -73,8 +97,8 @@ def padded_batches(
     progress: Progress | None = None,
     multiple: int = 1,
     check: Check | None = None,
-) -> Iterator[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """Yield inputs, labels or None, and a mask of the examples, `(batch,)`.
+) -> Iterator[tuple[Any, Any, np.ndarray]]:
+    """Yield inputs, labels, `Labels` or None, and a mask of the examples, `(batch,)`.
 
     The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
@@ -92,7 +116,7 @@ def padded_batches(
     """
     size = 0
     seen = 0
-    for x, y in batches(data, batch_size, check):
+    for x, y in batches(data, batch_size, check, weighted=True):
         count = len(tree.flatten(x)[0])
         size = max(size, -(-count // multiple) * multiple)
         mask = np.pad(nan_mask(x), (0, size - count))

@@ -1,5 +1,6 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,14 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import Progress, masked_extreme, masked_sum, padded_batches
-from zoo.callbacks.probes.objective import Loss, Objective
+from zoo.callbacks.probes.batching import (
+    Progress,
+    masked_extreme,
+    masked_sum,
+    padded_batches,
+    to_tensors,
+)
+from zoo.callbacks.probes.objective import Loss, Objective, average, values_of
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.callbacks.probes.table import Table
 from zoo.graph.blocks import Block, find_blocks, residual_branch
@@ -37,7 +44,11 @@ def run(
         probes: Probes to run.
         model: A Functional or built Sequential `keras.Model`.
         data: A tuple of arrays `(x, y)`, an array x, or an iterable of batches of these (a
-            `tf.data.Dataset`, a `PyDataset`, a list); read once.
+            `tf.data.Dataset`, a `PyDataset`, a list); read once. x may be a dictionary of arrays.
+            Of labels for each position of an output, such as `(batch, steps)`, the loss and the
+            accuracy are averaged over an example's positions, with sample weights `(batch, steps)`
+            as a third element, and without the `ignore_class` of the loss and what a Keras mask
+            hides. Sample weights of whole examples are not used.
         loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or the
             cross-entropy of its softmax or sigmoid, or of labels that are class indices.
         batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it. NaN
@@ -84,16 +95,18 @@ class Observer:
         blocks: Sequence[str] | None = None,
     ) -> None:
         self.probes = probe_list(probes)
-        self.name = model.name
+        self.model = model
         self.graph = Graph(model)
         self.objective = Objective(self.graph, model, loss)
         self.blocks, self.rejected = find_blocks(self.graph, blocks)
         self.gradient = any(probe.gradient for probe in self.probes)
         self.labels = any(probe.labels for probe in self.probes)
+        self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
         self.classifier_gradient = "dx_classifier" in needs
-        self.predicts = any(key.startswith("probabilities") for key in needs)
-        self.readout = self.predicts or any(key.startswith("loss") for key in needs)
+        self.compares = "network" in needs
+        self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
+        self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
         last = self.blocks[-1]
         self.tail = self.graph.after(last.y)
         written = {last.y, *(slot for call in self.tail for slot in call.outputs)}
@@ -118,6 +131,8 @@ class Observer:
         for probe in self.probes:
             probe.reset_state()
             probe.blocks = self.blocks
+            if probe.prepare(self.graph):  # its constants have changed
+                self.step = compiled(self._step, self.model, self.strategy)
         for x, y, mask in self._batches(data, batch_size, progress):
             count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
@@ -125,7 +140,8 @@ class Observer:
                 probe.update_state(ordered, count)
         self._inspect()
         table = Table.from_probes(self.probes, self.blocks, epoch, self.rejected)
-        table.title = f"{self.name} on {self.probes[0].count} examples"
+        table.notes += [note for probe in self.probes for note in probe.notes()]
+        table.title = f"{self.model.name} on {self.probes[0].count} examples"
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
@@ -135,7 +151,7 @@ class Observer:
     def _batches(self, data, batch_size, progress=None):
         # replicas share a batch: its size is a multiple of their number
         replicas = self.strategy.num_replicas_in_sync if self.strategy else 1
-        check = self.objective.check if self.labels else None
+        check = self.objective.check if self.reads_labels else None
         return padded_batches(data, batch_size, progress, replicas, check)
 
     def _sums(self, x, y, mask):
@@ -146,7 +162,7 @@ class Observer:
                 f"{names} compare with labels. Received: data without. Give (x, y), or batches "
                 f"of that."
             )
-        labels = ops.convert_to_tensor(y if self.labels else mask)
+        labels = (to_tensors(y),) if self.reads_labels and y is not None else ()
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
         return keras.tree.map_structure(ops.convert_to_numpy, sums)
 
@@ -182,6 +198,7 @@ class Observer:
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
             part = Parts(block, parts[block.name], use)
+            part.readout = part.pop("readout", None)
             part.update(self._gradients(block, gradients))
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
@@ -223,15 +240,35 @@ class Observer:
         apply = self.objective.apply
         parts = observe(self.graph, self.blocks, values, mark, apply, self.keep)
         total = 0.0
-        if self.labels:
-            logits = self.objective.logits(values[self.graph.outputs[0]])
-            total = ops.sum(self.objective.losses(labels, logits))
-        if self.labels or self.readout:
-            for part in parts.values():
-                part["labels"] = labels
+        logits = self.objective.logits(values[self.graph.outputs[0]]) if self.reads_labels else None
+        if labels and self.gradient:
+            total = ops.sum(self.objective.losses(labels[0], logits))
+        for block in self.blocks:
+            part = parts[block.name]
+            if labels:
+                weights = self.objective.weights(labels[0], logits)
+                part["labels"] = values_of(labels[0])
+                part.update({} if weights is None else {"weights": weights})
+            if self.compares:
+                part["network"] = self._network(values, labels)
+                if block.shape == self.blocks[-1].shape:
+                    part["readout"] = functools.partial(self._classify, values, labels)
         if self.readout or self.classifier_gradient:
             total = total + self._read_out(mark, parts, values, labels)
         return total, parts
+
+    def _network(self, values, labels):
+        """Return the logarithms of the network's own class probabilities."""
+        if not self.objective.is_distribution(bool(labels)):
+            raise ValueError(
+                "Expected outputs that are a distribution over classes: after a softmax or "
+                "sigmoid, or of a network with a cross-entropy as loss. Received: linear outputs. "
+                "Give the loss, such as keras.losses.SparseCategoricalCrossentropy("
+                "from_logits=True), or compile the model with it."
+            )
+        return self.objective.log_probabilities(
+            self.objective.logits(values[self.graph.outputs[0]])
+        )
 
     def _read_out(self, mark, parts, values, labels):
         """Apply the classifier after every block of the last stage; return its summed losses."""
@@ -241,25 +278,30 @@ class Observer:
                 continue
             part = parts[block.name]
             if self.readout:
-                self._classify(part, "", part["y"], values, labels)
+                part.update(self._classify(values, labels, part["y"]))
             if "x" in part:
                 x = ops.stop_gradient(part["x"])
                 if self.classifier_gradient and mark is not None:
                     x = mark(("classifier", block.index), x)
-                self._classify(part, "_before", x, values, labels)
+                before = self._classify(values, labels, x)
+                part.update({f"{key}_before": value for key, value in before.items()})
             if self.classifier_gradient and "loss_before" in part:
-                total = total + ops.sum(part["loss_before"])
+                weights = part.get("weights")
+                total = total + ops.sum(average(part["loss_before"], weights))
         return total
 
-    def _classify(self, part, suffix, tensor, values, labels):
-        """Add the probabilities and the loss of the classifier applied to a tensor to `part`."""
+    def _classify(self, values, labels, tensor):
+        """Return the probabilities and the loss of the classifier applied to a tensor."""
         values = {**values, self.blocks[-1].y: tensor}
         values = self.graph.run(values, self.objective.apply, self.tail, keep=True)
         logits = self.objective.logits(values[self.graph.outputs[0]])
+        numbers = {}
         if self.predicts:
-            part[f"probabilities{suffix}"] = self.objective.probabilities(logits)
-        if self.labels:
-            part[f"loss{suffix}"] = self.objective.losses(labels, logits)
+            numbers["log_probabilities"] = self.objective.log_probabilities(logits)
+            numbers["probabilities"] = ops.exp(numbers["log_probabilities"])
+        if labels:
+            numbers["loss"] = self.objective.position_losses(labels[0], logits)
+        return numbers
 
 
 def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:

@@ -1,8 +1,13 @@
-"""Accuracy and loss of a network whose blocks are modified (ablated, reordered, repeated).
+"""Accuracy and loss of a network whose blocks are modified, and how far its output then changes.
 
-Every function returns a `Table` with rows `..._accuracy` and `..._loss`, the unmodified network's
-under block None. Accuracy is a fraction, of which a regression of one output has none; the loss is
-the mean over examples.
+Every function returns a `Table`. With labels it has rows `..._accuracy` (a fraction; a regression
+of one output has none) and `..._loss`. Compared with the unmodified network, also without labels:
+where the output is a distribution over classes `..._kl`, the KL divergence of the unmodified
+network's distribution from the modified one's in nats, and `..._agreement`, the share of positions
+with the same most probable class; of other outputs `..._change`, the norm of their change over that
+of the unmodified network's outputs, of all of them if there are several. All are means over
+examples, an example's over its positions as in `zoo.callbacks.run`. The unmodified network's are
+under block None.
 """
 
 from collections.abc import Sequence
@@ -36,18 +41,19 @@ def lesions(
     blocks: Blocks = None,
     **options: Any,
 ) -> Table:
-    """Leave out each block, one at a time. A redundant block barely changes the accuracy.
+    """Leave out each block, one at a time. A redundant block barely changes the output.
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        data: As in `zoo.callbacks.run`, with labels.
+        data: As in `zoo.callbacks.run`, with or without labels.
         loss: As in `zoo.callbacks.run`.
         mode: "removed" or "closed": see `zoo.lesion`.
         blocks: Names of the blocks; `None`: all.
         **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
 
     Returns:
-        A `Table` with `lesion_accuracy` and `lesion_loss`.
+        A `Table` with `lesion_accuracy` and `lesion_loss`, if there are labels, `lesion_kl` and
+        `lesion_agreement`, or `lesion_change`: see this module.
 
     Reference: Srivastava et al. (2015), section 4.2, Fig. 4; Jastrzebski et al. (2018), section
     4.2, Fig. 3.
@@ -74,8 +80,8 @@ def random_lesions(
     each, and `seed` their random seed. Other arguments as in `lesions`.
 
     Returns:
-        A `Table` with `lesions_accuracy` and `lesions_loss`; `unit` is the number of blocks left
-        out, `block` lists their names, separated by "; ".
+        A `Table` with `lesions_loss` and the others of `lesions`; `unit` is the number of blocks
+        left out, `block` lists their names, separated by "; ".
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
@@ -111,8 +117,8 @@ def shuffles(
     in `lesions`.
 
     Returns:
-        A `Table` with `shuffle_accuracy`, `shuffle_loss` and `shuffle_tau`, the mean over the
-        stages; `block` numbers the orders, `unit` is the number of swaps.
+        A `Table` with `shuffle_loss` and the others of `lesions`, and `shuffle_tau`, the mean over
+        the stages; `block` numbers the orders, `unit` is the number of swaps.
 
     Raises:
         ValueError: if no stage has two blocks of one shape.
@@ -151,7 +157,7 @@ def early_exits(
     Arguments as in `lesions`.
 
     Returns:
-        A `Table` with `exit_accuracy` and `exit_loss`.
+        A `Table` with `exit_loss` and the others of `lesions`.
 
     Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
@@ -176,8 +182,11 @@ def unrollings(
 
     Returns:
         The scale with the lowest loss after `times` repetitions, and a `Table` with
-        `unroll_SCALE_accuracy` and `unroll_SCALE_loss`; `block` is the last block's name, `unit`
+        `unroll_SCALE_loss` and the others of `lesions`; `block` is the last block's name, `unit`
         the number of repetitions.
+
+    Raises:
+        ValueError: if data have no labels.
 
     Reference: Jastrzebski et al. (2018), section 4.4, Figs 7 and 20.
     """
@@ -191,7 +200,9 @@ def unrollings(
         plans = [unroll_plan(trials.chain, number, scale) for number in numbers]
         name = f"unroll_{scale}"
         table += trials.table(name, labels, plans, data, intact=Label(unit=0), **options)
-        losses[scale] = table.rows[-1].value
+        if f"{name}_loss" not in table.probes():
+            raise ValueError("The best scale has the lowest loss. Received: data without labels.")
+        losses[scale] = table.of_probe(f"{name}_loss").rows[-1].value
     finite = {scale: value for scale, value in losses.items() if np.isfinite(value)}
     candidates = finite or losses
     return min(candidates, key=candidates.__getitem__), table
@@ -205,18 +216,15 @@ def prune_report(
     Other arguments as in `lesions`.
 
     Returns:
-        A dictionary: `accuracy` (NaN of a regression), `loss`, `parameters` and `operations`
-        (multiply-adds of an example), each a pair: before and after.
+        A dictionary of pairs, before and after: `accuracy`, `loss` and the other numbers of
+        `lesions`, `parameters`, and `operations` (multiply-adds of an example).
     """
     names = _names(blocks)
     trials = Trials(model, loss)
-    before, after = trials.run([lesion_plan(trials.chain, names)], data, **options)
+    numbers = trials.run([lesion_plan(trials.chain, names)], data, **options)
     old_cost = cost(model)
     new_cost = cost(prune_blocks(model, names))
-    report = {
-        "accuracy": (float(before[0]), float(after[0])),
-        "loss": (float(before[1]), float(after[1])),
-    }
+    report = {key: (float(before), float(after)) for key, (before, after) in numbers.items()}
     for key in ("parameters", "operations"):
         report[key] = (getattr(old_cost, key), getattr(new_cost, key))
     return report

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from zoo.callbacks.probes.batching import Labels
 from zoo.graph.calls import Call, Graph, infer
 from zoo.layers.skip import Skip
 from zoo.types import Tensor
@@ -29,6 +30,11 @@ class Objective:
     and a cross-entropy is computed from these: from probabilities, float32 has no gradient of a
     confident mistake, and Keras clips them at 1e-7.
 
+    Outputs of any rank are of one class distribution (or value) for each position, such as
+    `(batch, steps, classes)`. An example's loss and accuracy are the means over its positions,
+    weighted by the sample weights of positions and without those of the loss's `ignore_class` and
+    those that a Keras mask of the output hides.
+
     Args:
         graph: The network's `zoo.calls.Graph`.
         model: The network, whose loss is used if none is given.
@@ -46,6 +52,8 @@ class Objective:
         self._activation = _activation(self._last)
         read_again = any(slot in call.sources for call in graph.calls)
         self._removed = not read_again and _is_removable(self._last)
+        self._keep_mask = graph.keep_mask
+        self._masked = graph.masked
         self._shape = tuple(graph.model.outputs[0].shape)
         loss = loss or getattr(model, "loss", None)
         self._given = None if loss is None else keras.losses.get(loss)
@@ -60,20 +68,21 @@ class Objective:
         layer = call.layer
         if not isinstance(layer, keras.layers.Dense):
             return x
-        x = ops.matmul(
+        y = ops.matmul(
             ops.cast(x, layer.compute_dtype), ops.cast(layer.kernel, layer.compute_dtype)
         )
-        return x if layer.bias is None else ops.add(x, ops.cast(layer.bias, x.dtype))
+        y = y if layer.bias is None else ops.add(y, ops.cast(layer.bias, y.dtype))
+        return self._keep_mask(x, y)
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Return the logits, float32, from what `apply` returned for the first output."""
-        outputs = ops.cast(outputs, "float32")
-        if self._removed or self._activation is None:
-            return outputs
-        logits = ops.log(ops.maximum(outputs, TINY))
-        if self._activation == "sigmoid":
-            logits = logits - ops.log(ops.maximum(1 - outputs, TINY))
-        return logits
+        logits = ops.cast(outputs, "float32")
+        if not self._removed and self._activation is not None:
+            p = logits
+            logits = ops.log(ops.maximum(p, TINY))
+            if self._activation == "sigmoid":
+                logits = logits - ops.log(ops.maximum(1 - p, TINY))
+        return self._keep_mask(outputs, logits)
 
     def outputs(self, logits: Tensor) -> Tensor:
         """Return the network's first output, float32, from its logits."""
@@ -81,18 +90,37 @@ class Objective:
             return logits
         return getattr(ops, self._activation)(logits)
 
-    def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+    def losses(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
         """Return the loss of each example, `(batch,)`."""
+        return average(self.position_losses(labels, logits), self.weights(labels, logits))
+
+    def position_losses(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
+        """Return the loss of each position, `(batch, ...)`, without weights."""
+        labels = values_of(labels)
         if len(labels.shape) == len(logits.shape) - 1 and logits.shape[-1] == 1:
             labels = ops.expand_dims(labels, -1)  # as `fit` does; else they are broadcast
         function, at_logits = self._function(labels.shape)
-        value = function(labels, logits if at_logits else self.outputs(logits))
-        if len(value.shape) == 1:
-            return value
-        return ops.mean(ops.reshape(value, (ops.shape(value)[0], -1)), axis=1)
+        return function(labels, logits if at_logits else self.outputs(logits))
+
+    def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
+        """Return the share of each position in its example's mean, `(batch, ...)`.
+
+        None if all have the same. NaN where an example has no position that counts.
+        """
+        counts = [PositionMask()(logits)] if self._masked and len(self._shape) > 2 else []
+        if isinstance(labels, Labels):
+            counts.append(labels.weights)
+        ignored = getattr(self._given, "ignore_class", None)
+        if ignored is not None and labels is not None:
+            counts.append(class_indices(values_of(labels), self._shape[-1], len(self._shape)))
+            counts[-1] = counts[-1] != ignored
+        if len(self._shape) < 3 or not counts:
+            return None
+        share = functools.reduce(ops.multiply, [ops.cast(v, "float32") for v in counts])
+        return share / ops.sum(share, axis=[*range(1, len(share.shape))], keepdims=True)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the class probabilities, `(batch, classes)`: two classes for one output.
+        """Return the class probabilities, `(batch, ..., classes)`: two classes for one output.
 
         Raises:
             ValueError: if the network is no classifier.
@@ -110,26 +138,54 @@ class Objective:
             return ops.concatenate([ops.sigmoid(-logits), ops.sigmoid(logits)], axis=-1)
         return ops.concatenate([1 - logits, logits], axis=-1)
 
-    def hits(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """Return 1 where the most probable class is the true one, else 0, `(batch,)`.
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """Return the logarithms of `probabilities`, of a softmax without underflow."""
+        if self._shape[-1] > 1 and self._activation != "sigmoid":
+            return ops.log_softmax(logits)
+        return ops.log(ops.maximum(self.probabilities(logits), TINY))
 
-        NaN where a logit is not finite, and in networks that are no classifiers.
+    def is_distribution(self, labeled: bool) -> bool:
+        """Return True if the outputs are known to be a distribution over classes.
+
+        After a softmax or sigmoid, with a cross-entropy as loss, or without a loss with labels,
+        whose loss then is a cross-entropy.
+        """
+        entropy = _kind(self._given) in SPARSE + ONE_HOT + BINARY
+        known = self._activation or entropy or (labeled and self._given is None)
+        return self.classifies and bool(known)
+
+    def hits(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
+        """Return the share of positions whose most probable class is the true one, `(batch,)`.
+
+        Without positions 1 or 0. NaN where a logit is not finite, and in networks that are no
+        classifiers.
         """
         if not self.classifies:
             return ops.full((ops.shape(logits)[0],), float("nan"))
         p = self.probabilities(logits)
-        return hits(p, class_indices(labels, p.shape[-1]))
+        classes = class_indices(values_of(labels), p.shape[-1], len(p.shape))
+        return average(hits(p, classes), self.weights(labels, logits))
 
-    def check(self, labels: np.ndarray) -> None:
+    def check(self, labels: Any) -> None:
         """Raise an error unless the labels are ones that the loss is defined for.
 
         Raises:
-            ValueError: if a label of a cross-entropy is out of range or NaN, or the loss is not
-                known.
+            ValueError: if a label of a cross-entropy is out of range or NaN, the loss is not
+                known, or all positions of an example are left out.
         """
+        weights = labels.weights if isinstance(labels, Labels) else np.ones(1)
+        labels = values_of(labels)
         loss = self._given or self._default(labels.shape)
+        ignored = getattr(loss, "ignore_class", None)
+        weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
+        counts = (labels != ignored) & (weights != 0)
+        if len(self._shape) > 2 and not counts.reshape(len(labels), -1).any(axis=1).all():
+            raise ValueError(
+                f"Expected a position that counts in every example. Received: examples whose "
+                f"labels are all {ignored} or whose sample weights are all 0. Leave them out."
+            )
         if _kind(loss) in SPARSE:
-            labels = labels[labels != getattr(loss, "ignore_class", None)]
+            labels = labels[counts]
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
@@ -171,6 +227,18 @@ class Objective:
         )
 
 
+class PositionMask(keras.layers.Layer):
+    """The Keras mask of a tensor, 1 at every position if it has none, `(batch, positions)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.supports_masking = True
+
+    def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the mask, which Keras passes to layers."""
+        return ops.ones_like(x[..., 0]) if mask is None else ops.cast(mask, "float32")
+
+
 def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
     """Return 1 where the most probable class is the true one, else 0; NaN without probabilities."""
     predicted = ops.cast(ops.argmax(probabilities, axis=-1), "int32")
@@ -178,11 +246,54 @@ def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
     return ops.where(ops.all(ops.isfinite(probabilities), axis=-1), hit, float("nan"))
 
 
-def class_indices(labels: Tensor, num_classes: int) -> Tensor:
-    """Return labels that are integers or one-hot as integers, `(batch,)`."""
-    if len(labels.shape) > 1 and labels.shape[-1] == num_classes:
+def divergence(intact: Tensor, other: Tensor) -> Tensor:
+    """Return the KL divergence of distributions from others, `(batch, ...)`, in nats.
+
+    Args:
+        intact: Logarithms of probabilities, `(batch, ..., classes)`.
+        other: Those of the distributions that they diverge from.
+    """
+    p = ops.exp(intact)
+    return ops.sum(ops.where(p == 0, 0.0, p * (intact - other)), axis=-1)
+
+
+def agreement(intact: Tensor, other: Tensor) -> Tensor:
+    """Return 1 where two distributions have the same most probable class, else 0."""
+    return hits(other, ops.argmax(intact, axis=-1))
+
+
+def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:
+    """Return labels that are integers or one-hot as integers, `(batch, ...)`.
+
+    Args:
+        labels: Labels.
+        num_classes: Number of classes.
+        rank: Number of axes of the outputs, that of classes included.
+    """
+    if len(labels.shape) == rank and labels.shape[-1] == num_classes:
         return ops.argmax(labels, axis=-1)
-    return ops.cast(ops.reshape(labels, (-1,)), "int32")
+    labels = ops.squeeze(labels, axis=-1) if len(labels.shape) == rank else labels
+    return ops.cast(labels, "int32")
+
+
+def values_of(labels: Any) -> Any:
+    """Return labels without their weights."""
+    return labels.values if isinstance(labels, Labels) else labels
+
+
+def average(v: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean over positions, `(batch, ...)` to `(batch,)`.
+
+    Args:
+        v: A value of each position.
+        weights: As `Objective.weights` returns them.
+    """
+    if len(v.shape) == 1:
+        return v
+    if weights is None:
+        return ops.mean(ops.reshape(v, (ops.shape(v)[0], -1)), axis=1)
+    v = ops.where(weights == 0, 0.0, v * weights)
+    return ops.sum(ops.reshape(v, (ops.shape(v)[0], -1)), axis=1)
 
 
 def _kind(loss):

@@ -1,13 +1,15 @@
 """The base class of probes: per-example values of a block, and what to make of their averages."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
 
+from zoo.callbacks.probes.objective import average
 from zoo.graph.blocks import Block
+from zoo.graph.calls import Graph
 from zoo.types import Tensor
 
 
@@ -18,12 +20,27 @@ class Parts(dict):
         info: The `zoo.blocks.Block`.
         parts: Tensors by key.
         use: Index of the use of a shared layer, from 0.
+
+    Attributes:
+        readout: For probes that need `network`: a function that applies the network's classifier
+            to a tensor like y and returns `log_probabilities`, `probabilities` and, with labels,
+            `loss`; None where the tensor has another shape than the last block's.
     """
+
+    readout: Callable[[Tensor], dict[str, Tensor]] | None = None
 
     def __init__(self, info: Block, parts: Mapping[str, Tensor], use: int = 0) -> None:
         super().__init__(parts)
         self.info = info
         self.use = use
+
+    def average(self, v: Tensor) -> Tensor:
+        """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`.
+
+        Args:
+            v: A value of each position of the output.
+        """
+        return average(v, self.get("weights"))
 
 
 class Probe:
@@ -41,8 +58,12 @@ class Probe:
             `input`, the block's input. With labels also `dx` and `dinput`, the gradients of an
             example's loss at `x` and `input`; `labels`; and in the last stage the early readout:
             `probabilities` and `loss` of the classifier applied to `y` (`probabilities_before`,
-            `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`.
+            `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`. Of
+            outputs such as `(batch, steps, classes)` these have a value for each position, of
+            which `block.average` is an example's. `network`: logarithms of the network's own
+            probabilities, with `block.readout` for the early readout of any tensor.
         gradient: True if it needs a backward pass.
+        reads_labels: True if it uses labels where there are some, but does not need them.
         extremes: "min" or "max" by the key of a value of `measure` whose smallest or largest number
             over the examples is needed and not its average.
 
@@ -57,6 +78,7 @@ class Probe:
 
     needs: tuple[str, ...] = ()
     gradient = False
+    reads_labels = False
     extremes: Mapping[str, str] = {}
     blocks: Sequence[Block] = ()  # of the network, set when a pass begins
 
@@ -79,6 +101,18 @@ class Probe:
     def inspects(self) -> bool:
         """True if the probe reads weights instead of data."""
         return type(self).inspect is not Probe.inspect
+
+    def prepare(self, graph: Graph) -> bool:
+        """Prepare a pass over data, if the probe has to; `blocks` are the network's.
+
+        Returns:
+            True if `measure` will compute something else than in the last pass.
+        """
+        return False
+
+    def notes(self) -> list[str]:
+        """Return sentences about what was not measured."""
+        return []
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return per-example values of one block, of shape `(batch, ...)`.

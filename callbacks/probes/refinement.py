@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
+from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.objective import average
 from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, dot, norm
+from zoo.callbacks.probes.table import Table
 from zoo.types import Tensor
 
 GRADIENTS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
@@ -79,6 +83,77 @@ class Ratio(Scalar):
         if self.bound:  # NaN as the mean
             numbers[self.bound] = mean[self.bound] if np.isfinite(living["mean"]) else np.nan
         return {**numbers, "dead": 1 - mean["alive"]}
+
+
+class BlockInfluence(Scalar):
+    """Mean of 1 - cos(x, y) between a block's skip input and its output, at each position.
+
+    Near 0: the block may be removed. With `span` n > 1, the angular distance arccos(cos(x, y)) / pi
+    between x of a block and y of the last of the n blocks from it on, for the runs of blocks of
+    one stage: the run of the smallest distance is the first to remove. The last axis is that of
+    features, all others are positions. Where x and y are both zero the values are 0. Men et al.
+    (2024), arXiv:2403.03853, equation 1; Gromov et al. (2024), arXiv:2403.17887, equation 7.
+
+    Args:
+        span: Number of blocks, n.
+        name: See `Probe`.
+    """
+
+    needs = ("x", "y")
+
+    def __init__(self, span: int = 1, name: str | None = None) -> None:
+        super().__init__(name)
+        if not isinstance(span, int) or span < 1:
+            raise ValueError(f"`span` must be a positive integer. Received: span={span!r}")
+        self.span = span
+
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each example's number and its square, where the run ends in the stage."""
+        position = next(i for i, other in enumerate(stage) if other is block)
+        run = stage[position : position + self.span]
+        return super().measure(block, run) if len(run) == self.span else {}
+
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the number of each example, of the run `stage` of blocks."""
+        x, y = (_directions(v) for v in (block["x"], stage[-1]["y"]))
+        # of unit vectors: without the cancellation of 1 - cos, and never the arccos of 1.0001
+        square = ops.sum(ops.square(x - y), axis=-1)
+        if self.span == 1:
+            values = square / 2
+        else:
+            opposite = ops.sum(ops.square(x + y), axis=-1)
+            values = ops.arctan2(ops.sqrt(square), ops.sqrt(opposite)) * (2 / np.pi)
+        return average(values)
+
+
+def _directions(v):
+    """Return the vectors of the last axis at length 1, float32."""
+    return ops.normalize(ops.cast(v, "float32"), axis=-1, order=2)
+
+
+def block_influence(model: keras.Model, data: Any, span: int = 1, **options: Any) -> Table:
+    """Return the influence of each block, or of each run of `span` blocks, on what passes by it.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`.
+        data: As in `zoo.callbacks.run`; labels are not needed.
+        span: Number of blocks in a run; see `BlockInfluence`.
+        **options: Options of `zoo.callbacks.run`.
+
+    Returns:
+        A `Table` with `block_influence` and `block_influence_std`, over examples; of runs of blocks
+        under the name of their first one.
+
+    Example:
+    >>> inputs = keras.Input((2,))
+    >>> turn = keras.layers.Dense(2, use_bias=False, name="turn")
+    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, turn(inputs)]))
+    >>> turn.set_weights([np.array([[0.0, 1.0], [-1.0, 0.0]])])  # f is at a right angle to x
+    >>> table = block_influence(model, np.ones((1, 2), "float32"))
+    >>> round(table.values("block_influence")["sum"], 4)  # 1 - cos of half a right angle
+    0.2929
+    """
+    return run([BlockInfluence(span)], model, data, **options)
 
 
 class EstimationError(Probe):

@@ -9,8 +9,9 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches
-from zoo.callbacks.probes.objective import Loss, Objective
+from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches, to_tensors
+from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, divergence
+from zoo.callbacks.probes.probe import flat, norm
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
@@ -37,7 +38,8 @@ class Operation(NamedTuple):
 class Trials:
     """Evaluate many plans of one chain in one pass over data.
 
-    Plans that begin alike are evaluated together up to the first difference. At 54 blocks the
+    Plans that begin alike are evaluated together up to the first difference, the unmodified network
+    first, so that the input of every block of one batch is in memory. At 54 blocks the
     lesions of all blocks take 0.4 of the time of one compiled forward pass with a mask over
     blocks, run once a lesion (medians: TensorFlow 0.39, JAX 0.46, torch 0.33; `cifar_resnet(110)`,
     one core).
@@ -67,72 +69,88 @@ class Trials:
         data: Any,
         batch_size: int = 128,
         progress: Progress | None = None,
-    ) -> np.ndarray:
-        """Return accuracy and mean loss of the unmodified network and of each plan.
+    ) -> dict[str, np.ndarray]:
+        """Return the numbers of the unmodified network and of each plan, by name.
 
-        The accuracy of networks that are no classifiers is NaN.
+        With labels `accuracy`, which networks that are no classifiers do not have, and `loss`. In
+        comparison with the unmodified network: of class distributions `kl`, the KL divergence of
+        its distribution from the modified network's (nats), and `agreement`, the share of
+        positions with the same most probable class; of other outputs `change`, the norm of their
+        difference over that of the unmodified network's outputs.
 
         Args:
             plans: See `zoo.graph.chain.Chain`.
-            data: As in `zoo.callbacks.run`, with labels.
+            data: As in `zoo.callbacks.run`.
             batch_size: Examples in a batch, where `data` are arrays.
             progress: A function called with the number of examples so far, after each batch.
 
         Returns:
-            An array `(1 + plans, 2)`, the unmodified network's numbers first.
+            Arrays `(1 + plans,)` by name, the unmodified network's number first; means over
+            examples.
 
         Raises:
-            ValueError: if a block does not fit its position, or the data have no labels.
+            ValueError: if a block does not fit its position.
         """
         plans = [self.chain.plan, *plans]
         for plan in plans:
             self.chain.check(plan)
         operations = [_operations(plan) for plan in plans]
-        sums = np.zeros((len(plans), 2))
+        names: list[str] = []
+        sums = np.zeros(0)
         seen = 0
         for x, y, mask in padded_batches(data, batch_size, progress, check=self.objective.check):
-            if y is None:
-                raise ValueError("Accuracy and loss need labels. Received: data without them.")
-            labels = ops.convert_to_tensor(y)
+            if not names:
+                names = self._names(y is not None)
+                sums = np.zeros((len(plans), len(names)))
+            labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
-            start = self.chain.graph.start(x)
-            for numbers, output in self._outputs(operations, range(len(plans)), 0, start):
-                pair = self._call("score", self._score, output, labels, mask_tensor)
-                sums[numbers] += ops.convert_to_numpy(pair)
+            intact = None  # the unmodified network's outputs, which are the first
+            for numbers, y in self._outputs(operations, self.chain.graph.start(x)):
+                outputs = self._call("end", self._end, y)
+                intact = intact or outputs
+                scores = self._call("score", self._score, outputs, intact, labels, mask_tensor)
+                sums[numbers] += ops.convert_to_numpy(scores)
             seen += int(np.count_nonzero(mask))
-        measured = sums if self.objective.classifies else sums[:, 1:]
+        own = [name in ("accuracy", "loss") for name in names]  # others: of two networks
+        measured = sums[:, own] if any(own) else sums
         not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
         if not_finite:
             logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
         self.count = seen
-        return sums / seen
+        return dict(zip(names, sums.T / seen, strict=True))
 
-    def _outputs(self, operations, numbers, done, x):
-        """Run the plans `numbers`, of which the first `done` operations are done, to their ends.
+    def _names(self, labeled):
+        """Return the names of the numbers, which depend on whether data have labels."""
+        accuracy = ["accuracy"] if labeled and self.objective.classifies else []
+        distribution = self.objective.is_distribution(labeled)
+        compared = ["kl", "agreement"] if distribution else ["change"]
+        return [*accuracy, *(["loss"] if labeled else []), *compared]
 
-        Yields pairs: numbers of plans that are alike, and the output of their last block.
+    def _outputs(self, operations, start):
+        """Run the plans, of which number 0 is the unmodified network's, to their ends.
+
+        Yields pairs: numbers of plans that are alike, and the output of their last block; the
+        unmodified network's first.
         """
-        while True:
+        pending = [([*range(len(operations))], 0, start)]  # plans, their operations done, x
+        while pending:
+            numbers, done, x = pending.pop()
             span = self._span(operations, numbers, done)
             if span is not None:
                 x = self._call(("span", span), lambda x, first=span: self._run_span(first, x), x)
-                done += SPAN
+                pending.append((numbers, done + SPAN, x))
                 continue
             groups = {}
             for number in numbers:
                 rest = operations[number][done : done + 1]
                 groups.setdefault(rest[0] if rest else None, []).append(number)
-            ended = groups.pop(None, None)
-            if ended:
-                yield ended, x
-            if not groups:
-                return
-            (operation, numbers), *others = groups.items()
-            for other, other_numbers in others:
-                y = self._do(other, x)
-                yield from self._outputs(operations, other_numbers, done + 1, y)
-            x = self._do(operation, x)
-            done += 1
+            (operation, *others) = groups
+            if others:
+                pending += [(group, done, x) for group in reversed(groups.values())]
+            elif operation is None:
+                yield numbers, x
+            else:
+                pending.append((numbers, done + 1, self._do(operation, x)))
 
     def _span(self, operations, numbers, done):
         """Return the first position of a span that all plans run unmodified next, or None."""
@@ -160,11 +178,29 @@ class Trials:
             return x
         return self._call(step, lambda x: self.chain.do(step, x), x)
 
-    def _score(self, y, labels, mask):
-        """Return summed accuracy and loss of a batch, from the last block's output."""
-        logits = self.objective.logits(self.chain.end(y, self.objective.apply)[0])
-        losses = self.objective.losses(labels, logits)
-        return masked_sum(ops.stack([self.objective.hits(labels, logits), losses], axis=1), mask)
+    def _end(self, y):
+        """Return the network's outputs, the first one as logits, from the last block's output."""
+        outputs = self.chain.end(y, self.objective.apply)
+        return [self.objective.logits(outputs[0]), *outputs[1:]]
+
+    def _score(self, outputs, intact, labels, mask):
+        """Return the summed numbers of a batch, in the order of `_names`."""
+        objective = self.objective
+        logits = outputs[0]
+        scores = []
+        if labels and objective.classifies:
+            scores.append(objective.hits(labels[0], logits))
+        if labels:
+            scores.append(objective.losses(labels[0], logits))
+        if objective.is_distribution(bool(labels)):
+            weights = objective.weights(labels[0] if labels else None, logits)
+            pair = objective.log_probabilities(intact[0]), objective.log_probabilities(logits)
+            scores += [average(v, weights) for v in (divergence(*pair), agreement(*pair))]
+        else:
+            difference = [flat(v) - flat(old) for v, old in zip(outputs, intact, strict=True)]
+            old = ops.concatenate([flat(v) for v in intact], axis=1)
+            scores.append(norm(ops.concatenate(difference, axis=1)) / norm(old))
+        return masked_sum(ops.stack(scores, axis=1), mask)
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
@@ -182,7 +218,7 @@ class Trials:
         intact: Label = Label(),  # noqa: B008  # immutable
         **options: Any,
     ) -> Table:
-        """Return the numbers of `run` as a table, without the accuracy of what does not classify.
+        """Return the numbers of `run` as a table.
 
         Args:
             name: Beginning of the values' names.
@@ -195,8 +231,7 @@ class Trials:
         numbers = self.run(plans, data, **options)
         rows = [
             Row(f"{name}_{metric}", label.block, label.stage, label.unit, None, float(value))
-            for metric, column in zip(("accuracy", "loss"), numbers.T, strict=True)
-            if metric == "loss" or self.objective.classifies
+            for metric, column in numbers.items()
             for label, value in zip([intact, *labels], column, strict=True)
         ]
         return Table(rows, title=f"{self.model.name} on {self.count} examples")

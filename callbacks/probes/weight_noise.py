@@ -73,8 +73,9 @@ def noise_sensitivity(
     def score():
         scores = []
         for (outputs, numbers), expected in zip(outputs_and_scores(), clean, strict=True):
-            change = np.linalg.norm(outputs - expected, axis=-1)
-            scores.append([*numbers, change / np.linalg.norm(expected, axis=-1)])
+            flat = len(outputs), -1
+            change = np.linalg.norm((outputs - expected).reshape(flat), axis=1)
+            scores.append([*numbers, change / np.linalg.norm(expected.reshape(flat), axis=1)])
         return np.concatenate(scores, axis=1).mean(1)
 
     weights = model.get_weights()

@@ -181,7 +181,7 @@ def test_sweeps_take_one_hot_labels_and_batches(model):
 @pytest.mark.parametrize(
     "sweep, message",
     [
-        (lambda m: callbacks.lesions(m, X), "need labels"),
+        (lambda m: callbacks.unrollings(m, X, times=1), "without labels"),
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
         (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
         (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block has that name"),

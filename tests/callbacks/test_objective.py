@@ -98,7 +98,7 @@ def test_a_regression_has_losses_and_no_accuracy():
     expected = cosines(relu(X @ a), gradient).mean()
     np.testing.assert_allclose(table.values("cosine_loss")["sum"], expected, rtol=1e-4)
     lesions = callbacks.lesions(model, (X, targets), loss="mean_squared_error")
-    assert lesions.probes() == ["lesion_loss"]
+    assert lesions.probes() == ["lesion_loss", "lesion_change"]
     np.testing.assert_allclose(lesions.values("lesion_loss")[None], (error**2).mean(), rtol=1e-4)
     noise = callbacks.noise_sensitivity(model, (X, targets), loss="mse", repeats=1)
     assert noise.probes() == ["noise_loss", "noise_change"]

@@ -1,0 +1,251 @@
+"""Outputs of any rank, dictionaries of inputs, no labels: probes and sweeps against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+from zoo import callbacks
+
+STEPS, WORDS, WIDTH = 5, 7, 4
+RNG = np.random.default_rng(0)
+X = {
+    "token_ids": RNG.integers(0, WORDS, (6, STEPS)),
+    "padding_mask": np.arange(STEPS) < RNG.integers(2, STEPS + 1, (6, 1)),
+}
+Y = RNG.integers(0, WORDS, (6, STEPS))
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+NAMES = ["attention0_sum", "dense0_sum", "attention1_sum", "dense1_sum"]
+
+
+def transformer(end):
+    """Return a language model of two pre-norm layers whose inputs are a dictionary."""
+    inputs = {
+        "token_ids": keras.Input((STEPS,), dtype="int32", name="token_ids"),
+        "padding_mask": keras.Input((STEPS,), dtype="bool", name="padding_mask"),
+    }
+    x = layers.Embedding(WORDS, WIDTH)(inputs["token_ids"])
+    x = x * ops.expand_dims(ops.cast(inputs["padding_mask"], "float32"), -1)
+    for i in range(2):
+        f = layers.LayerNormalization()(x)
+        f = layers.MultiHeadAttention(2, 2, name=f"attention{i}")(f, f, use_causal_mask=True)
+        x = layers.Add(name=f"attention{i}_sum")([x, f])
+        f = layers.LayerNormalization()(x)
+        f = layers.Dense(WIDTH)(layers.Dense(6, "relu")(f))
+        x = layers.Add(name=f"dense{i}_sum")([x, f])
+    outputs = end(layers.LayerNormalization(name="norm")(x))
+    return reference.random_weights(keras.Model(inputs, outputs))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return transformer(layers.Dense(WORDS, name="words"))
+
+
+def log_probabilities(model, x=X):
+    z = np.asarray(ops.convert_to_numpy(model(x)), "float64")
+    return (
+        z
+        - np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - z.max(-1, keepdims=True)
+    )
+
+
+def scores(intact, other, labels=None, weights=None):
+    """Return accuracy and loss, or KL and agreement, averaged over positions, then examples."""
+    if labels is None:
+        kl = (np.exp(intact) * (intact - other)).sum(-1)
+        pair = kl, intact.argmax(-1) == other.argmax(-1)
+    else:
+        loss = -np.take_along_axis(other, labels[..., None], -1)[..., 0]
+        pair = other.argmax(-1) == labels, loss
+    weights = np.ones_like(pair[0], "float64") if weights is None else weights
+    return [np.average(v, axis=1, weights=weights).mean() for v in pair]
+
+
+def columns(table, *names):
+    return np.array([[row.value for row in table.of_probe(name)] for name in names]).T
+
+
+def test_a_language_model_s_lesions_have_losses_and_distances_without_labels(model):
+    intact = log_probabilities(model)
+    others = [intact] + [log_probabilities(zoo.lesion(model, name)) for name in NAMES]
+    table = callbacks.lesions(model, (X, Y), LOSS, batch_size=4)
+    expected = [[*scores(intact, v, Y), *scores(intact, v)] for v in others]
+    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
+    assert table.probes() == names
+    np.testing.assert_allclose(columns(table, *names), expected, rtol=1e-4, atol=1e-6)
+    bare = callbacks.lesions(model, X, LOSS, batch_size=4)  # a dictionary, no labels
+    assert bare.probes() == names[2:]
+    np.testing.assert_allclose(columns(bare, *names[2:]), columns(table, *names[2:]), atol=1e-6)
+    batches = [{key: v[:4] for key, v in X.items()}, {key: v[4:] for key, v in X.items()}]
+    np.testing.assert_allclose(
+        columns(callbacks.lesions(model, batches, LOSS), *names[2:]), columns(bare, *names[2:])
+    )
+    assert table.values("lesion_kl")[None] == 0 and table.values("lesion_agreement")[None] == 1
+
+
+def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
+    weights = X["padding_mask"].astype("float32")
+    intact = log_probabilities(model)
+    other = log_probabilities(zoo.lesion(model, NAMES[0]))
+    expected = [*scores(intact, other, Y, weights), *scores(intact, other, weights=weights)]
+    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
+    ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    hidden = np.where(X["padding_mask"], Y, -1)
+    for data, loss in (((X, Y, weights), LOSS), ((X, hidden), ignoring)):
+        table = callbacks.lesions(model, data, loss, blocks=NAMES)
+        np.testing.assert_allclose(columns(table, *names)[1], expected, rtol=1e-4)
+    accuracy = callbacks.run([callbacks.IntermediateAccuracy()], model, (X, Y, weights), LOSS)
+    last = accuracy.values("intermediate_accuracy")[NAMES[-1]]
+    assert last == pytest.approx(scores(intact, intact, Y, weights)[0])
+    with pytest.raises(ValueError, match="position that counts in every example"):
+        callbacks.lesions(model, (X, Y, 0 * weights), LOSS)
+
+
+def test_other_sweeps_of_a_language_model_equal_the_modified_networks(model):
+    intact = log_probabilities(model)
+    exits = callbacks.early_exits(model, (X, Y), LOSS)
+    expected = [scores(intact, log_probabilities(zoo.early_exit(model, name)), Y) for name in NAMES]
+    pair = columns(exits, "exit_accuracy", "exit_loss")[1:]
+    np.testing.assert_allclose(pair, expected, rtol=1e-4)
+    report = callbacks.prune_report(model, (X, Y), NAMES[1], LOSS)
+    assert report["loss"][1] == pytest.approx(
+        scores(intact, log_probabilities(zoo.lesion(model, NAMES[1])), Y)[1], rel=1e-4
+    )
+    assert callbacks.shuffles(model, X, swaps=(1,), repeats=1, loss=LOSS).probes() == [
+        "shuffle_kl", "shuffle_agreement", "shuffle_tau"
+    ]  # fmt: skip
+
+
+def test_borderline_examples_of_a_language_model_are_positions(model):
+    p = np.exp(log_probabilities(model))
+    true = np.take_along_axis(p, Y[..., None], -1)[..., 0]
+    margins = np.abs(true - np.where(np.eye(WORDS, dtype=bool)[Y], 0, p).max(-1))
+    limit = float(np.sort(margins.ravel())[9:11].mean())  # of 30 positions, 10 are borderline
+    table = callbacks.run([callbacks.BorderlineExamples(1, limit)], model, (X, Y), LOSS)
+    value = table.values("borderline_examples_borderline_share")[NAMES[-1]]
+    assert value == pytest.approx(1 / 3)
+    loss = table.values("borderline_examples_borderline_loss")[NAMES[-1]]
+    assert loss == pytest.approx(-np.log(true[margins < limit]).mean(), rel=1e-4)
+
+
+def states(model, name):
+    inner = keras.Model(model.inputs, model.get_layer(name).output)
+    return np.asarray(ops.convert_to_numpy(inner([X[v.name] for v in model.inputs])), "float64")
+
+
+def test_a_logit_lens_equals_the_tail_applied_to_each_block(model):
+    table = callbacks.run([callbacks.Lens()], model, (X, Y), LOSS, batch_size=4)
+    intact = log_probabilities(model)
+    for name in NAMES:
+        y = model.get_layer("words")(model.get_layer("norm")(states(model, name)))
+        early = np.asarray(ops.convert_to_numpy(y), "float64")
+        early -= np.log(np.exp(early).sum(-1, keepdims=True))
+        kl, agreement = scores(intact, early)
+        accuracy, loss = scores(intact, early, Y)
+        expected = {"kl": kl, "agreement": agreement, "accuracy": accuracy, "loss": loss}
+        for key, value in expected.items():
+            actual = table.values(f"logit_lens_{key}")[name]
+            assert actual == pytest.approx(value, rel=1e-3, abs=1e-6)
+    assert callbacks.run([callbacks.Lens()], model, X, LOSS).probes() == [
+        "logit_lens_kl", "logit_lens_agreement"
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="distribution over classes"):
+        callbacks.run([callbacks.Lens()], model, X)
+
+
+def test_a_tuned_lens_undoes_a_linear_block_s_absence():
+    inputs = keras.Input((3,))
+    x = inputs
+    for i in range(2):
+        x = layers.Add(name=f"sum{i}")([x, layers.Dense(3, name=f"linear{i}")(x)])
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(5, "softmax")(x)))
+    x = reference.images(40, 3)
+    probes = [callbacks.Lens(), callbacks.Lens("tuned", data=x[:30], ridge=1e-9)]
+    table = callbacks.run(probes, model, x[30:])
+    assert table.values("logit_lens_kl")["sum0"] > 1e-3
+    assert table.values("tuned_lens_kl")["sum0"] < 1e-6  # the second block is an affine map
+    fixed = callbacks.run([callbacks.Lens("tuned", data=x, ridge=1e9)], model, x[30:])
+    assert fixed.values("tuned_lens_kl")["sum0"] == pytest.approx(
+        table.values("logit_lens_kl")["sum0"], rel=1e-3
+    )
+    with pytest.raises(ValueError, match="kind='tuned'"):
+        callbacks.Lens("tuned")
+
+
+def test_block_influence_is_the_angle_of_each_position(model):
+    x, y, z = (states(model, name) for name in NAMES[:3])
+
+    def cosine(u, v):
+        return (u * v).sum(-1) / np.linalg.norm(u, axis=-1) / np.linalg.norm(v, axis=-1)
+
+    table = callbacks.block_influence(model, X, batch_size=4)
+    assert [*table.values("block_influence")] == NAMES
+    value = table.values("block_influence")[NAMES[1]]
+    assert value == pytest.approx((1 - cosine(x, y)).mean(), rel=1e-4)
+    runs = callbacks.block_influence(model, X, span=2).values("block_influence")
+    assert [*runs] == NAMES[:-1]
+    assert runs[NAMES[1]] == pytest.approx((np.arccos(cosine(x, z)) / np.pi).mean(), rel=1e-4)
+
+
+def test_outputs_that_are_no_distribution_have_a_relative_change():
+    def end(x):
+        return {"sequence": layers.Dense(3)(x), "pooled": layers.GlobalMaxPooling1D()(x)}
+
+    model = transformer(end)
+    table = callbacks.lesions(model, X)
+    assert table.probes() == ["lesion_change"] and table.values("lesion_change")[None] == 0
+
+    def outputs(model):
+        outputs = model(X)
+        flat = [ops.convert_to_numpy(outputs[key]).reshape(6, -1) for key in sorted(outputs)]
+        return np.concatenate(flat, axis=1)
+
+    old, new = outputs(model), outputs(zoo.lesion(model, NAMES[2]))
+    expected = (np.linalg.norm(new - old, axis=1) / np.linalg.norm(old, axis=1)).mean()
+    assert table.values("lesion_change")[NAMES[2]] == pytest.approx(expected, rel=1e-4)
+    assert len(callbacks.run([callbacks.L2Ratio()], model, X).values("l2_ratio")) == 4
+    with pytest.raises(ValueError, match="compare with labels"):
+        callbacks.run([callbacks.CosineLoss()], model, X)
+
+
+def test_a_segmentation_s_lesions_average_over_pixels():
+    inputs = keras.Input((4, 4, 2))
+    x = inputs
+    for i in range(2):
+        x = layers.Add(name=f"sum{i}")([x, layers.Conv2D(2, 3, padding="same")(x)])
+    outputs = layers.Conv2D(3, 1, activation="softmax")(x)
+    model = reference.random_weights(keras.Model(inputs, outputs))
+    x, y = reference.images(5, 4, 4, 2), np.arange(80).reshape(5, 4, 4) % 3
+    table = callbacks.lesions(model, (x, y), batch_size=3)
+    p = ops.convert_to_numpy(zoo.lesion(model, "sum1")(x))
+    assert table.values("lesion_accuracy")["sum1"] == pytest.approx((p.argmax(-1) == y).mean())
+    loss = -np.log(np.take_along_axis(p, y[..., None], -1)).mean()
+    assert table.values("lesion_loss")["sum1"] == pytest.approx(loss, rel=1e-4)
+    probes = [callbacks.IntermediateAccuracy(), callbacks.CosineLoss(), callbacks.Lens()]
+    assert np.isfinite([row.value for row in callbacks.run(probes, model, (x, y))]).all()
+
+
+def test_a_keras_mask_of_the_output_hides_its_positions():
+    inputs = keras.Input((STEPS,), dtype="int32")
+    x = layers.Embedding(WORDS, WIDTH, mask_zero=True)(inputs)
+    for i in range(2):
+        x = zoo.HighwayDense(name=f"block{i}")(x)
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    ids = np.where(X["padding_mask"], X["token_ids"] % (WORDS - 1) + 1, 0)
+    labels = Y % 3
+    table = callbacks.lesions(model, (ids, labels))
+    intact, other = (
+        np.log(ops.convert_to_numpy(m(ids))) for m in (model, zoo.lesion(model, "block1"))
+    )
+    weights = X["padding_mask"].astype("float64")
+    expected = [*scores(intact, other, labels, weights), *scores(intact, other, weights=weights)]
+    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
+    np.testing.assert_allclose(columns(table, *names)[2], expected, rtol=1e-4)
+    accuracy = callbacks.run([callbacks.IntermediateAccuracy()], model, (ids, labels))
+    assert accuracy.values("intermediate_accuracy")["block1"] == pytest.approx(
+        scores(intact, intact, labels, weights)[0]
+    )
