@@ -22,7 +22,7 @@ from zoo.graph.cost import cost
 from zoo.types import Tensor
 
 REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
-EXPLODES = 10.0  # |y| / |x|; ours: a few such blocks in a row leave the range of float16
+EXPLODES = 30.0  # |y| / |x|; ours: four such blocks in a row leave the range of float16
 UNDOES = (
     0.05  # cosine of f and dL/dx; its sign is Jastrzebski et al. (2018), section 4.1, size ours
 )
@@ -179,7 +179,7 @@ def diagnose(
 
     One pass for the probes, one for the lesions. The first of these rules that holds decides:
 
-    * explodes: |y| / |x| is above 10, or a value is not finite;
+    * explodes: |y| / |x| is above 30, or a value is not finite;
     * idle: the output hardly depends on it: the KL of the network's distribution from that without
       the block is below 0.01 nats (or the relative change of other outputs below 0.05), and at most
       a tenth of the blocks' mean, because before training all are small;

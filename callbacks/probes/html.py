@@ -13,7 +13,6 @@ import numpy as np
 
 from zoo.callbacks.probes.figures import COUNTS, panels
 from zoo.callbacks.probes.probe import Probe
-from zoo.callbacks.probes.table import Row, Table
 from zoo.io import replace
 
 STYLE = """:root{--ink:#1c2126;--soft:#69727b;--line:#d9dde1;--band:#f1f3f5;--paper:#fff;
@@ -66,11 +65,11 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 6, 8, 58  # its margins
 LABELS = 24  # largest number of names at an axis
 
 
-def write(table: Table, path: str | pathlib.Path, title: str, head: str = "") -> None:
+def write(table: Any, path: str | pathlib.Path, title: str, head: str = "") -> None:
     """Write the page of a table.
 
     Args:
-        table: The values.
+        table: A `Table` (whose module imports this one).
         path: The file.
         title: Title of the page.
         head: HTML below the title, such as a table of verdicts.
@@ -133,7 +132,7 @@ def _last_values(table, probe) -> dict[str, float]:
     return {} if probe.startswith(COUNTS) else last
 
 
-def heat_strip(table: Table, probes: Sequence[str]) -> str:
+def heat_strip(table: Any, probes: Sequence[str]) -> str:
     """Return a table of coloured cells: a row for each measure, a column for each block.
 
     Each row has its own scale: from its smallest value to its largest, or around 0 if it has
@@ -196,7 +195,7 @@ def _panel(table, probe, blocks):
     )
 
 
-def _numbers(rows: Sequence[Row], spread: Mapping[str, float]) -> str:
+def _numbers(rows: Sequence[Any], spread: Mapping[str, float]) -> str:
     epochs = [*dict.fromkeys(row.epoch for row in rows)]
     blocks = dict.fromkeys((row.block, row.stage) for row in rows)
     cells = {(row.block, row.epoch): row.value for row in rows}

@@ -19,7 +19,7 @@ KERNELS = {
     "refines": 0.5 * TURN,
     "replaces": 2 * TURN,
     "undoes": -0.75 * np.eye(4),
-    "explodes": 20 * TURN,
+    "explodes": 40 * TURN,
 }
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 
@@ -78,10 +78,12 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
 
 
 def test_a_network_before_training_has_no_idle_blocks():
-    keras.utils.set_random_seed(0)
-    images = np.random.default_rng(0).normal(size=(8, 8, 8, 3)).astype("float32")
-    report = zoo.diagnose(zoo.cifar_resnet(14, classes=10, input_shape=(8, 8, 3)), images)
-    assert len(report.verdicts) == 6 and not report.blocks("idle")
+    top = layers.Dense(3, "softmax")
+    model = chain({f"block{i}": 0.3 * TURN for i in range(5)}, top)
+    top.set_weights([0.01 * np.eye(4, 3), np.zeros(3)])  # of small outputs, all effects are small
+    report = zoo.diagnose(model, X)
+    assert max(row.numbers["lesion_kl"] for row in report.verdicts) < 1e-3
+    assert not report.blocks("idle")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 from keras import tree
 
-from zoo.graph.blocks import find_blocks
+from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Call, Graph
 
 
@@ -45,7 +45,7 @@ class Cost:
         )
 
 
-def cost(model: keras.Model, blocks: Sequence[str] | None = None) -> Cost:
+def cost(model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain = "sum") -> Cost:
     """Count parameters and multiply-adds of one example, of a model and of its blocks.
 
     Counted are the products of matrices (those of attention, too), convolutions and recurrences.
@@ -59,6 +59,7 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None) -> Cost:
         model: A Functional or built Sequential `keras.Model` of known size: of all shapes, only the
             batch's may be None.
         blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns, if any.
+        grain: As in `zoo.blocks.find_blocks`.
 
     Raises:
         ValueError: if the size of an input is not known, or a name is no block's.
@@ -94,7 +95,7 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None) -> Cost:
         graph.run(values, count)
     by_block: dict[str, Count] = {}
     counted: set[int] = set()
-    for name, calls in _calls_by_block(graph, blocks).items():
+    for name, calls in _calls_by_block(graph, blocks, grain).items():
         number = sum(operations[call.index] for call in calls) // batch
         by_block[name] = Count(_new_parameters(calls, counted), number)
     total = Count(model.count_params(), sum(operations) // batch)
@@ -103,19 +104,14 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None) -> Cost:
     return Cost(*total, by_block, rest)
 
 
-def _calls_by_block(graph, names) -> dict[str, list[Call]]:
+def _calls_by_block(graph, names, grain) -> dict[str, list[Call]]:
     try:
-        blocks, _ = find_blocks(graph, names)
+        blocks, _ = find_blocks(graph, names, grain)
     except ValueError:
         if names is not None:
             raise
         return {}
-    return {
-        block.name: graph.between(block.source, block.y)
-        if block.layer is None
-        else [graph.calls[block.call]]
-        for block in blocks
-    }
+    return {block.name: graph.between(block.source, block.y) for block in blocks}
 
 
 def _new_parameters(calls, counted):
