@@ -2,6 +2,8 @@
 
 import math
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from experiment.claim import FIVE_SEEDS, Claim, Lines, line
 
@@ -167,7 +169,50 @@ CLAIMS += [
         **GATES,
     ),
 ]
+
+
+def of_data(lines: Lines, name: str) -> Mapping[str, Any]:
+    """Return the line of the gates' study on a data set."""
+    return next(row for row in lines if row["data"].startswith(name))
+
+
+def further_layers(lines: Lines) -> float:
+    """Return how many more % of the layers are idle on MNIST than on CIFAR-10."""
+    return of_data(lines, "MNIST")["value"] - of_data(lines, "CIFAR-10")["value"]
+
+
+def rise_of_biases(lines: Lines) -> float:
+    """Return the correlation of a layer's mean bias of T with its depth, on CIFAR-10."""
+    biases = of_data(lines, "CIFAR-10")["gate_bias_mean"]
+    return statistics.correlation(range(len(biases)), biases)
+
+
+HARDER = {
+    **GATES,
+    "commands": (*GATES["commands"], "mnist_gates.py --data=cifar10 --export=false"),
+    "seeds": 3,
+    "changed": "",
+    "figure": "fig4-cifar10",
+}
 CLAIMS += [
+    Claim(
+        name="S10",
+        section="section 4.2, Fig. 4",
+        statement="Harder data use more of the layers (the paper: CIFAR-100 against MNIST).",
+        quantity="share of idle layers, on MNIST minus on CIFAR-10, in points",
+        measure=further_layers,
+        least=10,
+        **HARDER,
+    ),
+    Claim(
+        name="S10b",
+        section="section 4, Fig. 2",
+        statement="On the harder data the gates' biases rise with depth.",
+        quantity="correlation of a layer's mean bias with its depth, on CIFAR-10",
+        measure=rise_of_biases,
+        least=0.5,
+        **{**HARDER, "figure": "fig2-cifar10"},
+    ),
     Claim(
         name="S11",
         paper="srivastava2015",
