@@ -21,12 +21,12 @@ from zoo.callbacks.probes.batching import (
 from zoo.callbacks.probes.objective import Loss, Objective, average, values_of
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.callbacks.probes.table import Table
-from zoo.graph.blocks import Block, find_blocks, residual_branch
+from zoo.graph.blocks import Block, Grain, find_blocks, residual_branch
 from zoo.graph.calls import Graph
 from zoo.graph.tracing import observe
 
 
-def run(
+def run(  # noqa: PLR0913 (options of one pass, by keyword)
     probes: Sequence[Probe],
     model: keras.Model,
     data: Any,
@@ -35,6 +35,7 @@ def run(
     blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
     epoch: int | None = None,
+    grain: Grain = "sum",
 ) -> Table:
     """Stream `data` once through `model` and return the probes' values of its blocks.
 
@@ -56,6 +57,7 @@ def run(
         blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns.
         progress: A function called with the number of examples so far, after each batch.
         epoch: Epoch of the table's rows.
+        grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
 
     Returns:
         A `Table` with one value a row.
@@ -74,14 +76,14 @@ def run(
     >>> {block: round(value, 6) for block, value in table.values("l2_ratio").items()}
     {'sum': 1.0}
     """
-    return Observer(probes, model, loss, blocks).run(data, batch_size, progress, epoch)
+    return Observer(probes, model, loss, blocks, grain).run(data, batch_size, progress, epoch)
 
 
 class Observer:
     """The compiled pass of probes over one model.
 
     Args:
-        probes, model, loss, blocks: As in `run`.
+        probes, model, loss, blocks, grain: As in `run`.
 
     Raises:
         ValueError: as `run`.
@@ -93,12 +95,13 @@ class Observer:
         model: keras.Model,
         loss: Loss = None,
         blocks: Sequence[str] | None = None,
+        grain: Grain = "sum",
     ) -> None:
         self.probes = probe_list(probes)
         self.model = model
         self.graph = Graph(model)
         self.objective = Objective(self.graph, model, loss)
-        self.blocks, self.rejected = find_blocks(self.graph, blocks)
+        self.blocks, self.rejected = find_blocks(self.graph, blocks, grain)
         self.gradient = any(probe.gradient for probe in self.probes)
         self.labels = any(probe.labels for probe in self.probes)
         self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)

@@ -19,12 +19,12 @@ import numpy as np
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.blocks import Grain
 from zoo.graph.chain import Plan
 from zoo.graph.cost import cost
 from zoo.graph.surgery import (
     exit_plan,
     lesion_plan,
-    prune_blocks,
     random_order,
     shuffle_plan,
     unroll_plan,
@@ -39,6 +39,7 @@ def lesions(
     loss: Loss = None,
     mode: str = "removed",
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Leave out each block, one at a time. A redundant block barely changes the output.
@@ -49,6 +50,7 @@ def lesions(
         loss: As in `zoo.callbacks.run`.
         mode: "removed" or "closed": see `zoo.lesion`.
         blocks: Names of the blocks; `None`: all.
+        grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
         **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
 
     Returns:
@@ -58,12 +60,12 @@ def lesions(
     Reference: Srivastava et al. (2015), section 4.2, Fig. 4; Jastrzebski et al. (2018), section
     4.2, Fig. 3.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
     return trials.table("lesion", trials.labels(), plans, data, **options)
 
 
-def random_lesions(
+def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
     model: keras.Model,
     data: Any,
     counts: Sequence[int],
@@ -72,6 +74,7 @@ def random_lesions(
     loss: Loss = None,
     mode: str = "removed",
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Leave out several random blocks at once; those that change the shape stay.
@@ -85,7 +88,7 @@ def random_lesions(
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     rng = np.random.default_rng(seed)
     names = [block.name for block in trials.chain.blocks if not block.changes_shape]
     if not all(0 < count <= len(names) for count in counts):
@@ -107,6 +110,7 @@ def shuffles(
     seed: int = 0,
     loss: Loss = None,
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Run the blocks of each stage in a random order, against the order's Kendall tau.
@@ -125,7 +129,7 @@ def shuffles(
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     rng = np.random.default_rng(seed)
     by_stage: dict[int, list[str]] = {}
     for block in trials.chain.blocks:
@@ -150,7 +154,12 @@ def shuffles(
 
 
 def early_exits(
-    model: keras.Model, data: Any, loss: Loss = None, blocks: Blocks = None, **options: Any
+    model: keras.Model,
+    data: Any,
+    loss: Loss = None,
+    blocks: Blocks = None,
+    grain: Grain = "sum",
+    **options: Any,
 ) -> Table:
     """Stop the network after each block: later ones return their skip input.
 
@@ -161,7 +170,7 @@ def early_exits(
 
     Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     plans = [exit_plan(trials.chain, block.name) for block in trials.chain.blocks]
     return trials.table("exit", trials.labels(), plans, data, **options)
 
@@ -173,6 +182,7 @@ def unrollings(
     scales: Sequence[float] = (1.0, 0.5, 0.25, 0.1, 0.05),
     loss: Loss = None,
     blocks: Blocks = None,
+    grain: Grain = "sum",
     **options: Any,
 ) -> tuple[float, Table]:
     """Repeat the last block up to `times` times, with f scaled, and select the best scale.
@@ -190,7 +200,7 @@ def unrollings(
 
     Reference: Jastrzebski et al. (2018), section 4.4, Figs 7 and 20.
     """
-    trials = Trials(model, loss, _names(blocks))
+    trials = Trials(model, loss, _names(blocks), grain)
     last = trials.chain.blocks[-1]
     numbers = range(1, times + 1)
     labels = [Label(last.name, last.stage, number) for number in numbers]
@@ -209,7 +219,12 @@ def unrollings(
 
 
 def prune_report(
-    model: keras.Model, data: Any, blocks: str | Sequence[str], loss: Loss = None, **options: Any
+    model: keras.Model,
+    data: Any,
+    blocks: str | Sequence[str],
+    loss: Loss = None,
+    grain: Grain = "sum",
+    **options: Any,
 ) -> dict[str, tuple[float, float]]:
     """Return the cost and the savings of `zoo.prune_blocks(model, blocks)`.
 
@@ -219,11 +234,11 @@ def prune_report(
         A dictionary of pairs, before and after: `accuracy`, `loss` and the other numbers of
         `lesions`, `parameters`, and `operations` (multiply-adds of an example).
     """
-    names = _names(blocks)
-    trials = Trials(model, loss)
-    numbers = trials.run([lesion_plan(trials.chain, names)], data, **options)
+    trials = Trials(model, loss, grain=grain)
+    plan = lesion_plan(trials.chain, [blocks] if isinstance(blocks, str) else blocks)
+    numbers = trials.run([plan], data, **options)
     old_cost = cost(model)
-    new_cost = cost(prune_blocks(model, names))
+    new_cost = cost(trials.chain.to_model(plan))
     report = {key: (float(before), float(after)) for key, (before, after) in numbers.items()}
     for key in ("parameters", "operations"):
         report[key] = (getattr(old_cost, key), getattr(new_cost, key))

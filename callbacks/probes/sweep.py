@@ -13,6 +13,7 @@ from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches, 
 from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, divergence
 from zoo.callbacks.probes.probe import flat, norm
 from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.blocks import Grain
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
 
@@ -48,15 +49,20 @@ class Trials:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
         loss: As in `zoo.callbacks.run`.
         blocks: Names of the blocks; `None`: all.
+        grain: As in `zoo.blocks.find_blocks`.
 
     Raises:
         ValueError: if there is no block, or a call reads a tensor that bypasses a block.
     """
 
     def __init__(
-        self, model: keras.Model, loss: Loss = None, blocks: Sequence[str] | None = None
+        self,
+        model: keras.Model,
+        loss: Loss = None,
+        blocks: Sequence[str] | None = None,
+        grain: Grain = "sum",
     ) -> None:
-        self.chain = Chain(model, blocks)
+        self.chain = Chain(model, blocks, grain)
         self.objective = Objective(self.chain.graph, model, loss)
         self.model = model
         self.count = 0  # examples of the last run

@@ -106,6 +106,66 @@ def test_every_must_be_positive():
         callbacks.RunProbes([callbacks.L2Ratio()], X, every=0)
 
 
+def test_probes_between_steps_survive_a_resumed_training(tmp_path):
+    def train(epochs, name, writer=None):
+        zoo.seed_everything(1)
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        watch = callbacks.RunProbes(
+            [callbacks.L2Ratio()],
+            (X, Y),
+            every=2,
+            path=tmp_path / f"{name}.csv",
+            every_steps=2,
+            writer=writer,
+        )
+        resume = zoo.checkpoint.Resume(tmp_path / f"{name}.npz")
+        options = {"epochs": epochs, "batch_size": 3, "verbose": 0, "shuffle": False}
+        model.fit(X, Y, callbacks=[watch, resume], **options)  # three steps an epoch
+        return callbacks.Table.from_csv(tmp_path / f"{name}.csv")
+
+    written = []
+    whole = train(4, "whole", lambda *value: written.append(value))
+    rows = [row for row in whole if row.block == "block0" and row.probe == "l2_ratio"]
+    expected = [(1, 2), (2, 4), (2, 6), (2, 6), (3, 8), (4, 10), (4, 12), (4, 12)]
+    assert [(row.epoch, row.step) for row in rows] == expected
+    assert rows[2].value == rows[3].value != rows[1].value  # after the epoch's last step
+    named = [value for name, value, _ in written if name == "l2_ratio/block0"]
+    assert named == [row.value for row in rows]
+    assert {step for *_, step in written} == {2, 4, 6, 8, 10, 12}
+    train(3, "parts")
+    assert [*train(4, "parts")] == [*whole]
+
+
+def test_tensorboard_reads_what_probes_write(tmp_path):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow writes the files on every backend")
+    import tensorflow as tf
+
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    path = tmp_path / "probes.csv"
+    watch = callbacks.RunProbes([callbacks.L2Ratio()], (X, Y), path=path, writer="tensorboard")
+    model.fit(X, Y, batch_size=3, verbose=0, callbacks=[watch])
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    events = [v for e in tf.compat.v1.train.summary_iterator(str(file)) for v in e.summary.value]
+    values = {event.tag: float(tf.make_ndarray(event.tensor)) for event in events}
+    assert values["l2_ratio/block1"] == pytest.approx(watch.table.values("l2_ratio")["block1"])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"every_steps": 0}, "`every_steps` must be"),
+        ({"writer": "tensorboard"}, "beside which to write"),
+        ({"writer": "wandb", "path": "probes.csv"}, "'wandb'"),
+    ],
+)
+def test_bad_options_of_steps_and_writers(options, message):
+    with pytest.raises(ValueError, match=message):
+        callbacks.RunProbes([callbacks.L2Ratio()], X, **options)
+
+
 REPLICAS = """
 import json
 import numpy as np

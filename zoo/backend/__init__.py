@@ -13,4 +13,5 @@ from zoo.backend.replicas import local_shard as local_shard
 from zoo.backend.replicas import num_replicas as num_replicas
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import seed_everything as seed_everything
+from zoo.backend.runtime import summary_writer as summary_writer
 from zoo.backend.scan import scan_layers as scan_layers
