@@ -31,7 +31,7 @@ def chain(kernels, top=None):
         dense = layers.Dense(4, use_bias=False, name=f"{name}_branch")
         x = layers.Add(name=name)([x, dense(x)])
         dense.set_weights([kernel.astype("float32")])
-    return keras.Model(inputs, x if top is None else top(x), name="<chain>")
+    return keras.Model(inputs, x if top is None else top(x), name="chain")
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +127,13 @@ class Page(html.parser.HTMLParser):
 
 def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_path):
     head, columns, *lines = str(report).splitlines()
-    assert head.startswith("<chain> on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
+    assert head.startswith("chain on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
     assert columns.split()[:2] == ["block", "verdict"] and len(lines) == 5
     report.weights = "2024-01-31"
     report.to_html(tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     assert not page.sources and page.tags.count("svg") >= 6
-    for text in ("<chain> on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 < -0.5"):
+    for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 < -0.5"):
         assert text in page.text
 
 

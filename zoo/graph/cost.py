@@ -94,10 +94,10 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain =
     with _counting() as counted:
         graph.run(values, count)
     by_block: dict[str, Count] = {}
-    counted: set[int] = set()
+    known: set[int] = set()
     for name, calls in _calls_by_block(graph, blocks, grain).items():
         number = sum(operations[call.index] for call in calls) // batch
-        by_block[name] = Count(_new_parameters(calls, counted), number)
+        by_block[name] = Count(_new_parameters(calls, known), number)
     total = Count(model.count_params(), sum(operations) // batch)
     inside = [sum(numbers) for numbers in zip(*by_block.values(), strict=True)] or [0, 0]
     rest = Count(total.parameters - inside[0], total.operations - inside[1])
@@ -114,11 +114,11 @@ def _calls_by_block(graph, names, grain) -> dict[str, list[Call]]:
     return {block.name: graph.between(block.source, block.y) for block in blocks}
 
 
-def _new_parameters(calls, counted):
-    """Return the number of parameters of calls that are not among `counted`, and add them."""
+def _new_parameters(calls, known):
+    """Return the number of parameters of calls that are not among `known`, and add them."""
     weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
-    new = {key: w for key, w in weights.items() if key not in counted}
-    counted.update(new)
+    new = {key: w for key, w in weights.items() if key not in known}
+    known.update(new)
     return sum(math.prod(w.shape) for w in new.values())
 
 
