@@ -100,6 +100,37 @@ def test_the_first_rule_that_holds_decides(numbers, verdict):
     assert judge(numbers)[0] == verdict
 
 
+def test_whole_layers_are_judged_and_removed():
+    x = inputs = keras.Input((4,))
+    for i, size in enumerate((0.3, 0.1)):
+        inner = keras.Input((4,))
+        dense = layers.Dense(4, use_bias=False)
+        y = layers.Add()([inner, dense(inner)])
+        dense.set_weights([(size * TURN).astype("float32")])
+        x = Whole(keras.Model(inner, y), name=f"layer{i}")(x)
+    model = keras.Model(inputs, x)
+    report = zoo.diagnose(model, X, grain="layer")
+    ratios = [row.numbers["l2_ratio"] for row in report.verdicts]
+    np.testing.assert_allclose(ratios, [0.3, 0.1], rtol=1e-4)
+    assert [row.parameters for row in report.verdicts] == [0.5, 0.5]
+    plan = zoo.depth_plan(model, X, 0.5, "lesion_change", grain="layer")
+    assert plan.blocks == ("layer1",) and plan.after == (16, 16)
+
+
+class Whole(layers.Layer):
+    """A composite layer."""
+
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def build(self, shape):
+        pass
+
+    def call(self, x):
+        return self.inner(x)
+
+
 def test_a_network_that_is_no_chain_is_judged_without_lesions():
     inputs = keras.Input((4,))
     x = layers.Add(name="first")([inputs, layers.Dense(4)(inputs)])

@@ -82,10 +82,12 @@ def summary_writer(folder: PathLike) -> Callable[[str, float, int], None]:
     import tensorflow as tf
 
     writer = tf.summary.create_file_writer(str(folder))
+    scalar = tf.compat.v1.SummaryMetadata()  # `tf.summary.scalar` needs TensorBoard
+    scalar.plugin_data.plugin_name = "scalars"
 
     def write(name, value, step):
         with writer.as_default():
-            tf.summary.scalar(name, value, step)
+            tf.summary.write(name, tf.constant(value, tf.float32), step, metadata=scalar)
         writer.flush()
 
     return write
