@@ -111,6 +111,7 @@ def test_each_example_leaves_where_it_is_confident(model, threshold):
     np.testing.assert_allclose(outputs, stacked, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")  # T5's attention
 @pytest.mark.parametrize("name, grain", [("t5", "layer"), ("albert", "layer"), ("gpt2", "sum")])
 def test_blocks_of_keras_hub_are_looped_dropped_and_left(name, grain):
     pytest.importorskip("keras_hub")
