@@ -1,6 +1,5 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
-import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -107,6 +106,8 @@ class Observer:
         self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
         self.classifier_gradient = "dx_classifier" in needs
+        self.steps = "steps" in needs
+        self.inner = {b.name: _steps(self.graph, b) for b in self.blocks if self.steps}
         self.compares = "network" in needs
         self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
         self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
@@ -114,7 +115,8 @@ class Observer:
         self.tail = self.graph.after(last.y)
         written = {last.y, *(slot for call in self.tail for slot in call.outputs)}
         read = {slot for call in self.tail for slot in call.sources}
-        self.keep = bool(read - written)  # the classifier reads more than the last block's output
+        # the classifier reads more than the last block's output
+        self.keep = self.steps or bool(read - written)
         self._check_weights()
         self.strategy = getattr(model, "distribute_strategy", None)
         self.step = compiled(self._step, model, self.strategy)
@@ -201,7 +203,7 @@ class Observer:
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
             part = Parts(block, parts[block.name], use)
-            part.readout = part.pop("readout", None)
+            part.layers = [call.layer for call in self.inner.get(block.name, ())]
             part.update(self._gradients(block, gradients))
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
@@ -254,8 +256,12 @@ class Observer:
                 part.update({} if weights is None else {"weights": weights})
             if self.compares:
                 part["network"] = self._network(values, labels)
-                if block.shape == self.blocks[-1].shape:
-                    part["readout"] = functools.partial(self._classify, values, labels)
+                self._read_lenses(block, part, values, labels)
+            if self.steps:
+                part["steps"] = [
+                    (values[call.sources[0]], values[call.outputs[0]])
+                    for call in self.inner[block.name]
+                ]
         if self.readout or self.classifier_gradient:
             total = total + self._read_out(mark, parts, values, labels)
         return total, parts
@@ -272,6 +278,13 @@ class Observer:
         return self.objective.log_probabilities(
             self.objective.logits(values[self.graph.outputs[0]])
         )
+
+    def _read_lenses(self, block, part, values, labels):
+        """Add the early readouts of lenses, of blocks whose outputs the tail can read."""
+        for probe in self.probes:
+            if "network" in probe.needs and block.shape == self.blocks[-1].shape:
+                y = probe.translate(block, part["y"])
+                part[f"{probe.name}_readout"] = self._classify(values, labels, y)
 
     def _read_out(self, mark, parts, values, labels):
         """Apply the classifier after every block of the last stage; return its summed losses."""
@@ -322,6 +335,12 @@ def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
             f"{probes!r}. A class must be called, and a name is no probe."
         )
     return result
+
+
+def _steps(graph: Graph, block: Block):
+    """Return the calls of a block's residual branch that have one input and one output."""
+    calls = residual_branch(graph, block)
+    return [call for call in calls if len(call.sources) == len(call.outputs) == 1]
 
 
 def _weights(graph: Graph, block: Block):
