@@ -27,6 +27,7 @@ from experiment.training import Study
 from zoo.optimizers import CaffeSGD
 
 SMOKE_BATCH = 20
+MINUTES_BATCH = 50  # ours, of MNIST: twice the updates at the same cost
 
 
 def solver(learning_rate, drops, iterations):
@@ -124,6 +125,9 @@ def choose():
         deviations.append(f"variant {FLAGS.variant}")
     if FLAGS.budget == "smoke":
         study = dataclasses.replace(study, batch=SMOKE_BATCH)
+    elif FLAGS.budget == "minutes" and FLAGS.model == "highway_mnist":
+        study = dataclasses.replace(study, batch=MINUTES_BATCH)
+        deviations.append(f"batches of {MINUTES_BATCH}, not {MNIST.batch}")
     return study, deviations
 
 

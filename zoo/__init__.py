@@ -46,8 +46,12 @@ from zoo.graph import calls as calls
 from zoo.graph import fold as mapping  # noqa: F401  # its public name
 from zoo.graph import stacking as stacking
 from zoo.graph.calls import rewire as rewire
+from zoo.graph.exits import EarlyExit as EarlyExit
+from zoo.graph.exits import add_exits as add_exits
+from zoo.graph.exits import drop_blocks as drop_blocks
 from zoo.graph.fold import fold_identity as fold_identity
 from zoo.graph.inline import inline as inline
+from zoo.graph.loop import loop as loop
 from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import early_exit as early_exit
 from zoo.graph.surgery import lesion as lesion
@@ -65,6 +69,7 @@ from zoo.layers.gating import gate_bias as gate_bias
 from zoo.layers.highway import HighwayConv2D as HighwayConv2D
 from zoo.layers.highway import HighwayDense as HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack as HighwayDenseStack
+from zoo.layers.loop import Loop as Loop
 from zoo.layers.residual_block import ResidualBlock as ResidualBlock
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain
 from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual

@@ -10,6 +10,9 @@ Measures on `zoo.cifar_resnet(110)` with images of 32 pixels, in turn:
     forward   the model's own forward pass
     sweep     lesions of all blocks, one at a time. Aim: at most 0.6 x 54 forward passes
     steps     two epochs of `fit`, of four batches each, without probes
+    exit      the part of the model up to an exit after half of the blocks. Aim: at most 0.65
+              forward passes
+    early     `zoo.EarlyExit` where all examples leave there. Aim: at most 0.75 forward passes
     between   the same with a `RunProbes` that does not run in these epochs: what it adds to a
               training step. Aim: at most 1.05 times as long
 
@@ -27,10 +30,13 @@ import numpy as np
 
 from benchmarks import harness
 
-AIMS = {"probes": 1.3, "sweep": 0.6, "between": 1.05}
+AIMS = {"probes": 1.3, "sweep": 0.6, "between": 1.05, "exit": 0.65, "early": 0.75}
+BASES = {"probes": "step", "sweep": "forward", "between": "steps"}
+BASES |= {"exit": "forward", "early": "forward"}
 TRANSFORMER = {"layers": 12, "width": 128, "steps": 64, "vocabulary": 50, "batch": 16}
 TRANSFORMER_AIM = 0.55
 PEERS = {"probes": "training_step", "sweep": "forward_passes", "between": "steps"}
+PEERS |= {"exit": "forward", "early": "forward"}
 
 
 def add_flags(parser):
@@ -75,12 +81,8 @@ def main(options):
     print(f"\n{keras.backend.backend()}, {blocks} blocks, {len(x)} examples; median seconds")
     for name, times in rounds.items():
         print(f"{name:8}{np.median(times):9.2f}")
-    ratios = {"sweep": rounds["sweep"] / rounds["forward"] / blocks}
-    if "probes" in rounds:
-        ratios["probes"] = rounds["probes"] / rounds["step"]
-        ratios["between"] = rounds["between"] / rounds["steps"]
     for name, aim in aims.items():
-        values = ratios[name]
+        values = rounds[name] / rounds[BASES[name]] / (blocks if name == "sweep" else 1)
         verdict = f"{aim}: " + ("met" if np.median(values) <= aim else "not met")
         metric = f"{name}_over_{PEERS[name]}"
         print(f"{metric.replace('_', ' ')}: {harness.spread(values)}, {verdict}")
@@ -158,6 +160,31 @@ def contenders(model, data):
         **passes(model, data[0], data),
         "steps": fit,
         "between": lambda: fit(waiting),
+        **exits(model, data[0]),
+    }
+
+
+def exits(model, x):
+    """Return functions that run the model up to an exit after half of its blocks."""
+    import keras
+
+    import zoo
+    from zoo.backend import compiled
+
+    def head(name):
+        pool = keras.layers.GlobalAveragePooling2D()
+        dense = keras.layers.Dense(10, activation="softmax")
+        return lambda y: dense(pool(y))
+
+    blocks = zoo.blocks.find_blocks(model)[0]
+    name = blocks[len(blocks) // 2 - 1].name
+    whole = zoo.add_exits(model, [name], head)
+    part = keras.Model(whole.input, whole.output[name])
+    stopped = compiled(lambda x: part(x, training=False), part)
+    early = zoo.EarlyExit(whole)
+    return {
+        "exit": lambda: np.asarray(stopped(x)),
+        "early": lambda: early.predict(x, threshold=0.0, batch_size=len(x)),
     }
 
 

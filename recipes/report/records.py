@@ -20,6 +20,8 @@ TITLES = {
     "inference",
     "yutomasi2019": "Yu, Tomasi (2019): Identity connections in residual nets improve noise "
     "stability",
+    "real_networks": "Networks that others trained",
+    "looped": "Looped language models",
     "benchmark": "Benchmarks",
 }
 NOT_COMPARABLE = "not comparable"  # as `experiment.results` says, whose import takes seconds

@@ -1,6 +1,7 @@
 """Tiny networks of twelve families, with random weights."""
 
 import keras
+import numpy as np
 import pytest
 from keras import layers
 
@@ -38,6 +39,31 @@ class Adding(layers.Layer):
     def call(self, x, training=None):
         """Return the sum."""
         return x + self.second(self.drop(self.first(x), training=training))
+
+
+def shapes(model):
+    """Return fixed lengths for the inputs that are sequences, as causal masks need them."""
+    names = [tensor.name for tensor in model.inputs if tensor.shape[1:] == (None,)]
+    return {name: (None, STEPS) for name in names}
+
+
+def data(model, count=3, seed=0):
+    """Return random inputs; the masks leave out the last tokens of some examples."""
+    rng = np.random.default_rng(seed)
+    result = {}
+    for tensor in model.inputs:
+        shape = (count, *(size or STEPS for size in tensor.shape[1:]))
+        if "mask" in tensor.name:
+            result[tensor.name] = (np.arange(STEPS) < STEPS - np.arange(count)[:, None]).astype(
+                "int32"
+            )
+        elif "segment" in tensor.name:
+            result[tensor.name] = rng.integers(0, 2, shape).astype("int32")
+        elif "int" in tensor.dtype:
+            result[tensor.name] = rng.integers(1, 9, shape).astype("int32")
+        else:
+            result[tensor.name] = rng.normal(size=shape).astype("float32")
+    return result if isinstance(model.input, dict) else result[model.inputs[0].name]
 
 
 def _hub():

@@ -302,8 +302,8 @@ def foreign(layer: Any) -> bool:
 
 
 def composite(layer: keras.layers.Layer) -> bool:
-    """Return True for a layer with several sub-layers that have weights."""
-    return sum(bool(v.weights) for v in layer._flatten_layers(include_self=False)) > 1
+    """Return True for a layer with sub-layers that have weights."""
+    return any(inner.weights for inner in layer._flatten_layers(include_self=False))
 
 
 def _block(call: Call, **attributes: Any) -> Block:

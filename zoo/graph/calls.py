@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import keras
 from keras import tree
 
+from zoo.graph.duplicate import duplicate
 from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
@@ -187,6 +188,8 @@ class Graph:
         for call in self.calls if calls is None else calls:
             args, kwargs = call.bind(values)
             outputs = tree.flatten(apply(call, *args, **kwargs))
+            if not isinstance(call.layer, keras.layers.Layer):
+                _mark_dense(outputs, tree.flatten((args, kwargs)))
             values.update(zip(call.outputs, outputs, strict=True))
             for slot in () if keep else self._last_read_by.get(call.index, ()):
                 values.pop(slot, None)
@@ -301,6 +304,14 @@ def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
     return selected[::-1]
 
 
+def _mark_dense(outputs, inputs):
+    """Undo that Keras takes a product of a symbolic tensor and an array for a sparse tensor."""
+    if not any(getattr(x, "sparse", False) is True for x in inputs):
+        for x in outputs:
+            if isinstance(x, keras.KerasTensor):
+                x._sparse = False
+
+
 def infer(call: Call, *args: Any, **kwargs: Any) -> Any:
     """Call the layer in inference mode: the `apply` for values that are not symbolic."""
     if "training" in getattr(call.layer, "_call_context_args", {}):
@@ -366,23 +377,31 @@ def rebuild(
             return replacement(*args, **kwargs)
         layer = call.layer
         if id(layer) not in copies:
-            copies[id(layer)] = layer, type(layer).from_config(layer.get_config())
+            copies[id(layer)] = layer, _copy(layer)
         return copies[id(layer)][1](*args, **kwargs)
 
-    copy = rewire(model, apply)
+    result = rewire(model, apply)
     for layer, new in copies.values():
         if isinstance(layer, keras.layers.Layer):  # and not an operation
             for old_variable, new_variable in zip(layer.variables, new.variables, strict=True):
                 # through NumPy: `fit` on JAX consumes the buffers of its variables
                 new_variable.assign(keras.ops.convert_to_numpy(old_variable))
-    return copy
+    return result
 
 
-def compile_like(copy: keras.Model, model: keras.Model) -> keras.Model:
-    """Compile `copy` as `model` is compiled, with a new optimizer; return `copy`."""
+def _copy(layer):
+    """Return a new layer or operation of the same configuration."""
+    ours = type(layer).__module__.startswith(("keras.src.", "zoo."))
+    if ours or not isinstance(layer, keras.layers.Layer):
+        return type(layer).from_config(layer.get_config())
+    return duplicate(layer)  # others may lack a configuration; some of KerasHub's layers do
+
+
+def compile_like(new: keras.Model, model: keras.Model) -> keras.Model:
+    """Compile `new` as `model` is compiled, with a new optimizer; return `new`."""
     if model.compiled:
-        copy.compile_from_config(model.get_compile_config())
-    return copy
+        new.compile_from_config(model.get_compile_config())
+    return new
 
 
 def functional(x: Any) -> Any:

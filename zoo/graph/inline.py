@@ -53,7 +53,7 @@ def inline(
     ...     def call(self, x):
     ...         return x + self.dense(x)
     >>> inputs = keras.Input((4,))
-    >>> opened = inline(keras.Model(inputs, Sum(name="sum")(inputs)))
+    >>> opened = inline(keras.Model(inputs, Sum(name="sum")(inputs)), layers=["sum"])
     >>> [call.name for call in Graph(opened).calls][0]
     'sum_dense0'
     """

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from zoo.graph.blocks import Grain
 from zoo.graph.calls import Graph, rebuild
 from zoo.graph.chain import Chain, Plan, Step
 
@@ -14,7 +15,11 @@ MODES = {"removed": "carry", "closed": "close"}  # modes of `lesion` and their `
 
 
 def lesion(
-    model: keras.Model, *names: str, mode: str = "removed", blocks: Sequence[str] | None = None
+    model: keras.Model,
+    *names: str,
+    mode: str = "removed",
+    blocks: Sequence[str] | None = None,
+    grain: Grain = "sum",
 ) -> keras.Model:
     """Return `model` without the residual part of the named blocks; it shares `model`'s weights.
 
@@ -26,6 +31,7 @@ def lesion(
             where there is a carry gate C ("full", "c_only").
         blocks: Names of the blocks of the chain; `None`: all. A block around other blocks has to
             be named.
+        grain: As in `zoo.blocks.find_blocks`: "sum", or "layer" for whole layers.
 
     Raises:
         ValueError: if there is no such block or mode.
@@ -33,12 +39,15 @@ def lesion(
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 4.2 (closed);
     Jastrzebski et al. (2018), arXiv:1710.04773, section 4.2 (removed).
     """
-    chain = Chain(model, blocks)
+    chain = Chain(model, blocks, grain)
     return chain.to_model(lesion_plan(chain, names, mode))
 
 
 def shuffle(
-    model: keras.Model, order: Mapping[str, str], blocks: Sequence[str] | None = None
+    model: keras.Model,
+    order: Mapping[str, str],
+    blocks: Sequence[str] | None = None,
+    grain: Grain = "sum",
 ) -> keras.Model:
     """Return `model` with blocks at each other's positions; it shares `model`'s weights.
 
@@ -50,11 +59,13 @@ def shuffle(
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    chain = Chain(model, blocks)
+    chain = Chain(model, blocks, grain)
     return chain.to_model(shuffle_plan(chain, order))
 
 
-def early_exit(model: keras.Model, name: str, blocks: Sequence[str] | None = None) -> keras.Model:
+def early_exit(
+    model: keras.Model, name: str, blocks: Sequence[str] | None = None, grain: Grain = "sum"
+) -> keras.Model:
     """Return `model` stopped after the block `name`: later ones return their skip input.
 
     Later blocks that change the shape still run, as the classifier needs their shape. Other
@@ -65,12 +76,16 @@ def early_exit(model: keras.Model, name: str, blocks: Sequence[str] | None = Non
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.2, Fig. 5.
     """
-    chain = Chain(model, blocks)
+    chain = Chain(model, blocks, grain)
     return chain.to_model(exit_plan(chain, name))
 
 
 def unroll(
-    model: keras.Model, times: int, scale: float = 1.0, blocks: Sequence[str] | None = None
+    model: keras.Model,
+    times: int,
+    scale: float = 1.0,
+    blocks: Sequence[str] | None = None,
+    grain: Grain = "sum",
 ) -> keras.Model:
     """Return `model` with its last block repeated `times` times: h <- h + scale f(h).
 
@@ -81,23 +96,29 @@ def unroll(
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4, Figs 7 and 20.
     """
-    chain = Chain(model, blocks)
+    chain = Chain(model, blocks, grain)
     return chain.to_model(unroll_plan(chain, times, scale))
 
 
-def prune_blocks(model: keras.Model, blocks: str | Sequence[str]) -> keras.Model:
-    """Return a smaller model without these blocks, with weights of its own.
+def prune_blocks(
+    model: keras.Model,
+    names: str | Sequence[str],
+    blocks: Sequence[str] | None = None,
+    grain: Grain = "sum",
+) -> keras.Model:
+    """Return a smaller model without the named blocks, with weights of its own.
 
-    Its output is that of `lesion(model, *blocks)`; blocks that change the shape keep their
-    projection. It can be saved, fine-tuned and exported; `cost` has what it saves.
+    Its output is that of `lesion(model, *names)`; blocks that change the shape keep their
+    projection. It can be saved, fine-tuned and exported; `cost` has what it saves. Other arguments
+    as in `lesion`.
 
     Raises:
-        ValueError: if there is no such block, or `blocks` is empty.
+        ValueError: if there is no such block, or `names` is empty.
     """
-    blocks = [blocks] if isinstance(blocks, str) else [*blocks]
-    if not blocks:
+    names = [names] if isinstance(names, str) else [*names]
+    if not names:
         raise ValueError("Expected at least one block to leave out. Received: none.")
-    return rebuild(lesion(model, *blocks))
+    return rebuild(lesion(model, *names, blocks=blocks, grain=grain))
 
 
 def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Plan:

@@ -1,0 +1,119 @@
+"""Stochastic depth and exits: against networks put together by hand."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+
+WIDTH = 4
+X = np.random.default_rng(0).standard_normal((40, WIDTH)).astype("float32")
+
+
+def network():
+    """Return a network of three sums, and a softmax."""
+    x = inputs = keras.Input((WIDTH,))
+    for name in "abc":
+        f = keras.layers.Dense(WIDTH, name=f"f_{name}", bias_initializer="ones")(x)
+        x = keras.layers.Add(name=name)([x, f])
+    return keras.Model(inputs, keras.layers.Dense(3, activation="softmax", name="head")(x))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return network()
+
+
+def by_hand(model, x, scales):
+    """Return the state after blocks whose branches are scaled."""
+    for name, scale in zip("abc", scales, strict=False):
+        kernel, bias = model.get_layer(f"f_{name}").get_weights()
+        x = x + scale * (x @ kernel + bias)
+    return x
+
+
+def head(model, x):
+    kernel, bias = model.get_layer("head").get_weights()
+    e = np.exp(x @ kernel + bias)
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_rates_fall_linearly_and_scale_the_branches_in_inference(model):
+    dropped = zoo.drop_blocks(model, 0.6)
+    rates = [dropped.get_layer(f"{name}_drop").rate for name in "abc"]
+    assert rates == pytest.approx([0.2, 0.4, 0.6])
+    expected = head(model, by_hand(model, X, [0.8, 0.6, 0.4]))
+    np.testing.assert_allclose(ops.convert_to_numpy(dropped(X)), expected, rtol=1e-3, atol=1e-6)
+    assert {id(w) for w in dropped.trainable_weights} == {id(w) for w in model.weights}
+
+
+def test_examples_pass_their_own_blocks_by_in_training(model):
+    dropped = zoo.drop_blocks(model, {"b": 0.5}, seed=1)
+    outputs = ops.convert_to_numpy(dropped(X, training=True))
+    with_it, without = (head(model, by_hand(model, X, [1, scale, 1])) for scale in (1, 0))
+    is_with = np.abs(outputs - with_it).max(-1) < 1e-4
+    is_without = np.abs(outputs - without).max(-1) < 1e-4
+    assert (is_with | is_without).all() and 8 < is_without.sum() < 32
+
+
+def test_a_network_with_stochastic_depth_is_trained_saved_and_pruned(model, tmp_path):
+    dropped = zoo.drop_blocks(network(), 0.5, seed=0)
+    dropped.compile("sgd", "sparse_categorical_crossentropy")
+    dropped.fit(X, np.arange(40) % 3, verbose=0)
+    dropped.save(tmp_path / "dropped.keras")
+    loaded = keras.saving.load_model(tmp_path / "dropped.keras")
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(loaded(X)), ops.convert_to_numpy(dropped(X)), rtol=1e-5
+    )
+
+
+def test_what_cannot_be_dropped_is_refused(model):
+    with pytest.raises(ValueError, match=r"\['a', 'b', 'c'\]. Received: head"):
+        zoo.drop_blocks(model, {"head": 0.5})
+    with pytest.raises(ValueError, match="`rate` must be from 0 to 1. Received: rate=2"):
+        zoo.drop_blocks(model, {"a": 2})
+
+
+def test_exits_are_early_readouts_that_run_only_the_blocks_before_them(model):
+    exits = zoo.add_exits(model, ["a", "b"])
+    outputs = {name: ops.convert_to_numpy(y) for name, y in exits(X).items()}
+    for number, name in enumerate(("a", "b", "last"), start=1):
+        states = by_hand(model, X, [1] * (number if name != "last" else 3))
+        np.testing.assert_allclose(outputs[name], head(model, states), rtol=1e-3, atol=1e-6)
+    part = keras.Model(exits.input, exits.output["a"])
+    assert [call.name for call in zoo.calls.Graph(part).calls] == ["f_a", "a", "head"]
+
+
+def test_new_heads_are_trained(model):
+    exits = zoo.add_exits(
+        network(), ["b"], head=lambda name: keras.layers.Dense(3, "softmax", name=f"{name}_head")
+    )
+    exits.compile("sgd", {name: "sparse_categorical_crossentropy" for name in ("b", "last")})
+    before = exits.get_layer("b_head").get_weights()[0]
+    labels = np.arange(40) % 3
+    exits.fit(X, {"b": labels, "last": labels}, verbose=0)
+    assert np.abs(exits.get_layer("b_head").get_weights()[0] - before).max() > 0
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.7, 2.0])
+def test_each_example_leaves_where_it_is_confident(model, threshold):
+    exits = zoo.add_exits(model, ["a", "b"])
+    each = [ops.convert_to_numpy(exits(X)[name]) for name in ("a", "b", "last")]
+    confident = np.stack([p.max(-1) >= threshold for p in each])
+    confident[-1] = True
+    expected = confident.argmax(0)
+    outputs, chosen = zoo.EarlyExit(exits).predict(X, threshold, batch_size=16)
+    assert (chosen == expected).all()
+    stacked = np.stack(each)[expected, np.arange(len(X))]
+    np.testing.assert_allclose(outputs, stacked, rtol=1e-3, atol=1e-6)
+
+
+def test_what_is_no_exit_is_refused(model):
+    with pytest.raises(ValueError, match="Expected one or more of the blocks"):
+        zoo.add_exits(model, ["d"])
+    with pytest.raises(ValueError, match="a model of `add_exits`"):
+        zoo.EarlyExit(model)
+    stages = zoo.cifar_resnet(20)
+    with pytest.raises(ValueError, match="needs the shape of the last block's output"):
+        zoo.add_exits(stages, [zoo.blocks.find_blocks(stages)[0][0].name])

@@ -1,0 +1,225 @@
+"""Repeating runs of blocks: the graph, the layer, and measurements by number of loops."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.harness import run_layer_test
+from zoo import callbacks
+
+WIDTH = 3
+RNG = np.random.default_rng(0)
+KERNEL = 0.3 * RNG.standard_normal((WIDTH, WIDTH)).astype("float32")
+X = RNG.standard_normal((6, WIDTH)).astype("float32")
+
+
+def linear_network(kernel=KERNEL):
+    """Return a network of one block, x + x K, and a classifier of two classes."""
+    inputs = keras.Input((WIDTH,))
+    branch = keras.layers.Dense(WIDTH, use_bias=False, name="branch")
+    x = keras.layers.Add(name="block")([inputs, branch(inputs)])
+    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax", name="head")(x))
+    branch.set_weights([kernel])
+    return model
+
+
+def softmax(logits):
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return linear_network()
+
+
+@pytest.fixture(scope="module")
+def states():
+    """Return x_0, x_1 ... of the linear network, by hand."""
+    found = [X]
+    for _ in range(8):
+        found.append(found[-1] @ (np.eye(WIDTH) + KERNEL))
+    return found
+
+
+@pytest.mark.parametrize("times", [0, 1, 4])
+def test_a_looped_network_repeats_its_block_with_the_same_weights(network, states, times):
+    looped = zoo.loop(network, "block", times=times)
+    kernel, bias = network.get_layer("head").get_weights()
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(looped(X)), softmax(states[times] @ kernel + bias), atol=1e-5
+    )
+    assert {id(w) for w in looped.weights} <= {id(w) for w in network.weights}
+
+
+def post_activation(depth=3, width=4):
+    """Return a network of sums with a ReLU after each, the last one excepted."""
+    inputs = keras.Input((2,))
+    x = keras.layers.Dense(width)(inputs)
+    for i in range(depth):
+        f = keras.layers.Dense(width, name=f"f{i}")(x)
+        x = keras.layers.Add(name=f"sum{i}")([x, f])
+        if i < depth - 1:
+            x = keras.layers.ReLU(name=f"relu{i}")(x)
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def names(model):
+    return [call.name.split("#")[0] for call in zoo.calls.Graph(model).calls]
+
+
+def test_what_follows_each_block_is_repeated_with_it():
+    model = post_activation()
+    inner = names(zoo.loop(model, "sum0", "sum1", times=2))
+    run = ["f0", "sum0", "relu0", "f1", "sum1", "relu1"]
+    assert inner[1:-1] == [*run, *run, "f2", "sum2"]
+    last = names(zoo.loop(model, "sum2", times=2))
+    assert last[-5:-1] == ["sum2", "relu1", "f2", "sum2"]
+
+
+def test_side_inputs_reach_every_use():
+    inputs = keras.Input((WIDTH,))
+    scale = keras.Input((WIDTH,), name="scale")
+    f = keras.layers.Multiply(name="f")([inputs, scale])
+    f = keras.layers.Dense(WIDTH, use_bias=False, name="branch")(f)
+    outputs = keras.layers.Add(name="block")([inputs, f])
+    model = keras.Model([inputs, scale], outputs)
+    looped = zoo.loop(model, "block", times=3)
+    kernel = model.get_layer("branch").get_weights()[0]
+    expected = X
+    for _ in range(3):
+        expected = expected + (expected * 2) @ kernel
+    y = looped([X, np.full_like(X, 2)])
+    np.testing.assert_allclose(ops.convert_to_numpy(y), expected, rtol=1e-4)
+
+
+def test_what_cannot_be_repeated_is_refused(network):
+    with pytest.raises(ValueError, match="non-negative integer. Received: times=-1"):
+        zoo.loop(network, times=-1)
+    with pytest.raises(ValueError, match=r"Expected one of the blocks \['block'\]. Received: 'a'"):
+        zoo.loop(network, "a")
+    with pytest.raises(ValueError, match="Expected the earlier block first"):
+        zoo.loop(post_activation(), "sum2", "sum0")
+    model = zoo.cifar_resnet(8)
+    first, *_, last = zoo.blocks.find_blocks(model)[0]
+    with pytest.raises(ValueError, match="keep the shape can be repeated"):
+        zoo.loop(model, first.name, last.name)
+    with pytest.raises(ValueError, match="`times` must be ascending"):
+        callbacks.loops(network, X, times=[2, 1])
+
+
+def test_loops_measure_every_number_of_uses(network, states):
+    labels = np.arange(len(X)) % 2
+    table = callbacks.loops(network, (X, labels), times=range(1, 5), batch_size=4)
+    kernel, bias = network.get_layer("head").get_weights()
+    p = {t: softmax(states[t] @ kernel + bias) for t in range(1, 5)}
+    for t in range(1, 5):
+        row = {r.probe: r.value for r in table if r.unit == t}
+        assert row["loop_accuracy"] == pytest.approx(np.mean(p[t].argmax(-1) == labels))
+        loss = -np.log(p[t][np.arange(len(X)), labels]).mean()
+        assert row["loop_loss"] == pytest.approx(loss, rel=1e-4)
+        step = states[t] - states[t - 1]
+        size = np.linalg.norm(step, axis=1) / np.linalg.norm(states[t - 1], axis=1)
+        assert row["loop_step_norm"] == pytest.approx(size.mean(), rel=1e-4)
+        if t < 4:
+            kl = (p[t] * np.log(p[t] / p[t + 1])).sum(-1).mean()
+            assert row["loop_kl"] == pytest.approx(kl, abs=1e-5)
+        if t > 1:
+            before = states[t - 1] - states[t - 2]
+            cosine = (step * before).sum(1)
+            cosine /= np.linalg.norm(step, axis=1) * np.linalg.norm(before, axis=1)
+            angle = np.degrees(np.arccos(cosine)).mean()
+            assert row["loop_angle"] == pytest.approx(angle, rel=1e-3)
+    unlabelled = callbacks.loops(network, X, times=[1, 4])
+    assert {row.probe for row in unlabelled} == {"loop_step_norm", "loop_angle", "loop_kl"}
+
+
+@pytest.mark.parametrize("eigenvalues", ["real", "complex"])
+def test_the_fixed_point_of_a_linear_block(eigenvalues):
+    """A contraction to zero, whose rate and eigenvalue NumPy knows."""
+    turn = 0.9 * np.array([[0, -1, 0], [1, 0, 0], [0, 0, 0.3]])
+    real = np.array([[0.8, 0.3, 0], [0, 0.5, 0.2], [0, 0, -0.2]])
+    step = (real if eigenvalues == "real" else turn).astype("float32")
+    model = linear_network(step.T - np.eye(WIDTH, dtype="float32"))
+    table = callbacks.fixed_point(model, X, "block", times=30, powers=40, batch_size=4)
+    top = np.abs(np.linalg.eigvals(step)).max()
+    values = {row.probe: row.value for row in table if row.unit is None}
+    assert values["fixed_point_eigenvalue"] == pytest.approx(top, rel=1e-3)
+    assert values["fixed_point_contraction"] == pytest.approx(top, rel=1e-3)
+    distances = [row.value for row in table.of_probe("fixed_point_distance")]
+    assert len(distances) == 30
+    last = np.linalg.matrix_power(step, 30) @ X.T
+    expected = np.linalg.norm(X.T - last, axis=0) / np.linalg.norm(last, axis=0)
+    assert distances[0] == pytest.approx(expected.mean(), rel=1e-3)
+    assert distances[-1] < distances[0]
+
+
+def scaling(factor):
+    return keras.layers.Dense(
+        2, use_bias=False, kernel_initializer=keras.initializers.Identity(factor)
+    )
+
+
+def test_the_layer_keeps_the_rules_of_keras():
+    run_layer_test(
+        zoo.Loop,
+        init_kwargs={"layers": scaling(1.0), "times": 3, "random": "uniform", "seed": 1},
+        input_shape=(3, 2),
+        expected_output_shape=(3, 2),
+        expected_num_trainable_weights=1,
+        expected_num_seed_generators=1,
+    )
+
+
+@pytest.mark.parametrize("random, most", [("uniform", 7), ("poisson", 8)])
+def test_random_numbers_of_uses_have_their_distribution(random, most):
+    layer = zoo.Loop(scaling(2.0), times=4, random=random, seed=0)
+    assert layer.most == most
+    x = np.ones((1, 2), "float32")
+    assert ops.convert_to_numpy(layer(x))[0, 0] == 2**4
+    outputs = [layer(x, training=True) for _ in range(300)]
+    counts = np.log2([ops.convert_to_numpy(y)[0, 0] for y in outputs])
+    assert {*counts} <= {*range(1, most + 1)} and len({*counts}) > most // 2
+    assert np.mean(counts) == pytest.approx(4, abs=0.5)
+
+
+def test_a_loop_trains_and_is_measured_by_its_number_of_uses():
+    inputs = keras.Input((4,))
+    block = zoo.HighwayDense(4, name="block")
+    x = zoo.Loop(block, times=2, random="uniform", seed=0, name="loop")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax", name="head")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    x = RNG.standard_normal((8, 4)).astype("float32")
+    y = np.arange(8) % 2
+    before = block.get_weights()
+    model.fit(x, y, batch_size=4, verbose=0)
+    assert any(np.abs(a - b).max() > 0 for a, b in zip(before, block.get_weights(), strict=True))
+    table = callbacks.loops(model, (x, y), times=[1, 2, 5])
+    for times in (1, 2, 5):
+        model.get_layer("loop").times = times
+        p = ops.convert_to_numpy(model(x))
+        loss = -np.log(p[np.arange(8), y]).mean()
+        measured = [r.value for r in table.of_probe("loop_loss") if r.unit == times]
+        assert measured == pytest.approx([loss], rel=1e-4)
+        unrolled = zoo.loop(model, times=times)
+        assert names(unrolled) == ["block"] * times + ["head"]
+        np.testing.assert_allclose(ops.convert_to_numpy(unrolled(x)), p, rtol=1e-5)
+    assert len(zoo.blocks.find_blocks(unrolled)[0]) == 5
+
+
+def test_normalizations_may_be_unshared():
+    norm = zoo.UnsharedBatchNormalization(uses=3)
+    layer = zoo.Loop([keras.layers.Dense(2), norm], times=3)
+    x = RNG.standard_normal((8, 2)).astype("float32")
+    layer(x, training=True)
+    moving = [ops.convert_to_numpy(use.moving_mean) for use in norm.statistics]
+    assert all(np.abs(a - b).max() > 0 for a, b in zip(moving, moving[1:], strict=False))
+
+
+def test_a_loop_keeps_its_shape_or_says_so():
+    with pytest.raises(ValueError, match=r"from \(None, 2\) to \(None, 3\)"):
+        zoo.Loop(keras.layers.Dense(3), times=2).build((None, 2))
+    with pytest.raises(ValueError, match="`random` must be one of"):
+        zoo.Loop(keras.layers.Dense(3), times=2, random="normal")

@@ -1,0 +1,291 @@
+"""Networks of variable depth: blocks dropped at random in training, and exits before the end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from zoo.backend import compiled
+from zoo.graph.blocks import Grain, find_blocks
+from zoo.graph.calls import Graph, calls_before, symbolic
+from zoo.types import Shape, Tensor
+
+Rates = float | Mapping[str, float]
+
+
+@keras.saving.register_keras_serializable("zoo")
+class DropBlock(keras.layers.Layer):
+    """A block's output y in training, or for a random share of the examples its skip input x.
+
+    In inference x + (1 - rate) (y - x), the expected output.
+
+    Args:
+        rate: Probability of x, from 0 to 1.
+        seed: Random seed.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        x: Skip input.
+        y: Output, of the same shape.
+        training: True to drop.
+
+    Raises:
+        ValueError: if `rate` is out of range.
+
+    Reference: Huang et al. (2016), "Deep Networks with Stochastic Depth", arXiv:1603.09382,
+    section 3 (where all examples of a batch drop the same blocks).
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= rate <= 1:
+            raise ValueError(f"`rate` must be from 0 to 1. Received: rate={rate!r}")
+        self.rate = rate
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def call(self, x: Tensor, y: Tensor, training: bool | None = None) -> Tensor:
+        """Return x or y of each example, or their mean."""
+        if not training:
+            return x + (1 - self.rate) * (y - x)
+        shape = (ops.shape(y)[0], *[1] * (len(y.shape) - 1))
+        dropped = keras.random.uniform(shape, seed=self.seed_generator) < self.rate
+        return ops.where(dropped, x, y)
+
+    def compute_output_shape(self, x_shape: Shape, y_shape: Shape) -> Shape:
+        """Return the shape of y."""
+        return y_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+def drop_blocks(
+    model: keras.Model, rates: Rates = 0.5, seed: int | None = None, grain: Grain = "sum"
+) -> keras.Model:
+    """Return `model` with stochastic depth: in training, each example passes some blocks by.
+
+    The new model shares `model`'s weights. In inference each block's residual branch is multiplied
+    by the probability with which it was there, as in the paper.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`; see `zoo.blocks.find_blocks`.
+        rates: Probability of dropping the last of L blocks; the l-th then has l / L of it (the
+            paper's linear decay, whose last rate is 0.5). Or probabilities by block name; others
+            are not dropped.
+        seed: Random seed.
+        grain: As in `zoo.blocks.find_blocks`.
+
+    Returns:
+        A Functional `keras.Model`, not compiled.
+
+    Raises:
+        ValueError: if there is no such block, a rate is out of range, or a named block's skip input
+            is inside of a layer.
+
+    Example:
+    >>> inputs = keras.Input((4,))
+    >>> f = keras.layers.Dense(4)(inputs)
+    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, f]))
+    >>> [layer.name for layer in drop_blocks(model, 0.5).layers][-1]
+    'sum_drop'
+
+    Reference: Huang et al. (2016), arXiv:1603.09382, section 3.
+    """
+    graph = Graph(model)
+    blocks, _ = find_blocks(graph, grain=grain)
+    names = [block.name for block in blocks]
+    if not isinstance(rates, Mapping):
+        rates = {
+            block.name: rates * number / len(blocks)
+            for number, block in enumerate(blocks, start=1)
+            if block.x is not None
+        }
+    for name in rates:
+        if name not in names or blocks[names.index(name)].x is None:
+            expected = [block.name for block in blocks if block.x is not None]
+            raise ValueError(f"Expected names of blocks with a skip, {expected}. Received: {name}")
+    by_call = {block.call: block for block in blocks if rates.get(block.name, 0) != 0}
+    inputs = graph.new_inputs()
+    values = {**inputs}
+
+    def apply(call, *args, **kwargs):
+        block = by_call.get(call.index)
+        if block is None:
+            return symbolic(call, *args, **kwargs)
+        x = values[block.x]  # before it is dropped as read by none
+        drop = DropBlock(rates[block.name], seed, name=graph.new_name(f"{block.name}_drop"))
+        return drop(x, symbolic(call, *args, **kwargs))
+
+    graph.run(values, apply, keep=True)
+    return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
+
+
+def add_exits(
+    model: keras.Model,
+    blocks: Sequence[str],
+    head: Callable[[str], Callable[[Tensor], Tensor]] | None = None,
+    grain: Grain = "sum",
+) -> keras.Model:
+    """Return `model` with outputs after some of its blocks, too; it shares `model`'s weights.
+
+    `keras.Model(exits.input, exits.output[name])` is the part that stops at an exit: it can be
+    exported and takes only the time of the blocks up to there. `EarlyExit` stops where each
+    example's prediction is confident.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model` with one output.
+        blocks: Names of blocks, in running order.
+        head: A function of a block's name that returns a new head: a layer or function from the
+            block's output to an output like the model's. `None`: what follows the last block, with
+            its weights, applied to the exit's block (an early readout).
+        grain: As in `zoo.blocks.find_blocks`.
+
+    Returns:
+        A Functional `keras.Model` with a dictionary of outputs: one by each block's name, and
+        "last".
+
+    Raises:
+        ValueError: if there is no such block, the model has several outputs, or without `head` a
+            block's output does not have the shape of the last one's.
+
+    Example:
+    >>> x = inputs = keras.Input((4,))
+    >>> for name in ("first", "second"):
+    ...     x = keras.layers.Add(name=name)([x, keras.layers.Dense(4)(x)])
+    >>> model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(x))
+    >>> sorted(add_exits(model, ["first"]).output)
+    ['first', 'last']
+
+    Reference: Teerapittayanon, McDanel, Kung (2016), "BranchyNet", arXiv:1709.01686, section III.
+    """
+    graph = Graph(model)
+    found = {block.name: block for block in find_blocks(graph, grain=grain)[0]}
+    if not {*blocks} <= {*found} or not blocks:
+        raise ValueError(f"Expected one or more of the blocks {[*found]}. Received: {[*blocks]}")
+    if len(graph.outputs) != 1:
+        raise ValueError(f"Expected a model with one output. Received: {len(graph.outputs)}")
+    last = [*found.values()][-1]
+    for name in blocks if head is None else ():
+        if found[name].shape != last.shape:
+            raise ValueError(
+                f"Without `head`, an exit needs the shape of the last block's output, "
+                f"{last.shape}. Received: {name} with {found[name].shape}. Give a head."
+            )
+    inputs = graph.new_inputs()
+    values = graph.run({**inputs}, symbolic, keep=True)
+    outputs = {}
+    for name in blocks:
+        y = values[found[name].y]
+        if head is not None:
+            outputs[name] = head(name)(y)
+        else:
+            after = graph.run({**values, last.y: y}, symbolic, graph.after(last.y), keep=True)
+            outputs[name] = after[graph.outputs[0]]
+    outputs["last"] = values[graph.outputs[0]]
+    whole = graph.new_model(inputs, [outputs["last"]])
+    return keras.Model(whole.input, outputs, name=f"{model.name}_exits")
+
+
+class EarlyExit:
+    """Prediction that ends for each example at the first exit where it is confident.
+
+    What comes after that exit is not computed for it. Of the undecided examples of a batch each
+    exit gets the next power of two, so that compilers see few shapes.
+
+    Args:
+        model: A model with exits, whose outputs are class probabilities; see `add_exits`.
+
+    Raises:
+        ValueError: if the model does not have a dictionary of outputs.
+
+    Reference: Teerapittayanon, McDanel, Kung (2016), arXiv:1709.01686, section III-D (with entropy
+    as the criterion).
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        if not isinstance(model.output, dict):
+            raise ValueError(f"Expected a model of `add_exits`. Received: outputs {model.output!r}")
+        self._graph = Graph(model)
+        self._segments = _segments(self._graph, model)
+
+    def predict(
+        self, x: Any, threshold: float = 0.9, batch_size: int = 128
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return each example's output, and the index of its exit in the order of the graph.
+
+        Args:
+            x: Inputs, as the model takes them: an array, or a list or dictionary of arrays.
+            threshold: Largest probability, over the last axis and averaged over others, from which
+                an example is confident.
+            batch_size: Examples in a batch.
+
+        Returns:
+            Arrays `(examples, ..., classes)` and `(examples,)`.
+        """
+        results = []
+        for start in range(0, len(tree.flatten(x)[0]), batch_size):
+            rows = slice(start, start + batch_size)
+            batch = tree.map_structure(lambda v, rows=rows: np.asarray(v[rows]), x)
+            results.append(self._batch(batch, threshold))
+        outputs, exits = zip(*results, strict=True)
+        return np.concatenate(outputs), np.concatenate(exits)
+
+    def _batch(self, x, threshold):
+        count = len(tree.flatten(x)[0])
+        exits = np.full(count, len(self._segments) - 1)
+        rows = np.arange(count)  # of the undecided examples
+        values = self._graph.start(x)
+        result = None
+        for number, segment in enumerate(self._segments):
+            output, values = segment(values)
+            output = ops.convert_to_numpy(output)[: len(rows)]
+            if result is None:
+                result = np.empty((count, *output.shape[1:]), output.dtype)
+            result[rows] = output
+            largest = output.max(axis=-1).reshape(len(rows), -1).mean(axis=1)
+            undecided = np.flatnonzero(largest < threshold)
+            exits[np.delete(rows, undecided)] = number
+            if not len(undecided):
+                break
+            size = 1 << (len(undecided) - 1).bit_length()
+            padded = np.pad(undecided, (0, size - len(undecided)), mode="edge")
+            values = {slot: _rows(v, padded) for slot, v in values.items()}
+            rows = rows[undecided]
+        return result, exits
+
+
+def _rows(tensor, rows):
+    return ops.take(tensor, rows, axis=0) if tensor.shape and tensor.shape[0] != 1 else tensor
+
+
+def _segments(graph, model):
+    """Return a compiled function for each exit, in the order of the graph.
+
+    Each maps the values by slot that it and later ones read to the exit's output, and the values
+    that later ones read.
+    """
+    paths = [(slot, calls_before(slot, graph.calls)) for slot in graph.outputs]
+    paths.sort(key=lambda path: len(path[1]))
+    done: set[int] = set()
+    parts = []
+    for _, calls in paths:
+        parts.append([call for call in calls if call.index not in done])
+        done |= {call.index for call in calls}
+    segments = []
+    for number, ((slot, _), part) in enumerate(zip(paths, parts, strict=True)):
+        later = {s for rest in parts[number + 1 :] for call in rest for s in call.sources}
+        segments.append(compiled(_segment(graph, part, slot, later), model))
+    return segments
+
+
+def _segment(graph, calls, slot, later):
+    def run(values):
+        values = graph.run({**values}, calls=calls, keep=True)
+        return values[slot], {s: v for s, v in values.items() if s in later}
+
+    return run

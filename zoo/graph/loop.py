@@ -1,0 +1,193 @@
+"""Repeat a run of a network's blocks."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+
+from zoo.graph.blocks import Block, Grain, find_blocks
+from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
+from zoo.layers.loop import Loop, takes_use
+from zoo.types import Tensor
+
+
+class Region:
+    """A part of a network from a tensor to another of its shape, and what is around it.
+
+    It is a run of blocks, with what is between them; if the next block's input has that shape, up
+    to there, so that a normalization or ReLU after each block is repeated, too. Or it is a `Loop`.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`.
+        first: Name of the first block, or of the `Loop`; `None`: the model's only `Loop`, or else
+            the first block.
+        last: Name of the last block; `None`: `first`, and without that the last block.
+        blocks: Names of the blocks to look for; `None`: all.
+        grain: As in `zoo.blocks.find_blocks`.
+
+    Attributes:
+        graph: The `zoo.calls.Graph`.
+        name: Names of the first and last block.
+        stage: Stage of the first block, or None.
+
+    Raises:
+        ValueError: if there is no such block, `last` is before `first`, the run changes the shape,
+            or a call after it reads a tensor from inside of it or before it.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        first: str | None = None,
+        last: str | None = None,
+        blocks: Sequence[str] | None = None,
+        grain: Grain = "sum",
+    ) -> None:
+        self.graph = Graph(model)
+        self.stage: int | None = None
+        self._loop: Call | None = None
+        self._wrap: list[tuple[int, list[Call]]] = []
+        loops = [call for call in self.graph.calls if isinstance(call.layer, Loop)]
+        chosen = [call for call in loops if call.name == first or (not first and len(loops) == 1)]
+        if chosen:
+            self._loop = chosen[0]
+            self.name = chosen[0].name
+            self._start, self._end = chosen[0].sources[0], chosen[0].outputs[0]
+        else:
+            self._find(find_blocks(self.graph, blocks, grain)[0], first, last)
+        after = self.graph.after(self._start)
+        self._inner = calls_before(self._end, after)
+        self._before = [call for call in self.graph.calls if call not in after]
+        self._after = [call for call in after if call not in self._inner]
+        self._check_closed()
+
+    def _find(self, blocks: list[Block], first: str | None, last: str | None) -> None:
+        indices = {block.name: block.index for block in blocks}
+        start = first or blocks[0].name
+        end = last or first or blocks[-1].name
+        for name in (start, end):
+            if name not in indices:
+                raise ValueError(f"Expected one of the blocks {[*indices]}. Received: {name!r}")
+        i, j = indices[start], indices[end]
+        if i > j:
+            raise ValueError(f"Expected the earlier block first. Received: {start!r}, {end!r}")
+        self.name = start if i == j else f"{start}>{end}"
+        self.stage = blocks[i].stage
+        self._start, self._end = blocks[i].source, blocks[j].y
+        shapes = self.graph.shapes
+        following = blocks[j + 1].source if j + 1 < len(blocks) else self._end
+        if shapes[following] == shapes[self._start]:
+            self._end = following
+        if self._end == blocks[j].y and i > 0 and blocks[i - 1].shape == blocks[i].shape:
+            between = self.graph.between(blocks[i - 1].y, self._start)
+            self._wrap = [(blocks[i - 1].y, between)] if between else []
+        if shapes[self._start] != shapes[self._end]:
+            raise ValueError(
+                f"Only blocks that keep the shape can be repeated. Received: {self.name}, from "
+                f"{shapes[self._start]} to {shapes[self._end]}. Name a run within one stage."
+            )
+
+    def _check_closed(self) -> None:
+        hidden = {slot for call in self._inner for slot in call.outputs} - {self._end}
+        for call in self._after:
+            if {*call.sources} & (hidden | {self._start}):
+                raise ValueError(
+                    f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
+                    f"{self.graph.model.name!r}, where {call.name} reads a tensor from before its "
+                    f"end. Name other blocks."
+                )
+
+    def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
+        """Return the run's input, and the tensors of what does not depend on it, by slot.
+
+        Args:
+            values: The graph's inputs by slot; updated in place.
+            apply: As in `Graph.run`.
+        """
+        self.graph.run(values, apply, self._before, keep=True)
+        read = {slot for call in (*self._inner, *self._after) for slot in call.sources}
+        rest = {slot: v for slot, v in values.items() if slot in read or slot in self.graph.outputs}
+        return rest.pop(self._start), rest
+
+    def once(self, x: Tensor, values: Values, use: int, apply: Apply = infer) -> Tensor:
+        """Return the output of one use of the run.
+
+        Args:
+            x: Its input.
+            values: What `start` returned beside it.
+            use: Index of the use, from 0.
+            apply: As in `Graph.run`.
+        """
+        if self._loop is not None:
+            for layer in self._loop.layer.layers:
+                options = {"use": use} if takes_use(layer) else {}
+                x = apply(dataclasses.replace(self._loop, layer=layer), x, **options)
+            return x
+        for slot, calls in self._wrap if use else ():  # at most one
+            x = self.graph.run({**values, slot: x}, apply, calls, keep=True)[self._start]
+        return self.graph.run({**values, self._start: x}, apply, self._inner, keep=True)[self._end]
+
+    def kind(self, use: int) -> int:
+        """Return the index of the first use that is computed like this one."""
+        if self._loop is not None:
+            return use if any(takes_use(layer) for layer in self._loop.layer.layers) else 0
+        return min(use, 1) if self._wrap else 0
+
+    def end(self, x: Tensor, values: Values, apply: Apply = infer) -> list[Tensor]:
+        """Return the network's outputs, flattened, from the run's output.
+
+        Args:
+            x: Output of the run.
+            values: What `start` returned beside the run's input.
+            apply: As in `Graph.run`.
+        """
+        values = self.graph.run({**values, self._end: x}, apply, self._after, keep=True)
+        return [values[slot] for slot in self.graph.outputs]
+
+
+def loop(
+    model: keras.Model,
+    first: str | None = None,
+    last: str | None = None,
+    times: int = 2,
+    blocks: Sequence[str] | None = None,
+    grain: Grain = "sum",
+    name: str | None = None,
+) -> keras.Model:
+    """Return `model` with a run of its blocks repeated; it shares `model`'s weights.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`; see `zoo.blocks.find_blocks`.
+        first: Name of the first block, or of a `zoo.Loop`, which then becomes single calls of its
+            layers; `None`: the model's only `zoo.Loop`, or else its first block.
+        last: Name of the last block; `None`: `first`, and without that the last block.
+        times: Number of times the run occurs in the new model; 0 leaves it out.
+        blocks: Names of the blocks to look for; `None`: all.
+        grain: As in `zoo.blocks.find_blocks`.
+        name: Name of the new model; `None`: the old one's.
+
+    Returns:
+        A Functional `keras.Model`, not compiled.
+
+    Raises:
+        ValueError: if there is no such block, `times` is negative, the run changes the shape, or
+            tensors bypass a part of it.
+
+    Example:
+    >>> inputs = keras.Input((4,))
+    >>> f = keras.layers.Dense(4, name="branch")(inputs)
+    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, f]))
+    >>> [call.name for call in Graph(loop(model, times=3)).calls]
+    ['branch', 'sum', 'branch#1', 'sum#1', 'branch#2', 'sum#2']
+
+    Reference: Sun et al. (2024), "Transformer Layers as Painters", arXiv:2407.09298, section 3.6
+    (looping a run of layers).
+    """
+    if not isinstance(times, int) or times < 0:
+        raise ValueError(f"`times` must be a non-negative integer. Received: times={times!r}")
+    region = Region(model, first, last, blocks, grain)
+    inputs = region.graph.new_inputs()
+    x, values = region.start({**inputs}, symbolic)
+    for use in range(times):
+        x = region.once(x, values, use, symbolic)
+    return region.graph.new_model(inputs, region.end(x, values, symbolic), name)
