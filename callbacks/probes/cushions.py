@@ -27,8 +27,8 @@ class LayerCushion(Ratio):
     `layer_cushion` is their mean, `layer_cushion_convolutions` each one's. So it is for the
     residual branch of a sum, of which layers with an activation are left out. Biases and
     normalization are left out. `histogram`: the share of examples in each of `bins` equal parts of
-    [0, `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero; they
-    bound no cushion and are left out. `min`: the smallest of all examples and convolutions,
+    [0, `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero;
+    they bound no cushion and are left out. `min`: the smallest of all examples and convolutions,
     the cushion as Arora et al. (2018) define it. Section 5, Fig. 3.
 
     Args:
