@@ -108,7 +108,7 @@ class Observer:
         self.classifier_gradient = "dx_classifier" in needs
         self.steps = "steps" in needs
         self.inner = {b.name: _steps(self.graph, b) for b in self.blocks if self.steps}
-        self.compares = "network" in needs
+        self.compares = "network" in needs  # of a `Lens`, which reads labels
         self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
         self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
         last = self.blocks[-1]
@@ -245,18 +245,19 @@ class Observer:
         apply = self.objective.apply
         parts = observe(self.graph, self.blocks, values, mark, apply, self.keep)
         total = 0.0
-        logits = self.objective.logits(values[self.graph.outputs[0]]) if self.reads_labels else None
-        if labels and self.gradient:
-            total = ops.sum(self.objective.losses(labels[0], logits))
+        shared = {}  # by all blocks
+        if self.reads_labels:
+            logits = self.objective.logits(values[self.graph.outputs[0]])
+            weights = self.objective.weights(labels[0] if labels else None, logits)
+            shared |= {} if weights is None else {"weights": weights}
+            shared |= {"labels": values_of(labels[0])} if labels else {}
+            shared |= {"network": self._network(logits, labels)} if self.compares else {}
+            if labels and self.gradient:
+                total = ops.sum(self.objective.losses(labels[0], logits))
         for block in self.blocks:
             part = parts[block.name]
-            if labels:
-                weights = self.objective.weights(labels[0], logits)
-                part["labels"] = values_of(labels[0])
-                part.update({} if weights is None else {"weights": weights})
-            if self.compares:
-                part["network"] = self._network(values, labels)
-                self._read_lenses(block, part, values, labels)
+            part.update(shared)
+            self._read_lenses(block, part, values, labels)
             if self.steps:
                 part["steps"] = [
                     (values[call.sources[0]], values[call.outputs[0]])
@@ -266,7 +267,7 @@ class Observer:
             total = total + self._read_out(mark, parts, values, labels)
         return total, parts
 
-    def _network(self, values, labels):
+    def _network(self, logits, labels):
         """Return the logarithms of the network's own class probabilities."""
         if not self.objective.is_distribution(bool(labels)):
             raise ValueError(
@@ -275,9 +276,7 @@ class Observer:
                 "Give the loss, such as keras.losses.SparseCategoricalCrossentropy("
                 "from_logits=True), or compile the model with it."
             )
-        return self.objective.log_probabilities(
-            self.objective.logits(values[self.graph.outputs[0]])
-        )
+        return self.objective.log_probabilities(logits)
 
     def _read_lenses(self, block, part, values, labels):
         """Add the early readouts of lenses, of blocks whose outputs the tail can read."""
