@@ -146,7 +146,8 @@ def contenders(model, data):
             """Do nothing."""
 
         def on_epoch_begin(self, epoch, logs=None):
-            """Do nothing."""
+            """Set what each step's end counts."""
+            self._steps_before = self._steps = 0
 
     waiting = Waiting(probes, data, every=1000)
     repeated = [np.concatenate([array] * 4) for array in data]

@@ -6,6 +6,8 @@ import pytest
 from keras import ops
 
 import zoo
+from helpers import families, reference
+from zoo import callbacks
 
 WIDTH = 4
 X = np.random.default_rng(0).standard_normal((40, WIDTH)).astype("float32")
@@ -107,6 +109,36 @@ def test_each_example_leaves_where_it_is_confident(model, threshold):
     assert (chosen == expected).all()
     stacked = np.stack(each)[expected, np.arange(len(X))]
     np.testing.assert_allclose(outputs, stacked, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")  # T5's attention
+@pytest.mark.parametrize("name, grain", [("t5", "layer"), ("albert", "layer"), ("gpt2", "sum")])
+def test_blocks_of_keras_hub_are_looped_dropped_and_left(name, grain):
+    pytest.importorskip("keras_hub")
+    whole = reference.random_weights(getattr(families, name)(), scale=0.3)
+    if grain == "sum":
+        whole = zoo.inline(whole, families.shapes(whole))
+    data = families.data(whole)
+    last = zoo.blocks.find_blocks(whole, grain=grain)[0][-1].name
+    expected = flat(whole(data))
+    for same in (
+        zoo.loop(whole, last, times=1, grain=grain),
+        zoo.drop_blocks(whole, {last: 1e-9}, grain=grain),
+    ):
+        for a, b in zip(flat(same(data)), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    table = callbacks.loops(whole, data, [1, 2], last, grain=grain)
+    assert all(np.isfinite(row.value) for row in table) and len(table) >= 3
+    if len(expected) > 1:
+        with pytest.raises(ValueError, match="a model with one output. Received: 2"):
+            zoo.add_exits(whole, [last], grain=grain)
+        return
+    exits = zoo.add_exits(whole, [last], grain=grain)(data)
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(y) for y in exits.values()))
+
+
+def flat(outputs):
+    return [ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(outputs)]
 
 
 def test_what_is_no_exit_is_refused(model):

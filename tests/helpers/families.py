@@ -30,9 +30,9 @@ class Adding(layers.Layer):
 
     def build(self, shape):
         """Build the layers."""
-        self.first = layers.Dense(7, "relu")
-        self.second = layers.Dense(shape[-1])
-        self.drop = layers.Dropout(0.5, seed=3)
+        self.first = layers.Dense(7, "relu", dtype=self.dtype_policy)
+        self.second = layers.Dense(shape[-1], dtype=self.dtype_policy)
+        self.drop = layers.Dropout(0.5, seed=3, dtype=self.dtype_policy)
         self.first.build(shape)
         self.second.build((*shape[:-1], 7))
 

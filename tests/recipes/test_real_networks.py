@@ -232,6 +232,7 @@ def test_a_smoke_run_measures_both_networks(tmp_path):
     assert len(rows_of(run_dir / "resnet-blocks.csv")) == 1
 
 
+@slow_elsewhere
 def test_the_looped_language_models_train_and_resume(tmp_path):
     text = "the cat sat on the mat and looked at the dog\n" * 20
     for part in ("train", "valid", "test"):

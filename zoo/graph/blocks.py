@@ -257,10 +257,6 @@ class _Sums:
         # as a fork it would leave a shortcut that reads something else.
         fork = next((slot for slot in forks if self._closed(slot, terms)), forks[0])
         after = self.graph.after(fork)
-        branches = [{call.index for call in calls_before(slot, after)} for slot in terms]
-        shared = any(a & b for a, b in itertools.combinations(branches, 2))
-        if shared or len(self.graph.shapes[fork]) != len(call.shapes[0]):
-            return None  # outputs of one call, or as of scores and a bias
         counts = [len(self._weighted(after, slot)) for slot in terms]
         if not any(counts):
             return None
@@ -272,6 +268,10 @@ class _Sums:
             )
         x = terms[counts.index(least)]
         others = [slot for slot in terms if slot != x]
+        shortcut = {c.index for c in calls_before(x, after)}
+        shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))
+        if shared or len(self.graph.shapes[fork]) != len(call.shapes[0]):
+            return None  # a sum of outputs of one call, or of scores and a bias
         weighted = [c for slot in others for c in self._weighted(after, slot)]
         if all("Embedding" in type(c.layer).__name__ for c in weighted):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")

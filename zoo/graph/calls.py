@@ -412,8 +412,7 @@ def functional(x: Any) -> Any:
 
 def auto_named(layer: Any) -> bool:
     """Return True if Keras named the layer, by its class and the layers built before it."""
-    kind = type(layer).__name__.lower()
-    return re.fullmatch(f"{re.escape(kind)}\\d*", layer.name.replace("_", "")) is not None
+    return stem(layer.name).replace("_", "") == type(layer).__name__.lower()
 
 
 def stem(name: str) -> str:

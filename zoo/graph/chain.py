@@ -244,7 +244,7 @@ class Chain:
         """
         self.check(plan)
         inputs = self.graph.new_inputs()
-        x: State | Values = inputs
+        x: Any = inputs  # then a `State`
         for index, steps in enumerate(plan):
             x = self.link(index, x, symbolic)
             for repetition, step in enumerate(steps):

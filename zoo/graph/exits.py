@@ -119,7 +119,9 @@ def drop_blocks(
             return symbolic(call, *args, **kwargs)
         x = values[block.x]  # before it is dropped as read by none
         drop = DropBlock(rates[block.name], seed, name=graph.new_name(f"{block.name}_drop"))
-        return drop(x, symbolic(call, *args, **kwargs))
+        outputs = symbolic(call, *args, **kwargs)
+        first, *others = tree.flatten(outputs)  # a whole layer may return more than y
+        return tree.pack_sequence_as(outputs, [drop(x, first), *others])
 
     graph.run(values, apply, keep=True)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs])

@@ -68,7 +68,10 @@ def inline(
         same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
         if same and len(other.whole(freed)) < len(opener.whole(result)):
             result, opener = freed, other
-    for name, reason in opener.whole(result).items():
+    whole = opener.whole(result)
+    if whole.keys() & {*opener.named}:
+        raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
+    for name, reason in whole.items():
         logging.warning("zoo.inline: %s stays whole: %s", name, reason)
     return result
 
@@ -97,9 +100,9 @@ class _Opener:
         self._attempt: Any = None  # the layer that is called to be opened
         self._names: set[str] = set()
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
-        named = () if selection is None or callable(selection) else selection
+        self.named = () if selection is None or callable(selection) else tuple(selection)
         known = [layer.name for layer in _layers(graph)]
-        missing = [name for name in named if name not in known]
+        missing = [name for name in self.named if name not in known]
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
 
@@ -114,7 +117,9 @@ class _Opener:
 
     def whole(self, model: keras.Model) -> dict[str, str]:
         """Return why layers of a model that may hide sums are not opened, by their name."""
-        names = {re.split("[/#]", name)[-1]: name for name, _ in candidates(Graph(model))[1]}
+        graph = Graph(model)
+        layers = {call.name: call.layer.name for call in graph.calls}
+        names = [*(layers[name] for name, _ in candidates(graph)[1]), *self.named]
         return {name: self.reasons[name] for name in names if name in self.reasons}
 
     @contextlib.contextmanager
@@ -202,7 +207,7 @@ class _Opener:
             return False
         if self.selection is None:
             return foreign(layer) and (composite(layer) or not layer.weights)
-        return self.selection(layer) if callable(self.selection) else layer.name in self.selection
+        return self.selection(layer) if callable(self.selection) else layer.name in self.named
 
     def _place(self, layer):
         """Return what the names of a layer's sub-layers begin with."""
@@ -290,5 +295,5 @@ def _attributes(layer):
         for path, leaf in tree.flatten_with_path(value):
             if isinstance(leaf, keras.layers.Layer):
                 key = "_".join([name, *map(str, path)]).strip("_")
-                found.setdefault(id(leaf), (key, leaf))
+                found[id(leaf)] = key, leaf  # the last: TensorFlow's own attributes are first
     return [*found.values()]

@@ -101,10 +101,10 @@ class Region:
         """Return the run's input, and the tensors of what does not depend on it, by slot.
 
         Args:
-            values: The graph's inputs by slot; updated in place.
+            values: The graph's inputs by slot.
             apply: As in `Graph.run`.
         """
-        self.graph.run(values, apply, self._before, keep=True)
+        values = self.graph.run({**values}, apply, self._before, keep=True)
         read = {slot for call in (*self._inner, *self._after) for slot in call.sources}
         rest = {slot: v for slot, v in values.items() if slot in read or slot in self.graph.outputs}
         return rest.pop(self._start), rest
@@ -187,7 +187,7 @@ def loop(
         raise ValueError(f"`times` must be a non-negative integer. Received: times={times!r}")
     region = Region(model, first, last, blocks, grain)
     inputs = region.graph.new_inputs()
-    x, values = region.start({**inputs}, symbolic)
+    x, values = region.start(inputs, symbolic)
     for use in range(times):
         x = region.once(x, values, use, symbolic)
     return region.graph.new_model(inputs, region.end(x, values, symbolic), name)

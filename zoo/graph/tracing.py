@@ -48,7 +48,7 @@ def observe(
     def enter(slot, tensor):
         if mark is not None and slot in marked:
             tensor = graph.keep_mask(tensor, mark(("slot", slot), tensor))
-        if slot in sources:
+        if slot in marked:
             inputs[slot] = tensor
         return tensor
 
@@ -58,7 +58,7 @@ def observe(
             outputs = apply(call, *args, **kwargs)
         else:
             if block.layer is None:
-                x = values[block.x]
+                x = inputs[block.x]
                 outputs = apply(call, *args, **kwargs)
                 y = keras.tree.flatten(outputs)[call.outputs.index(block.y)]
                 part = {"x": x, "f": y - x if block.f is None else values[block.f], "y": y}

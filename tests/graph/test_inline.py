@@ -1,0 +1,247 @@
+"""Opened layers: dropout, masks, precision, choice of layers, and layers that stay whole."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import families, reference
+from helpers.families import Adding
+from zoo.graph.blocks import find_blocks
+from zoo.graph.calls import Graph
+
+X = reference.images(4, 5)
+
+
+def array(x):
+    return ops.convert_to_numpy(x)
+
+
+def chain(*user_layers, shape=(5,)):
+    inputs = keras.Input(shape)
+    x = inputs
+    for layer in user_layers:
+        x = layer(x)
+    return reference.random_weights(keras.Model(inputs, layers.Dense(2, name="top")(x)))
+
+
+class Scaled(Adding):
+    """A layer with a weight of its own."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+    def call(self, x):
+        return x + self.scale * self.second(self.first(x))
+
+
+class Branching(Adding):
+    """A layer whose code depends on `training`."""
+
+    def call(self, x, training=None):
+        y = self.second(self.first(x))
+        return x + y if training else x - y
+
+
+class Outer(layers.Layer):
+    """A layer of two that add."""
+
+    def build(self, shape):
+        self.parts = [Adding(), Adding(name="last")]
+        for part in self.parts:
+            part.build(shape)
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def test_dropout_stays_as_it_is_in_training():
+    model = chain(Adding())
+    opened = zoo.inline(model)
+    generator = model.layers[1].drop.seed_generator
+    results = []
+    for network in (model, opened):
+        generator.state.assign([3, 0])
+        results.append(array(network(X, training=True)))
+    assert np.array_equal(*results)
+    assert not np.array_equal(results[0], array(model(X, training=False)))
+
+
+def test_an_opened_network_trains_and_its_original_with_it():
+    model = chain(Adding())
+    opened = zoo.inline(model)
+    before = array(model(X))
+    opened.compile("sgd", "mse")
+    opened.fit(X, np.ones((4, 2)), verbose=0)
+    assert not np.array_equal(array(model(X)), before)
+    assert np.array_equal(array(model(X)), array(opened(X)))
+
+
+def test_an_opened_network_s_file_loads(tmp_path):
+    opened = zoo.inline(chain(Adding()))
+    opened.save(tmp_path / "opened.keras")
+    loaded = keras.models.load_model(tmp_path / "opened.keras")
+    assert np.array_equal(array(loaded(X)), array(opened(X)))
+
+
+class Masked(Adding):
+    """A layer that has masks and passes them on."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x, mask=None):
+        y = self.second(self.first(x))
+        return x + y * ops.cast(mask, y.dtype)[..., None]
+
+
+def test_masks_reach_opened_layers_and_those_behind_them():
+    inputs = keras.Input((4,), dtype="int32")
+    x = layers.Embedding(7, 5, mask_zero=True)(inputs)
+    x = Masked()(Masked()(x))
+    outputs = layers.GlobalAveragePooling1D()(x)
+    model = reference.random_weights(keras.Model(inputs, outputs))
+    opened = zoo.inline(model)
+    ids = np.array([[1, 2, 0, 0], [3, 4, 5, 6]])
+    assert np.array_equal(array(opened(ids)), array(model(ids)))
+    name = find_blocks(opened)[0][0].name
+    lesioned = array(zoo.lesion(opened, name)(ids))
+    last = model.layers[3]
+    embedded = model.layers[1](ids)
+    np.testing.assert_allclose(lesioned, array(model.layers[4](last(embedded))), rtol=1e-6)
+
+
+def test_half_precision_is_kept():
+    model = chain(Adding(dtype="mixed_bfloat16"))
+    opened = zoo.inline(model)
+    assert np.array_equal(array(opened(X)), array(model(X)))
+
+
+def test_layers_inside_layers_are_opened_and_named_by_place():
+    names = [block.name for block in find_blocks(zoo.inline(chain(Outer(name="outer"))))[0]]
+    assert names == ["outer_parts_0_first_sum", "outer_last_first_sum"]
+
+
+def test_names_do_not_depend_on_networks_built_before():
+    make = lambda: zoo.inline(chain(Outer(), Adding()))  # noqa: E731
+    first, second = ([b.name for b in find_blocks(make())[0]] for _ in range(2))
+    assert first == second
+    again = zoo.inline(zoo.inline(chain(Outer(), Adding())))
+    assert [b.name for b in find_blocks(again)[0]] == first
+
+
+@pytest.mark.parametrize(
+    "selection", [["outer"], lambda layer: layer.name == "outer"], ids=["names", "function"]
+)
+def test_chosen_layers_are_opened(selection):
+    opened = zoo.inline(chain(Outer(name="outer")), layers=selection)
+    names = [call.name for call in Graph(opened).calls]
+    assert names == ["outer_parts_0", "outer_last", "top"]
+
+
+@pytest.mark.parametrize(
+    "make, reason", [(Scaled, "weights of its own"), (Branching, "depends on `training`")]
+)
+def test_layers_that_cannot_be_opened_stay_whole(make, reason, caplog):
+    model = chain(make(name="user"), Adding())
+    opened = zoo.inline(model)
+    assert np.array_equal(array(opened(X)), array(model(X)))
+    blocks, rejected = find_blocks(opened)
+    assert len(blocks) == 1 and [name for name, _ in rejected] == ["user"]
+    assert "user stays whole" in caplog.text and reason in caplog.text
+    with pytest.raises(ValueError, match=reason):
+        zoo.inline(model, layers=["user"])
+
+
+def test_unknown_names_are_errors():
+    model = chain(Adding())
+    with pytest.raises(ValueError, match="layers=.'other'."):
+        zoo.inline(model, layers=["other"])
+    with pytest.raises(ValueError, match="names of the inputs"):
+        zoo.inline(model, shapes={"other": (None, 5)})
+
+
+def test_layers_of_keras_stay_whole_unless_they_are_named():
+    inputs = keras.Input((3, 4))
+    attention = layers.MultiHeadAttention(2, 2, name="attention")
+    model = keras.Model(inputs, layers.Add(name="sum")([inputs, attention(inputs, inputs)]))
+    assert [call.name for call in Graph(zoo.inline(model)).calls] == ["attention", "sum"]
+
+
+def test_a_chain_carries_masks_and_conditions_past_its_blocks():
+    """Two blocks that read a condition: lesion and shuffle against the layers called by hand."""
+    x, condition = keras.Input((4,), name="x"), keras.Input((4,), name="condition")
+    y, scale = x, layers.Dense(4, name="scale")(condition)
+    for i in range(2):
+        f = layers.Dense(4, "tanh", name=f"f{i}")(y)
+        y = layers.Add(name=f"block{i}")([y, layers.Multiply()([f, scale])])
+    model = reference.random_weights(keras.Model({"x": x, "condition": condition}, y))
+    assert [block.name for block in find_blocks(model)[0]] == ["block0", "block1"]
+    data = {"x": reference.images(3, 4), "condition": reference.images(3, 4)[::-1].copy()}
+    get = model.get_layer
+    by_hand = {}
+    for order in ((1,), (1, 0)):
+        value, g = data["x"], array(get("scale")(data["condition"]))
+        for i in order:
+            value = value + array(get(f"f{i}")(value)) * g
+        by_hand[order] = value
+    lesioned = array(zoo.lesion(model, "block0")(data))
+    shuffled = array(zoo.shuffle(model, {"block0": "block1", "block1": "block0"})(data))
+    np.testing.assert_allclose(lesioned, by_hand[1,], rtol=1e-6)
+    np.testing.assert_allclose(shuffled, by_hand[1, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda x, a, m: layers.Add(name="sum")([x, a, m]),
+        lambda x, a, m: layers.Add(name="sum")([x + a, m]),
+        lambda x, a, m: layers.Add(name="sum")([x, a + m]),
+    ],
+    ids=["flat", "left", "right"],
+)
+@pytest.mark.parametrize("shared_norm", [False, True])
+def test_a_sum_of_three_is_one_block(add, shared_norm):
+    x = keras.Input((4,))
+    z = layers.LayerNormalization(name="norm")(x) if shared_norm else x
+    a = layers.Dense(4, name="a")(layers.Dense(3)(z))
+    m = layers.Dense(4, name="m")(z)
+    model = keras.Model(x, layers.Dense(2)(add(x, a, m)))
+    (block,), rejected = find_blocks(model)
+    assert (block.name, block.f, rejected) == ("sum", None, [])
+    inputs = reference.images(3, 4)
+    parts = zoo.trace(model)(inputs)["blocks"]["sum"]
+    np.testing.assert_allclose(array(parts["f"]), array(parts["y"]) - inputs, atol=1e-6)
+    np.testing.assert_array_equal(array(parts["x"]), inputs)
+
+
+def test_a_global_skip_beside_the_last_block_does_not_swallow_it():
+    inputs = keras.Input((4,))
+    stem = layers.Dense(4)(inputs)
+    x = stem
+    for i in range(2):
+        x = layers.Add(name=f"block{i}")([x, layers.Dense(4)(x)])
+    model = keras.Model(inputs, layers.Add(name="global")([stem, x]))
+    assert [block.name for block in find_blocks(model)[0]] == ["block0", "block1"]
+
+
+def test_block_names_do_not_depend_on_networks_built_before():
+    def names():
+        x = inputs = keras.Input((4,))
+        for i in range(2):
+            x = x + layers.Dense(4, name=f"dense{i}")(x)
+        x = layers.Add()([x, layers.Dense(4)(x)])
+        x = layers.Add(name="mine")([x, layers.Dense(4)(x)])
+        return [block.name for block in find_blocks(keras.Model(inputs, zoo.HighwayDense()(x)))[0]]
+
+    assert names() == names() == ["dense0_sum", "dense1_sum", "sum2", "mine", "block4"]
+
+
+def test_sums_that_are_not_like_a_block_are_not_listed():
+    model = families.mobilenet_v3()  # its gates and activations add numbers
+    assert find_blocks(model)[1] == []
