@@ -1,42 +1,41 @@
 """Measure which blocks of a saved network refine features, replace them, or do nothing.
 
-Example: python -m zoo.probe model.keras --data digits --probes cosine_loss,l2_ratio --lesions
+Example: python -m zoo.probe model.keras --data digits --probes estimation_error
 
-Writes probes.csv and probes.html (figures, numbers and what they mean) into --out, and prints the
-table. KERAS_BACKEND chooses tensorflow, jax or torch.
+Prints the verdicts of `zoo.diagnose`, and writes probes.csv and probes.html (verdicts, charts,
+numbers and what they mean) into --out. KERAS_BACKEND chooses tensorflow, jax or torch.
 """
 
 import argparse
+import datetime
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
 from zoo import callbacks
-from zoo.callbacks.probes.table import Table
+from zoo.callbacks.diagnose import Diagnosis, diagnose
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model
 
-COMMON = (  # probes of any residual network
-    callbacks.CosineLoss,
-    callbacks.L2Ratio,
-    callbacks.EstimationError,
-    callbacks.IntermediateAccuracy,
-    callbacks.BorderlineExamples,
-    callbacks.TaylorTerm,
-    callbacks.ActivationNorm,
-    callbacks.GradientNorm,
-    callbacks.WeightStatistics,
-)
-UNITS = (  # of gates, or with a value for each unit
-    callbacks.ResidualMean,
-    callbacks.GateActivity,
-    callbacks.GateBias,
-    callbacks.BlockOutputs,
-)
-PROBES = {probe().name: probe for probe in (*COMMON, *UNITS)}
+PROBES = {
+    probe().name: probe
+    for probe in (
+        callbacks.EstimationError,
+        callbacks.IntermediateAccuracy,
+        callbacks.BorderlineExamples,
+        callbacks.TaylorTerm,
+        callbacks.ActivationNorm,
+        callbacks.GradientNorm,
+        callbacks.WeightStatistics,
+        callbacks.ResidualMean,
+        callbacks.GateActivity,
+        callbacks.GateBias,
+        callbacks.BlockOutputs,
+    )
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,17 +65,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--probes",
         type=_names,
-        default=[probe().name for probe in COMMON],
-        help=f"Probes to run, separated by commas, of {', '.join(PROBES)}; default: the first "
-        f"{len(COMMON)}.",
+        default=[],
+        help=f"Further probes, separated by commas, of {', '.join(PROBES)}; default: none.",
     )
     command.add_argument(
         "--blocks",
         type=_names,
         help="Names of the blocks to measure, separated by commas; default: all.",
-    )
-    command.add_argument(
-        "--lesions", action="store_true", help="Also measure the network without each block."
     )
     command.add_argument(
         "--examples", type=_positive, default=5000, help=f"Largest number of images; {default}."
@@ -106,16 +101,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = pathlib.Path(options.out)
     try:
         model, x, y = read(options)
-        data = options.data or pathlib.Path(options.data_dir).name
-        title = f"{model.name} on {len(x)} images of {data} ({options.split})"
+        report = measure(options, model, x, y)
         out.mkdir(parents=True, exist_ok=True)
-        for table in measure(options, model, x, y):  # the probes' values stay if a lesion fails
-            table.to_csv(out / "probes.csv")
-            table.to_html(out / "probes.html", title)
+        report.table.to_csv(out / "probes.csv")
+        report.to_html(out / "probes.html")
     except (ValueError, OSError, RuntimeError) as error:
         sys.exit(f"zoo.probe: {error}")
-    print(table)
-    print(f"{len(table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")
+    print(report)
+    print(f"{len(report.table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")
 
 
 def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarray]:
@@ -154,16 +147,23 @@ def _check_sizes(model, images, options):
 
 def measure(
     options: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np.ndarray
-) -> Iterator[Table]:
-    """Yield the table of the probes, then with --lesions one that contains the lesions, too."""
-    probes = [PROBES[name]() for name in options.probes]
-    shared = {"loss": options.loss, "batch_size": options.batch_size, "blocks": options.blocks}
-    progress = callbacks.PassProgress("probes", len(x))
-    table = callbacks.run(probes, model, (x, y), progress=progress, **shared)
-    yield table
-    if options.lesions:
-        progress = callbacks.PassProgress("lesions", len(x))
-        yield table + callbacks.lesions(model, (x, y), progress=progress, **shared)
+) -> Diagnosis:
+    """Return the diagnosis that the options ask for, with the date of the file."""
+    report = diagnose(
+        model,
+        x,
+        y,
+        loss=options.loss,
+        batch_size=options.batch_size,
+        blocks=options.blocks,
+        progress=callbacks.PassProgress("probes", len(x), passes=2),
+        probes=[PROBES[name]() for name in options.probes],
+    )
+    data = options.data or pathlib.Path(options.data_dir).name
+    report.title = f"{model.name} on {len(x)} images of {data} ({options.split})"
+    written = datetime.datetime.fromtimestamp(pathlib.Path(options.model).stat().st_mtime)
+    report.weights = f"{written:%Y-%m-%d %H:%M}"
+    return report
 
 
 if __name__ == "__main__":

@@ -40,12 +40,15 @@ from zoo.applications import wide_resnet as wide_resnet
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.callbacks import checkpoint as checkpoint
+from zoo.callbacks.depth_plan import depth_plan as depth_plan
+from zoo.callbacks.diagnose import diagnose as diagnose
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls
 from zoo.graph import fold as mapping  # noqa: F401  # its public name
 from zoo.graph import stacking as stacking
 from zoo.graph.calls import rewire as rewire
+from zoo.graph.cost import cost as cost
 from zoo.graph.exits import EarlyExit as EarlyExit
 from zoo.graph.exits import add_exits as add_exits
 from zoo.graph.exits import drop_blocks as drop_blocks

@@ -10,6 +10,7 @@ from zoo.backend import compiled
 from zoo.callbacks.probes.batching import batches
 from zoo.callbacks.probes.objective import agreement, class_indices, divergence, hits
 from zoo.callbacks.probes.probe import Parts, Probe
+from zoo.graph.blocks import Block
 from zoo.graph.calls import Graph
 from zoo.graph.tracing import observe
 from zoo.types import Tensor
@@ -174,6 +175,13 @@ class Lens(Probe):
             self.maps[name] = np.linalg.solve(square + weight * identity, right).astype("float32")
         return True
 
+    def translate(self, info: Block, y: Tensor) -> Tensor:
+        """Return the block's output, or its map."""
+        if info.name not in self.maps:
+            return y
+        weights = ops.convert_to_tensor(self.maps[info.name], dtype=y.dtype)
+        return ops.matmul(y, weights[:-1]) + weights[-1]
+
     def notes(self) -> list[str]:
         """Return a sentence about the blocks whose outputs the tail cannot read."""
         shape = self.blocks[-1].shape
@@ -183,13 +191,9 @@ class Lens(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each example's numbers, if the tail can read the block."""
-        if block.readout is None:
+        early = block.get(f"{self.name}_readout")
+        if early is None:
             return {}
-        y = block["y"]
-        if block.info.name in self.maps:
-            weights = ops.convert_to_tensor(self.maps[block.info.name], dtype=y.dtype)
-            y = ops.matmul(y, weights[:-1]) + weights[-1]
-        early = block.readout(y)
         pair = block["network"], early["log_probabilities"]
         values = {"kl": divergence(*pair), "agreement": agreement(*pair)}
         if "labels" in block:

@@ -19,15 +19,16 @@ from zoo.types import Tensor
 
 
 class LayerCushion(Ratio):
-    """Layer cushion |A x| / (|A|_F |x|) of a block's convolutions A.
+    """Layer cushion |A x| / (|A|_F |x|) of a block's convolutions and dense layers A.
 
     Large: the layer preserves its input, and noise of the same size is damped in comparison. In a
     simplified residual block A x includes the identity, which is part of the equivalent plain
     block, and |A|_F does not. A `ResidualBlock`, residual or plain, has two convolutions or three:
-    `layer_cushion` is their mean, `layer_cushion_convolutions` each one's. Biases and normalization
-    are left out. `histogram`: the share of examples in each of `bins` equal parts of [0,
-    `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero; they
-    bound no cushion and are left out. `min`: the smallest of all examples and convolutions,
+    `layer_cushion` is their mean, `layer_cushion_convolutions` each one's. So it is for the
+    residual branch of a sum, of which layers with an activation are left out. Biases and
+    normalization are left out. `histogram`: the share of examples in each of `bins` equal parts of
+    [0, `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero;
+    they bound no cushion and are left out. `min`: the smallest of all examples and convolutions,
     the cushion as Arora et al. (2018) define it. Section 5, Fig. 3.
 
     Args:
@@ -36,7 +37,7 @@ class LayerCushion(Ratio):
         name: See `Probe`.
     """
 
-    needs = ("h",)
+    needs = ("steps",)
     bound = "min"
 
     def __init__(self, bins: int = 80, largest: float = 4.0, name: str | None = None) -> None:
@@ -52,15 +53,15 @@ class LayerCushion(Ratio):
             steps = [(layer.transform.kernel, block["input"], output)]
         else:
             steps = [
-                (conv.kernel, x, y if conv.bias is None else y - conv.bias)
-                for conv, x, y in _steps(block, "The layer cushion is defined for convolutions")
-                if isinstance(conv, layers.Conv2D)
+                (layer.kernel, x, y if layer.bias is None else y - layer.bias)
+                for layer, x, y in _steps(block, "The layer cushion is defined for convolutions")
+                if _is_linear(layer)
             ]
         cushions = [
             norm(y) / (ops.sqrt(ops.sum(ops.square(kernel))) * norm(x)) for kernel, x, y in steps
         ]
         alive = [norm(x) != 0 for _, x, _ in steps]
-        return ops.stack(cushions, axis=1), ops.stack(alive, axis=1)
+        return _stack(cushions), _stack(alive)
 
     def more(self, ratios: Tensor, alive: Tensor) -> dict[str, Tensor]:
         """Return the histogram, and the cushions of several convolutions."""
@@ -88,11 +89,12 @@ class ActivationContraction(Ratio):
 
     1: nothing is cut off; near sqrt(2) for signs that are even. Arora et al. (2018), definition 6,
     whose c is the largest over examples: `max`. For a simplified block z is its sum; for
-    a `ResidualBlock` it is the mean over H's ReLUs. `dead`: the share of examples with ReLU(z) = 0;
+    a `ResidualBlock` or a sum it is the mean over the ReLUs of the residual branch that are layers
+    or operations of their own. `dead`: the share of examples with ReLU(z) = 0;
     they are left out.
     """
 
-    needs = ("h", "y")
+    needs = ("steps", "y")
     bound = "max"
 
     def ratios(self, block: Parts) -> tuple[Tensor, Tensor]:
@@ -101,10 +103,10 @@ class ActivationContraction(Ratio):
             pairs = [(_preactivation(block), block["y"])]
         else:
             steps = _steps(block, "Activation contraction is defined for ReLUs")
-            pairs = [(z, y) for relu, z, y in steps if isinstance(relu, layers.Activation)]
+            pairs = [(z, y) for layer, z, y in steps if _is_relu(layer)]
         contractions = [norm(z) / norm(y) for z, y in pairs]
         alive = [norm(y) != 0 for _, y in pairs]
-        return ops.stack(contractions, axis=1), ops.stack(alive, axis=1)
+        return _stack(contractions), _stack(alive)
 
 
 def _preactivation(block):
@@ -112,11 +114,32 @@ def _preactivation(block):
     return block.info.layer.form.combine(block["h"], block.get("x"), None, None)
 
 
-def _steps(block: Parts, definition: str) -> Iterator[tuple[keras.Layer, Tensor, Tensor]]:
-    """Yield H's layers with their inputs and outputs."""
-    if not isinstance(block.info.layer, ResidualBlock):
+def _stack(values):
+    return ops.stack(values, axis=1) if values else ops.zeros((1, 0))
+
+
+def _is_linear(layer):
+    """Return True for a convolution or dense layer, each with one kernel, and no activation."""
+    kinds = (layers.Conv1D, layers.Conv2D, layers.Conv3D, layers.Dense)
+    return type(layer) in kinds and layer.activation in (None, keras.activations.linear)
+
+
+def _is_relu(layer):
+    activation = getattr(layer, "activation", None)
+    is_layer = isinstance(layer, layers.Activation) and activation is keras.activations.relu
+    return is_layer or type(layer).__name__ in ("ReLU", "Relu")
+
+
+def _steps(block: Parts, definition: str) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """Yield the layers of the residual branch with their inputs and outputs."""
+    layer = block.info.layer
+    if isinstance(layer, ResidualBlock):
+        yield from layer.transform.steps(block["input"], block.use)
+    elif layer is None:
+        for inner, (x, y) in zip(block.layers, block["steps"], strict=True):
+            yield inner, x, y
+    else:
         raise ValueError(
-            f"{definition} of SimplifiedPlain, SimplifiedResidual and ResidualBlock. "
-            f"Received: {type(block.info.layer).__name__} {block.info.name!r}"
+            f"{definition} of SimplifiedPlain, SimplifiedResidual, ResidualBlock and the residual "
+            f"branches of sums. Received: {type(layer).__name__} {block.info.name!r}"
         )
-    return block.info.layer.transform.steps(block["input"], block.use)

@@ -1,6 +1,5 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
-import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -107,14 +106,17 @@ class Observer:
         self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
         self.classifier_gradient = "dx_classifier" in needs
-        self.compares = "network" in needs
+        self.steps = "steps" in needs
+        self.inner = {b.name: _steps(self.graph, b) for b in self.blocks if self.steps}
+        self.compares = "network" in needs  # of a `Lens`, which reads labels
         self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
         self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
         last = self.blocks[-1]
         self.tail = self.graph.after(last.y)
         written = {last.y, *(slot for call in self.tail for slot in call.outputs)}
         read = {slot for call in self.tail for slot in call.sources}
-        self.keep = bool(read - written)  # the classifier reads more than the last block's output
+        # the classifier reads more than the last block's output
+        self.keep = self.steps or bool(read - written)
         self._check_weights()
         self.strategy = getattr(model, "distribute_strategy", None)
         self.step = compiled(self._step, model, self.strategy)
@@ -201,7 +203,7 @@ class Observer:
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
             part = Parts(block, parts[block.name], use)
-            part.readout = part.pop("readout", None)
+            part.layers = [call.layer for call in self.inner.get(block.name, ())]
             part.update(self._gradients(block, gradients))
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
@@ -243,24 +245,29 @@ class Observer:
         apply = self.objective.apply
         parts = observe(self.graph, self.blocks, values, mark, apply, self.keep)
         total = 0.0
-        logits = self.objective.logits(values[self.graph.outputs[0]]) if self.reads_labels else None
-        if labels and self.gradient:
-            total = ops.sum(self.objective.losses(labels[0], logits))
+        shared = {}  # by all blocks
+        if self.reads_labels:
+            logits = self.objective.logits(values[self.graph.outputs[0]])
+            weights = self.objective.weights(labels[0] if labels else None, logits)
+            shared |= {} if weights is None else {"weights": weights}
+            shared |= {"labels": values_of(labels[0])} if labels else {}
+            shared |= {"network": self._network(logits, labels)} if self.compares else {}
+            if labels and self.gradient:
+                total = ops.sum(self.objective.losses(labels[0], logits))
         for block in self.blocks:
             part = parts[block.name]
-            if labels:
-                weights = self.objective.weights(labels[0], logits)
-                part["labels"] = values_of(labels[0])
-                part.update({} if weights is None else {"weights": weights})
-            if self.compares:
-                part["network"] = self._network(values, labels)
-                if block.shape == self.blocks[-1].shape:
-                    part["readout"] = functools.partial(self._classify, values, labels)
+            part.update(shared)
+            self._read_lenses(block, part, values, labels)
+            if self.steps:
+                part["steps"] = [
+                    (values[call.sources[0]], values[call.outputs[0]])
+                    for call in self.inner[block.name]
+                ]
         if self.readout or self.classifier_gradient:
             total = total + self._read_out(mark, parts, values, labels)
         return total, parts
 
-    def _network(self, values, labels):
+    def _network(self, logits, labels):
         """Return the logarithms of the network's own class probabilities."""
         if not self.objective.is_distribution(bool(labels)):
             raise ValueError(
@@ -269,9 +276,14 @@ class Observer:
                 "Give the loss, such as keras.losses.SparseCategoricalCrossentropy("
                 "from_logits=True), or compile the model with it."
             )
-        return self.objective.log_probabilities(
-            self.objective.logits(values[self.graph.outputs[0]])
-        )
+        return self.objective.log_probabilities(logits)
+
+    def _read_lenses(self, block, part, values, labels):
+        """Add the early readouts of lenses, of blocks whose outputs the tail can read."""
+        for probe in self.probes:
+            if "network" in probe.needs and block.shape == self.blocks[-1].shape:
+                y = probe.translate(block, part["y"])
+                part[f"{probe.name}_readout"] = self._classify(values, labels, y)
 
     def _read_out(self, mark, parts, values, labels):
         """Apply the classifier after every block of the last stage; return its summed losses."""
@@ -322,6 +334,12 @@ def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
             f"{probes!r}. A class must be called, and a name is no probe."
         )
     return result
+
+
+def _steps(graph: Graph, block: Block):
+    """Return the calls of a block's residual branch that have one input and one output."""
+    calls = residual_branch(graph, block)
+    return [call for call in calls if len(call.sources) == len(call.outputs) == 1]
 
 
 def _weights(graph: Graph, block: Block):

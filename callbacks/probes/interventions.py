@@ -21,8 +21,8 @@ from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import Grain
 from zoo.graph.chain import Plan
+from zoo.graph.cost import cost
 from zoo.graph.surgery import (
-    cost,
     exit_plan,
     lesion_plan,
     random_order,
@@ -240,7 +240,9 @@ def prune_report(
     old_cost = cost(model)
     new_cost = cost(trials.chain.to_model(plan))
     report = {key: (float(before), float(after)) for key, (before, after) in numbers.items()}
-    return report | {key: (old_cost[key], new_cost[key]) for key in old_cost}
+    for key in ("parameters", "operations"):
+        report[key] = (getattr(old_cost, key), getattr(new_cost, key))
+    return report
 
 
 def _names(blocks):

@@ -253,8 +253,10 @@ def divergence(intact: Tensor, other: Tensor) -> Tensor:
         intact: Logarithms of probabilities, `(batch, ..., classes)`.
         other: Those of the distributions that they diverge from.
     """
-    p = ops.exp(intact)
-    return ops.sum(ops.where(p == 0, 0.0, p * (intact - other)), axis=-1)
+    difference = other - intact
+    # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
+    terms = ops.exp(intact) * (ops.expm1(difference) - difference)
+    return ops.sum(ops.where(intact < np.log(TINY), ops.exp(other), terms), axis=-1)
 
 
 def agreement(intact: Tensor, other: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The base class of probes: per-example values of a block, and what to make of their averages."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,10 @@ class Parts(dict):
         use: Index of the use of a shared layer, from 0.
 
     Attributes:
-        readout: For probes that need `network`: a function that applies the network's classifier
-            to a tensor like y and returns `log_probabilities`, `probabilities` and, with labels,
-            `loss`; None where the tensor has another shape than the last block's.
+        layers: The layers whose inputs and outputs are `steps`.
     """
 
-    readout: Callable[[Tensor], dict[str, Tensor]] | None = None
+    layers: Sequence[Any] = ()
 
     def __init__(self, info: Block, parts: Mapping[str, Tensor], use: int = 0) -> None:
         super().__init__(parts)
@@ -61,7 +59,8 @@ class Probe:
             `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`. Of
             outputs such as `(batch, steps, classes)` these have a value for each position, of
             which `block.average` is an example's. `network`: logarithms of the network's own
-            probabilities, with `block.readout` for the early readout of any tensor.
+            probabilities. `steps`: of a sum's residual branch, pairs of the input and the output of
+            each of `block.layers`, those that have one of each.
         gradient: True if it needs a backward pass.
         reads_labels: True if it uses labels where there are some, but does not need them.
         extremes: "min" or "max" by the key of a value of `measure` whose smallest or largest number
@@ -109,6 +108,10 @@ class Probe:
             True if `measure` will compute something else than in the last pass.
         """
         return False
+
+    def translate(self, info: Block, y: Tensor) -> Tensor:
+        """Return what the classifier is to read after a block, for probes that need `network`."""
+        return y
 
     def notes(self) -> list[str]:
         """Return sentences about what was not measured."""

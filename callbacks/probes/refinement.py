@@ -60,6 +60,8 @@ class Ratio(Scalar):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each example's mean ratio and square, and the share of its ratios that exist."""
         ratios, exist = self.ratios(block)
+        if not ratios.shape[1]:
+            return {}
         alive = ops.cast(exist, ratios.dtype)
         values = {"mean": ops.where(exist, ratios, 0.0), "alive": alive}
         values["square"] = ops.square(values["mean"])

@@ -194,12 +194,12 @@ class Table:
             probes: Names; `None`: all, deviations as bands of the others.
             path: PNG file to write; `None`: none.
         """
-        from zoo.callbacks.probes import html as page
+        from zoo.callbacks.probes import figures
 
-        return page.draw(self, probes or page.panels(self), path)
+        return figures.draw(self, probes or figures.panels(self), path)
 
     def to_html(self, path: str | pathlib.Path, title: str | None = None) -> None:
-        """Write a page with every probe's figure, numbers and meaning; it needs no server.
+        """Write a page with every probe's chart, numbers and meaning; it needs no server.
 
         Args:
             path: The file.

@@ -54,7 +54,7 @@ def main(options):
     import keras
 
     import zoo
-    from zoo.graph.surgery import cost
+    from zoo.graph.cost import cost
 
     harness.warn_if_busy()
     zoo.keep_memory()
@@ -63,7 +63,7 @@ def main(options):
     begin = time.perf_counter()
     shapes = {name: batch_shape(name, options) for name in (PEER, *options.models)}
     models = {name: create(name, shape[1:]) for name, shape in shapes.items()}
-    operations = {name: cost(model)["operations"] for name, model in models.items()}
+    operations = {name: cost(model).operations for name, model in models.items()}
     contenders = {}
     for name, model in models.items():
         functions = in_use(model, shapes[name], options)

@@ -76,23 +76,26 @@ def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     table.to_html(tmp_path / "page.html", "Probes of <a network>")
 
     class Page(html.parser.HTMLParser):
-        tags, sources, text = [], [], ""
+        tags, sources, labels, text = [], [], [], ""
 
         def handle_starttag(self, tag, attributes):
             self.tags.append(tag)
             self.sources += [v for k, v in attributes if k in ("src", "href")]
+            self.labels += [v for k, v in attributes if k == "data-t"]
 
         def handle_data(self, data):
             self.text += data
 
     page = Page()
     page.feed((tmp_path / "page.html").read_text())
-    assert page.tags.count("img") == 3 and "script" not in page.tags
+    assert page.tags.count("svg") == 2 and page.tags.count("img") == 1
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert "Probes of <a network>" in page.text and "sum9 is no block" in page.text
     meaning = " ".join(L2Ratio.__doc__.split("\n\n")[0].split())
     assert meaning in page.text
     assert "0.125" in page.text and "network" in page.text
+    assert "block0, stage 1\n0.125" in page.labels and "block1, stage 2\nnan" in page.labels
+    assert (tmp_path / "page.html").stat().st_size < 20_000
 
 
 def test_deviations_are_bands_and_signed_values_have_a_zero_line():

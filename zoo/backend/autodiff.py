@@ -129,8 +129,10 @@ def _tensorflow_product(function, x, v):
 
 def _torch_product(function, x, v):
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with torch.enable_grad():
+    # fused attention has no second derivative
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         x = x.detach().requires_grad_()
         y = function(x)
         u = torch.ones_like(y, requires_grad=True)

@@ -1,14 +1,13 @@
 """Modify a network's blocks: the same layers reordered, some left out or repeated."""
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
 
 from zoo.graph.blocks import Grain
-from zoo.graph.calls import Graph, rebuild
+from zoo.graph.calls import rebuild
 from zoo.graph.chain import Chain, Plan, Step
 
 MODES = {"removed": "carry", "closed": "close"}  # modes of `lesion` and their `Step.action`
@@ -109,8 +108,8 @@ def prune_blocks(
     """Return a smaller model without the named blocks, with weights of its own.
 
     Its output is that of `lesion(model, *names)`; blocks that change the shape keep their
-    projection. It can be saved, fine-tuned and exported; `cost` has what it saves. Other arguments
-    as in `lesion`.
+    projection. It can be saved, fine-tuned and exported; `zoo.cost` has what it saves. Other
+    arguments as in `lesion`.
 
     Raises:
         ValueError: if there is no such block, or `names` is empty.
@@ -160,41 +159,6 @@ def unroll_plan(chain: Chain, times: int, scale: float = 1.0) -> Plan:
         raise ValueError(f"`times` must be a non-negative integer. Received: times={times!r}")
     last = len(chain.blocks) - 1
     return [*chain.plan[:-1], (Step(last), *[Step(last, "scale", scale)] * times)]
-
-
-def cost(model: keras.Model) -> dict[str, int]:
-    """Return a model's number of parameters and operations.
-
-    Operations are the multiply-adds of an example's products and convolutions: of each layer,
-    the elements of its kernels times the positions of its output.
-
-    Args:
-        model: A Functional or built Sequential `keras.Model` of known image size.
-
-    Raises:
-        ValueError: if a layer's output has an unknown number of positions.
-
-    Example:
-    >>> inputs = keras.Input((4, 4, 3))
-    >>> cost(keras.Model(inputs, keras.layers.Conv2D(2, 3, padding="same")(inputs)))
-    {'parameters': 56, 'operations': 864}
-    """
-    operations = 0
-    for call in Graph(model).calls:
-        weights = getattr(call.layer, "weights", ())
-        kernels = [w for w in weights if "kernel" in w.path.split("/")[-1]]
-        if not kernels:
-            continue
-        first = getattr(call.layer, "data_format", None) == "channels_first"
-        sides = call.shapes[0][2:] if first else call.shapes[0][1:-1]
-        if None in sides:
-            raise ValueError(
-                f"Operations depend on the input's size. Received: {call.name} with output shape "
-                f"{call.shapes[0]}. Build the model with a fixed size."
-            )
-        positions = math.prod(side or 1 for side in sides)
-        operations += positions * sum(math.prod(w.shape) for w in kernels)
-    return {"parameters": model.count_params(), "operations": operations}
 
 
 def random_order(

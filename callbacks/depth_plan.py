@@ -1,0 +1,171 @@
+"""Plan which blocks of a network to remove."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.interventions import lesions
+from zoo.callbacks.probes.objective import Loss
+from zoo.callbacks.probes.refinement import BlockInfluence, L2Ratio
+from zoo.callbacks.probes.sweep import Trials
+from zoo.graph.blocks import find_blocks
+from zoo.graph.cost import Count, cost
+from zoo.graph.surgery import lesion, lesion_plan
+
+CHEAP = {"block_influence": BlockInfluence, "l2_ratio": L2Ratio}  # scores without lesions
+LESIONS = ("lesion_kl", "lesion_change", "lesion_loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthPlan:
+    """Blocks to remove, as `depth_plan` returns them.
+
+    Attributes:
+        blocks: Their names, in the order of removal.
+        score: Name of the score.
+        scores: The score of each of them when it was chosen: with "greedy" that of the network
+            without it and the ones before.
+        before, after: Parameters and multiply-adds of the network, and of it without the blocks.
+    """
+
+    blocks: tuple[str, ...]
+    score: str
+    scores: tuple[float, ...]
+    before: Count
+    after: Count
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name}  {self.score} {value:.4g}"
+            for name, value in zip(self.blocks, self.scores, strict=True)
+        ]
+        shares = [
+            after / max(before, 1) for before, after in zip(self.before, self.after, strict=True)
+        ]
+        kept = f"{shares[0]:.1%} of the parameters and {shares[1]:.1%} of the multiply-adds stay"
+        return "\n".join([f"Remove {len(lines)} blocks; {kept}:", *lines])
+
+
+def depth_plan(
+    model: keras.Model,
+    data: Any,
+    keep: float = 0.75,
+    score: str = "lesion_kl",
+    search: str = "greedy",
+    loss: Loss = None,
+    batch_size: int = 128,
+    **options: Any,
+) -> DepthPlan:
+    """Choose blocks to remove, those with the lowest score first.
+
+    Blocks that change the shape stay. Remove the chosen ones with `zoo.prune_blocks`, and heal the
+    smaller network by training it.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        data: As in `zoo.callbacks.run`; only "lesion_loss" needs labels.
+        keep: Share of the blocks that stay, rounded so that no fewer do.
+        score: "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss":
+            of the network without the block. "block_influence" or "l2_ratio": of one pass.
+        search: "once": score each block in the whole network. "greedy": score again after each
+            removal, in the network without the blocks before; for scores of lesions.
+        loss: As in `zoo.callbacks.run`.
+        batch_size: As in `zoo.callbacks.run`.
+        **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
+
+    Returns:
+        A `DepthPlan`.
+
+    Raises:
+        ValueError: before any work, if `keep`, `score` or `search` has another value, or too few
+            blocks can be removed; or the score is not defined for the network or the data.
+
+    Reference: Men et al. (2024), arXiv:2403.03853 (block influence, once); Gromov et al. (2024),
+    arXiv:2403.17887 (healing).
+
+    Example:
+    >>> x = inputs = keras.Input((4,))
+    >>> for i in range(4):
+    ...     f = keras.layers.Dense(4, kernel_initializer=keras.initializers.Constant(0.1 * i))
+    ...     x = keras.layers.Add(name=f"sum{i}")([x, f(x)])
+    >>> plan = depth_plan(keras.Model(inputs, x), np.ones((8, 4), "float32"), score="lesion_change")
+    >>> plan.blocks, plan.after.parameters
+    (('sum0',), 60)
+    """
+    names, count = _candidates(model, keep, score, search, options)
+    shared = {"loss": loss, "batch_size": batch_size, **options}
+    if search == "greedy":
+        chosen, scores = _greedy(model, data, names, count, score, shared)
+    else:
+        values = _score_once(model, data, score, shared)
+        chosen = sorted(names, key=values.__getitem__)[:count]
+        scores = [values[name] for name in chosen]
+    before = cost(model)
+    after = cost(lesion(model, *chosen, **options))
+    return DepthPlan(
+        tuple(chosen),
+        score,
+        tuple(scores),
+        Count(before.parameters, before.operations),
+        Count(after.parameters, after.operations),
+    )
+
+
+def _candidates(model, keep, score, search, options):
+    """Return the names of the blocks that can be removed, and the number to remove."""
+    known = {"greedy": LESIONS, "once": (*LESIONS, *CHEAP)}
+    if search not in known:
+        raise ValueError(f"`search` must be one of {[*known]}. Received: search={search!r}")
+    if score not in known[search]:
+        raise ValueError(
+            f"`score` must be one of {known[search]} with search={search!r}. Received: "
+            f"score={score!r}. Scores of one pass go with search='once'."
+        )
+    if not 0 < keep < 1:
+        raise ValueError(f"`keep` must be between 0 and 1. Received: keep={keep}")
+    named = {("names" if key == "blocks" else key): value for key, value in options.items()}
+    blocks, _ = find_blocks(model, **named)
+    names = [block.name for block in blocks if not block.changes_shape]
+    count = int((1 - keep) * len(blocks) + 1e-9)
+    if not 0 < count <= len(names):
+        raise ValueError(
+            f"Expected a share that removes 1 to {len(names)} of {len(blocks)} blocks: those that "
+            f"change the shape stay. Received: keep={keep}, which removes {count}."
+        )
+    return names, count
+
+
+def _greedy(model, data, names, count, score, shared):
+    options = {key: shared[key] for key in shared if key not in ("loss", "batch_size")}
+    trials = Trials(model, shared["loss"], **options)
+    chosen: list[str] = []
+    scores: list[float] = []
+    while len(chosen) < count:
+        rest = [name for name in names if name not in chosen]
+        plans = [lesion_plan(trials.chain, [*chosen, name]) for name in rest]
+        measured = trials.run(plans, data, shared["batch_size"])
+        values = _of_score({f"lesion_{key}": value for key, value in measured.items()}, score)
+        best = int(np.nanargmin(values[1:]))  # the first is the unmodified network's
+        chosen.append(rest[best])
+        scores.append(float(values[1 + best]))
+    return chosen, scores
+
+
+def _score_once(model, data, score, shared):
+    if score in CHEAP:
+        return run([CHEAP[score]()], model, data, **shared).values(score)
+    table = lesions(model, data, **shared)
+    return _of_score({name: table.values(name) for name in table.probes()}, score)
+
+
+def _of_score(values, score):
+    if score not in values:
+        raise ValueError(
+            f"Expected a score that is defined for these outputs and data. Received: {score!r}, "
+            f"where lesions have {[*values]}: 'lesion_loss' needs labels, 'lesion_kl' outputs that "
+            f"are a distribution, and others have 'lesion_change'."
+        )
+    return values[score]

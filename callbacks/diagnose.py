@@ -1,0 +1,312 @@
+"""A verdict for each block of a network: refines, replaces, idle, undoes or explodes."""
+
+import dataclasses
+import html
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from zoo.callbacks.probes import html as page
+from zoo.callbacks.probes.batching import Progress
+from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.interventions import lesions
+from zoo.callbacks.probes.objective import Loss
+from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
+from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio, Scalar
+from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.cost import cost
+from zoo.types import Tensor
+
+REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
+EXPLODES = 30.0  # |y| / |x|; ours: four such blocks in a row leave the range of float16
+UNDOES = (
+    0.05  # cosine of f and dL/dx; its sign is Jastrzebski et al. (2018), section 4.1, size ours
+)
+ERASES = -0.5  # cosine of f and x; ours: f takes away at least half of |f| along x
+UNUSED_KL = 0.01  # nats; ours: about the KL of p = 0.5 from 0.43
+UNUSED_CHANGE = 0.05  # norm of the change over the norm of the output; ours
+UNUSED_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
+
+VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
+RULES = (  # of `judge`, in words
+    f"explodes: |y|/|x| > {EXPLODES:g} (ours), or a value is not finite.",
+    f"idle: lesion KL < {UNUSED_KL:g} nats or lesion change < {UNUSED_CHANGE:g}, and at most "
+    f"{UNUSED_SHARE:g} of the blocks' mean (all ours).",
+    f"undoes: the cosine of f and the loss gradient, of Jastrzebski et al. (2018), section 4.1, > "
+    f"{UNDOES:g} (ours), or the cosine of f and x < {ERASES:g} (ours).",
+    f"replaces: |f|/|x| >= {REPLACES:g}, Jastrzebski et al. (2018), section 4.2, or no skip input.",
+    "refines: none of these.",
+)
+SCREEN = {  # columns of numbers: headings by name
+    "l2_ratio": "|f|/|x|",
+    "block_influence": "influence",
+    "cosine_input": "cos(f,x)",
+    "norm_growth": "|y|/|x|",
+    "cosine_loss": "cos(f,dL)",
+    "lesion_kl": "lesion KL",
+    "lesion_change": "lesion change",
+    "lesion_loss_change": "lesion dLoss",
+}
+
+
+class CosineInput(Scalar):
+    """Mean cosine of f and x: negative where a block takes away from its skip input."""
+
+    needs = ("f", "x")
+
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the cosine of each example."""
+        return cosine(block["f"], block["x"])
+
+
+class NormGrowth(Scalar):
+    """Mean ratio |y| / |x|: the growth of activations through a block; 0 where x is zero."""
+
+    needs = ("x", "y")
+
+    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the ratio of each example."""
+        length = norm(block["x"])
+        zero = length == 0
+        return keras.ops.where(zero, 0.0, norm(block["y"]) / keras.ops.where(zero, 1.0, length))
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Verdict on one block.
+
+    Attributes:
+        block: Name.
+        stage: Index of its stage.
+        verdict: "refines", "replaces", "idle", "undoes" or "explodes".
+        reason: The number and the threshold that decided.
+        parameters, operations: Shares of the model's parameters and multiply-adds; NaN if unknown.
+        numbers: Measured values by name.
+    """
+
+    block: str
+    stage: int
+    verdict: str
+    reason: str
+    parameters: float
+    operations: float
+    numbers: dict[str, float]
+
+
+@dataclasses.dataclass
+class Diagnosis:
+    """Report of `diagnose`; it prints on one screen.
+
+    Attributes:
+        title: Model, and number of examples.
+        verdicts: A `Verdict` for each block, in order.
+        table: `Table` of all measured values; its notes say what could not be measured.
+        weights: Date of the weights, or the number of steps that trained them; "" if not known.
+    """
+
+    title: str
+    verdicts: list[Verdict]
+    table: Table
+    weights: str = ""
+
+    def blocks(self, verdict: str) -> list[str]:
+        """Return the names of the blocks with one verdict, as for `zoo.prune_blocks`."""
+        return [row.block for row in self.verdicts if row.verdict == verdict]
+
+    def __str__(self) -> str:
+        lines = self._lines()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = []
+        for line in lines:
+            cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+            for i in _left(line):
+                cells[i] = line[i].ljust(widths[i])
+            texts.append("  ".join(cells).rstrip())
+        return "\n".join([f"{self.title}. {self._summary()}", *texts, *self.table.notes])
+
+    def _summary(self) -> str:
+        counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
+        weights = f"Weights: {self.weights}. " if self.weights else ""
+        return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
+
+    def _lines(self) -> list[list[str]]:
+        """Return the headings and the cells of each block."""
+        names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
+        heads = ["block", "verdict", "stage", "param %", "madd %"]
+        lines = [[*heads, *(SCREEN[name] for name in names), "reason"]]
+        for row in self.verdicts:
+            shares = [f"{100 * share:.1f}" for share in (row.parameters, row.operations)]
+            numbers = [f"{row.numbers[n]:.3g}" if n in row.numbers else "" for n in names]
+            lines.append([row.block, row.verdict, str(row.stage), *shares, *numbers, row.reason])
+        return lines
+
+    def to_html(self, path: str | pathlib.Path) -> None:
+        """Write a page with verdicts, a heat strip and a chart of each measure.
+
+        Args:
+            path: The file. It needs neither a server nor a network.
+        """
+        heads, *lines = self._lines()
+        rows = [_html_row("th", heads, "")]
+        for row, line in zip(self.verdicts, lines, strict=True):
+            rows.append(_html_row("td", line, row.verdict))
+        rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
+        head = (
+            f'<p class="soft">{html.escape(self._summary())}</p>'
+            f'<h2>Verdicts</h2><div class="wide"><table>{"".join(rows)}</table></div>'
+            f"<details><summary>rules, the first of which that holds decides, and their sources"
+            f"</summary><ul>{rules}</ul></details>"
+        )
+        page.write(self.table, path, self.title, head)
+
+
+def diagnose(
+    model: keras.Model,
+    x: Any,
+    y: Any = None,
+    loss: Loss = None,
+    batch_size: int = 128,
+    blocks: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    probes: Sequence[Probe] = (),
+    **options: Any,
+) -> Diagnosis:
+    """Return a verdict on each block of a network, with the numbers and thresholds behind it.
+
+    One pass for the probes, one for the lesions. The first of these rules that holds decides:
+
+    * explodes: |y| / |x| is above 30, or a value is not finite;
+    * idle: the output hardly depends on it: the KL of the network's distribution from that without
+      the block is below 0.01 nats (or the relative change of other outputs below 0.05), and at most
+      a tenth of the blocks' mean, because before training all are small;
+    * undoes: with labels, the cosine of f and the loss gradient at x is above 0.05; or the cosine
+      of f and x is below -0.5;
+    * replaces: |f| / |x| is 1 or more, or there is no skip input;
+    * refines: none of these.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`, trained or not.
+        x: Inputs, or data with or without labels as in `zoo.callbacks.run`.
+        y: Labels, where x is an array or a dictionary of arrays.
+        loss: As in `zoo.callbacks.run`.
+        batch_size: Examples in a batch, where x is an array.
+        blocks: Names of the blocks; `None`: all.
+        progress: A function called with the number of examples so far, after each batch.
+        probes: Further probes, whose values the table and the page have as well.
+        **options: `grain`, as in `zoo.callbacks.run`.
+
+    Returns:
+        A `Diagnosis`.
+
+    Raises:
+        ValueError: if there is no block, or labels and loss do not fit.
+
+    Example:
+    >>> inputs = keras.Input((4,))
+    >>> f = keras.layers.Dense(4, kernel_initializer="zeros", name="branch")(inputs)
+    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, f]))
+    >>> diagnose(model, np.ones((8, 4), "float32")).blocks("idle")
+    ['sum']
+    """
+    data = x if y is None else (x, y)
+    own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
+    if y is not None or isinstance(x, tuple) and len(x) > 1 and x[1] is not None:
+        own.append(CosineLoss())
+    names = {probe.name for probe in own}
+    own += [probe for probe in probes if probe.name not in names]
+    shared = {"loss": loss, "batch_size": batch_size, "blocks": blocks, **options}
+    table = run(own, model, data, progress=progress, **shared)
+    title = table.title
+    try:
+        table += _lesions(model, data, shared, progress)
+    except ValueError as error:  # of a network whose blocks are no chain
+        table.notes.append(f"No lesions: {error}")
+    shares: dict[str, tuple[float, float]] = {}
+    try:
+        counted = cost(model, blocks, **options)
+        shares = {name: counted.share(name) for name in counted.blocks}
+    except ValueError as error:
+        table.notes.append(f"No shares of parameters and operations: {error}")
+    stages = {row.block: row.stage for row in table if row.block is not None}
+    values = {name: table.values(name) for name in SCREEN if name in table.probes()}
+    means = {
+        name: float(np.mean([value for block, value in by_block.items() if block is not None]))
+        for name, by_block in values.items()
+    }
+    verdicts = []
+    for block, stage in stages.items():
+        numbers = {name: v[block] for name, v in values.items() if block in v}
+        verdict, reason = judge(numbers, means)
+        share = shares.get(block, (math.nan, math.nan))
+        verdicts.append(Verdict(block, stage or 0, verdict, reason, *share, numbers))
+    steps = getattr(getattr(model, "optimizer", None), "iterations", None)
+    trained = "" if steps is None else f"{int(keras.ops.convert_to_numpy(steps))} training steps"
+    return Diagnosis(title, verdicts, table, trained)
+
+
+def _lesions(model, data, shared, progress):
+    """Return the table of lesions, with the change of the loss where there are labels."""
+    table = lesions(model, data, progress=progress, **shared)
+    if "lesion_loss" not in table.probes():
+        return table
+    values = table.values("lesion_loss")
+    changes = [
+        Row("lesion_loss_change", row.block, row.stage, None, None, row.value - values[None])
+        for row in table.of_probe("lesion_loss")
+        if row.block is not None
+    ]
+    return table + Table(changes)
+
+
+def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:
+    """Return the verdict on a block and the reason; see `diagnose` for the rules.
+
+    Args:
+        numbers: Values by name; missing ones decide nothing.
+        means: Their means over the network's blocks.
+
+    Example:
+    >>> judge({"l2_ratio": 1.5, "norm_growth": 1.8})
+    ('replaces', '|f|/|x| 1.5 >= 1')
+    """
+    not_finite = [name for name, value in numbers.items() if not np.isfinite(value)]
+    if not_finite:
+        return "explodes", f"{SCREEN[not_finite[0]]} is not finite"
+    growth = numbers.get("norm_growth", 0.0)
+    if growth > EXPLODES:
+        return "explodes", f"|y|/|x| {growth:.3g} > {EXPLODES:g}"
+    for name, bound in (("lesion_kl", UNUSED_KL), ("lesion_change", UNUSED_CHANGE)):
+        effect = numbers.get(name, math.inf)
+        largest = UNUSED_SHARE * (means or {}).get(name, math.inf)
+        if effect < bound and effect <= largest:
+            limits = f"{SCREEN[name]} {effect:.2g} < {bound:g}"
+            return "idle", limits if largest == math.inf else f"{limits}, <= {largest:.2g}"
+    if numbers.get("cosine_loss", 0.0) > UNDOES:
+        return "undoes", f"cos(f,dL) {numbers['cosine_loss']:.2g} > {UNDOES:g}"
+    if numbers.get("cosine_input", 0.0) < ERASES:
+        return "undoes", f"cos(f,x) {numbers['cosine_input']:.2g} < {ERASES:g}"
+    if "l2_ratio" not in numbers:
+        return "replaces", "no skip input"
+    ratio = f"|f|/|x| {numbers['l2_ratio']:.3g}"
+    if numbers["l2_ratio"] >= REPLACES:
+        return "replaces", f"{ratio} >= {REPLACES:g}"
+    return "refines", f"{ratio} < {REPLACES:g}"
+
+
+def _left(line):
+    """Return the indices of the cells that are text: name, verdict and reason."""
+    return 0, 1, len(line) - 1
+
+
+def _html_row(tag, cells, verdict):
+    texts = []
+    for i, cell in enumerate(cells):
+        kinds = ["t"] if i in _left(cells) else []
+        kinds += [verdict] if verdict and i == 1 else []
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        texts.append(f"<{tag}{kind}>{html.escape(cell)}</{tag}>")
+    return f"<tr>{''.join(texts)}</tr>"

@@ -1,0 +1,255 @@
+"""Verdicts on blocks whose functions are known, their report, and plans of what to remove."""
+
+import html.parser
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import zoo
+from helpers.harness import without_backend
+from zoo.callbacks import L2Ratio, Table
+from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
+from zoo.callbacks.probes.table import Row
+
+TURN = np.kron(np.eye(2), [[0, 1], [-1, 0]])  # f is at a right angle to x
+KERNELS = {
+    "idle": 0 * TURN,
+    "refines": 0.5 * TURN,
+    "replaces": 2 * TURN,
+    "undoes": -0.75 * np.eye(4),
+    "explodes": 40 * TURN,
+}
+X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+
+
+def chain(kernels, top=None):
+    """Return a model of blocks y = x + x K, the kernels by the blocks' names."""
+    x = inputs = keras.Input((4,), name="x")
+    for name, kernel in kernels.items():
+        dense = layers.Dense(4, use_bias=False, name=f"{name}_branch")
+        x = layers.Add(name=name)([x, dense(x)])
+        dense.set_weights([kernel.astype("float32")])
+    return keras.Model(inputs, x if top is None else top(x), name="chain")
+
+
+@pytest.fixture(scope="module")
+def report():
+    return zoo.diagnose(chain(KERNELS), X, batch_size=16, probes=[L2Ratio("again")])
+
+
+def test_blocks_of_known_functions_get_their_verdicts(report):
+    assert [row.verdict for row in report.verdicts] == [*KERNELS]
+    assert report.blocks("undoes") == ["undoes"]
+    assert "again" in report.table.probes()
+
+
+def test_the_numbers_behind_a_verdict_are_those_of_the_function(report):
+    numbers = {row.block: row.numbers for row in report.verdicts}
+    expected = {"l2_ratio": 0.5, "cosine_input": 0, "norm_growth": np.sqrt(1.25)}
+    expected["block_influence"] = 1 - np.sqrt(0.8)
+    for name, value in expected.items():
+        np.testing.assert_allclose(numbers["refines"][name], value, atol=1e-5)
+    np.testing.assert_allclose(numbers["undoes"]["norm_growth"], 0.25, atol=1e-5)
+    y = without = X  # the output, and that without one block
+    for name, kernel in KERNELS.items():
+        y = y + y @ kernel
+        without = without if name == "undoes" else without + without @ kernel
+    change = np.linalg.norm(without - y, axis=1) / np.linalg.norm(y, axis=1)
+    np.testing.assert_allclose(numbers["undoes"]["lesion_change"], change.mean(), rtol=1e-4)
+    assert [row.parameters for row in report.verdicts] == [0.2] * 5
+    assert [row.operations for row in report.verdicts] == [0.2] * 5
+
+
+def test_labels_tell_whether_a_block_moves_against_the_loss():
+    # the loss falls where x grows along its label, which the first block does and the second undoes
+    weights = np.eye(4, 2).astype("float32")
+    top = layers.Dense(2, "softmax", use_bias=False)
+    push = np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    model = chain({"forward": 0.2 * push, "backward": -0.2 * push}, top)
+    top.set_weights([weights])
+    labels = (X[:, 0] < X[:, 1]).astype("int32")
+    report = zoo.diagnose(model, X, labels)
+    assert [row.verdict for row in report.verdicts] == ["refines", "undoes"]
+    assert "cos(f,dL)" in report.verdicts[1].reason
+    assert {"lesion_kl", "lesion_loss_change"} <= {*report.verdicts[0].numbers}
+    assert report.verdicts[1].numbers["lesion_loss_change"] < 0  # it is better without
+
+
+def test_a_network_before_training_has_no_idle_blocks():
+    top = layers.Dense(3, "softmax")
+    model = chain({f"block{i}": 0.3 * TURN for i in range(5)}, top)
+    top.set_weights([0.01 * np.eye(4, 3), np.zeros(3)])  # of small outputs, all effects are small
+    report = zoo.diagnose(model, X)
+    assert max(row.numbers["lesion_kl"] for row in report.verdicts) < 1e-3
+    assert not report.blocks("idle")
+
+
+@pytest.mark.parametrize(
+    "numbers, verdict",
+    [
+        ({"l2_ratio": 0.2, "norm_growth": np.inf}, "explodes"),
+        ({"l2_ratio": 0.2, "lesion_kl": 0.02}, "refines"),
+        ({"l2_ratio": 0.2, "lesion_kl": 0.002}, "idle"),
+        ({"l2_ratio": 1.0, "cosine_input": -0.4}, "replaces"),
+        ({"norm_growth": 2.0}, "replaces"),
+    ],
+)
+def test_the_first_rule_that_holds_decides(numbers, verdict):
+    assert judge(numbers)[0] == verdict
+
+
+def test_whole_layers_are_judged_and_removed():
+    x = inputs = keras.Input((4,))
+    for i, size in enumerate((0.3, 0.1)):
+        inner = keras.Input((4,))
+        dense = layers.Dense(4, use_bias=False)
+        y = layers.Add()([inner, dense(inner)])
+        dense.set_weights([(size * TURN).astype("float32")])
+        x = Whole(keras.Model(inner, y), name=f"layer{i}")(x)
+    model = keras.Model(inputs, x)
+    report = zoo.diagnose(model, X, grain="layer")
+    ratios = [row.numbers["l2_ratio"] for row in report.verdicts]
+    np.testing.assert_allclose(ratios, [0.3, 0.1], rtol=1e-4)
+    assert [row.parameters for row in report.verdicts] == [0.5, 0.5]
+    plan = zoo.depth_plan(model, X, 0.5, "lesion_change", grain="layer")
+    assert plan.blocks == ("layer1",) and plan.after == (16, 16)
+
+
+class Whole(layers.Layer):
+    """A composite layer."""
+
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def build(self, shape):
+        pass
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_a_network_that_is_no_chain_is_judged_without_lesions():
+    inputs = keras.Input((4,))
+    x = layers.Add(name="first")([inputs, layers.Dense(4)(inputs)])
+    y = layers.Add(name="second")([x, layers.Dense(4)(x)])
+    report = zoo.diagnose(keras.Model(inputs, layers.Concatenate()([x, y])), X)
+    assert len(report.verdicts) == 2
+    assert "No lesions: Expected a network whose blocks follow each other" in str(report)
+
+
+class Page(html.parser.HTMLParser):
+    """Tags, links and texts of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.sources, self.text = [], [], ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.sources += [v for k, v in attributes if k in ("src", "href")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_path):
+    head, columns, *lines = str(report).splitlines()
+    assert head.startswith("chain on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
+    assert columns.split()[:2] == ["block", "verdict"] and len(lines) == 5
+    report.weights = "2024-01-31"
+    report.to_html(tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert not page.sources and page.tags.count("svg") >= 6
+    for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 < -0.5"):
+        assert text in page.text
+
+
+@without_backend
+def test_the_page_of_a_hundred_blocks_is_small_and_its_names_are_text(tmp_path):
+    names = [f"<b>{i}" for i in range(100)]
+    measures = [f"measure{i}" for i in range(12)]
+    rows = [Row(m, b, i // 25, None, None, i / 7) for m in measures for i, b in enumerate(names)]
+    verdicts = [Verdict(b, 0, "idle", "x < 1", 0.01, 0.01, {"l2_ratio": 0.1}) for b in names]
+    Diagnosis("model", verdicts, Table(rows)).to_html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 1_000_000
+    assert "b" not in Page(tmp_path / "page.html").tags
+
+
+FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score": "lesion_change"},
+        {"score": "lesion_change", "search": "once"},
+        {"score": "block_influence", "search": "once"},
+        {"score": "l2_ratio", "search": "once"},
+    ],
+)
+def test_a_plan_removes_the_blocks_that_change_least(options):
+    plan = zoo.depth_plan(chain(FOUR), X, keep=0.5, **options)
+    assert plan.blocks == ("block1", "block2") and plan.scores[0] < plan.scores[1]
+    assert plan.before == (64, 64) and plan.after == (32, 32)
+    assert "50.0% of the parameters" in str(plan)
+
+
+def test_greedy_search_sees_that_two_blocks_cancel_each_other():
+    # alone, each of the outer blocks is needed; together they are the identity
+    there = np.diag([1.0, 0, 0, 0])
+    back = np.diag([-0.5, 0, 0, 0])
+    model = chain({"there": there, "turn": 0.7 * TURN, "back": back, "last": 0.55 * TURN})
+    plans = {
+        search: zoo.depth_plan(model, X, 0.5, "lesion_change", search)
+        for search in ("greedy", "once")
+    }
+    intact = model.predict(X, verbose=0)
+    damage = {
+        search: np.mean(
+            np.linalg.norm(zoo.lesion(model, *plan.blocks).predict(X, verbose=0) - intact, axis=1)
+            / np.linalg.norm(intact, axis=1)
+        )
+        for search, plan in plans.items()
+    }
+    np.testing.assert_allclose(plans["greedy"].scores[-1], damage["greedy"], rtol=1e-4)
+    assert damage["greedy"] <= damage["once"]
+
+
+def test_a_pruned_and_healed_network_recovers():
+    keras.utils.set_random_seed(1)
+    top = layers.Dense(2, "softmax")
+    model = chain(
+        {f"block{i}": 0.3 * np.random.default_rng(i).normal(size=(4, 4)) for i in range(4)}, top
+    )
+    y = (X[:, 0] * X[:, 1] > 0).astype("int32")
+    model.compile(keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy")
+    model.fit(X, y, epochs=10, verbose=0)
+    plan = zoo.depth_plan(model, (X, y), keep=0.5)
+    small = zoo.prune_blocks(model, plan.blocks)
+    assert small.count_params() == plan.after.parameters
+    lesioned = zoo.lesion(model, *plan.blocks).predict(X, verbose=0)
+    assert np.array_equal(small.predict(X, verbose=0), lesioned)
+    small.compile(keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy")
+    before = small.evaluate(X, y, verbose=0)
+    small.fit(X, y, epochs=10, verbose=0)
+    assert small.evaluate(X, y, verbose=0) < before
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"keep": 1.5}, "between 0 and 1"),
+        ({"keep": 0.9}, "removes 1 to 4 of 4 blocks"),
+        ({"score": "size"}, "`score` must be one of"),
+        ({"score": "l2_ratio"}, "search='once'"),
+        ({"search": "random"}, "`search` must be"),
+        ({"score": "lesion_kl"}, "others have 'lesion_change'"),
+    ],
+)
+def test_plans_that_cannot_be_made_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.depth_plan(chain(FOUR), X, **options)

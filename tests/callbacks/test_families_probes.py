@@ -1,0 +1,160 @@
+"""Probes and sweeps of twelve families of networks, and their values on two of them."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import families, reference
+from zoo import callbacks
+from zoo.graph.blocks import find_blocks
+
+# T5's attention does not support the masks that its embedding makes
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+
+CLASSES = 3
+DECODER = ["transformer_decoder_layer_0", "transformer_decoder_layer_1"]  # T5 has two chains
+TRANSFORMERS = ["gpt2", "gemma", "llama", "bert", "albert", "t5", "vit"]
+IMAGES = ["convnext", "efficientnet_v2", "mobilenet_v3"]
+EVERY = [
+    callbacks.ActivationNorm(),
+    callbacks.L2Ratio(),
+    callbacks.BlockInfluence(),
+    callbacks.EstimationError(),
+    callbacks.ResidualMean(),
+    callbacks.BlockOutputs(),
+    callbacks.WeightStatistics(),
+    callbacks.CosineLoss(),
+    callbacks.TaylorTerm(),
+    callbacks.GradientNorm(),
+    callbacks.IntermediateAccuracy(),
+    callbacks.BorderlineExamples(),
+    callbacks.Lens(),
+]
+
+
+@functools.cache
+def classifier(name):
+    """Return a family's network, inlined, with a softmax at each position of its first output."""
+    model = getattr(families, name)()
+    model = zoo.inline(model, families.shapes(model))
+    first = model.outputs[0]
+    if name not in IMAGES:
+        outputs = layers.Dense(CLASSES, "softmax", name="classes")(first)
+        model = keras.Model(model.input, outputs)
+    return reference.random_weights(model, scale=0.3)
+
+
+def data(model):
+    x = families.data(model)
+    shape = [3 if size is None else size for size in model.output_shape[:-1]]
+    return x, np.random.default_rng(1).integers(0, CLASSES, shape)
+
+
+def probabilities(model):
+    return np.asarray(ops.convert_to_numpy(model(families.data(model))), "float64")
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMERS, *IMAGES, "adding"])
+def test_every_probe_measures_every_family(name):
+    model = classifier(name)
+    table = callbacks.run(EVERY, model, data(model))
+    assert np.isfinite([row.value for row in table]).all()
+    names = {block.name for block in find_blocks(model)[0]}
+    for probe in ("l2_ratio", "cosine_loss", "weight_statistics", "block_influence"):
+        assert names <= {row.block for row in table if row.probe.startswith(probe)}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "albert", "adding"])
+def test_lesions_equal_lesioned_networks(name):
+    model = classifier(name)
+    table = callbacks.lesions(model, data(model))
+    last = find_blocks(model)[0][-1].name
+    p, q = probabilities(model), probabilities(zoo.lesion(model, last))
+    kl = (p * np.log(p / q)).sum(-1).mean()
+    assert table.values("lesion_kl")[last] == pytest.approx(kl, rel=1e-2, abs=1e-6)
+    assert min(table.values("lesion_kl").values()) == 0
+
+
+def test_the_small_language_model_has_no_block():
+    with pytest.raises(ValueError, match="has no block"):
+        callbacks.run([callbacks.L2Ratio()], families.char_lm(), np.zeros((3, 6), "int32"))
+
+
+@pytest.mark.parametrize("probe", [callbacks.GateActivity(), callbacks.GateBias()])
+def test_probes_of_what_a_family_does_not_have_say_so(probe):
+    model = classifier("gpt2")
+    with pytest.raises(ValueError, match="nothing to measure|no weights of its kind"):
+        callbacks.run([probe], model, families.data(model))
+
+
+@pytest.mark.parametrize("name, blocks", [("bert", None), ("t5", DECODER)])
+def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name, blocks):
+    model = reference.random_weights(getattr(families, name)(), scale=0.3)
+    x = families.data(model)
+    table = callbacks.run([callbacks.L2Ratio()], model, x, blocks=blocks, grain="layer")
+    table += callbacks.lesions(model, x, blocks=blocks, grain="layer")
+    names = [name for name in table.values("lesion_change") if name]
+    assert len(names) == 2 and [*table.values("l2_ratio")] == names
+    outputs = [keras.tree.flatten(model.get_layer(name).output)[0] for name in names]
+    states = keras.Model(model.input, outputs)
+    before, after = (np.asarray(ops.convert_to_numpy(v), "float64") for v in states(x))
+    ratio = np.linalg.norm((after - before).reshape(3, -1), axis=1)
+    ratio /= np.linalg.norm(before.reshape(3, -1), axis=1)
+    assert table.values("l2_ratio")[names[1]] == pytest.approx(ratio.mean(), rel=1e-4)
+
+
+def test_an_encoder_and_a_decoder_are_two_chains():
+    model = families.t5()
+    with pytest.raises(ValueError, match="blocks follow each other"):
+        callbacks.lesions(model, families.data(model), grain="layer")
+
+
+def test_cushions_and_contractions_are_of_the_layers_of_any_branch():
+    x = reference.images(3, 5)
+    probes = [callbacks.LayerCushion(), callbacks.ActivationContraction()]
+    inputs = keras.Input((5,))
+    f = layers.Dense(4, name="inner")(layers.LayerNormalization(name="norm")(inputs))
+    f = layers.Dense(5, use_bias=False, name="outer")(layers.ReLU(name="relu")(f))
+    model = reference.random_weights(keras.Model(inputs, layers.Add(name="sum")([inputs, f])))
+    table = callbacks.run(probes, model, x)
+    outputs = [model.get_layer(name).output for name in ("norm", "inner", "relu", "outer")]
+    normed, z, y, f = (
+        np.asarray(ops.convert_to_numpy(v), "float64") for v in keras.Model(inputs, outputs)(x)
+    )
+    (inner, bias), (outer,) = (model.get_layer(name).get_weights() for name in ("inner", "outer"))
+    steps = ((inner, normed, z - bias), (outer, y, f))
+    cushions = [
+        np.linalg.norm(b, axis=1) / np.linalg.norm(kernel) / np.linalg.norm(a, axis=1)
+        for kernel, a, b in steps
+    ]
+    assert table.values("layer_cushion")["sum"] == pytest.approx(np.mean(cushions), rel=1e-4)
+    contraction = (np.linalg.norm(z, axis=1) / np.linalg.norm(y, axis=1)).mean()
+    value = table.values("activation_contraction")["sum"]
+    assert value == pytest.approx(contraction, rel=1e-4)
+
+
+def test_values_of_gpt2_are_those_of_its_layers():
+    backbone = families.gpt2()
+    model = reference.random_weights(zoo.inline(backbone, families.shapes(backbone)), scale=0.3)
+    x = families.data(model)
+    first, second = ("transformer_layer_0", "transformer_layer_1")
+    inner = [backbone.get_layer("embeddings_add").output, backbone.get_layer(first).output]
+    states = keras.Model(backbone.input, [*inner, backbone.get_layer(second).output])(x)
+    x0, y0, y1 = (np.asarray(ops.convert_to_numpy(v), "float64") for v in states)
+    runs = callbacks.block_influence(model, x, span=2).values("block_influence")
+    cosine = (x0 * y0).sum(-1) / np.linalg.norm(x0, axis=-1) / np.linalg.norm(y0, axis=-1)
+    assert [*runs.values()][0] == pytest.approx((np.arccos(cosine) / np.pi).mean(), rel=1e-4)
+    norms = callbacks.run([callbacks.ActivationNorm()], model, x).values("activation_norm")
+    expected = [np.linalg.norm(v.reshape(3, -1), axis=1).mean() for v in (y0, y1)]
+    np.testing.assert_allclose([*norms.values()][1::2], expected, rtol=1e-4)
+    exits = callbacks.early_exits(model, x).values("exit_change")
+    whole, stopped = (
+        ops.convert_to_numpy(backbone.get_layer("layer_norm")(v.astype("float32"))).reshape(3, -1)
+        for v in (y1, y0)
+    )
+    change = np.linalg.norm(whole - stopped, axis=1) / np.linalg.norm(whole, axis=1)
+    assert [*exits.values()][2] == pytest.approx(change.mean(), rel=1e-3)

@@ -1,0 +1,118 @@
+"""Parameters and multiply-adds, against counts by hand and published ones."""
+
+import keras
+import pytest
+from keras import layers
+
+import zoo
+from zoo.graph.cost import Count
+
+
+def operations(layer, shapes):
+    inputs = [keras.Input(shape) for shape in shapes]
+    outputs = layer(inputs) if isinstance(layer, layers.Dot) else layer(*inputs)
+    return zoo.cost(keras.Model(inputs, keras.tree.flatten(outputs)[0])).operations
+
+
+class Wrapped(layers.Layer):
+    """A composite layer that returns None beside its output, as some attention layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = layers.MultiHeadAttention(2, 4)
+        self.top = layers.Dense(3)
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+        self.top.build(shape)
+
+    def call(self, x):
+        return self.top(self.attention(x, x)), None
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((*x.shape[:-1], 3)), keras.KerasTensor((None, 1))
+
+
+ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 features; QK^T and AV
+
+
+@pytest.mark.parametrize(
+    "layer, shapes, by_hand",
+    [
+        (layers.Dense(5), [(10, 8)], 10 * 8 * 5),
+        (layers.EinsumDense("abc,cd->abd", (10, 5)), [(10, 8)], 10 * 8 * 5),
+        (layers.Conv2D(6, 3, 2, "same", groups=2), [(8, 8, 4)], 4 * 4 * 9 * 2 * 6),
+        (layers.DepthwiseConv2D(3, depth_multiplier=2), [(8, 8, 4)], 6 * 6 * 9 * 4 * 2),
+        (layers.SeparableConv1D(5, 3), [(10, 8)], 8 * (3 * 8 + 8 * 5)),
+        (layers.Conv1DTranspose(5, 3, 2), [(10, 8)], 10 * 3 * 8 * 5),
+        (layers.MultiHeadAttention(2, 4), [(10, 8), (10, 8)], ATTENTION),
+        (layers.GroupQueryAttention(4, 4, 2), [(10, 8), (10, 8)], 10 * 8 * 48 + 2 * 10 * 10 * 16),
+        (layers.LSTM(5), [(10, 8)], 10 * (8 + 5) * 20),
+        (layers.Bidirectional(layers.GRU(5)), [(10, 8)], 2 * 10 * (8 + 5) * 15),
+        (layers.TimeDistributed(layers.Dense(5)), [(10, 8)], 10 * 8 * 5),
+        (layers.Embedding(20, 4), [(10,)], 0),
+        (layers.Dot(axes=-1), [(10, 8), (6, 8)], 10 * 6 * 8),
+        (Wrapped(), [(10, 8)], ATTENTION + 10 * 8 * 3),
+        (zoo.ResidualBlock(4, 2), [(8, 8, 2)], 4 * 4 * (9 * 2 * 4 + 9 * 4 * 4 + 2 * 4)),
+        (zoo.HighwayDenseStack(units=8, depth=3), [(8,)], 3 * 2 * 8 * 8),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, layers.Layer) else "",
+)
+def test_operations_equal_a_count_by_hand(layer, shapes, by_hand):
+    assert operations(layer, shapes) == by_hand
+
+
+def transformer(shared=False, batch=None):
+    inputs = keras.Input((10,), batch_size=batch, dtype="int32")
+    x = layers.Embedding(20, 8)(inputs)
+    attention, mlp = layers.MultiHeadAttention(2, 4), layers.Dense(8)
+    for i in range(2):
+        if i and not shared:
+            attention, mlp = layers.MultiHeadAttention(2, 4), layers.Dense(8)
+        y = layers.LayerNormalization()(x)
+        x = layers.Add(name=f"attention{i}")([x, attention(y, y)])
+        x = layers.Add(name=f"mlp{i}")([x, mlp(layers.LayerNormalization()(x))])
+    return keras.Model(inputs, layers.Dense(20)(x))
+
+
+def test_blocks_and_the_rest_add_up_to_the_model():
+    model = transformer()
+    cost = zoo.cost(model)
+    weights = 4 * (8 * 8 + 8)
+    assert cost.blocks == {
+        "attention0": Count(weights + 16, ATTENTION),
+        "mlp0": Count(8 * 8 + 8 + 16, 10 * 8 * 8),
+        "attention1": Count(weights + 16, ATTENTION),
+        "mlp1": Count(8 * 8 + 8 + 16, 10 * 8 * 8),
+    }
+    assert cost.rest == Count(20 * 8 + 8 * 20 + 20, 10 * 8 * 20)
+    assert cost.parameters == model.count_params()
+    assert cost.share("mlp0") == (88 / cost.parameters, 640 / cost.operations)
+    assert zoo.cost(transformer(batch=4)).operations == cost.operations
+
+
+def test_shared_parameters_count_once_and_their_products_at_each_use():
+    cost = zoo.cost(transformer(shared=True))
+    first, second = cost.blocks["attention0"], cost.blocks["attention1"]
+    assert first.parameters == 304 and second.parameters == 16  # its own normalization
+    assert first.operations == second.operations == ATTENTION
+    assert cost.parameters == cost.rest.parameters + sum(c.parameters for c in cost.blocks.values())
+
+
+def test_published_multiply_adds_of_mobilenet():
+    model = keras.applications.MobileNet(weights=None)
+    assert round(zoo.cost(model).operations / 1e6) == 569  # arXiv:1704.04861, Table 4
+
+
+def test_counting_leaves_keras_as_it_is():
+    before = keras.Operation.symbolic_call, keras.Layer.__call__
+    zoo.cost(transformer())
+    assert (keras.Operation.symbolic_call, keras.Layer.__call__) == before
+
+
+def test_unknown_sizes_and_names_are_refused():
+    inputs = keras.Input((None, 8))
+    with pytest.raises(ValueError, match="fixed size"):
+        zoo.cost(keras.Model(inputs, layers.Dense(2)(inputs)))
+    with pytest.raises(ValueError, match="block9"):
+        zoo.cost(transformer(), ["block9"])
