@@ -22,6 +22,7 @@ TITLES = {
     "stability",
     "real_networks": "Networks that others trained",
     "looped": "Looped language models",
+    "pruning": "Scores of blocks to remove",
     "benchmark": "Benchmarks",
 }
 NOT_COMPARABLE = "not comparable"  # as `experiment.results` says, whose import takes seconds

@@ -1,0 +1,39 @@
+"""Scores of blocks to remove, against the damage of their removal."""
+
+import numpy as np
+
+from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
+from helpers.recipes import recipe
+from helpers.test_data import lines_of, rows_of
+
+
+@without_backend
+def test_rank_correlations_and_their_interval():
+    with recipe("depth_pruning") as module:
+        assert module.rank_correlation([1, 5, 3], [0.1, 9.0, 0.2]) == 1
+        # ranks 0 1 2 3 and 1 0 2 3: 1 - 6 (1 + 1) / (4 (16 - 1))
+        np.testing.assert_allclose(module.rank_correlation([1, 2, 3, 4], [2, 1, 3, 4]), 0.8)
+        rows = [
+            {"network": name, "seed": 0, "l2_ratio": i, "damage": -i if name == "highway" else i}
+            for name in module.NETWORKS
+            for i in range(3)
+        ]
+        row = module.summary("l2_ratio", rows)
+    np.testing.assert_allclose(row["correlation"], 1 / 3)
+    assert row["highway"] == -1 and row["residual"] == 1 and row["networks"] == 3
+    assert -1 <= row["low"] < row["correlation"] < row["high"] <= 1
+
+
+@slow_elsewhere
+def test_the_study_writes_scores_and_damage_of_every_block(tmp_path):
+    output_of(
+        start_recipe("depth_pruning.py", "--budget=smoke", "--seeds=1", f"--run_dir={tmp_path}")
+    )
+    lines = lines_of(tmp_path)
+    assert {line["metric"] for line in lines} == {
+        f"rank_correlation_{score}"
+        for score in ("block_influence", "l2_ratio", "weights", "taylor", "cosine")
+    }
+    rows = rows_of(tmp_path / "blocks.csv")
+    assert len(rows) == 3 * 10 and all(np.isfinite(float(row["damage"])) for row in rows)
+    assert (tmp_path / "scores.png").exists()
