@@ -173,6 +173,18 @@ def test_layers_of_keras_stay_whole_unless_they_are_named():
     assert [call.name for call in Graph(zoo.inline(model)).calls] == ["attention", "sum"]
 
 
+def test_a_layer_that_scales_and_adds_its_inputs_is_opened():
+    class Sum(layers.Layer):
+        def call(self, tensors):
+            return tensors[0] + 0.5 * tensors[1]
+
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, Sum()([inputs, layers.Dense(5, name="f")(inputs)]))
+    opened = zoo.inline(model)
+    assert [block.name for block in find_blocks(opened)[0]] == ["f_sum"]
+    assert np.array_equal(array(opened(X)), array(model(X)))
+
+
 def test_a_chain_carries_masks_and_conditions_past_its_blocks():
     """Two blocks that read a condition: lesion and shuffle against the layers called by hand."""
     x, condition = keras.Input((4,), name="x"), keras.Input((4,), name="condition")

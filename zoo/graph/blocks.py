@@ -75,8 +75,8 @@ def find_blocks(
     A block has the name of its call: the name that the user gave the sum or layer, after those of
     enclosing models, and "#1" where that is used for the second time. If Keras made the name, it
     depends on what else was built in the process; then the block is called
-    "<first layer with weights of its branch>_sum", or, if Keras named that layer, too, "sum3" or
-    "block3" by its position among all blocks.
+    "<first layer with weights of its branch>_sum", after the first that the user named, or "sum3"
+    or "block3" by its position among all blocks if there is none.
 
     Args:
         graph: A `zoo.calls.Graph`, or a model.
@@ -347,8 +347,9 @@ def _named(graph, blocks):
         name = call.name
         if auto_named(call.layer):
             name = f"sum{len(named)}" if is_sum(call.layer) else f"block{len(named)}"
-            first = next((c for c in residual_branch(graph, block) if _has_weights(c)), call)
-            if not auto_named(first.layer):
+            weighted = [c for c in residual_branch(graph, block) if _has_weights(c)]
+            first = next((c for c in weighted if not auto_named(c.layer)), None)
+            if first is not None:
                 base, hash_sign, use = first.name.partition("#")
                 name = f"{base}_sum{hash_sign}{use}"
         while name in named:

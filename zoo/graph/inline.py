@@ -10,7 +10,7 @@ import keras
 from absl import logging
 from keras import tree
 
-from zoo.graph.blocks import candidates, composite, foreign
+from zoo.graph.blocks import candidates, composite, foreign, is_sum
 from zoo.graph.calls import Graph, SetMask, auto_named, functional, stem, symbolic
 from zoo.layers.skip import Skip
 from zoo.types import Shape
@@ -195,7 +195,9 @@ class _Opener:
             graph = Graph(keras.Function([*ends.values()], tensors))
             if any(None in _newshape(call) for call in graph.calls):
                 raise ValueError("it reshapes to a size that is unknown")
-            if self.selection is None and not candidates(graph)[0]:
+            adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
+            hides = candidates(graph)[0] or adds and not layer.weights
+            if self.selection is None and not hides:
                 return None
         if mask is not None and layer.supports_masking:
             name = self._unique(f"{self._place(layer)}_mask")
