@@ -144,7 +144,7 @@ class Trials:
             span = self._span(operations, numbers, done)
             if span is not None:
                 x = self._call(("span", span), lambda x, first=span: self._run_span(first, x), x)
-                pending.append((numbers, done + SPAN, x))
+                pending.append((numbers, done + len(self._intact[span : span + SPAN]), x))
                 continue
             groups = {}
             for number in numbers:
@@ -160,13 +160,14 @@ class Trials:
 
     def _span(self, operations, numbers, done):
         """Return the first position of a span that all plans run unmodified next, or None."""
-        rest = operations[numbers[0]][done : done + SPAN]
-        if len(rest) < SPAN or rest[0].position % SPAN:
+        rest = operations[numbers[0]][done : done + 1]
+        if not rest or rest[0].position % SPAN:
             return None
         first = rest[0].position
-        intact = self._intact[first : first + SPAN]
-        same = all(operations[number][done : done + SPAN] == intact for number in numbers)
-        return first if same else None
+        intact = self._intact[first : first + SPAN]  # the network's last one may be shorter
+        end = done + len(intact)
+        same = all(operations[number][done:end] == intact for number in numbers)
+        return first if same and len(intact) > 1 else None
 
     def _run_span(self, first, x):
         for operation in self._intact[first : first + SPAN]:

@@ -33,7 +33,7 @@ from benchmarks import harness
 AIMS = {"probes": 1.3, "sweep": 0.6, "between": 1.05, "exit": 0.65, "early": 0.75}
 BASES = {"probes": "step", "sweep": "forward", "between": "steps"}
 BASES |= {"exit": "forward", "early": "forward"}
-TRANSFORMER = {"layers": 12, "width": 128, "steps": 64, "vocabulary": 50, "batch": 16}
+TRANSFORMER = {"layers": 12, "width": 128, "steps": 64, "vocabulary": 50, "batch": 64}
 TRANSFORMER_AIM = 0.55
 PEERS = {"probes": "training_step", "sweep": "forward_passes", "between": "steps"}
 PEERS |= {"exit": "forward", "early": "forward"}
