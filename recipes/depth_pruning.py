@@ -1,4 +1,4 @@
-"""Of no paper: five cheap scores of a block against the damage of its removal, as rank correlation.
+"""Rank correlation of five cheap scores of a block with the damage of its removal; of no paper.
 
     python recipes/depth_pruning.py
     python recipes/depth_pruning.py --seeds 10

@@ -1,7 +1,6 @@
 """Replace composite layers, such as transformer blocks, by the calls of their sub-layers."""
 
 import contextlib
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -11,7 +10,8 @@ from absl import logging
 from keras import tree
 
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
-from zoo.graph.calls import Graph, SetMask, auto_named, functional, stem, symbolic
+from zoo.graph.calls import Graph, SetMask, functional, symbolic
+from zoo.graph.places import Names
 from zoo.layers.skip import Skip
 from zoo.types import Shape
 
@@ -62,12 +62,15 @@ def inline(
     if opener.whole(result):
         # Code that reads the batch's size, which is unknown here, can run with size 1.
         other = _Opener(layers, Graph(model))
-        sizes = {name: tuple(t.shape) for name, t in _inputs(result)}
+        names = Graph(model).input_names
+        sizes = {name: tuple(t.shape) for name, t in zip(names, result.inputs, strict=True)}
         ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        freed = _rewired(other.trace(model, ones), sizes, _free_batch)
-        same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
-        if same and len(other.whole(freed)) < len(opener.whole(result)):
-            result, opener = freed, other
+        single = other.trace(model, ones)
+        with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
+            freed = _rewired(single, sizes, _free_batch)
+            same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
+            if same and len(other.whole(freed)) < len(opener.whole(result)):
+                result, opener = freed, other
     whole = opener.whole(result)
     if whole.keys() & {*opener.named}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
@@ -98,8 +101,7 @@ class _Opener:
         self.selection = selection
         self.reasons: dict[str, str] = {}  # of layers that stay whole, by name
         self._attempt: Any = None  # the layer that is called to be opened
-        self._names: set[str] = set()
-        self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
+        self.names = Names(call.layer.name for call in graph.calls)
         self.named = () if selection is None or callable(selection) else tuple(selection)
         known = [layer.name for layer in _layers(graph)]
         missing = [name for name in self.named if name not in known]
@@ -125,7 +127,6 @@ class _Opener:
     @contextlib.contextmanager
     def overriding(self, graph: Graph) -> Iterator[None]:
         """Make all layers of a graph, and their sub-layers, call this object."""
-        self._names |= {call.layer.name for call in graph.calls}
         kinds = [(layer, type(layer)) for layer in _layers(graph)]
         try:
             for layer, kind in kinds:
@@ -159,7 +160,7 @@ class _Opener:
         """Return the outputs of a layer's call on symbolic tensors, opened or whole."""
         if not self._selects(layer):
             return kind.__call__(layer, *args, **kwargs)
-        names = self._rename_sublayers(layer)
+        renamed = self.names.rename(layer)
         try:
             outputs = self._open(layer, kind, args, kwargs)
         except Exception as error:
@@ -167,9 +168,7 @@ class _Opener:
         else:
             if outputs is not None:
                 return outputs
-        for sublayer, name in names:
-            self._names.discard(sublayer.name)
-            sublayer.name = name
+        self.names.restore(renamed)
         return kind.__call__(layer, *args, **kwargs)
 
     def _open(self, layer, kind, args, kwargs):
@@ -200,7 +199,7 @@ class _Opener:
             if self.selection is None and not hides:
                 return None
         if mask is not None and layer.supports_masking:
-            name = self._unique(f"{self._place(layer)}_mask")
+            name = self.names.of_mask(layer)
             outputs = tree.map_structure(lambda x: SetMask(name=name)([x, mask]), outputs)
         return outputs
 
@@ -210,37 +209,6 @@ class _Opener:
         if self.selection is None:
             return foreign(layer) and (composite(layer) or not layer.weights)
         return self.selection(layer) if callable(self.selection) else layer.name in self.named
-
-    def _place(self, layer):
-        """Return what the names of a layer's sub-layers begin with."""
-        if id(layer) not in self._places:
-            name = stem(layer.name) if auto_named(layer) else layer.name
-            numbered = (f"{name}_{number}" for number in itertools.count(1))
-            taken = {*self._places.values()}
-            free = itertools.chain([name], numbered)
-            self._places[id(layer)] = next(place for place in free if place not in taken)
-        return self._places[id(layer)]
-
-    def _rename_sublayers(self, layer):
-        """Name the sub-layers by place; return pairs of sub-layer and old name."""
-        place = self._place(layer)
-        renamed = []
-        for key, sublayer in _attributes(layer):
-            if not sublayer.name.startswith(f"{place}_"):
-                own = key if auto_named(sublayer) else sublayer.name
-                renamed.append((sublayer, sublayer.name))
-                sublayer.name = self._unique(f"{place}_{own}")
-        return renamed
-
-    def _unique(self, name):
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
-        return name
-
-
-def _inputs(model):
-    return zip(Graph(model).input_names, model.inputs, strict=True)
 
 
 def _rewired(model, shapes, apply):
@@ -285,17 +253,3 @@ def _without_defaults(layer, kwargs):
         if not isinstance(value, _Training)
         and (value is not None or key not in parameters or parameters[key].default is not None)
     }
-
-
-def _attributes(layer):
-    """Return pairs of an attribute's name and the sub-layer in it."""
-    found = {}
-    attributes = vars(layer)
-    for name, value in {**attributes, **attributes.get("_modules", {})}.items():
-        if name in ("_layers", "_modules"):
-            continue
-        for path, leaf in tree.flatten_with_path(value):
-            if isinstance(leaf, keras.layers.Layer):
-                key = "_".join([name, *map(str, path)]).strip("_")
-                found[id(leaf)] = key, leaf  # the last: TensorFlow's own attributes are first
-    return [*found.values()]
