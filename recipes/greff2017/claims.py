@@ -205,6 +205,9 @@ CLAIMS += [
         quantity="worst test perplexity of c_only, coupled and full over the best of the others",
         measure=gain_of_carry_gates,
         most=1,
+        reason="at this size (1,000 words, 100,000 tokens) the form of the two highway layers "
+        "hardly matters: the six perplexities of a seed are within 6 %, and the plain layers' is "
+        "the lowest in two of three",
         ratio=True,
         **PTB,
     ),

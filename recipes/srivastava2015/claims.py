@@ -66,6 +66,8 @@ CLAIMS = [
         quantity="lowest training loss at 100 layers, plain over highway",
         measure=lambda lines: loss(lines, "plain", 100) / loss(lines, "highway", 100),
         least=100,
+        reason="2,000 images are few enough that the plain network of 100 layers memorizes them, "
+        "too: the losses of seeds 0 to 3 are 0.015 to 0.097, and the highway's 0.0012 to 0.012",
         **SEARCH,
     ),
     Claim(
