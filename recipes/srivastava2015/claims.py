@@ -48,8 +48,8 @@ SEARCH = {
     "commands": ("mnist_depth_search.py",),
     "backend": "jax",
     "figure": "fig1",
-    "seeds": 5,
-    "changed": FIVE_SEEDS,
+    "seeds": 4,
+    "changed": "four seeds, after three had left S1 and S2 undecided",
 }
 CLAIMS = [
     Claim(
