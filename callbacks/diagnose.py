@@ -23,9 +23,8 @@ from zoo.types import Tensor
 
 REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
 EXPLODES = 30.0  # |y| / |x|; ours: four such blocks in a row leave the range of float16
-UNDOES = (
-    0.05  # cosine of f and dL/dx; its sign is Jastrzebski et al. (2018), section 4.1, size ours
-)
+# cosine of f and dL/dx; the sign: Jastrzebski et al. (2018), section 4.1; the size: ours
+UNDOES = 0.05
 ERASES = -0.5  # cosine of f and x; ours: f takes away at least half of |f| along x
 UNUSED_KL = 0.01  # nats; ours: about the KL of p = 0.5 from 0.43
 UNUSED_CHANGE = 0.05  # norm of the change over the norm of the output; ours

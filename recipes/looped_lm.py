@@ -17,12 +17,15 @@ section 3.3; Dehghani et al., 2018, arXiv:1807.03819). Perplexities are of a min
 comparable with published results.
 
 --run_dir gets loops.png with its CSV, the networks' weights, and results.jsonl; a killed run
-resumes with the next network.
+resumes with the network that it was training.
 """
 
+import json
 import pathlib
 import statistics
+import sys
 import time
+import zlib
 
 from experiment.script import run_script
 
@@ -37,6 +40,7 @@ from experiment.flags import FLAGS
 from experiment.results import Result
 from zoo import callbacks
 from zoo.datasets import ptb
+from zoo.io import replace, save_weights
 
 LOOPS = 6  # ours, as all sizes
 MOST = 24  # loops at test time
@@ -140,15 +144,25 @@ def measure(folder, name, seed, text, num_characters):
     keras.utils.clear_session()
     model = build(name, num_characters, seed)
     path = folder / f"{name}-{seed}.weights.h5"
+    trained = folder / f"{name}-{seed}.json"  # written last
     steps = STEPS[FLAGS.budget]
-    if path.exists():
+    checksum = zlib.crc32(text[0].tobytes())
+    if trained.exists():
+        before = json.loads(trained.read_text())
+        if before["text"] != checksum:
+            sys.exit(
+                f"looped_lm.py: {folder} has networks of another text. Choose another --run_dir."
+            )
         model.load_weights(path)
     else:
         rng = np.random.default_rng(seed)
         starts = rng.integers(0, len(text[0]) - steps - 1, UPDATES[FLAGS.budget] * BATCH)
         windows = np.stack([text[0][i : i + steps + 1] for i in starts])
         model.fit(windows[:, :-1], windows[:, 1:], BATCH, shuffle=False, verbose=2)
-        model.save_weights(path)
+        save_weights(model, path)
+        before = {"text": checksum, "seconds": round(time.process_time() - start, 1)}
+        replace(trained, lambda temporary: temporary.write_text(json.dumps(before)))
+        start = time.process_time()
     count = TESTED[FLAGS.budget]
     windows = text[1][: count * (steps + 1)].reshape(count, steps + 1)
     data = windows[:, :-1], windows[:, 1:]
@@ -158,7 +172,7 @@ def measure(folder, name, seed, text, num_characters):
     else:
         losses = {LOOPS: model.evaluate(*data, batch_size=BATCH, verbose=0)}
     labels = {"network": name, "seed": seed, "weights": model.count_params()}
-    seconds = round(time.process_time() - start, 1)
+    seconds = round(before["seconds"] + time.process_time() - start, 1)
     print(f"{name}, seed {seed}: loss {losses[LOOPS]:.3f}, {seconds} s", flush=True)
     return [
         {**labels, "loops": n, "perplexity": float(np.exp(loss)), "seconds": seconds}

@@ -111,7 +111,9 @@ def deviations(run):
     """Return the deviations from the paper beside those of every recipe."""
     deviations = ["rate, momentum and decay are ours: the paper took the best of a search"]
     if run.study.preprocessing != STUDY.preprocessing:
-        deviations.append("the mean image is subtracted: on CIFAR the loss stays at chance with it")
+        deviations.append(
+            "the mean image is subtracted: with it the loss of a trial on CIFAR-10 ended at 1.95"
+        )
     if depth() != DEPTH:
         deviations.append(f"{depth()} layers, not {DEPTH}")
     if FLAGS.gate_bias is not None:

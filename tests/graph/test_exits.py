@@ -59,6 +59,15 @@ def test_examples_pass_their_own_blocks_by_in_training(model):
     assert (is_with | is_without).all() and 8 < is_without.sum() < 32
 
 
+def test_blocks_are_dropped_independently_of_each_other(model):
+    dropped = zoo.drop_blocks(model, {"a": 0.5, "b": 0.5}, seed=1)
+    outputs = ops.convert_to_numpy(dropped(X, training=True))
+    cases = [(a, b) for a in (0, 1) for b in (0, 1)]
+    distances = [np.abs(outputs - head(model, by_hand(model, X, [*c, 1]))).max(-1) for c in cases]
+    assert np.min(distances, axis=0).max() < 1e-4
+    assert {*np.argmin(distances, axis=0)} == {0, 1, 2, 3}  # each combination, of 40 examples
+
+
 def test_a_network_with_stochastic_depth_is_trained_saved_and_pruned(model, tmp_path):
     dropped = zoo.drop_blocks(network(), 0.5, seed=0)
     dropped.compile("sgd", "sparse_categorical_crossentropy")

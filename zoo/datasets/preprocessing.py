@@ -109,7 +109,7 @@ class Recipe:
 RECIPES = {
     # Srivastava et al. (2015), 3.1; brainstorm's preparation of MNIST
     "highway_mlp": Recipe(scale=255.0),
-    "highway_mlp_color": Recipe(center=True, scale=255.0),  # ours: with the mean it does not train
+    "highway_mlp_color": Recipe(center=True, scale=255.0),  # ours: with the mean it hardly trains
     # flukeskywalker/highway-networks, "mnist-10layers": 0.00390625 x
     "highway_mnist": Recipe(scale=256.0),
     # ibid., README: contrast normalized, padded by 8; the mean image; crops; mirror.

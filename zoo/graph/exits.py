@@ -77,7 +77,7 @@ def drop_blocks(
         rates: Probability of dropping the last of L blocks; the l-th then has l / L of it (the
             paper's linear decay, whose last rate is 0.5). Or probabilities by block name; others
             are not dropped.
-        seed: Random seed.
+        seed: Random seed; the l-th block's is `seed + l`, so that blocks are dropped independently.
         grain: As in `zoo.blocks.find_blocks`.
 
     Returns:
@@ -118,7 +118,8 @@ def drop_blocks(
         if block is None:
             return symbolic(call, *args, **kwargs)
         x = values[block.x]  # before it is dropped as read by none
-        drop = DropBlock(rates[block.name], seed, name=graph.new_name(f"{block.name}_drop"))
+        own_seed = None if seed is None else seed + block.index + 1
+        drop = DropBlock(rates[block.name], own_seed, name=graph.new_name(f"{block.name}_drop"))
         outputs = symbolic(call, *args, **kwargs)
         first, *others = tree.flatten(outputs)  # a whole layer may return more than y
         return tree.pack_sequence_as(outputs, [drop(x, first), *others])
