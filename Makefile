@@ -13,6 +13,9 @@ BACKEND := $(or $(KERAS_BACKEND),tensorflow)
 EXTRA_tensorflow := [tensorflow]
 EXTRA_jax := [tensorflow,jax]
 EXTRA_torch := [tensorflow,torch]
+EXTRA_docs := [docs]
+TUTORIALS := $(patsubst docs/%.py,build/%.md,$(wildcard docs/tutorials/*.py))
+SOURCES := $(shell find zoo applications callbacks -name '*.py')
 MARK := not slow
 # Print each backend's output in one piece, where make supports it (4.0 and newer).
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -22,7 +25,7 @@ $(error Expected KERAS_BACKEND of $(BACKENDS). Received: $(BACKEND))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test results lint types format clean
+.PHONY: help demo test results docs lint types package format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -47,12 +50,24 @@ lint: $(VENV)/dev.stamp  ## check rules and format with ruff
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(VENV)/dev.stamp  ## mypy on the package as it is installed
+docs: $(VENV)/docs.stamp package $(TUTORIALS)  ## run the tutorials, write the site to build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# A tutorial is run again when it or the package has changed, in a folder of its own.
+build/tutorials/%.md: docs/tutorials/%.py $(SOURCES) | $(VENV)/docs.stamp
+	mkdir -p $(@D)
+	KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m jupytext --to ipynb \
+		--set-kernel python3 --execute --run-path $(abspath $(@D)) --output $(@D)/$*.ipynb $<
+	$(BIN)/python -m nbconvert --to markdown $(@D)/$*.ipynb
+
+types: $(VENV)/dev.stamp package  ## mypy on the package as it is installed
+	cd build/types && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p zoo
+
+package:
 	rm -rf build/types
 	mkdir -p build/types
 	cp -r zoo build/types/zoo
 	cp -r applications callbacks build/types/zoo/
-	cd build/types && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p zoo
 
 format: $(VENV)/dev.stamp  ## repair rules and format with ruff
 	$(BIN)/ruff check --fix
@@ -71,7 +86,7 @@ $(BIN)/pip:
 		exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
-$(BACKENDS:%=$(VENV)/%.stamp): $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+$(BACKENDS:%=$(VENV)/%.stamp) $(VENV)/docs.stamp: $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) -e '.$(EXTRA_$*)'
 	@touch $@
 

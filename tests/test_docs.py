@@ -50,3 +50,27 @@ def test_every_recipe_is_listed():
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     scripts = {path.name for path in (ROOT / "recipes").glob("[a-z]*.py")}
     assert scripts - {"benchmark.py"} <= set(re.findall(r"\w+\.py", text))
+
+
+@without_backend
+def test_every_page_and_tutorial_is_in_the_navigation_of_the_site():
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- [^:]+: (\S+)\.md$", settings, re.MULTILINE)
+    docs = ROOT / "docs"
+    pages = {path.stem for path in docs.glob("*.md")}
+    pages |= {f"tutorials/{path.stem}" for path in (docs / "tutorials").glob("*.py")}
+    assert len(listed) == len(set(listed))
+    others = {page for page in listed if not page.startswith("api/")}
+    assert others == pages | {"contributing", "changelog"}
+
+
+@without_backend
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "tutorials").glob("*.py")), ids=lambda path: path.stem
+)
+def test_a_tutorial_begins_with_its_title_and_links_lead_to_pages(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# %% [markdown]\n# # ")
+    for link in re.findall(r"\]\(([^)#:]+\.md)", text):
+        page = path.parent / link
+        assert page.exists() or page.with_suffix(".py").exists(), link

@@ -1,0 +1,138 @@
+"""Hooks of MkDocs: pages from outside this folder, executed tutorials, and the pages of the API.
+
+The Markdown files link to each other as they lie in the repository; links are rewritten to where
+the site has them. `make docs` uses it.
+"""
+
+import ast
+import pathlib
+import posixpath
+import re
+from typing import Any
+
+import griffe
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = {  # address in the site: file of the repository
+    "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
+FOLDERS = {"tutorials": "build/tutorials", "recipes/results": "recipes/results"}
+SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
+MOVED = {  # targets of links that have another address in the site
+    **{path: address for address, path in PAGES.items()},
+    "docs/index.md": "index.md",
+    "recipes/results": "recipes/results/index.html",
+}
+API = {  # page: title, modules shown whole, packages whose names the facades export
+    "applications": ("Networks", [], ["zoo.applications"]),
+    "layers": ("Layers", [], ["zoo.layers"]),
+    "graph": ("Graph modifications", [], ["zoo.graph"]),
+    "callbacks": ("Probes and callbacks", [], ["zoo.callbacks"]),
+    "datasets": (
+        "Data sets",
+        [f"zoo.datasets.{name}" for name in ("images", "preprocessing", "batches", "text", "ptb")],
+        [],
+    ),
+    "export": ("Export", ["zoo.export", "zoo.applications.char_lm_export"], ["zoo.export"]),
+    "distribute": ("Several devices", [], ["zoo.distribute"]),
+    "training": (
+        "Training and files",
+        ["zoo.optimizers", "zoo.regularizers", "zoo.initializers", "zoo.io"],
+        ["zoo.backend"],
+    ),
+}
+FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks", "zoo.distribute": "zoo/distribute"}
+LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)  # up to an empty line
+LOADED = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+
+
+class Doctests(griffe.Extension):
+    """Show the doctests of docstrings as code."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Fence the doctests of one docstring."""
+        if obj.docstring:
+            obj.docstring.value = DOCTEST.sub(_fenced, obj.docstring.value)
+
+
+def _fenced(doctest):
+    indent = doctest[1]
+    return f"\n{indent}```pycon\n{doctest[0]}\n{indent}```"
+
+
+def exported() -> dict[str, str]:
+    """Return the public names of the facades, and where each is defined."""
+    found = {}
+    for facade, folder in FACADES.items():
+        tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("zoo."):
+                for alias in node.names:
+                    found[f"{facade}.{alias.asname or alias.name}"] = node.module
+    return found
+
+
+def api_pages() -> dict[str, str]:
+    """Return the Markdown of the pages of the API.
+
+    Raises:
+        PluginError: If a public name is on none of them.
+    """
+    names = exported()
+    pages = {}
+    for page, (title, modules, packages) in API.items():
+        shown = list(modules)
+        for name, origin in list(names.items()):
+            if any(f"{origin}.".startswith(f"{package}.") for package in packages):
+                del names[name]
+                shown += [name] if name not in shown else []
+        pages[page] = "\n\n".join([f"# {title}", *(f"::: {name}" for name in shown)])
+    if names:
+        raise PluginError(f"`API` in docs/hooks.py has no page for {', '.join(names)}.")
+    return pages
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages from outside docs, the tutorials, the API, and the results."""
+    for address, path in PAGES.items():
+        if old := files.get_file_from_path(address):
+            files.remove(old)
+        files.append(File.generated(config, address, abs_src_path=str(ROOT / path)))
+    for page, content in api_pages().items():
+        files.append(File.generated(config, f"api/{page}.md", content=content))
+    for place, name in FOLDERS.items():
+        for path in sorted((ROOT / name).rglob("*")):
+            if path.suffix in SHOWN:
+                address = f"{place}/{path.relative_to(ROOT / name).as_posix()}"
+                files.append(File.generated(config, address, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Rewrite the links of a page from the repository's paths to the site's addresses."""
+    address = page.file.src_uri
+    source = PAGES.get(address, f"docs/{address}")
+
+    def rewrite(match):
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        target = MOVED.get(path, path.removeprefix("docs/"))
+        start = posixpath.dirname(address) or "."
+        return match[1] + posixpath.relpath(target, start) + match[3]
+
+    markdown = LINK.sub(rewrite, markdown)
+    if address.startswith("tutorials/"):
+        name = pathlib.PurePosixPath(address).stem
+        markdown += f"\n\n[Download this page as a notebook.]({name}.ipynb)\n"
+    return markdown
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Return the page unchanged; raise PluginError if a browser would load parts from elsewhere."""
+    if found := LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} loads {found[0]}; the site must work offline.")
+    return output

@@ -1,0 +1,126 @@
+# %% [markdown]
+# # Remove the blocks that do least, heal, export
+#
+# A residual network is made shallower in three steps: a plan says which blocks to remove, `fit` heals what is left, and the
+# small network becomes an ONNX file that needs neither the zoo nor Keras.
+
+# %%
+import os
+import time
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import onnxruntime
+
+import zoo
+from zoo.datasets import images
+
+zoo.seed_everything(0)
+digits = images.digits()
+x_train, x_test = (x.astype("float32") / 255 for x in (digits.x_train, digits.x_test))
+y_train, y_test = digits.y_train, digits.y_test
+
+# %% [markdown]
+# ## Train
+#
+# Ten residual blocks of two convolutions, on images of 8 x 8 pixels. The training is short, so the statistics of batch
+# normalization follow it faster than usual (`momentum=0.9`).
+
+# %%
+compiled = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+inputs = keras.Input((8, 8, 1))
+x = keras.layers.Conv2D(16, 3, padding="same")(inputs)
+for i in range(10):
+    x = zoo.ResidualBlock(16, momentum=0.9, name=f"block{i}")(x)
+x = keras.layers.GlobalAveragePooling2D()(keras.layers.BatchNormalization(momentum=0.9)(x))
+model = keras.Model(inputs, keras.layers.Dense(10, "softmax", name="digit")(x))
+model.compile(keras.optimizers.Adam(2e-3), **compiled)
+model.fit(x_train, y_train, batch_size=50, epochs=10, verbose=0)
+before = model.evaluate(x_test, y_test, verbose=0)[1]
+print(f"test accuracy {before:.3f}")
+
+# %% [markdown]
+# ## Look
+#
+# Which blocks are needed? The verdicts are taken on training images, so that the test images stay unseen.
+
+# %%
+report = zoo.diagnose(model, x_train[:300], y_train[:300])
+print(report)
+
+# %% [markdown]
+# ## Plan
+#
+# `depth_plan` removes one block at a time, each time the one without which the output changes least (the KL divergence from
+# the intact network; labels are not needed).
+
+# %%
+plan = zoo.depth_plan(model, x_train[:300], keep=0.7)
+print(plan)
+
+# %% [markdown]
+# ## Remove and heal
+#
+# `prune_blocks` returns a smaller network with weights of its own. A few epochs at a lower rate heal it. For comparison, the
+# same number of blocks is removed at random (twice), and healed as long.
+
+
+# %%
+def pruned_and_healed(names):
+    """Return the network without some blocks, its accuracy as cut, and after healing."""
+    small = zoo.prune_blocks(model, list(names))
+    small.compile(keras.optimizers.Adam(5e-4), **compiled)
+    cut = small.evaluate(x_test, y_test, verbose=0)[1]
+    small.fit(x_train, y_train, batch_size=50, epochs=3, verbose=0)
+    return small, cut, small.evaluate(x_test, y_test, verbose=0)[1]
+
+
+small, cut, healed = pruned_and_healed(plan.blocks)
+print(f"planned: {cut:.3f} as cut, {healed:.3f} healed; intact {before:.3f}")
+
+blocks = [verdict.block for verdict in report.verdicts]
+random = np.random.default_rng(0)
+chance = []
+for _ in range(2):
+    names = random.choice(blocks, len(plan.blocks), replace=False)
+    chance.append(pruned_and_healed(names)[1:])
+chance = np.array(chance)
+
+plt.figure(figsize=(6, 3))
+plt.bar(["intact", "plan, cut", "plan, healed"], [before, cut, healed], color="tab:blue")
+plt.bar(["random, cut", "random, healed"], chance.mean(axis=0), color="tab:orange")
+for trial in chance:
+    plt.plot(["random, cut", "random, healed"], trial, "k.")
+plt.ylabel("test accuracy")
+plt.ylim(0, 1)
+plt.show()
+
+# %% [markdown]
+# ## Export
+#
+# The artifact is compared with the Keras model before it gets its name; the largest deviation is returned.
+
+# %%
+deviation = zoo.export(small, "small.onnx", labels=[str(digit) for digit in range(10)])
+size = os.path.getsize("small.onnx") / 1e6
+print(f"{size:.2f} MB; largest deviation from Keras {deviation:.1e}")
+
+# %% [markdown]
+# ## Use it without Keras
+#
+# ONNX Runtime runs the file anywhere.
+
+# %%
+session = onnxruntime.InferenceSession("small.onnx")
+(feed,) = session.get_inputs()
+start = time.perf_counter()
+(probabilities,) = session.run(None, {feed.name: x_test})
+seconds = time.perf_counter() - start
+print(f"accuracy {np.mean(probabilities.argmax(axis=1) == y_test):.3f} of {len(x_test)} images")
+print(f"{1e6 * seconds / len(x_test):.0f} microseconds an image")
+assert np.allclose(probabilities, small.predict(x_test, verbose=0), atol=1e-4)
+
+# %% [markdown]
+# SavedModel and LiteRT are written in the same way, images and labels can travel inside the artifact:
+# [export](../export.md).
