@@ -227,6 +227,15 @@ def join() -> None:
     _agree_on_seeds()
 
 
+def wait_for_all() -> None:
+    """Wait until all of JAX's processes have called this function."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("zoo.distribute")
+
+
 def _agree_on_seeds():
     """Make the processes initialize alike: where their random states differ, all are seeded."""
     from jax.experimental import multihost_utils

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from zoo.datasets.batches import Batches, Part
+from zoo.distribute import clusters
 from zoo.distribute.devices import (
     batch_part,
     is_built_under,
@@ -104,6 +105,14 @@ class Strategy:
         """Return a context in which to build and compile a model, optimizer included."""
         return contextlib.nullcontext() if self.native is None else self.native.scope()
 
+    def inference_scope(self) -> contextlib.AbstractContextManager:
+        """Return a context in which to build a model of a trained model's layers for evaluation.
+
+        TensorFlow would split its batches, too; here each replica or process computes all of them.
+        On JAX its own variables must be where those of the trained model are.
+        """
+        return self.scope() if keras.backend.backend() == "jax" else contextlib.nullcontext()
+
     def fit(
         self,
         model: keras.Model,
@@ -154,7 +163,9 @@ class Strategy:
                     x = Part(x, number, parts)
                     validation_data = validation_data and Part(validation_data, number, parts)
                 with self.scope():
-                    return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+                    model.fit(x, y, batch_size, validation_data=validation_data, **options)
+                clusters.wait_for_all()  # every process can now read what the chief has written
+                return model.history
             with self.scope():  # Keras would build from a replica's shard
                 model._symbolic_build(data_batch=_first_batch(x, y, batch_size))
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
