@@ -57,6 +57,11 @@ def test_a_worker_killed_in_mid_epoch_costs_only_time(tmp_path, monkeypatch):
     assert launch.run(script, workers=2, restarts=1, log=lines.append) == 0, "\n".join(lines)
     assert any("worker 1: -9" in line and "restarting all workers" in line for line in lines)
     assert "[0] starts after epoch 1" in lines and "[1] starts after epoch 1" in lines
+    # two epochs of 16 images, half of them in each process, and one part to learn shapes from
+    assert "[0] augmented 18 images" in lines and "[1] augmented 18 images" in lines
+    if BACKEND == "jax":  # TensorFlow copies initial weights from the chief
+        states = [line[4:] for line in lines if "random state" in line]
+        assert len(states) == 4 and len(set(states)) == 2  # equal in both, at both starts
     found = json.loads((tmp_path / "out").read_text())
     assert (found["started"], found["epochs"]) == (1, 3)
     assert max(found["weights"], found["history"]) < 1e-5, found

@@ -168,9 +168,10 @@ class Records:
         if count is not None and stop - start < batch_size:
             whole = count - count % batch_size  # images in whole batches
             last = _bounds(count % batch_size, *part)
+            bounds = tf.constant([[start, stop], last], "int64")
 
             def is_own(index, record):
-                first, end = tf.where(index < whole, (start, stop), last)
+                first, end = tf.unstack(bounds[tf.cast(index >= whole, "int32")])
                 return (index % batch_size >= first) & (index % batch_size < end)
 
             records = records.enumerate().filter(is_own).map(lambda index, record: record)

@@ -203,7 +203,7 @@ def join() -> None:
     if source is None or jax.distributed.is_initialized():
         return
     addresses, index = tf_config()
-    options = {"shutdown_timeout_seconds": SHUTDOWN}
+    options: dict[str, Any] = {"shutdown_timeout_seconds": SHUTDOWN}
     if source == "TF_CONFIG":
         options |= {
             "coordinator_address": addresses[0],
