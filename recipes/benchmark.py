@@ -16,7 +16,6 @@ FOLDER = pathlib.Path(__file__).resolve().parent / "benchmarks"
 NAMES = (
     "char_lm",
     "deep_stack",
-    "diagnose",
     "fold",
     "imagenet",
     "memory",
