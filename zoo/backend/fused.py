@@ -121,16 +121,27 @@ def conv2d(
         `(batch, new height, new width, filters)`.
 
     Example:
-    >>> conv2d(ops.ones((1, 4, 4, 2)), ops.ones((3, 3, 2, 5)), padding=1).shape[1:]
-    (4, 4, 5)
+    >>> y = conv2d(ops.ones((1, 4, 4, 2)), ops.ones((3, 3, 2, 5)), padding=1)
+    >>> tuple(y.shape)
+    (1, 4, 4, 5)
     """
-    if keras.backend.backend() == "torch":
-        return _torch_conv(x, kernel, bias, strides, padding, dilation_rate)
+    body = {"tensorflow": _tensorflow_conv, "jax": _keras_conv, "torch": _torch_conv}
+    return body[keras.backend.backend()](x, kernel, bias, strides, padding, dilation_rate)
+
+
+def _keras_conv(x, kernel, bias, strides, padding, dilation_rate):
     if isinstance(padding, int):
         x = ops.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
         padding = VALID
     y = ops.conv(x, kernel, [*strides], padding, "channels_last", [*dilation_rate])
     return y if bias is None else ops.add(y, bias)
+
+
+def _tensorflow_conv(x, kernel, bias, strides, padding, dilation_rate):
+    import tensorflow as tf
+
+    y = _keras_conv(x, kernel, None, strides, padding, dilation_rate)
+    return y if bias is None else tf.nn.bias_add(y, ops.convert_to_tensor(bias))
 
 
 def _torch_conv(x, kernel, bias, strides, padding, dilation_rate):
