@@ -17,7 +17,6 @@ NAMES = (
     "char_lm",
     "cifar",
     "deep_stack",
-    "diagnose",
     "fold",
     "imagenet",
     "memory",
