@@ -62,7 +62,7 @@ def with_state(model: keras.Model, tabulate: bool = True, characters: bool = Fal
 def refresh_table(model: keras.Model, stateful: keras.Model) -> None:
     """Recompute the vectors of all words after a change of `model`'s weights."""
     embedding = model.get_layer("word_embedding")
-    table = ops.convert_to_numpy(embedding.table)
+    (table,) = backend.whole_values([embedding.table])
     vectors = [  # not `predict`: an encoder built under a strategy would use all workers
         ops.convert_to_numpy(embedding.encoder(table[start : start + 512], training=False))
         for start in range(0, len(table), 512)

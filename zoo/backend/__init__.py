@@ -4,6 +4,8 @@ from zoo.backend.autodiff import gradients_at_marks as gradients_at_marks
 from zoo.backend.autodiff import guided_relu as guided_relu
 from zoo.backend.autodiff import jacobian_product as jacobian_product
 from zoo.backend.compile import compiled as compiled
+from zoo.backend.fused import batch_norm as batch_norm
+from zoo.backend.fused import conv2d as conv2d
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.ops import nll as nll
 from zoo.backend.ops import unique as unique
@@ -11,6 +13,7 @@ from zoo.backend.remat import rematerialized as rematerialized
 from zoo.backend.replicas import gather_shards as gather_shards
 from zoo.backend.replicas import local_shard as local_shard
 from zoo.backend.replicas import num_replicas as num_replicas
+from zoo.backend.replicas import whole_values as whole_values
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import seed_everything as seed_everything
 from zoo.backend.runtime import summary_writer as summary_writer
