@@ -50,7 +50,8 @@ lint: $(VENV)/dev.stamp  ## check rules and format with ruff
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-docs: $(VENV)/docs.stamp package $(TUTORIALS)  ## run the tutorials, write the site to build/site
+docs: $(VENV)/docs.stamp package  ## run the tutorials, write the site to build/site
+	@$(MAKE) --no-print-directory --jobs=2 $(TUTORIALS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # A tutorial is run again when it or the package has changed, in a folder of its own.

@@ -66,15 +66,19 @@ def _fenced(doctest):
 
 
 def exported() -> dict[str, str]:
-    """Return the public names of the facades, and where each is defined."""
+    """Return the public names of the facades, modules last, and where each is defined."""
     found = {}
+    modules = {}
     for facade, folder in FACADES.items():
         tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.module.startswith("zoo."):
+                folder = re.sub(r"^zoo\.(?=applications|callbacks)", "", node.module)
+                place = ROOT / folder.replace(".", "/")
                 for alias in node.names:
-                    found[f"{facade}.{alias.asname or alias.name}"] = node.module
-    return found
+                    names = modules if (place / f"{alias.name}.py").exists() else found
+                    names[f"{facade}.{alias.asname or alias.name}"] = node.module
+    return found | modules
 
 
 def api_pages() -> dict[str, str]:
@@ -124,7 +128,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         start = posixpath.dirname(address) or "."
         return match[1] + posixpath.relpath(target, start) + match[3]
 
-    markdown = LINK.sub(rewrite, markdown)
+    markdown = LINK.sub(rewrite, markdown).replace("<details>", '<details markdown="1">')
     if address.startswith("tutorials/"):
         name = pathlib.PurePosixPath(address).stem
         markdown += f"\n\n[Download this page as a notebook.]({name}.ipynb)\n"

@@ -28,7 +28,11 @@ y_train, y_test = digits.y_train, digits.y_test
 # normalization follow it faster than usual (`momentum=0.9`).
 
 # %%
-compiled = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+compiled = {
+    "loss": "sparse_categorical_crossentropy",
+    "metrics": ["accuracy"],
+    "jit_compile": False,
+}
 inputs = keras.Input((8, 8, 1))
 x = keras.layers.Conv2D(16, 3, padding="same")(inputs)
 for i in range(10):
