@@ -54,12 +54,9 @@ docs: $(VENV)/docs.stamp package  ## run the tutorials, write the site to build/
 	@$(MAKE) --no-print-directory --jobs=2 $(TUTORIALS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-# A tutorial is run again when it or the package has changed, in a folder of its own.
-build/tutorials/%.md: docs/tutorials/%.py $(SOURCES) | $(VENV)/docs.stamp
-	mkdir -p $(@D)
-	KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m jupytext --to ipynb \
-		--set-kernel python3 --execute --run-path $(abspath $(@D)) --output $(@D)/$*.ipynb $<
-	$(BIN)/python -m nbconvert --to markdown $(@D)/$*.ipynb
+# A tutorial is run again when it or the package has changed.
+build/tutorials/%.md: docs/tutorials/%.py docs/run_tutorial.py $(SOURCES) | $(VENV)/docs.stamp
+	KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/run_tutorial.py $< $(@D)
 
 types: $(VENV)/dev.stamp package  ## mypy on the package as it is installed
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p zoo

@@ -79,7 +79,6 @@ report.to_html("diagnosis.html")
 probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
 table = callbacks.run(probes, model, (x_test, y_test))
 table.plot(["cosine_loss", "l2_ratio", "intermediate_accuracy"])
-plt.show()
 
 # %% [markdown]
 # ## Take blocks away

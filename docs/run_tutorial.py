@@ -1,0 +1,39 @@
+"""Run a tutorial, a script in percent format, and write it as a notebook and as Markdown.
+
+Usage: python docs/run_tutorial.py SCRIPT FOLDER
+
+The outputs, figures and what the tutorial itself writes go to the folder. An error ends the run.
+"""
+
+import pathlib
+import sys
+
+import jupytext
+import nbformat
+from nbconvert.exporters import MarkdownExporter
+from nbconvert.preprocessors import ExecutePreprocessor
+from nbconvert.writers import FilesWriter
+
+
+def run(script: pathlib.Path, folder: pathlib.Path) -> None:
+    """Write NAME.ipynb, NAME.md and the figures NAME_files/ of one tutorial."""
+    folder.mkdir(parents=True, exist_ok=True)
+    notebook = jupytext.read(script)
+    python = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = python
+    ExecutePreprocessor(timeout=None).preprocess(notebook, {"metadata": {"path": str(folder)}})
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # what TensorFlow logs is no part of the page
+            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+    nbformat.write(notebook, folder / f"{script.stem}.ipynb")
+    resources = {
+        "unique_key": script.stem,
+        "output_files_dir": f"{script.stem}_files",
+        "metadata": {"name": script.stem},
+    }
+    page, resources = MarkdownExporter().from_notebook_node(notebook, resources)
+    FilesWriter(build_directory=str(folder)).write(page, resources, script.stem)
+
+
+if __name__ == "__main__":
+    run(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
