@@ -8,10 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -c constraints.txt
 BACKENDS := tensorflow jax torch
-# The backend of `make demo`, and what it needs beside the package's own requirements.
+# The backend of `make demo`, and what it needs: TensorFlow writes the SavedModel.
 BACKEND := $(or $(KERAS_BACKEND),tensorflow)
-EXTRA_jax := [jax]
-EXTRA_torch := [torch]
+EXTRA_tensorflow := [tensorflow]
+EXTRA_jax := [tensorflow,jax]
+EXTRA_torch := [tensorflow,torch]
 MARK := not slow
 # Print each backend's output in one piece, where make supports it (4.0 and newer).
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -75,5 +76,5 @@ $(BACKENDS:%=$(VENV)/%.stamp): $(VENV)/%.stamp: pyproject.toml constraints.txt |
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/pip
-	$(INSTALL) -e '.[jax,torch,dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $@ $(BACKENDS:%=$(VENV)/%.stamp)

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from zoo import callbacks
-from zoo.callbacks.diagnose import Diagnosis, diagnose
+from zoo.callbacks.diagnose import LESION_EXAMPLES, Diagnosis, diagnose
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model
 
@@ -156,7 +156,7 @@ def measure(
         loss=options.loss,
         batch_size=options.batch_size,
         blocks=options.blocks,
-        progress=callbacks.PassProgress("probes", len(x), passes=2),
+        progress=callbacks.PassProgress("probes", len(x) + min(len(x), LESION_EXAMPLES)),
         probes=[PROBES[name]() for name in options.probes],
     )
     data = options.data or pathlib.Path(options.data_dir).name

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from zoo.callbacks.probes import html as page
-from zoo.callbacks.probes.batching import Progress
+from zoo.callbacks.probes.batching import Progress, first
 from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
@@ -29,6 +29,7 @@ ERASES = -0.5  # cosine of f and x; ours: f takes away at least half of |f| alon
 UNUSED_KL = 0.01  # nats; ours: about the KL of p = 0.5 from 0.43
 UNUSED_CHANGE = 0.05  # norm of the change over the norm of the output; ours
 UNUSED_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
+LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
 
 VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
 RULES = (  # of `judge`, in words
@@ -169,14 +170,15 @@ def diagnose(
     y: Any = None,
     loss: Loss = None,
     batch_size: int = 128,
-    blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
     probes: Sequence[Probe] = (),
+    lesion_examples: int = LESION_EXAMPLES,
     **options: Any,
 ) -> Diagnosis:
     """Return a verdict on each block of a network, with the numbers and thresholds behind it.
 
-    One pass for the probes, one for the lesions. The first of these rules that holds decides:
+    One pass for the probes, one over the first examples for the lesions. The first of these rules
+    that holds decides:
 
     * explodes: |y| / |x| is above 30, or a value is not finite;
     * idle: the output hardly depends on it: the KL of the network's distribution from that without
@@ -193,10 +195,10 @@ def diagnose(
         y: Labels, where x is an array or a dictionary of arrays.
         loss: As in `zoo.callbacks.run`.
         batch_size: Examples in a batch, where x is an array.
-        blocks: Names of the blocks; `None`: all.
         progress: A function called with the number of examples so far, after each batch.
         probes: Further probes, whose values the table and the page have as well.
-        **options: `grain`, as in `zoo.callbacks.run`.
+        lesion_examples: Number of examples for the lesions, which take longest.
+        **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
 
     Returns:
         A `Diagnosis`.
@@ -212,21 +214,25 @@ def diagnose(
     ['sum']
     """
     data = x if y is None else (x, y)
+    selected = first(data, lesion_examples, batch_size)
     own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
     if y is not None or isinstance(x, tuple) and len(x) > 1 and x[1] is not None:
         own.append(CosineLoss())
     names = {probe.name for probe in own}
     own += [probe for probe in probes if probe.name not in names]
-    shared = {"loss": loss, "batch_size": batch_size, "blocks": blocks, **options}
+    shared = {"loss": loss, "batch_size": batch_size, **options}
     table = run(own, model, data, progress=progress, **shared)
     title = table.title
     try:
-        table += _lesions(model, data, shared, progress)
+        lesioned = _lesions(model, selected, shared, progress)
+        if lesioned.title != title:
+            table.notes.append(f"Lesions: {lesioned.title}.")
+        table += lesioned
     except ValueError as error:  # of a network whose blocks are no chain
         table.notes.append(f"No lesions: {error}")
     shares: dict[str, tuple[float, float]] = {}
     try:
-        counted = cost(model, blocks, **options)
+        counted = cost(model, **options)
         shares = {name: counted.share(name) for name in counted.blocks}
     except ValueError as error:
         table.notes.append(f"No shares of parameters and operations: {error}")

@@ -272,14 +272,13 @@ class PassProgress:
 
     Args:
         label: Name of the pass.
-        examples: Number of examples in one pass.
-        passes: Number of passes that follow each other.
+        examples: Number of examples, of all passes that follow each other.
         interval: Seconds between two lines of a log.
     """
 
-    def __init__(self, label: str, examples: int, passes: int = 1, interval: float = 20.0) -> None:
+    def __init__(self, label: str, examples: int, interval: float = 20.0) -> None:
         self.label = label
-        self.total = examples * passes
+        self.total = examples
         self.interval = interval
         self.done = 0
         self.seen = 0

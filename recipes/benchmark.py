@@ -15,8 +15,8 @@ import sys
 FOLDER = pathlib.Path(__file__).resolve().parent / "benchmarks"
 NAMES = (
     "char_lm",
+    "cifar",
     "deep_stack",
-    "diagnose",
     "fold",
     "imagenet",
     "memory",

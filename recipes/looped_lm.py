@@ -199,7 +199,7 @@ def write(folder, name, rows):
         data="PTB",
         budget=FLAGS.budget,
         verdict="",
-        seconds=sum(row["seconds"] for row in rows if row["loops"] == LOOPS),
+        seconds=round(sum(row["seconds"] for row in rows if row["loops"] == LOOPS), 1),
         more={"weights": rows[0]["weights"], "by_loops": means},
     )
     results.write(result, folder / "results.jsonl", FLAGS.results)

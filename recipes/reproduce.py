@@ -49,6 +49,8 @@ def main(words):
     flags = [re.sub("^-(?=[a-z]{2})", "--", word) for word in words[count:]]
     options, flags = parser().parse_known_args(flags)
     command, *names = words[:count] or ["help"]
+    if (command in ("report", "redraw") or options.keep) and not records.FOLDER.exists():
+        return f"Expected a checkout, with {records.FOLDER}, to keep results in. Received: none."
     if command == "help":
         parser().print_help()
         return 2

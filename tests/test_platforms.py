@@ -61,8 +61,8 @@ def test_make_demo_installs_the_backend_that_it_runs_on(backend, tmp_path):
     if backend == "theano":
         assert "Expected KERAS_BACKEND of tensorflow jax torch. Received: theano" in done.stderr
         return
-    extra = "[jax]" if backend else ""
-    assert f"-e '.{extra}'\n" in done.stdout
+    extra = "tensorflow,jax" if backend else "tensorflow"
+    assert f"-e '.[{extra}]'\n" in done.stdout
     assert f"KERAS_BACKEND={backend or 'tensorflow'} " in done.stdout
 
 

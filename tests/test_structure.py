@@ -6,17 +6,19 @@ import graphlib
 import importlib
 import inspect
 import json
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 
 import pytest
 
-from helpers.harness import ROOT, fresh_python
+from helpers.harness import ROOT, fresh_python, without_backend
 
 PACKAGES = {"zoo": "zoo", "applications": "zoo.applications", "callbacks": "zoo.callbacks"}
 MAY_IMPORT = {  # folder -> zoo.* packages it may use
@@ -29,6 +31,7 @@ BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
 PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
     "recipes/benchmarks/char_lm_torch.py",
+    "recipes/benchmarks/cifar_torch.py",
     "recipes/benchmarks/xla.py",
 }
 IN_FUNCTIONS = {
@@ -137,7 +140,9 @@ def test_no_import_circle():
 def test_every_package_folder_is_in_pyproject():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent for path in sources(*PACKAGES)}
-    assert {module_name(folder) for folder in folders} == set(settings["packages"])
+    scripts = {path.parent for path in sources("recipes")}
+    names = {f"zoo.{name_on_disk(folder)}".replace("/", ".") for folder in scripts}
+    assert {module_name(folder) for folder in folders} | names == set(settings["packages"])
     for folder in folders:
         assert (folder / "__init__.py").exists(), f"{name_on_disk(folder)} needs an __init__.py"
 
@@ -145,26 +150,77 @@ def test_every_package_folder_is_in_pyproject():
 def test_every_dependency_has_a_tested_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
-    names = {requirement.partition(">")[0] for requirement in asked}
+    names = {requirement.partition(">")[0] for requirement in asked if "[" not in requirement}
     pinned = (ROOT / "constraints.txt").read_text().splitlines()
     assert names <= {line.partition("==")[0] for line in pinned}
 
 
-def test_the_wheel_holds_the_folders_and_nothing_else(tmp_path):
-    copy = tmp_path / "copy"  # built elsewhere: an old build/ would lend it deleted files
-    copy.mkdir()
-    for folder in PACKAGES:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """Wheel and source distribution, built from a copy: an old build/ would lend them files."""
+    copy = tmp_path_factory.mktemp("copy")
+    for folder in (*PACKAGES, "recipes"):
+        ignored = shutil.ignore_patterns("__pycache__", "results")
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([*pip, "-w", tmp_path, copy], capture_output=True, text=True)
+    build = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+    done = subprocess.run([sys.executable, "-c", build], cwd=copy, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    return copy / "dist"
+
+
+@without_backend
+def test_the_wheel_holds_the_folders_and_nothing_else(distributions):
+    (wheel,) = distributions.glob("*.whl")
     built = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = {name_on_disk(path) for path in sources(*PACKAGES)}
+    files = {name_on_disk(path) for path in sources(*PACKAGES, "recipes")}
     remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
-    assert built == {*remapped, "zoo/py.typed"}
+    assert built == {*remapped, "zoo/py.typed", "zoo/recipes/report/artifacts.csv"}
+    (archive,) = distributions.glob("*.tar.gz")
+    packed = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
+    assert {*files, "pyproject.toml", "LICENSE"} <= packed
+
+
+INSTALLED = """
+import numpy as np, keras, zoo
+assert "site" in zoo.__file__, zoo.__file__
+model = zoo.highway_mlp(depth=4)
+model.compile("sgd", "sparse_categorical_crossentropy")
+x, y = np.random.default_rng(0).random((8, 784), "float32"), np.arange(8) % 10
+model.fit(x, y, verbose=0)
+report = zoo.diagnose(model, x, y)
+small = zoo.prune_blocks(model, report.verdicts[0].block)
+zoo.export(small, "artifact")
+"""
+
+
+@without_backend
+def test_the_installed_wheel_trains_probes_prunes_exports_and_runs_recipes(distributions, tmp_path):
+    (wheel,) = distributions.glob("*.whl")
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", site, wheel]
+    user = tmp_path / "user"
+    user.mkdir()
+    commands = [
+        ["-c", INSTALLED],
+        ["-m", "zoo.recipes", "--help"],
+        ["-m", "zoo.recipes", "trivial_dominance", "--budget=smoke"],
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    outputs = []
+    for command in (install[1:], *commands):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=user, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs.append(done.stdout)
+    scripts = sorted(path.name for path in (site / "bin").glob("zoo-*"))
+    assert scripts == ["zoo-export", "zoo-probe", "zoo-recipe"]
+    assert "ptb_char_lm" in outputs[2] and (user / "artifact" / "saved_model.pb").exists()
+    (results,) = (user / "runs").rglob("results.jsonl")
+    line = json.loads(results.read_text().splitlines()[0])
+    assert line["commit"] == "version 0.1.0" and "recipes/trivial_dominance.py" in line["command"]
 
 
 IMPORT_ZOO = """

@@ -52,6 +52,30 @@ def batches(
         yield _to_numpy(x), None if y is None else _to_numpy(y)
 
 
+def first(data: Any, count: int, batch_size: int) -> list[tuple[Any, ...]]:
+    """Return the first examples of data, as batches.
+
+    Args:
+        data: As in `zoo.callbacks.run`.
+        count: Number of examples, or more than there are.
+        batch_size: As in `batches`.
+
+    Raises:
+        ValueError: if `count` is not positive.
+    """
+    if count < 1:
+        raise ValueError(f"Expected a positive number of examples. Received: {count}")
+    found: list[tuple[Any, ...]] = []
+    for x, y in batches(data, min(batch_size, count), weighted=True):
+        labels = y if isinstance(y, Labels) else (y,)
+        parts = [part for part in (x, *labels) if part is not None]
+        found.append(tuple(_to_numpy(part, slice(count)) for part in parts))
+        count -= len(tree.flatten(found[-1][0])[0])
+        if count == 0:
+            break
+    return found
+
+
 def _unpack(batch, weighted):
     """Return inputs and labels of x, `(x, y)` or `(x, y, sample_weight)`."""
     if not isinstance(batch, (tuple, list)) or len(batch) == 1:

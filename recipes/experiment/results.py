@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+import zoo
 from zoo.io import locked, replace
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -213,7 +214,7 @@ def without_paths(words: Sequence[str]) -> list[str]:
 
 
 def commit() -> str:
-    """Return the checkout's commit, with "+changes" if it was edited, or "not a checkout".
+    """Return the checkout's commit, with "+changes" if it was edited, or the package's version.
 
     Changes in recipes/results do not count: they are not source code.
     """
@@ -223,12 +224,14 @@ def commit() -> str:
             ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
         ).stdout.strip()
 
+    if not (ROOT / ".git").exists():  # a wheel may be installed inside of another repository
+        return f"version {zoo.__version__}"
     try:
         source = ".", ":(exclude)recipes/results"
         changed = git("status", "--porcelain", "--untracked-files=no", "--", *source)
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return "not a checkout"
+        return f"version {zoo.__version__}"
 
 
 def hardware() -> str:

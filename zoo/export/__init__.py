@@ -195,11 +195,11 @@ def _check_packages(format):
     packages = ("tensorflow", *FORMATS[format].PACKAGES)
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        extra = f"'highway-zoo[{format}]'" if missing != ["tensorflow"] else "tensorflow"
         raise RuntimeError(
             f"The export to {format} from the {keras.config.backend()} backend needs "
             f"{', '.join(packages)}. Not installed: {', '.join(missing)}. Run `pip install "
-            f"{extra}`, or save the model with `model.save` and export it where they are."
+            f"{' '.join(missing).replace('_', '-')}`, or save the model with `model.save` and "
+            f"export it where they are."
         )
 
 

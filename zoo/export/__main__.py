@@ -10,6 +10,7 @@ model that the format cannot hold, and 2 if the export fails.
 
 import importlib
 import pathlib
+import runpy
 import sys
 import time
 from collections.abc import Callable
@@ -109,6 +110,11 @@ def preprocessing() -> recipes.Preprocessing | str | None:
         return FLAGS.preprocessing
     dataset = images.load(FLAGS.data or "data", FLAGS.data_dir)
     return recipes.fit(FLAGS.preprocessing, dataset.x_train)
+
+
+def run() -> None:
+    """Run the command `zoo-export`: as `python -m zoo.export`, whose flags --help then lists."""
+    runpy.run_module("zoo.export", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

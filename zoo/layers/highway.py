@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from zoo.initializers import KaimingNormal
+from zoo.layers.conv import Conv2D
 from zoo.layers.dense import Dense
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip, check_positive
@@ -204,7 +205,7 @@ class HighwayConv2D(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Conv2D` layer; see `Skip.branch`."""
-        return keras.layers.Conv2D(
+        return Conv2D(
             self.width,
             self.kernel_size,
             padding="same",
