@@ -77,6 +77,12 @@ def refresh_table(
         encode: The model's encoder, compiled; `None` calls it as it is.
     """
     embedding = model.get_layer("word_embedding")
+    (table,) = backend.whole_values([embedding.table])
+    vectors = [  # not `predict`: an encoder built under a strategy would use all workers
+        ops.convert_to_numpy(embedding.encoder(table[start : start + 512], training=False))
+        for start in range(0, len(table), 512)
+    ]
+    stateful.get_layer("word_vectors").embeddings.assign(np.concatenate(vectors))
     table = ops.convert_to_numpy(embedding.table)
     variable = stateful.get_layer("word_vectors").embeddings
     encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all workers

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from zoo.backend import whole_values
 from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
 from zoo.types import PathLike
 
@@ -142,6 +143,8 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the state."""
+        variables = self._variables()
+        values = whole_values(variables)  # from all processes that divide them
         if not self.writes:
             return
         past = self.model.history  # it has not seen this epoch yet
@@ -149,8 +152,7 @@ class Resume(keras.callbacks.Callback):
             key: [*map(float, past.history.get(key, [])), float(value)]
             for key, value in (logs or {}).items()
         }
-        variables = self._variables()
-        arrays = {f"v{i:05d}": keras.ops.convert_to_numpy(v) for i, v in enumerate(variables)}
+        arrays = {f"v{i:05d}": value for i, value in enumerate(values)}
         for i, callback in enumerate(self.track):
             arrays |= _arrays(callback, i)
         metadata = {
@@ -276,7 +278,7 @@ class BestWeights(keras.callbacks.Callback):
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value
             self.epoch = epoch + 1
-            self.weights = self.model.get_weights()
+            self.weights = whole_values(self.model.weights)
 
 
 def open_run(

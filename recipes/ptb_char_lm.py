@@ -259,7 +259,8 @@ def train(run):
         compile_model(model, FLAGS.jit, MINIATURE_RATE if miniature() else None)
     x, y = (ids.reshape(-1, STEPS) for ids in text.streams(run.corpus.train, BATCH, STEPS))
     valid = text.streams(run.corpus.valid, BATCH, STEPS)
-    scorer = char_lm_inference.Scorer(model)
+    with hardware.devices().inference_scope():
+        scorer = char_lm_inference.Scorer(model)
     perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
     halve = zoo.callbacks.HalveOnStall(**(MINIATURE_HALVE if miniature() else {}))
     epochs = num_epochs(run.corpus)
