@@ -78,12 +78,6 @@ def refresh_table(
     """
     embedding = model.get_layer("word_embedding")
     (table,) = backend.whole_values([embedding.table])
-    vectors = [  # not `predict`: an encoder built under a strategy would use all workers
-        ops.convert_to_numpy(embedding.encoder(table[start : start + 512], training=False))
-        for start in range(0, len(table), 512)
-    ]
-    stateful.get_layer("word_vectors").embeddings.assign(np.concatenate(vectors))
-    table = ops.convert_to_numpy(embedding.table)
     variable = stateful.get_layer("word_vectors").embeddings
     encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all workers
     ids = np.arange(len(table)) if ids is None else ids
@@ -91,7 +85,7 @@ def refresh_table(
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         words = table[np.resize(chunk, CHUNK)]  # always as many, for one compilation
-        encoded = ops.convert_to_numpy(encode(ops.convert_to_tensor(words)))
+        encoded = ops.convert_to_numpy(encode(words))
         vectors[chunk] = encoded[: len(chunk)]
     variable.assign(vectors)
 

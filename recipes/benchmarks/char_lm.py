@@ -229,6 +229,7 @@ def bare_loop(model):
     import keras
 
     library = sys.modules[keras.config.backend()]
+    model.optimizer.build(model.trainable_variables)
 
     def batches_of(x, y):
         return zip(*(map(keras.ops.convert_to_tensor, v) for v in (x, y)), strict=True)
