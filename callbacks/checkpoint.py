@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Sequence
 
 import keras
@@ -17,6 +18,7 @@ from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
 from zoo.types import PathLike
 
 FORMAT = 1
+CHIEF_OPENS = 60.0  # seconds within which the chief creates a run directory; ours
 METADATA = {
     "format": int,
     "identity": dict,
@@ -297,7 +299,8 @@ def open_run(
         identity: Settings that distinguish the run, see `Resume`.
         megabytes: Free space that the run needs.
         from_scratch: True deletes an existing checkpoint.
-        writes: False only reads what another process, the chief, writes.
+        writes: False only reads what another process, the chief, writes, and waits for it to
+            create the directory.
 
     Returns:
         The `Resume` of its checkpoint, `state.npz`.
@@ -308,7 +311,17 @@ def open_run(
     """
     run_dir = pathlib.Path(run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity, writes=writes)
+    config = run_dir / "config.json"
     if not writes:
+        end = time.monotonic() + CHIEF_OPENS
+        while not config.exists():
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"Expected a run directory that all processes share. Received: {run_dir}, "
+                    f"where this one does not see {config.name}, which the first writes. Choose "
+                    f"one on a file system that every machine has mounted."
+                )
+            time.sleep(0.1)
         return resume
     check_writable(run_dir, megabytes)
     _lock(run_dir.resolve())
@@ -319,7 +332,7 @@ def open_run(
     if metadata is not None:
         logging.info("Resuming after epoch %d of %s.", metadata["epoch"], resume.path)
     settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
-    replace(run_dir / "config.json", lambda path: path.write_text(json.dumps(settings, indent=1)))
+    replace(config, lambda path: path.write_text(json.dumps(settings, indent=1)))
     return resume
 
 

@@ -23,7 +23,6 @@ NAMES = (
     "pipelines",
     "probes",
     "scaling",
-    "scaling_model",
     "vision",
 )
 

@@ -163,12 +163,13 @@ def test_jax_is_told_what_it_does_not_find_itself(environment, monkeypatch, vari
 
     calls = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **options: calls.append(options))
-    environment(variables)
+    environment({**variables, "CUDA_VISIBLE_DEVICES": "2,3"})
     clusters.join()
     (options,) = calls
     assert options.pop("shutdown_timeout_seconds") > 3600  # the chief may export for long
+    gpus = {"local_device_ids": [0, 1]} if variables is SLURM else {}
     described = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
-    assert options == (described if variables in (CONFIG, KERAS) else {})
+    assert options == (described if variables in (CONFIG, KERAS) else gpus)
 
 
 @on_jax

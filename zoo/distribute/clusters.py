@@ -216,6 +216,10 @@ def join() -> None:
             "num_processes": _number("KERAS_DISTRIBUTION_NUM_PROCESSES"),
             "process_id": _number("KERAS_DISTRIBUTION_PROCESS_ID"),
         }
+    elif source == "SLURM" and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        # all GPUs that SLURM gave this task; JAX would take one, and not the first
+        visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        options["local_device_ids"] = [*range(len(visible))]
     try:
         jax.distributed.initialize(**options)
     except (RuntimeError, ValueError) as error:

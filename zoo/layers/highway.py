@@ -6,6 +6,7 @@ import keras
 
 from zoo.initializers import KaimingNormal
 from zoo.layers.conv import Conv2D
+from zoo.layers.dense import Dense
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip, check_positive
 from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape
@@ -93,7 +94,7 @@ class HighwayDense(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Dense` layer; see `Skip.branch`."""
-        return keras.layers.Dense(self.width, **branch_options(self, name, bias))
+        return Dense(self.width, **branch_options(self, name, bias))
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
