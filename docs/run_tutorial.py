@@ -15,6 +15,12 @@ from nbconvert.preprocessors import ExecutePreprocessor
 from nbconvert.writers import FilesWriter
 
 
+def is_log(output: nbformat.NotebookNode) -> bool:
+    """Return True for what TensorFlow logs, some of it on stdout."""
+    text = output.get("text", "").strip()
+    return output.get("name") == "stderr" or text.startswith("WARNING:tensorflow")
+
+
 def run(script: pathlib.Path, folder: pathlib.Path) -> None:
     """Write NAME.ipynb, NAME.md and the figures NAME_files/ of one tutorial."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -23,8 +29,8 @@ def run(script: pathlib.Path, folder: pathlib.Path) -> None:
     notebook.metadata["kernelspec"] = python
     ExecutePreprocessor(timeout=None).preprocess(notebook, {"metadata": {"path": str(folder)}})
     for cell in notebook.cells:
-        if cell.cell_type == "code":  # what TensorFlow logs is no part of the page
-            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not is_log(output)]
     nbformat.write(notebook, folder / f"{script.stem}.ipynb")
     resources = {
         "unique_key": script.stem,

@@ -91,7 +91,7 @@ for _ in range(2):
     chance.append(pruned_and_healed(names)[1:])
 chance = np.array(chance)
 
-plt.figure(figsize=(6, 3))
+plt.figure(figsize=(8, 3))
 plt.bar(["intact", "plan, cut", "plan, healed"], [before, cut, healed], color="tab:blue")
 plt.bar(["random, cut", "random, healed"], chance.mean(axis=0), color="tab:orange")
 for trial in chance:
