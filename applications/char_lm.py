@@ -6,11 +6,13 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
+from zoo.applications.input_and_head import load_weights
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
 from zoo.layers.highway import HighwayDense
+from zoo.types import PathLike
 
 SIZES: dict[str, dict[str, Any]] = {  # Kim et al. (2016), Table 2
     "small": {
@@ -41,6 +43,7 @@ def char_lm(
     widths: Sequence[int] | None = None,
     units: int | None = None,
     limit: float = 0.05,
+    weights: PathLike | None = None,
 ) -> keras.Model:
     """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
 
@@ -69,13 +72,15 @@ def char_lm(
             there are `filters`.
         units: Size of an LSTM's state. `None` takes that of `size`.
         limit: Largest initial weight.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Returns:
         A `keras.Model` from word ids `(batch_size, num_steps)` to logits
         `(batch_size, num_steps, words)`.
 
     Raises:
-        ValueError: if `size` or `variant` is unknown, or `widths` and `filters` differ in length.
+        ValueError: if `size` or `variant` is unknown, `widths` and `filters` differ in length, or
+            `weights` does not fit this network.
 
     Example:
     >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
@@ -127,7 +132,10 @@ def char_lm(
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots
         embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
-    return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
+    model = keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
+    if weights is not None:
+        load_weights(model, weights)
+    return model
 
 
 def word_encoder(
