@@ -11,6 +11,7 @@ from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
+from zoo.layers.dense import Dense
 from zoo.layers.highway import HighwayDense
 from zoo.types import PathLike
 
@@ -43,6 +44,7 @@ def char_lm(
     widths: Sequence[int] | None = None,
     units: int | None = None,
     limit: float = 0.05,
+    products: str = "",
     weights: PathLike | None = None,
 ) -> keras.Model:
     """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
@@ -72,6 +74,7 @@ def char_lm(
             there are `filters`.
         units: Size of an LSTM's state. `None` takes that of `size`.
         limit: Largest initial weight.
+        products: "bfloat16" multiplies in it in the softmax layer only; see `zoo.layers.dense`.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Returns:
@@ -122,10 +125,11 @@ def char_lm(
     x = keras.layers.Dropout(0.5, name="dropout1")(x)
     x = CarryLSTM(config["units"], *[initializer] * 3, name="lstm2")(x)
     x = keras.layers.Dropout(0.5, name="dropout2")(x)
-    logits = keras.layers.Dense(
+    logits = Dense(
         num_words,
         kernel_initializer=initializer,
         bias_initializer=initializer,
+        products=products,
         dtype="float32",  # a sum over the vocabulary follows
         name="logits",
     )(x)

@@ -1,6 +1,6 @@
 """Scoring and serving a language model: its LSTM states as arguments, and perplexity."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
@@ -11,6 +11,8 @@ from zoo.datasets.text import check_ids
 from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
 from zoo.types import Shape, Tensor
+
+CHUNK = 256  # ours: words that are encoded at once
 
 
 def with_state(model: keras.Model, tabulate: bool = True, characters: bool = False) -> keras.Model:
@@ -59,15 +61,33 @@ def with_state(model: keras.Model, tabulate: bool = True, characters: bool = Fal
     return stateful
 
 
-def refresh_table(model: keras.Model, stateful: keras.Model) -> None:
-    """Recompute the vectors of all words after a change of `model`'s weights."""
+def refresh_table(
+    model: keras.Model,
+    stateful: keras.Model,
+    ids: np.ndarray | None = None,
+    encode: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Recompute the vectors of words after a change of `model`'s weights.
+
+    Args:
+        model: A `char_lm`.
+        stateful: Its graph by `with_state`.
+        ids: Distinct ids of the words that will be looked up; the vectors of the others become
+            NaN. `None` takes all words.
+        encode: The model's encoder, compiled; `None` calls it as it is.
+    """
     embedding = model.get_layer("word_embedding")
-    table = ops.convert_to_numpy(embedding.table)
-    vectors = [  # not `predict`: an encoder built under a strategy would use all workers
-        ops.convert_to_numpy(embedding.encoder(table[start : start + 512], training=False))
-        for start in range(0, len(table), 512)
-    ]
-    stateful.get_layer("word_vectors").embeddings.assign(np.concatenate(vectors))
+    (table,) = backend.whole_values([embedding.table])
+    variable = stateful.get_layer("word_vectors").embeddings
+    encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all workers
+    ids = np.arange(len(table)) if ids is None else ids
+    vectors = np.full(variable.shape, np.nan, "float32")
+    for start in range(0, len(ids), CHUNK):
+        chunk = ids[start : start + CHUNK]
+        words = table[np.resize(chunk, CHUNK)]  # always as many, for one compilation
+        encoded = ops.convert_to_numpy(encode(words))
+        vectors[chunk] = encoded[: len(chunk)]
+    variable.assign(vectors)
 
 
 def pad_slots(model: keras.Model, characters: np.ndarray) -> np.ndarray:
@@ -126,7 +146,7 @@ class TokenNLL(keras.layers.Layer):
 class Scorer:
     """Perplexity = exp(mean negative log-likelihood per token) under the current weights.
 
-    Word vectors are computed once per call for the whole vocabulary and looked up; the state
+    The vectors of the text's distinct words are computed once per call and looked up; the state
     starts at zero and is separate from the state that training carries.
 
     Args:
@@ -143,6 +163,8 @@ class Scorer:
         logits, *new_states = self.stateful.outputs
         nll = TokenNLL(dtype="float32", name="nll")(targets, logits)
         self.graph = keras.Model([words, targets, *states], [nll, *new_states])
+        encoder = model.get_layer("word_embedding").encoder
+        self.encode = backend.compiled(encoder, encoder)
 
     def perplexity(self, inputs: Iterable[np.ndarray], targets: Iterable[np.ndarray]) -> float:
         """Return the perplexity of consecutive chunks of parallel streams.
@@ -154,15 +176,20 @@ class Scorer:
         Raises:
             ValueError: If a word id is not one of the model's vocabulary.
         """
-        refresh_table(self.model, self.stateful)
         num_words = self.model.output_shape[-1]
+        chunks = [
+            (check_ids(x, num_words), check_ids(y, num_words))
+            for x, y in zip(inputs, targets, strict=True)
+        ]
+        distinct = np.unique(np.concatenate([x.ravel() for x, _ in chunks]))
+        refresh_table(self.model, self.stateful, distinct, self.encode)
         state = None
         total = 0.0
         count = 0
-        for x, y in zip(inputs, targets, strict=True):
+        for x, y in chunks:
             if state is None:
                 state = zero_state(self.stateful, len(x))
-            tokens = [ops.convert_to_tensor(check_ids(ids, num_words)) for ids in (x, y)]
+            tokens = [ops.convert_to_tensor(ids) for ids in (x, y)]
             nll, *state = self.graph.predict_on_batch([*tokens, *state])
             state = [ops.convert_to_tensor(s) for s in state]
             total += float(np.sum(nll, dtype="float64"))

@@ -9,6 +9,8 @@ from keras import layers
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
 from zoo.initializers import KaimingNormal
+from zoo.layers.batch_norm import BatchNormalization
+from zoo.layers.conv import Conv2D
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import PathLike, Shape
 
@@ -267,7 +269,7 @@ def preactivated(
     """
     halvings = sum(strides != 1 for _, _, strides in stages)
     inputs = input_and_head.image_input(input_shape, 8 * 2**halvings)
-    x = layers.Conv2D(
+    x = Conv2D(
         stem,
         3,
         padding="same",
@@ -288,7 +290,7 @@ def preactivated(
             block = ResidualBlock(width, name=f"stage{stage}_shared", **options, **shared)
             for use in range(shared["uses"]):
                 x = block(x, use=use)
-    x = layers.BatchNormalization(momentum=momentum, name="last_norm")(x)
+    x = BatchNormalization(momentum=momentum, name="last_norm")(x)
     x = layers.ReLU(name="last_relu")(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
     return input_and_head.classifier(inputs, x, head, classes, KaimingNormal(), top)

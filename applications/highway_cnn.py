@@ -9,6 +9,7 @@ from keras import layers
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
 from zoo.initializers import Gaussian, KaimingNormal
+from zoo.layers.conv import Conv2D
 from zoo.layers.gating import gate_bias
 from zoo.layers.highway import HighwayConv2D
 from zoo.types import PathLike, Shape, Tensor
@@ -235,7 +236,7 @@ def highway_cifar(
     """
     inputs = input_and_head.image_input(input_shape, 4)
     x = trunk(inputs, NINETEEN, gate_bias(19), variant, (0.2, 0.2, 0.2), Gaussian(first))
-    x = layers.Conv2D(
+    x = Conv2D(
         100,
         1,
         activation="relu",
@@ -303,7 +304,7 @@ def trunk(
     for number, stage in enumerate(stages, 1):
         if stage.plain is not None:
             kernel_size, padding = stage.plain
-            x = layers.Conv2D(
+            x = Conv2D(
                 stage.width,
                 kernel_size,
                 padding=padding,

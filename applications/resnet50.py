@@ -8,6 +8,8 @@ from keras import layers
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
 from zoo.initializers import KaimingNormal, Uniform
+from zoo.layers.batch_norm import BatchNormalization
+from zoo.layers.conv import Conv2D
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import PathLike, Shape
 
@@ -137,7 +139,7 @@ def bottlenecks(
     inputs = input_and_head.image_input(input_shape, 32)
     initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
-    x = layers.Conv2D(
+    x = Conv2D(
         widths[0],
         7,
         strides=2,
@@ -147,7 +149,7 @@ def bottlenecks(
         name="stem_conv",
     )(x)
     if batch_norm:
-        x = layers.BatchNormalization(name="stem_norm")(x)
+        x = BatchNormalization(name="stem_norm")(x)
     x = layers.ReLU(name="stem_relu")(x)
     x = layers.MaxPooling2D(3, 2, "same", name="stem_pool")(x)  # Caffe's rounding up
     for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):

@@ -9,6 +9,7 @@ from keras import layers
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
+from zoo.layers.conv import Conv2D
 from zoo.layers.dominant import SimplifiedDominant
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.types import PathLike, Shape
@@ -156,7 +157,7 @@ def simplified(
             f"Received: widths={tuple(widths)!r}"
         )
     inputs = input_and_head.image_input(input_shape, 4)
-    x = layers.Conv2D(
+    x = Conv2D(
         widths[0],
         3,
         padding="same",

@@ -6,16 +6,19 @@ import math
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 from absl import logging
 
+from zoo.backend import whole_values
 from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
 from zoo.types import PathLike
 
 FORMAT = 1
+CHIEF_OPENS = 60.0  # seconds within which the chief creates a run directory; ours
 METADATA = {
     "format": int,
     "identity": dict,
@@ -142,6 +145,8 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the state."""
+        variables = self._variables()
+        values = whole_values(variables)  # from all processes that divide them
         if not self.writes:
             return
         past = self.model.history  # it has not seen this epoch yet
@@ -149,8 +154,7 @@ class Resume(keras.callbacks.Callback):
             key: [*map(float, past.history.get(key, [])), float(value)]
             for key, value in (logs or {}).items()
         }
-        variables = self._variables()
-        arrays = {f"v{i:05d}": keras.ops.convert_to_numpy(v) for i, v in enumerate(variables)}
+        arrays = {f"v{i:05d}": value for i, value in enumerate(values)}
         for i, callback in enumerate(self.track):
             arrays |= _arrays(callback, i)
         metadata = {
@@ -276,7 +280,7 @@ class BestWeights(keras.callbacks.Callback):
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value
             self.epoch = epoch + 1
-            self.weights = self.model.get_weights()
+            self.weights = whole_values(self.model.weights)
 
 
 def open_run(
@@ -295,7 +299,8 @@ def open_run(
         identity: Settings that distinguish the run, see `Resume`.
         megabytes: Free space that the run needs.
         from_scratch: True deletes an existing checkpoint.
-        writes: False only reads what another process, the chief, writes.
+        writes: False only reads what another process, the chief, writes, and waits for it to
+            create the directory.
 
     Returns:
         The `Resume` of its checkpoint, `state.npz`.
@@ -306,7 +311,17 @@ def open_run(
     """
     run_dir = pathlib.Path(run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity, writes=writes)
+    config = run_dir / "config.json"
     if not writes:
+        end = time.monotonic() + CHIEF_OPENS
+        while not config.exists():
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"Expected a run directory that all processes share. Received: {run_dir}, "
+                    f"where this one does not see {config.name}, which the first writes. Choose "
+                    f"one on a file system that every machine has mounted."
+                )
+            time.sleep(0.1)
         return resume
     check_writable(run_dir, megabytes)
     _lock(run_dir.resolve())
@@ -317,7 +332,7 @@ def open_run(
     if metadata is not None:
         logging.info("Resuming after epoch %d of %s.", metadata["epoch"], resume.path)
     settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
-    replace(run_dir / "config.json", lambda path: path.write_text(json.dumps(settings, indent=1)))
+    replace(config, lambda path: path.write_text(json.dumps(settings, indent=1)))
     return resume
 
 

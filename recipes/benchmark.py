@@ -15,6 +15,7 @@ import sys
 FOLDER = pathlib.Path(__file__).resolve().parent / "benchmarks"
 NAMES = (
     "char_lm",
+    "cifar",
     "deep_stack",
     "fold",
     "imagenet",
@@ -22,7 +23,6 @@ NAMES = (
     "pipelines",
     "probes",
     "scaling",
-    "scaling_model",
     "vision",
 )
 

@@ -67,6 +67,7 @@ MINIATURE_LIMIT = 0.15  # ours, of initial weights: layers are narrower than the
 MINIATURE_HALVE = {"patience": 8, "least": math.inf}
 MINIATURE_EPOCHS = 12
 JIT = {"auto": "auto", "on": True, "off": False}
+SOFTMAX_BFLOAT16 = "softmax_bfloat16"  # a precision beside the dtype policies
 
 help_text = "Form of the layers between CNN and LSTM; all: six runs and their order."
 flags.DEFINE_enum("variant", "coupled", [*VARIANTS, "all"], help_text)
@@ -100,7 +101,7 @@ common.define_output_flags(
     "Size of the run: smoke is 2,100 words, minutes a miniature, paper 25 epochs.",
     seed=3435,  # Kim et al., main.lua
 )
-common.define_training_flags()
+common.define_training_flags([*common.PRECISIONS, SOFTMAX_BFLOAT16])
 common.define_export_flag()
 flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
@@ -150,7 +151,7 @@ def main(argv):
             runs = [prepare(corpus, size, variant, folder / variant) for variant in VARIANTS]
         else:
             runs = [prepare(corpus, size, FLAGS.variant, folder)]
-    keras.config.set_dtype_policy(FLAGS.precision)
+    keras.config.set_dtype_policy(precision(FLAGS.precision)[0])
     zoo.keep_memory()
     trained = {run.variant: train(run) for run in runs}
     if FLAGS.variant == "all" and devices.is_chief:
@@ -240,18 +241,26 @@ def compile_model(model, jit="auto", rate=None):
     model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=JIT[jit])
 
 
+def precision(name):
+    """Return the dtype policy and the `products` of `char_lm` that a --precision means."""
+    return ("float32", "bfloat16") if name == SOFTMAX_BFLOAT16 else (name, "")
+
+
 def train(run):
     """Train one variant as Kim et al. did; return its result, or None from all but the chief."""
     keras.utils.clear_session()
     zoo.seed_everything(FLAGS.seed)
     vocabulary = run.corpus.vocabulary
-    options = {**sizes(), "limit": MINIATURE_LIMIT} if miniature() else sizes()
+    options = {**sizes(), "products": precision(FLAGS.precision)[1]}
+    if miniature():
+        options["limit"] = MINIATURE_LIMIT
     with hardware.devices().scope():
         model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS, **options)
         compile_model(model, FLAGS.jit, MINIATURE_RATE if miniature() else None)
     x, y = (ids.reshape(-1, STEPS) for ids in text.streams(run.corpus.train, BATCH, STEPS))
     valid = text.streams(run.corpus.valid, BATCH, STEPS)
-    scorer = char_lm_inference.Scorer(model)
+    with hardware.devices().inference_scope():
+        scorer = char_lm_inference.Scorer(model)
     perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
     halve = zoo.callbacks.HalveOnStall(**(MINIATURE_HALVE if miniature() else {}))
     epochs = num_epochs(run.corpus)

@@ -31,6 +31,7 @@ BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
 PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
     "recipes/benchmarks/char_lm_torch.py",
+    "recipes/benchmarks/cifar_torch.py",
     "recipes/benchmarks/xla.py",
 }
 IN_FUNCTIONS = {

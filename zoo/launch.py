@@ -1,8 +1,10 @@
-"""Start the workers of a multi-worker training on this machine, and restart them.
+"""Start the processes of a training on this machine, and restart them.
 
-    python -m zoo.launch --workers 2 recipes/highway_conv.py --strategy multiworker
+    KERAS_BACKEND=tensorflow python -m zoo.launch --workers 2 recipes/highway_conv.py
+    KERAS_BACKEND=jax python -m zoo.launch --workers 2 recipes/highway_conv.py
 
-Each worker is a process with a TF_CONFIG that names all of them. When one dies, the others would
+Each worker is a process with a TF_CONFIG that names all of them, which `zoo.distribute` reads on
+both backends; on several machines a scheduler starts them. When one dies, the others would
 wait for it for ever: they are stopped, and all start again, from the last checkpoint if the script
 resumes, as every recipe does. Workers that all end by themselves with an error are not restarted:
 they would fail again.

@@ -13,6 +13,7 @@ from keras import layers, ops
 
 from zoo.callbacks.probes.probe import Parts, norm
 from zoo.callbacks.probes.refinement import Ratio
+from zoo.layers.conv import Conv2D
 from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import Simplified
 from zoo.types import Tensor
@@ -120,7 +121,7 @@ def _stack(values):
 
 def _is_linear(layer):
     """Return True for a convolution or dense layer, each with one kernel, and no activation."""
-    kinds = (layers.Conv1D, layers.Conv2D, layers.Conv3D, layers.Dense)
+    kinds = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Dense)
     return type(layer) in kinds and layer.activation in (None, keras.activations.linear)
 
 

@@ -5,19 +5,26 @@
 Prints tokens per second in training and in evaluation, of the small and the large model, of
 
     ours    `zoo.char_lm`, compiled, trained and scored as ptb_char_lm.py does;
-    torch   the same model in plain PyTorch: benchmarks/char_lm_torch.py;
+    bare    the compiled training step of ours in a loop without `fit` and callbacks;
+    torch   the same model in plain PyTorch: benchmarks/char_lm_torch.py; `torch+autocast` in
+            `torch.autocast` to bfloat16;
     keras   the same model of Keras's layers and defaults, on the backend of ours: its loss is the
             mean over tokens, its state is not carried (`stateful=True` fails on two backends);
     bound   the products that the model cannot do without (`multiply_adds`), at the speed of a
             large product (`product_rate`).
 
-"ours" runs with the allocator that `make demo` sets (huge pages; freed memory is kept); `torch` and
-`keras` run without, `+allocator` with it. Each contender has a process, idle until its turn. After
-a warm-up, which compiles, they take turns on the same batches. Speeds are medians of rounds, ratios
-are taken round by round. Let nothing else run: threads that wait for each other lose most.
+"ours" and `bare` run with the allocator that `make demo` sets (huge pages; freed memory is kept);
+the others run without, `+allocator` with it. Evaluation is of all validation text, of its first
+14,000 and of its first 1,050 tokens. With `--precision softmax_bfloat16`, the softmax layer of ours
+alone multiplies in bfloat16, and the peers are in float32. Each contender has a process, idle until
+its turn. After a warm-up, which compiles, they take turns on the same batches. Speeds are medians
+of rounds, ratios are taken round by round. Let nothing else run: threads that wait for each other
+lose most.
 """
 
+import functools
 import importlib.util
+import sys
 import time
 
 import numpy as np
@@ -27,9 +34,16 @@ from benchmarks import harness
 
 BATCH, STEPS = recipe.BATCH, recipe.STEPS
 SIZES = ("small", "large")
-PEERS = ("torch", "torch+allocator", "keras", "keras+allocator")
-TASKS = ("train", "evaluate")
+OURS = ("ours", "bare")
+PEERS = ("bare", "torch", "torch+autocast", "torch+allocator", "keras", "keras+allocator")
+PARTS = {  # ours: batches and rows of each; None is all
+    "evaluate": (None, BATCH),
+    "evaluate_14000": (20, BATCH),
+    "evaluate_1050": (3, BATCH // 2),
+}
+TASKS = ("train", *PARTS)
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
+PRECISIONS = (*harness.PRECISIONS, recipe.SOFTMAX_BFLOAT16)
 SHARE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 WARM_UP = 5  # ours: batches
 DIM = 15  # Kim et al., Table 2: length of a character vector
@@ -41,7 +55,7 @@ def add_flags(parser):
     add = parser.add_argument
     add("--sizes", type=harness.some_of(SIZES), default="small,large", help="Models to measure.")
     peers = "Peers to measure; those in torch if it is installed."
-    add("--peers", type=harness.some_of(PEERS), default=",".join(PEERS), help=peers)
+    add("--peers", type=harness.some_of(PEERS), default="torch,keras", help=peers)
     add("--rounds", type=harness.positive, default=5, help="Measurements of each.")
     steps = "Batches per round of training."
     add("--steps_per_round", type=harness.positive, default=40, help=steps)
@@ -51,7 +65,7 @@ def add_flags(parser):
     length = "Longer words are cut; main.lua: max_word_l."
     add("--max_word_length", type=harness.positive, default=65, help=length)
     precision = "Dtype policy of the models."
-    add("--precision", choices=harness.PRECISIONS, default="float32", help=precision)
+    add("--precision", choices=PRECISIONS, default="float32", help=precision)
     jit = "Compile ours with XLA; auto: the faster one as measured."
     add("--jit", choices=harness.JIT, default="auto", help=jit)
     seed = "Random seed; Kim et al., main.lua: seed."
@@ -87,8 +101,7 @@ def main(options):
                 "multiply_adds_per_token": needed,
                 "product_multiply_adds_per_second": rates.tolist(),
                 "peak_megabytes": {name: answer["megabytes"] for name, answer in last.items()},
-                "train_rounds": tolists(speeds["train"]),
-                "evaluate_rounds": tolists(speeds["evaluate"]),
+                **{f"{task}_rounds": tolists(speed) for task, speed in speeds.items()},
             },
         )
         show(line, corpus.notice, speeds, rates, last)
@@ -114,12 +127,14 @@ def batches(corpus, options):
     from zoo.datasets import text
 
     x, y = text.streams(corpus.valid, BATCH, STEPS)
-    some = np.arange(options.eval_steps or len(x)) % len(x)
-    evaluate = [(x[some], y[some])] * options.rounds
+    parts = {}
+    for task, (number, rows) in PARTS.items():
+        some = np.arange(number or options.eval_steps or len(x)) % len(x)  # short texts repeat
+        parts[task] = [(x[some, :rows], y[some, :rows])] * options.rounds
     x, y = text.streams(corpus.train, BATCH, STEPS)
     indices = np.arange(options.rounds * options.steps_per_round).reshape(options.rounds, -1)
-    train = [(x[part], y[part]) for part in indices % len(x)]  # short texts repeat
-    return {"train": train, "evaluate": evaluate}
+    train = [(x[part], y[part]) for part in indices % len(x)]
+    return {"train": train, **parts}
 
 
 def measure(names, size, config, vocabulary, rounds):
@@ -130,10 +145,10 @@ def measure(names, size, config, vocabulary, rounds):
     last = {}
     products = [[2048, 2048, 2048], [BATCH * STEPS, config["units"], len(vocabulary)]]
     children = {name: start(name, size) for name in names}
-    print(f"\n{'warm-up, seconds':18}{'train':>10}{'evaluate':>10}   (compilation included)")
+    print(f"\n{'warm-up, seconds':18}{'train':>10}{'evaluate':>10}{'shortest':>10}   (compiles)")
     for name, child in children.items():
-        seconds = [child.ask(task, 0, WARM_UP)["seconds"] for task in TASKS]
-        print(f"{name:18}{seconds[0]:10.1f}{seconds[1]:10.1f}", flush=True)
+        seconds = [child.ask(task, 0, WARM_UP)["seconds"] for task in (*TASKS[:2], TASKS[-1])]
+        print(f"{name:18}" + "".join(f"{second:10.1f}" for second in seconds), flush=True)
     for index in range(num_rounds):
         for task in TASKS:
             tokens = rounds[task][index][0].size
@@ -148,7 +163,7 @@ def measure(names, size, config, vocabulary, rounds):
 
 def start(name, size):
     """Start the process of a contender, with or without the allocator."""
-    allocator = name == "ours" or name.endswith("+allocator")
+    allocator = name in OURS or name.endswith("+allocator")
     environment = {**SHARE_GPU, "GLIBC_TUNABLES": HUGE_PAGES if allocator else None}
     if name.startswith("torch"):
         environment["KERAS_BACKEND"] = "torch"
@@ -165,33 +180,39 @@ def contender(options, case):
     size, name = case.split()
     corpus = load_corpus(options)
     rounds = batches(corpus, options)
-    keras.config.set_dtype_policy(options.precision)
+    policy, _ = recipe.precision(options.precision)
+    keras.config.set_dtype_policy(policy)
     zoo.seed_everything(options.seed)
-    if name == "ours" or name.endswith("+allocator"):
+    if name in OURS or name.endswith("+allocator"):
         zoo.keep_memory()
-    if name == "ours":
-        train, evaluate = ours(size, corpus.vocabulary, options.jit)
+    if name in OURS:
+        train, evaluate = ours(size, corpus.vocabulary, options, bare=name == "bare")
     else:
-        train, evaluate = peer(name, CONFIGS[size], corpus.vocabulary, options.precision)
+        precision = "mixed_bfloat16" if name.endswith("+autocast") else policy
+        train, evaluate = peer(name, CONFIGS[size], corpus.vocabulary, precision)
 
     def run(function, task, index, most):
         x, y = rounds[task][index]
         return function(x[:most], y[:most])
 
+    functions = {task: functools.partial(run, evaluate, task) for task in PARTS}
     return {
-        "train": lambda index, most: run(train, "train", index, most),
-        "evaluate": lambda index, most: run(evaluate, "evaluate", index, most),
+        **functions,
+        "train": functools.partial(run, train, "train"),
         "product_rate": product_rate,
     }
 
 
-def ours(size, vocabulary, jit):
+def ours(size, vocabulary, options, bare=False):
     """Return functions that train and evaluate `zoo.char_lm` as the recipe does."""
     import zoo
     from zoo.applications.char_lm_inference import Scorer
 
-    model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS)
-    recipe.compile_model(model, jit)
+    _, products = recipe.precision(options.precision)
+    model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS, products=products)
+    recipe.compile_model(model, options.jit)
+    if bare:
+        return bare_loop(model), Scorer(model).perplexity
 
     def train(x, y):
         progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, write=lambda line: None)
@@ -201,6 +222,47 @@ def ours(size, vocabulary, jit):
         model.fit(x, y, BATCH, verbose=0, callbacks=callbacks, shuffle=False)
 
     return train, Scorer(model).perplexity
+
+
+def bare_loop(model):
+    """Return a function that trains by the model's compiled training step and nothing else."""
+    import keras
+
+    library = sys.modules[keras.config.backend()]
+    model.optimizer.build(model.trainable_variables)
+
+    def batches_of(x, y):
+        return zip(*(map(keras.ops.convert_to_tensor, v) for v in (x, y)), strict=True)
+
+    if keras.config.backend() == "jax":
+        step = library.jit(model.train_step, donate_argnums=0)
+        groups = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+        state = None
+
+        def train(x, y):
+            nonlocal state
+            if state is None:  # copies, because the step overwrites them
+                state = tuple([keras.ops.copy(v.value) for v in group] for group in groups)
+            for batch in batches_of(x, y):
+                logs, state = step(state, batch)
+            return float(logs["loss"])
+
+        return train
+    step = model.train_step
+    if keras.config.backend() == "tensorflow":
+        step = library.function(step, jit_compile=model.jit_compile)
+
+    def train(x, y):
+        for batch in batches_of(x, y):
+            logs = step(batch)
+        return float(logs["loss"])
+
+    return train
 
 
 def peer(name, config, vocabulary, precision):
@@ -246,7 +308,7 @@ def keras_peer(config, table, num_characters):
         return history.history["loss"][0]
 
     def evaluate(x, y):
-        return float(np.exp(model.evaluate(*examples(x, y), BATCH, verbose=0)))
+        return float(np.exp(model.evaluate(*examples(x, y), x.shape[1], verbose=0)))
 
     return train, evaluate
 
@@ -279,17 +341,14 @@ def multiply_adds_per_token(config, vocabulary, rounds):
     """
     slots = max(vocabulary.word_length, *config["widths"])
     train = np.concatenate([x for x, _ in rounds["train"]])
-    text = rounds["evaluate"][0][0]
-    tokens = {"train": train.size, "evaluate": text.size}
-    distinct = {
-        "train": sum(len(np.unique(batch)) for batch in train),
-        "evaluate": len(np.unique(text)),
-    }
-    counts = {
-        task: multiply_adds(config, slots, len(vocabulary), tokens[task], distinct[task])[task]
-        for task in TASKS
-    }
-    return {task: counts[task] / tokens[task] for task in TASKS}
+    distinct = sum(len(np.unique(batch)) for batch in train)
+    counts = multiply_adds(config, slots, len(vocabulary), train.size, distinct)
+    needed = {"train": counts["train"] / train.size}
+    for task in PARTS:
+        text = rounds[task][0][0]
+        counts = multiply_adds(config, slots, len(vocabulary), text.size, len(np.unique(text)))
+        needed[task] = counts["evaluate"] / text.size
+    return needed
 
 
 def multiply_adds(config, slots, num_words, tokens, distinct):

@@ -5,9 +5,9 @@
 The training step of `zoo.highway_resnet50` (momentum SGD, 224 x 224 pixels, one global batch, split
 evenly) is compiled for n virtual CPU devices, each n in a process of its own, and not run. Read
 from the program: floating point operations and bytes of temporaries of one device, and number and
-bytes of the all-reduces. docs/scaling.md predicts that operations and temporaries fall as 1/n, that
-the all-reduce of the gradient holds every trainable weight once, and that the others hold only the
-sums of the normalisations: two numbers per channel forward and two backward.
+bytes of the all-reduces. Expected: operations and temporaries fall as 1/n, the all-reduce of the
+gradient holds every trainable weight once, and the others hold only the sums of the normalisations:
+two numbers per channel forward and two backward. See docs/devices.md.
 """
 
 import argparse

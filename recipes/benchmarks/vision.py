@@ -8,8 +8,8 @@ operation" weights an image by the multiply-adds of convolutions and dense layer
 `resnet50` at least 1.0 of the peer, `highway_resnet50` at least 0.9.
 
 All run on one backend in one process, compiled alike. After a warm-up, which compiles, they take
-turns; ratios are taken round by round. Networks for CIFAR get images of 32 x 32 pixels. On Linux,
-GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment makes the CPU's allocator faster.
+turns; ratios are taken round by round. On Linux, GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+in the environment makes the CPU's allocator faster.
 """
 
 import functools
@@ -21,10 +21,8 @@ from benchmarks import harness
 
 PEER = "keras.applications"  # its ResNet50
 AIMS = {"resnet50": 1.0, "highway_resnet50": 0.9}  # ours: of the peer's speed per operation
-CIFAR = ("highway_cifar", "cifar_resnet")
-MODELS = ("resnet50", "highway_resnet50", "highway_full_resnet50", *CIFAR)
+MODELS = ("resnet50", "highway_resnet50", "highway_full_resnet50")
 MODES = ("train", "infer")
-CIFAR_SIDE = 32
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # ours: small, as noise teaches nothing
 WARM_UP = 2  # ours: steps
 
@@ -37,8 +35,6 @@ def add_flags(parser):
     add("--modes", type=harness.some_of(MODES), default="train,infer", help="What to measure.")
     add("--image_size", type=harness.positive, default=224, help="Side of ImageNet's images.")
     add("--batch", type=harness.positive, default=8, help="Batch of ImageNet's images.")
-    cifar = "Batch of CIFAR's images; He et al. (2015), section 4.2."
-    add("--cifar_batch", type=harness.positive, default=128, help=cifar)
     add("--rounds", type=harness.positive, default=5, help="Measurements of each.")
     add("--steps", type=harness.positive, default=2, help="Batches per round.")
     precision = "Dtype policy of the networks."
@@ -61,7 +57,8 @@ def main(options):
     zoo.seed_everything(options.seed)
     keras.config.set_dtype_policy(options.precision)
     begin = time.perf_counter()
-    shapes = {name: batch_shape(name, options) for name in (PEER, *options.models)}
+    shape = (options.batch, options.image_size, options.image_size, 3)
+    shapes = dict.fromkeys((PEER, *options.models), shape)
     models = {name: create(name, shape[1:]) for name, shape in shapes.items()}
     operations = {name: cost(model).operations for name, model in models.items()}
     contenders = {}
@@ -78,13 +75,6 @@ def main(options):
             name: shape[0] * options.steps / seconds[mode, name] for name, shape in shapes.items()
         }
         report(options, begin, mode, shapes, operations, speeds)
-
-
-def batch_shape(name, options):
-    """Return the shape of a batch of images of a network."""
-    if name in CIFAR:
-        return (options.cifar_batch, CIFAR_SIDE, CIFAR_SIDE, 3)
-    return (options.batch, options.image_size, options.image_size, 3)
 
 
 def create(name, image_shape):

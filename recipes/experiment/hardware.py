@@ -35,8 +35,8 @@ def devices(batch: int | None = None) -> distribute.Strategy:
     """
     strategy = _strategy(FLAGS.strategy)
     splits = not batch or batch % strategy.num_replicas == 0
-    # a worker of several cannot change to one device: all of them would train
-    if FLAGS.strategy == "auto" and strategy.name != "multiworker" and not splits:
+    # a process of several cannot change to one device: all of them would train
+    if FLAGS.strategy == "auto" and not strategy.reads_parts and not splits:
         print(f"{strategy.num_replicas} devices cannot split {batch} examples: one device.")
         FLAGS.strategy = "one"
         strategy = _strategy("one")

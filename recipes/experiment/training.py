@@ -147,6 +147,7 @@ def fit(
         checkpoint = path if path.exists() else "none: the first epoch was not finished"
         message = f"{process.script()}: {error} Last good checkpoint: {checkpoint}."
         raise Diverged(message) from error
+    hardware.devices().make_local(model)
     run_dirs.save_metadata(folder, before != resume.read()["epoch"])
 
 

@@ -12,8 +12,9 @@ from experiment.data import Prepared
 from experiment.flags import FLAGS
 from zoo.datasets import imagenet
 from zoo.datasets import images as sources
-from zoo.datasets.batches import Batches, RecordBatches
+from zoo.datasets.batches import Batches, RecordBatches, RecordValidation
 from zoo.datasets.crops import CENTRE, Crops
+from zoo.datasets.preprocessing import per_image
 
 SIZES = {  # paper: section 5.1, and 4.2 for the probes; the others ours; None: all
     "smoke": {
@@ -153,9 +154,7 @@ def load_records(image_size: int) -> Inputs:
     batches = RecordBatches(train, batch, num_train // batch, image_size, FLAGS.seed)
     all_images = validation.validation(batch, image_size)
     (x, _), *_ = all_images.take(1)
-    test = all_images
-    if num_test < imagenet.NUM_VALIDATION:
-        test = first(all_images, num_test, batch)
+    test = RecordValidation(validation, batch, num_test, image_size)
     num_probed = setting("probe_examples")
     deviations = left_out("training", num_train, imagenet.NUM_TRAIN, ", others in each epoch")
     deviations += left_out("validation", num_test, imagenet.NUM_VALIDATION)
@@ -204,6 +203,7 @@ def load_arrays(name: str, image_size: int, least: int) -> Inputs:
     crops = Crops(image_size)
     batch = setting("batch")
 
+    @per_image
     def centre(x, generator):
         return crops(x)
 

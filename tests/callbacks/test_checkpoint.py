@@ -112,6 +112,14 @@ def test_a_run_directory_belongs_to_one_process(tmp_path):
     zoo.checkpoint.open_run(tmp_path / "other", {}, 1)
 
 
+def test_processes_that_do_not_see_the_run_directory_of_the_first_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo.checkpoint, "CHIEF_OPENS", 0.0)
+    with pytest.raises(ValueError, match=r"that all processes share.*does not see config.json"):
+        zoo.checkpoint.open_run(tmp_path, {}, 1, writes=False)
+    zoo.checkpoint.open_run(tmp_path, {}, 1)
+    assert not zoo.checkpoint.open_run(tmp_path, {}, 1, writes=False).writes
+
+
 def test_a_learning_rate_changed_during_training_is_restored(tmp_path):
     def halve(epoch, rate):
         return rate / 2

@@ -4,7 +4,10 @@ import pytest
 
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.batches import Batches
+from zoo.datasets.batches import Batches, Part, part_of
+from zoo.datasets.crops import Crops
+from zoo.datasets.prefetch import Ahead
+from zoo.datasets.preprocessing import fit, per_image
 
 X, Y = np.arange(10, dtype="float32"), np.arange(10)
 
@@ -46,6 +49,65 @@ def test_the_first_augmentation_is_independent_of_the_order():
     batches = Batches(X, Y, 10, augment=lambda x, g: drawn.append(g.permutation(10)) or x)
     batches.set_epoch(4)
     assert drawn == [] and batches[0][1].tolist() != drawn[0].tolist()
+
+
+def augmentations():
+    """Return two augmentations of the papers, one of them without marks, and images for them."""
+    images = np.random.default_rng(0).integers(0, 255, (10, 6, 6, 3)).astype("uint8")
+    paper = fit("highway_cifar", images).augment
+    return images, [paper, lambda x, generator: paper(x, generator), Crops(8).augment]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("parts", [2, 3])
+def test_the_parts_of_a_batch_make_the_whole_batch_bit_for_bit(number, parts):
+    images, functions = augmentations()
+    batches = Batches(images, Y, 6, seed=3, augment=functions[number])
+    batches.set_epoch(5)
+    several = [Part(Ahead(batches), i, parts) for i in range(parts)]
+    for index, (x, y) in enumerate(batches):
+        own = [part[index] for part in several]
+        np.testing.assert_array_equal(np.concatenate([u for u, _ in own]), x)
+        np.testing.assert_array_equal(np.concatenate([v for _, v in own]), y)
+
+
+def test_a_process_reads_and_augments_only_its_images():
+    class Counted(np.ndarray):
+        def __getitem__(self, rows):
+            read.append(len(rows))
+            return np.asarray(self)[rows]
+
+    @per_image
+    def count(x, generator):
+        assert generator.normal(1, 2, size=x.shape[:1]).shape == (len(x),)
+        augmented.append(len(x))
+        return x
+
+    read, augmented = [], []
+    batches = Batches(X.view(Counted), Y, 4, augment=count)
+    batches.set_epoch(0)
+    list(Part(batches, 0, 2))
+    assert read == augmented == [2, 2, 1]
+
+
+def test_a_mark_on_an_augmentation_that_mixes_images_is_an_error():
+    batches = Batches(X, Y, 4, augment=per_image(lambda x, g: x * g.random(size=1)))
+    batches.set_epoch(0)
+    with pytest.raises(ValueError, match="must begin with 2. Received: size=1. Remove the mark"):
+        part_of(batches, 0, 0, 2)
+
+
+def test_a_dataset_without_parts_is_read_whole():
+    class Pairs(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return {"x": X}, Y
+
+    (x, y) = part_of(Pairs(), 0, 1, 3)
+    np.testing.assert_array_equal(x["x"], X[4:7])
+    np.testing.assert_array_equal(y, Y[4:7])
 
 
 class KilledError(Exception):

@@ -5,7 +5,7 @@ import pytest
 
 from helpers.harness import without_backend
 from zoo.datasets import imagenet
-from zoo.datasets.batches import RecordBatches
+from zoo.datasets.batches import Part, RecordBatches, RecordValidation
 from zoo.datasets.imagenet import MEAN, STD, Records
 
 pytestmark = without_backend
@@ -102,6 +102,34 @@ def test_fit_gets_the_batches_of_an_epoch_from_its_start(files):
             np.testing.assert_array_equal(y, stream[2 * epoch + index][1].numpy())
     with pytest.raises(IndexError, match="0 to 1. Received: 2"):
         batches[2]
+
+
+def test_processes_decode_only_their_images_of_the_whole_batches(files, monkeypatch):
+    records = Records(files)
+    decoded = []
+
+    def counted(jpeg, box, image_size):
+        image = decode(jpeg, box, image_size)
+        with tf.control_dependencies([tf.numpy_function(decoded.append, [jpeg], [])]):
+            return tf.identity(image)
+
+    decode = imagenet.decode
+    monkeypatch.setattr(imagenet, "decode", counted)
+    train = RecordBatches(records, 4, 3, image_size=16, seed=1)
+    train.set_epoch(2)
+    validation = RecordValidation(records, 4, 10, image_size=16)
+    assert validation.batch_sizes == {4, 2} and len(validation) == 3
+    for batches in (train, validation):
+        whole = list(batches)
+        assert sum(len(x) for x, _ in whole) == (12 if batches is train else 10)
+        for number in (0, 1):
+            decoded.clear()
+            for (x, y), (u, v) in zip(whole, Part(batches, number, 2), strict=True):
+                rows = slice(number * len(x) // 2, (number + 1) * len(x) // 2)
+                np.testing.assert_array_equal(u, x[rows])
+                np.testing.assert_array_equal(v, y[rows])
+            if batches is validation:  # training decodes ahead, into the next epoch
+                assert len(decoded) == 5
 
 
 def test_hosts_share_the_files_and_have_as_many_batches_each(files):

@@ -13,8 +13,14 @@ from zoo.datasets.batches import Batches
 
 BACKEND = keras.backend.backend()
 SEVERAL = {"tensorflow": ["mirrored"], "jax": ["data_parallel", "model_parallel"], "torch": []}
+PROCESSES = {  # of strategies that take several processes, the first is that of "auto"
+    "tensorflow": ["multiworker"],
+    "jax": ["data_parallel", "model_parallel"],
+    "torch": [],
+}
 HELPERS = ROOT / "tests" / "helpers"
 TWO_DEVICES = {"jax": {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}}
+on_several = pytest.mark.skipif(BACKEND == "torch", reason="has no strategies")
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.distribute")
 X = np.ones((8, 2))
 Y = np.ones((8, 1))
@@ -42,7 +48,7 @@ def test_training_on_two_devices_equals_training_on_one(name, deviations):
         assert deviation < 1e-5, f"{quantity}: {deviations[name]}"
 
 
-@on_tensorflow
+@on_several
 def test_a_worker_killed_in_mid_epoch_costs_only_time(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
     lines = []
@@ -51,6 +57,11 @@ def test_a_worker_killed_in_mid_epoch_costs_only_time(tmp_path, monkeypatch):
     assert launch.run(script, workers=2, restarts=1, log=lines.append) == 0, "\n".join(lines)
     assert any("worker 1: -9" in line and "restarting all workers" in line for line in lines)
     assert "[0] starts after epoch 1" in lines and "[1] starts after epoch 1" in lines
+    # two epochs of 16 images, half of them in each process, and one part to learn shapes from
+    assert "[0] augmented 18 images" in lines and "[1] augmented 18 images" in lines
+    if BACKEND == "jax":  # TensorFlow copies initial weights from the chief
+        states = [line[4:] for line in lines if "random state" in line]
+        assert len(states) == 4 and len(set(states)) == 2  # equal in both, at both starts
     found = json.loads((tmp_path / "out").read_text())
     assert (found["started"], found["epochs"]) == (1, 3)
     assert max(found["weights"], found["history"]) < 1e-5, found
@@ -126,7 +137,7 @@ def test_a_missing_strategy_is_an_error_that_names_an_alternative(name):
         distribute.strategy(name)
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="has no strategies")
+@on_several
 def test_missing_devices_are_named():
     with pytest.raises(ValueError, match="GPU:7.*among them"):
         distribute.strategy(SEVERAL[BACKEND][0], devices=["GPU:7"])
@@ -224,24 +235,25 @@ def test_a_recipe_trains_on_two_devices(tmp_path, noise):
     assert line["strategy"] == "data_parallel, 2"
 
 
-@on_tensorflow
 @pytest.mark.slow
-def test_training_with_two_workers_equals_training_on_one_device(monkeypatch):
+@on_several
+def test_training_with_two_processes_equals_training_on_one_device(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
     lines = []
-    command = [str(HELPERS / "replicas.py"), "multiworker"]
+    command = [str(HELPERS / "replicas.py"), *PROCESSES[BACKEND]]
     assert launch.run(command, workers=2, restarts=0, log=lines.append) == 0, "\n".join(lines)
-    found = [json.loads(line[4:])["multiworker"] for line in lines if line[4:5] == "{"]
-    assert len(found) == 2 and max(found[0].values()) < 1e-5, found
-    assert found[0] == found[1]  # both workers measure the same
+    found = [json.loads(line[4:]) for line in lines if line[4:5] == "{"]
+    assert len(found) == 2 and found[0] == found[1]  # both processes measure the same
+    for name in PROCESSES[BACKEND]:
+        assert max(found[0][name].values()) < 1e-5, found
 
 
-@on_tensorflow
 @pytest.mark.slow
-def test_recipes_train_with_two_workers(tmp_path, noise):
+@on_several
+def test_recipes_train_with_two_processes(tmp_path, noise):
     for part, count in (("train", 200), ("valid", 110), ("test", 110)):
         (tmp_path / f"{part}.txt").write_text("one two three four five six seven\n" * count)
-    smoke = ["--strategy=multiworker", "--budget=smoke", "--export=false"]
+    smoke = ["--budget=smoke", "--export=false"]
     texts = [f"--data_dir={tmp_path}"]
     for script, data in (("highway_conv.py", noise), ("ptb_char_lm.py", texts)):
         run = tmp_path / script
@@ -249,5 +261,5 @@ def test_recipes_train_with_two_workers(tmp_path, noise):
         command = [str(ROOT / "recipes" / script), *data, f"--run_dir={run}", *smoke]
         assert launch.run(command, workers=2, restarts=0, log=lines.append) == 0, "\n".join(lines)
         (line,) = map(json.loads, (run / "results.jsonl").read_text().splitlines())
-        assert line["strategy"] == "multiworker, 2" and line["seconds"] > 0
+        assert line["strategy"] == f"{PROCESSES[BACKEND][0]}, 2" and line["seconds"] > 0
         assert sum("test accuracy" in text or "test perplexity" in text for text in lines) == 1

@@ -9,6 +9,7 @@ with those of a training on one device.
 import json
 import os
 import pathlib
+import random
 import signal
 import sys
 
@@ -19,13 +20,23 @@ from zoo import distribute
 from zoo.callbacks.checkpoint import open_run
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Batches
+from zoo.datasets.preprocessing import per_image
 
 run = pathlib.Path(sys.argv[1])
 out = pathlib.Path(sys.argv[2])
 EPOCHS = 3
 KILLED_AT = (1, 2)  # epoch and batch
 devices = distribute.strategy("auto")  # before anything is computed
-assert devices.name == "multiworker"
+assert devices.num_processes == 2
+print("random state", random.random(), flush=True)
+augmented = []
+
+
+@per_image
+def noisy(x, generator):
+    """Add noise, and count the images."""
+    augmented.append(len(x))
+    return x + generator.normal(size=x.shape).astype("float32")
 
 
 class Killer(keras.callbacks.Callback):
@@ -45,7 +56,7 @@ def train(devices, callbacks):
     """Return the final weights and the history."""
     with devices.scope():
         model = replicas.small_image_model()
-    batches = Batches(*replicas.images(16), replicas.BATCH, seed=3)
+    batches = Batches(*replicas.images(16), replicas.BATCH, seed=3, augment=noisy)
     history = devices.fit(
         model,
         batches,
@@ -55,6 +66,7 @@ def train(devices, callbacks):
         verbose=0,
         shuffle=False,
     )
+    devices.make_local(model)
     return replicas.values(model), history.history
 
 
@@ -62,6 +74,7 @@ resume = open_run(run, {"test": 1}, 1, writes=devices.is_chief)
 started = (resume.read() or {"epoch": 0})["epoch"]
 print("starts after epoch", started, flush=True)
 weights, history = train(devices, [Killer(), resume])
+print("augmented", sum(augmented), "images", flush=True)
 if devices.is_chief:
     one_weights, one_history = train(distribute.strategy("one"), [])
     found = {

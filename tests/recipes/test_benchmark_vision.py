@@ -9,7 +9,7 @@ from keras import layers
 
 import benchmark
 import zoo
-from benchmarks import harness, vision
+from benchmarks import cifar, harness, vision
 from helpers.benchmarks import run_benchmark
 from helpers.harness import without_backend
 from zoo.graph.cost import cost
@@ -57,7 +57,7 @@ def test_speed_per_operation_weights_an_image_by_its_operations():
     np.testing.assert_allclose(weighted, [1.0, 1.125])
     assert vision.verdict("highway_resnet50", 0.9) == "0.9: met"
     assert vision.verdict("resnet50", 0.99) == "1.0: missed"
-    assert vision.verdict("cifar_resnet", 0.5) == ""
+    assert vision.verdict("highway_full_resnet50", 0.5) == ""
 
 
 @without_backend
@@ -80,7 +80,7 @@ def test_contenders_take_turns_and_seconds_are_those_of_a_call(monkeypatch):
 
 @without_backend
 def test_every_benchmark_is_listed_with_a_sentence_and_explains_its_flags(capsys):
-    libraries = {"harness", "char_lm_torch", "xla"}
+    libraries = {"harness", "char_lm_torch", "cifar_torch", "xla"}
     assert {path.stem for path in benchmark.FOLDER.glob("*.py")} - libraries == {*benchmark.NAMES}
     with pytest.raises(SystemExit, match="0"):
         benchmark.main(["--help"])
@@ -111,10 +111,10 @@ def test_wrong_flags_are_refused_before_anything_is_built(words, message, capsys
 
 @pytest.mark.slow
 def test_the_benchmark_measures_the_networks_and_the_peer_in_one_run(tmp_path):
-    flags = "--image_size=32 --batch=2 --cifar_batch=2 --steps=1 --rounds=2".split()
-    models = "--models=resnet50,highway_cifar"
+    flags = "--image_size=32 --batch=2 --steps=1 --rounds=2".split()
+    models = "--models=resnet50,highway_full_resnet50"
     rows, printed = run_benchmark(tmp_path / "lines.jsonl", "vision", *flags, models)
-    assert [row["model"] for row in rows] == ["resnet50", "highway_cifar"] * 2
+    assert [row["model"] for row in rows] == ["resnet50", "highway_full_resnet50"] * 2
     assert [row["metric"][:5] for row in rows] == ["train"] * 2 + ["infer"] * 2
     for row in rows:
         peer, name = row["images_per_second"]
@@ -125,6 +125,20 @@ def test_the_benchmark_measures_the_networks_and_the_peer_in_one_run(tmp_path):
         assert f"\n{name} " in printed and f"\n{peer} " in printed
     assert rows[0]["verdict"].startswith("1.0: ") and rows[1]["verdict"] == ""
     assert rows[0]["multiply_adds"]["resnet50"] == rows[0]["multiply_adds"]["keras.applications"]
+
+
+@pytest.mark.slow
+def test_small_networks_are_measured_beside_the_same_ones_in_plain_torch(tmp_path):
+    flags = "--batches=2,4 --threads=1 --rounds=2 --images=4 --precisions=float32".split()
+    picture = tmp_path / "scaling.png"
+    rows, _ = run_benchmark(tmp_path / "lines.jsonl", "cifar", *flags, f"--picture={picture}")
+    assert [row["model"] for row in rows[::2]] == [*cifar.MODELS]
+    assert [row["config"]["batch"] for row in rows] == [2, 4] * len(cifar.MODELS)
+    for row in rows:
+        ours, torch = (np.array(row["images_per_second"][key]) for key in ("ours", "torch"))
+        assert row["value"] == pytest.approx(np.median(ours / torch), abs=1e-3)
+    assert picture.stat().st_size > 10_000
+    assert len(picture.with_suffix(".csv").read_text().splitlines()) == 1 + 2 * len(rows)
 
 
 @pytest.mark.slow

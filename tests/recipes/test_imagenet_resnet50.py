@@ -166,7 +166,7 @@ def test_imagenet_as_tfds_has_prepared_it(tmp_path):
     (figure,) = lines_of(tmp_path / "run")
     (point,) = rows_of(tmp_path / "run" / "fig5-highway_full_bn.csv")
     assert point["paper_top5_error"] == "7.29"
-    assert any("no colour jitter" in reading for reading in line["readings"])
+    assert any("no colour jitter" in deviation for deviation in line["departures"])
     assert (line["data"], line["paper"], line["paper_std"]) == ("ImageNet", 7.29, 0.11)
     assert "16 of 1281167 training images, others in each epoch" in line["departures"]
     assert figure["config"]["examples"] == 8

@@ -1,41 +1,14 @@
-"""docs/scaling.md holds what its model prints, and the model what the compiled program says."""
+"""The compiled program of a step on several devices holds what docs/devices.md says."""
 
-import argparse
 import doctest
 import pathlib
 
 import keras
 import pytest
 
-from benchmarks import scaling_model, xla
+from benchmarks import xla
 from helpers.benchmarks import run_benchmark
-from helpers.harness import ROOT, without_backend
-
-
-@pytest.fixture
-def machine():
-    """Return the machine that the flags' defaults describe."""
-    parser = argparse.ArgumentParser()
-    scaling_model.add_flags(parser)
-    return parser.parse_args([])
-
-
-@without_backend
-def test_the_tables_of_the_page_on_scaling_are_what_the_model_prints(machine):
-    text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
-    assert scaling_model.tables(machine) in text
-
-
-@without_backend
-def test_a_step_on_eight_devices_worked_out_by_hand(machine, monkeypatch):
-    monkeypatch.setattr(scaling_model, "program", lambda: (100e6, 300))
-    compute, gradient, waiting, whole = scaling_model.step(machine, 8, 256)
-    assert compute == 32 / 2500
-    assert gradient == pytest.approx(2 * 7 / 8 * 100e6 / 450e9 + 3 * 5e-6)
-    assert waiting == pytest.approx(300 * 3 * 5e-6)
-    assert whole == pytest.approx(compute + waiting)  # the gradient's is hidden by the backward
-    alone = scaling_model.step(machine, 1, 256)
-    assert alone[1:3] == (0.0, 0.0) and alone[3] == 256 / 2500
+from helpers.harness import without_backend
 
 
 @without_backend

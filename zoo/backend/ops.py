@@ -45,9 +45,9 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def nll(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the negative log-likelihood: log sum exp(logits) - logits[target], in nats.
 
-    On torch the backward pass is written out (softmax minus one-hot, in place): torch's own loss
-    fills and reads two more buffers of the logits' size, a quarter of a step of the small
-    language model. TensorFlow's kernel is fused already, and XLA fuses JAX's.
+    The backward pass is written out: softmax minus one-hot. The probabilities of the forward pass
+    are kept instead of their logarithms, and on torch they become the gradient in place; the
+    losses of torch and TensorFlow fill and read two more buffers of the logits' size.
 
     Args:
         logits: `(n, classes)`.
@@ -60,9 +60,56 @@ def nll(logits: Tensor, targets: Tensor) -> Tensor:
     >>> float(nll(ops.array([[0.0, 0.0]]), ops.array([1]))[0])  # log 2
     0.6931471824645996
     """
-    if keras.backend.backend() == "torch":
-        return _torch_nll().apply(logits, targets)
-    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+    body = {"tensorflow": _tensorflow_nll, "jax": _jax_nll, "torch": _torch_nll}
+    function = body[keras.backend.backend()]()
+    return function(ops.convert_to_tensor(logits), ops.cast(targets, "int32"))
+
+
+def _nll(logits, targets, p):
+    """Compute the negative log-likelihood from the logits and their softmax `p`.
+
+    log sum exp(logits) = logits[k] - log p[k] for any k; for the largest, p does not underflow.
+    """
+    log_sum = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
+    return log_sum - ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+
+
+@functools.cache
+def _tensorflow_nll():
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def nll(logits, targets):
+        p = tf.nn.softmax(logits)
+
+        def backward(upstream):
+            places = tf.stack([tf.range(tf.shape(targets)[0]), targets], axis=1)
+            return tf.tensor_scatter_nd_sub(p * upstream[:, None], places, upstream), None
+
+        return _nll(logits, targets, p), backward
+
+    return nll
+
+
+@functools.cache
+def _jax_nll():
+    import jax
+    import jax.numpy as jnp
+
+    def forward(logits, targets):
+        log_sum = jax.nn.logsumexp(logits, axis=-1)
+        own = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+        return log_sum - own, (logits, targets, log_sum)
+
+    def backward(saved, upstream):
+        logits, targets, log_sum = saved
+        p = jnp.exp(logits - log_sum[:, None])
+        one_hot = jnp.arange(logits.shape[-1]) == targets[:, None]
+        return jnp.where(one_hot, p - 1, p) * upstream[:, None], None
+
+    nll = jax.custom_vjp(lambda *args: forward(*args)[0])
+    nll.defvjp(forward, backward)
+    return nll
 
 
 @functools.cache
@@ -72,21 +119,21 @@ def _torch_nll():
     class NLL(torch.autograd.Function):
         @staticmethod
         def forward(ctx, logits, targets) -> Tensor:
-            log_p = torch.log_softmax(logits, -1)
-            rows = targets.long()[:, None]
-            ctx.save_for_backward(log_p, rows)
+            p = torch.softmax(logits, -1)
+            targets = targets.long()
+            ctx.save_for_backward(p, targets)
             ctx.consumed = False
-            return -log_p.gather(1, rows)[:, 0]
+            return _nll(logits, targets, p)
 
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx, upstream) -> tuple[Tensor, None]:
-            log_p, rows = ctx.saved_tensors
+            p, targets = ctx.saved_tensors
             if ctx.consumed:
                 raise RuntimeError("`zoo.backend.nll` overwrote its buffer: one backward only.")
             ctx.consumed = True
             upstream = upstream[:, None]
-            p = log_p.exp_().mul_(upstream)  # a new buffer would cost more than the arithmetic
-            return p.scatter_add_(1, rows, -upstream), None
+            p.mul_(upstream)  # a new buffer would cost more than the arithmetic
+            return p.scatter_add_(1, targets[:, None], -upstream), None
 
-    return NLL
+    return NLL.apply

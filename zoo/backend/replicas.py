@@ -1,6 +1,9 @@
 """Shards of the global batch, one for each of several replicas."""
 
+from collections.abc import Sequence
+
 import keras
+import numpy as np
 
 from zoo.types import Tensor
 
@@ -70,3 +73,31 @@ def _context():
     import tensorflow as tf
 
     return tf.distribute.get_replica_context()
+
+
+def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
+    """Return values of variables, also where several processes of JAX divide them.
+
+    All processes must call it, because they exchange the parts.
+
+    Args:
+        variables: Variables of Keras.
+
+    Example:
+    >>> whole_values([keras.Variable([1.0, 2.0])])
+    [array([1., 2.], dtype=float32)]
+    """
+    return [
+        np.array(keras.ops.convert_to_numpy(_readable(variable.value))) for variable in variables
+    ]
+
+
+def _readable(value):
+    """Return a tensor that this process can read."""
+    if keras.backend.backend() != "jax":
+        return value
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return value
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(value, tiled=True)

@@ -7,8 +7,66 @@ import keras
 import numpy as np
 
 from zoo.datasets.imagenet import Records
+from zoo.datasets.preprocessing import RowSamples, is_per_image
 
 Batch = tuple[np.ndarray, np.ndarray]
+
+
+def part_of(batches: keras.utils.PyDataset, index: int, number: int, parts: int) -> Any:
+    """Return one of equal parts of a batch, as `numpy.array_split` cuts it.
+
+    A dataset with a method `part` prepares only this part of the batch; any other is read whole.
+
+    Args:
+        batches: The dataset.
+        index: Index of the batch.
+        number: Index of the part, from 0.
+        parts: Number of parts.
+
+    Example:
+    >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
+    >>> x, y = part_of(batches, 0, number=1, parts=2)
+    >>> x.tolist()
+    [2.0, 3.0]
+    """
+    if hasattr(batches, "part"):
+        return batches.part(index, number, parts)
+
+    def cut(values):
+        return np.array_split(np.asarray(values), parts)[number]
+
+    return tuple(keras.tree.map_structure(cut, values) for values in batches[index])
+
+
+class Part(keras.utils.PyDataset):
+    """One of equal parts of each batch of a dataset: what one of several processes reads.
+
+    Args:
+        batches: A dataset of whole batches.
+        number: Index of the part, from 0.
+        parts: Number of parts.
+
+    Example:
+    >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=2, shuffle=False)
+    >>> [x.tolist() for x, y in Part(batches, 1, 2)]
+    [[1.0], [3.0]]
+    """
+
+    def __init__(self, batches: keras.utils.PyDataset, number: int, parts: int) -> None:
+        super().__init__()
+        self.batches = batches
+        self.number = number
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return part_of(self.batches, index, self.number, self.parts)
+
+    def on_epoch_end(self) -> None:
+        """Tell the dataset."""
+        self.batches.on_epoch_end()
 
 
 class Batches(keras.utils.PyDataset):
@@ -28,7 +86,8 @@ class Batches(keras.utils.PyDataset):
         batch_size: Examples in a batch.
         seed: Random seed, 0 or more.
         augment: `None`, or a function of a batch of `x` and a `numpy.random.Generator`, such as
-            `zoo.datasets.preprocessing.Preprocessing.augment`.
+            `zoo.datasets.preprocessing.Preprocessing.augment`. One of several processes augments
+            only its own images if it is marked, see `zoo.datasets.preprocessing.per_image`.
         shuffle: If `True`, every epoch has its own order.
         drop_remainder: If `True`, an incomplete last batch is left out; with `shuffle` the
             examples left out differ from epoch to epoch.
@@ -92,6 +151,13 @@ class Batches(keras.utils.PyDataset):
         return self._length
 
     def __getitem__(self, index: int) -> Batch:
+        return self.part(index, 0, 1)
+
+    def part(self, index: int, number: int, parts: int) -> Batch:
+        """Return one of equal parts of a batch, see `part_of`.
+
+        Only its own images are read and, if the augmentation is marked as `per_image`, augmented.
+        """
         _check_index(index, len(self))
         if self.epoch is None and (self.shuffle or self.augment):
             raise RuntimeError(
@@ -99,10 +165,16 @@ class Batches(keras.utils.PyDataset):
                 "`callbacks=[Epochs(batches)]` to `fit`, or call `batches.set_epoch(0)`."
             )
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        x = self.x[rows]
-        if self.augment:
-            x = self.augment(x, self._generator(self.epoch, index + 1))
-        return x, self.y[rows]
+        picked = np.array_split(np.arange(len(rows)), parts)[number]
+        y = self.y[rows[picked]]
+        if self.augment is None:
+            return self.x[rows[picked]], y
+        samples = self._generator(self.epoch, index + 1)
+        if not is_per_image(self.augment):
+            return self.augment(self.x[rows], samples)[picked], y
+        if parts > 1:
+            samples = RowSamples(samples, picked, len(rows))
+        return self.augment(self.x[rows[picked]], samples), y
 
     def _generator(self, epoch, stream):
         # Stream 0 samples the order, stream index + 1 a batch: NumPy's samples for [a, b] and
@@ -139,6 +211,7 @@ class RecordBatches(keras.utils.PyDataset):
         self.epoch: int | None = None
         self.batch_sizes = {batch_size}
         self._stream: Any = None
+        self._part = (0, 1)
         self._next = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -151,19 +224,48 @@ class RecordBatches(keras.utils.PyDataset):
         return self.steps
 
     def __getitem__(self, index: int) -> Batch:
+        return self.part(index, 0, 1)
+
+    def part(self, index: int, number: int, parts: int) -> Batch:
+        """Return one of equal parts of a batch, see `part_of`; no other images are decoded."""
         _check_index(index, len(self))
         if self.epoch is None:
             raise RuntimeError("Pass `callbacks=[Epochs(batches)]` to `fit`, or `set_epoch(0)`.")
-        if self._stream is None or index < self._next:
-            dataset = self.records.train(
-                self.batch_size, self.steps, self.image_size, self.seed, first_epoch=self.epoch
-            )
-            self._stream = iter(dataset)
+        if self._stream is None or index < self._next or self._part != (number, parts):
+            self._part = number, parts
+            self._stream = iter(self._dataset())
             self._next = 0
         while self._next <= index:
             x, y = next(self._stream)
             self._next += 1
         return x.numpy(), y.numpy()
+
+    def _dataset(self):
+        return self.records.train(
+            self.batch_size, self.steps, self.image_size, self.seed, self.epoch, self._part
+        )
+
+
+class RecordValidation(RecordBatches):
+    """Batches of the first images of TFRecords for validation, in their order.
+
+    Args:
+        records: A `zoo.datasets.imagenet.Records`.
+        batch_size: Images in a batch; the last may be smaller.
+        count: Number of images.
+        image_size: Side of the images, in pixels.
+    """
+
+    def __init__(
+        self, records: Records, batch_size: int, count: int, image_size: int = 224
+    ) -> None:
+        super().__init__(records, batch_size, -(-count // batch_size), image_size)
+        self.epoch = 0
+        self.count = count
+        self.batch_sizes = {min(batch_size, count), count - (self.steps - 1) * batch_size}
+
+    def _dataset(self):
+        return self.records.validation(self.batch_size, self.image_size, self.count, self._part)
 
 
 class MicroBatches(keras.utils.PyDataset):

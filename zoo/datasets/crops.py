@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zoo.datasets.imagenet import AREA, ASPECT, CENTRE, MEAN, STD, TRIES
+from zoo.datasets.preprocessing import per_image
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Crops:
         """Return the central square, `CENTRE` of the shorter side, resized, normalized: float32."""
         return self._crop(images, np.tile(centre_box(images.shape[1:3]), (len(images), 1)))
 
+    @per_image
     def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return a random box of each image, resized, normalized, mirrored or not: float32."""
-        uniform = generator.random((len(images), 6, TRIES))
+        uniform = generator.random(size=(len(images), 6, TRIES))
         images = self._crop(images, random_boxes(images.shape[1:3], uniform[:, :5]))
         mirrored = uniform[:, 5, 0] < 0.5
         images[mirrored] = images[mirrored, :, ::-1]

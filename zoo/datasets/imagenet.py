@@ -83,6 +83,7 @@ class Records:
         image_size: int = 224,
         seed: int = 0,
         first_epoch: int = 0,
+        part: tuple[int, int] = (0, 1),
     ) -> Any:
         """Return endless augmented batches; `fit` needs the same `steps_per_epoch`.
 
@@ -97,6 +98,8 @@ class Records:
             image_size: Side of the images, in pixels.
             seed: Random seed, 0 or more.
             first_epoch: First epoch, counted from 0.
+            part: (index, number of parts): of every batch only one of equal parts. The records of
+                the whole batch are read, but no others than the part's are decoded.
 
         Returns:
             `tf.data.Dataset` of float32 images `(batch_size, image_size, image_size, 3)`,
@@ -105,6 +108,7 @@ class Records:
         import tensorflow as tf
 
         fold_in = tf.random.experimental.stateless_fold_in
+        start, stop = _bounds(batch_size, *part)
 
         def one_epoch(epoch):
             key = tf.stack([tf.constant(seed, "int64"), epoch])
@@ -120,13 +124,24 @@ class Records:
                 image = decode(jpeg, box, image_size)
                 return tf.where(uniform[5, 0] < 0.5, image[:, ::-1], image), label
 
-            examples = self._map(records.repeat().enumerate(), example)
-            return examples.batch(batch_size, drop_remainder=True).take(steps_per_epoch)
+            numbered = records.repeat().enumerate()
+            if stop - start < batch_size:
+                numbered = numbered.filter(
+                    lambda index, _: (index % batch_size >= start) & (index % batch_size < stop)
+                )
+            examples = self._map(numbered, example)
+            return examples.batch(stop - start, drop_remainder=True).take(steps_per_epoch)
 
         epochs = tf.data.Dataset.range(first_epoch, 2**31).flat_map(one_epoch)
         return epochs.prefetch(tf.data.AUTOTUNE)
 
-    def validation(self, batch_size: int, image_size: int = 224) -> Any:
+    def validation(
+        self,
+        batch_size: int,
+        image_size: int = 224,
+        count: int | None = None,
+        part: tuple[int, int] = (0, 1),
+    ) -> Any:
         """Return one pass over this host's records, in their order: the centre of each image.
 
         The square of `CENTRE` of the shorter side is cropped before resizing, which equals, up to
@@ -135,6 +150,8 @@ class Records:
         Args:
             batch_size: Images of this host in a batch.
             image_size: Side of the images, in pixels.
+            count: Number of images, the first ones; `None` takes all.
+            part: As for `train`; a part needs `count`, at least one image in each part.
 
         Returns:
             `tf.data.Dataset` of images and labels as in `train`.
@@ -146,8 +163,20 @@ class Records:
             box = centre_box(tf.image.extract_jpeg_shape(jpeg)[:2], CENTRE)
             return decode(jpeg, box, image_size), label
 
-        examples = self._map(self._read(tf.constant(self.host_files)), example)
-        return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+        records = self._read(tf.constant(self.host_files)).take(-1 if count is None else count)
+        start, stop = _bounds(batch_size, *part)
+        if count is not None and stop - start < batch_size:
+            whole = count - count % batch_size  # images in whole batches
+            last = _bounds(count % batch_size, *part)
+            bounds = tf.constant([[start, stop], last], "int64")
+
+            def is_own(index, record):
+                first, end = tf.unstack(bounds[tf.cast(index >= whole, "int32")])
+                return (index % batch_size >= first) & (index % batch_size < end)
+
+            records = records.enumerate().filter(is_own).map(lambda index, record: record)
+        examples = self._map(records, example)
+        return examples.batch(stop - start).prefetch(tf.data.AUTOTUNE)
 
     def _read(self, files):
         import tensorflow as tf
@@ -178,6 +207,13 @@ class Records:
         text = f"Expected labels from {self.first_label} to {last + self.first_label}. Received:"
         tf.debugging.Assert((labels >= 0) & (labels <= last), [text, parsed[label]])
         return parsed[image], tf.cast(labels, "int32")
+
+
+def _bounds(size, number, parts):
+    """Return where a part of `size` rows begins and ends, as `numpy.array_split` cuts them."""
+    rows = np.array_split(np.arange(size), parts)
+    ends = np.cumsum([0, *map(len, rows)])
+    return int(ends[number]), int(ends[number + 1])
 
 
 def find(pattern: PathLike) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from zoo.datasets.batches import Batch, Batches, MicroBatches, RecordBatches
+from zoo.datasets.batches import Batch, Batches, MicroBatches, RecordBatches, part_of
 
 
 class Ahead(keras.utils.PyDataset):
@@ -31,7 +31,7 @@ class Ahead(keras.utils.PyDataset):
         self.batch_sizes = batches.batch_sizes
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")
         self._lock = threading.Lock()
-        self._index: int | None = None
+        self._wanted: Any = None  # arguments of `part`
         self._next: Any = None  # a Future
 
     def set_epoch(self, epoch: int) -> None:
@@ -44,20 +44,27 @@ class Ahead(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Batch:
+        return self.part(index, 0, 1)
+
+    def part(self, index: int, number: int, parts: int) -> Batch:
+        """Return one of equal parts of a batch, see `zoo.datasets.batches.part_of`."""
         with self._lock:  # tf.data reads from threads of its own
-            if index != self._index:
+            if (index, number, parts) != self._wanted:
                 self._discard()
-                self._next = self._thread.submit(self.batches.__getitem__, index)
+                self._prepare(index, number, parts)
             batch = self._next.result()  # raises the thread's exception
-            self._index = None
+            self._wanted = None
             self._next = None
             if index + 1 < len(self):
-                self._index = index + 1
-                self._next = self._thread.submit(self.batches.__getitem__, index + 1)
+                self._prepare(index + 1, number, parts)
             return batch
+
+    def _prepare(self, *wanted):
+        self._wanted = wanted
+        self._next = self._thread.submit(part_of, self.batches, *wanted)
 
     def _discard(self):
         if self._next is not None:
             concurrent.futures.wait([self._next])  # it may be reading what is about to change
-        self._index = None
+        self._wanted = None
         self._next = None

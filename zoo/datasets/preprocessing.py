@@ -4,14 +4,71 @@ Random functions take a `numpy.random.Generator`, so that every backend trains o
 (`zoo.datasets.batches`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 # squared grey levels; Srivastava et al. do not give theirs: pylearn2's, whose data FitNets used
 EPSILON = 10.0
 CHUNK = 1024  # ours: images that are float at a time, 12 MB of CIFAR
+
+
+def per_image(augment: Callable) -> Callable:
+    """Mark an augmentation that changes each image by samples of its own.
+
+    Its samples have the images as first axis, and it passes their shape as `size=` to methods of
+    the generator. One of several processes then augments only its own images of a batch, exactly
+    as in the whole batch, see `RowSamples`.
+
+    Args:
+        augment: A function of images and a `numpy.random.Generator`.
+    """
+    augment.per_image = True  # type: ignore[attr-defined]
+    return augment
+
+
+def is_per_image(augment: Callable) -> bool:
+    """Return True if an augmentation was marked by `per_image`."""
+    return getattr(augment, "per_image", False)
+
+
+class RowSamples:
+    """Samples for some rows of a batch, equal to those that the whole batch would get.
+
+    Args:
+        generator: The `numpy.random.Generator` of the batch.
+        rows: Indices of the rows.
+        batch_size: Number of rows in the batch.
+
+    Example:
+    >>> rows = RowSamples(np.random.default_rng(0), [1, 2], batch_size=4)
+    >>> bool(np.all(rows.random(size=2) == np.random.default_rng(0).random(4)[1:3]))
+    True
+    """
+
+    def __init__(
+        self, generator: np.random.Generator, rows: np.ndarray | list, batch_size: int
+    ) -> None:
+        self.generator = generator
+        self.rows = rows
+        self.batch_size = batch_size
+
+    def __getattr__(self, name: str) -> Callable:
+        sample = getattr(self.generator, name)
+
+        def sample_rows(*args: Any, size: Any, **kwargs: Any) -> np.ndarray:
+            shape = (size,) if np.ndim(size) == 0 else size
+            if shape[0] != len(self.rows):
+                raise ValueError(
+                    f"An augmentation that is marked as `per_image` must sample for each image: "
+                    f"`size` must begin with {len(self.rows)}. Received: size={size}. Remove the "
+                    f"mark."
+                )
+            return sample(*args, size=(self.batch_size, *shape[1:]), **kwargs)[self.rows]
+
+        return sample_rows
 
 
 def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> np.ndarray:
@@ -78,7 +135,7 @@ def random_crop(
 
 def random_mirror(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Mirror each image left to right with probability 1/2."""
-    mirrored = generator.random(len(_checked(images))) < 0.5
+    mirrored = generator.random(size=len(_checked(images))) < 0.5
     images = images.copy()
     images[mirrored] = images[mirrored, :, ::-1]
     return images
@@ -156,6 +213,7 @@ class Preprocessing:
             )
         return (images - self.mean) / np.float32(self.scale)
 
+    @per_image
     def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return the network's inputs for training, float32.
 

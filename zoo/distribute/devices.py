@@ -1,11 +1,15 @@
 """The devices of a training: tf.distribute's strategies, keras.distribution's, none on torch."""
 
-import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+
+from zoo.backend import whole_values
+from zoo.distribute import clusters
 
 NAMES = {  # what each backend has besides "auto" and "one"
     "tensorflow": ("mirrored", "tpu", "multiworker"),
@@ -15,7 +19,7 @@ NAMES = {  # what each backend has besides "auto" and "one"
 ALTERNATIVES = {  # to a strategy of another backend
     ("jax", "mirrored"): "data_parallel",
     ("jax", "tpu"): "data_parallel, which takes the TPU cores that JAX sees",
-    ("jax", "multiworker"): "data_parallel on one machine, or KERAS_BACKEND=tensorflow",
+    ("jax", "multiworker"): "data_parallel, which takes the devices of all processes",
     ("tensorflow", "data_parallel"): "mirrored, tpu or multiworker",
     ("tensorflow", "model_parallel"): "KERAS_BACKEND=jax, which can divide variables",
 }
@@ -58,6 +62,7 @@ def open_devices(
             f"Use {_alternative(backend, name)}."
         )
     if backend == "jax":
+        clusters.join()
         return name, _jax(name, devices, layout or {}, shards)
     return name, _tensorflow(name, devices)
 
@@ -72,7 +77,7 @@ def _alternative(backend, name):
 def _tensorflow_default():
     import tensorflow as tf
 
-    if len(_worker_addresses()) > 1:
+    if clusters.find() in ("TF_CONFIG", "SLURM", "Kubernetes"):
         return "multiworker"
     if os.environ.get("TPU_NAME"):
         return "tpu"
@@ -80,6 +85,7 @@ def _tensorflow_default():
 
 
 def _jax_default():
+    clusters.join()
     return "data_parallel" if len(keras.distribution.list_devices()) > 1 else "one"
 
 
@@ -91,14 +97,9 @@ def _tensorflow(name, devices):
         names = [device.name.removeprefix("/device:") for device in available]
         return tf.distribute.MirroredStrategy(_select(devices, names))
     if name == "multiworker":
-        if not _worker_addresses():
-            raise ValueError(
-                "Expected TF_CONFIG to name this process and the others. Received: none. Start "
-                "workers on this machine with `python -m zoo.launch --workers 2 SCRIPT ...`, on "
-                "several with your scheduler."
-            )
+        resolver = clusters.resolver()
         try:
-            return tf.distribute.MultiWorkerMirroredStrategy()
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver)
         except RuntimeError as error:
             raise ValueError(
                 f"Expected the strategy to be created before TensorFlow computes. Received: "
@@ -114,12 +115,6 @@ def _tensorflow(name, devices):
             f"TPU VM)."
         ) from error
     return tf.distribute.TPUStrategy(resolver)
-
-
-def _worker_addresses():
-    """Return the addresses of a multi-worker job."""
-    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-    return [*cluster.get("chief", []), *cluster.get("worker", [])]
 
 
 def _select(devices, available):
@@ -178,15 +173,58 @@ def num_replicas(native: Any) -> int:
     return _mesh_sizes(native)[native.batch_dim_name]
 
 
-def is_chief(native: Any) -> bool:
-    """Return True if this process writes the files that all processes share."""
-    resolver = getattr(native, "cluster_resolver", None)
+def processes(native: Any) -> tuple[int, int]:
+    """Return the index of this process among those that share `native`, and their number."""
+    if native is None:
+        return 0, 1
+    if keras.backend.backend() == "jax":
+        jax = sys.modules["jax"]
+        return jax.process_index(), jax.process_count()
+    resolver = native.cluster_resolver
     if resolver is None or not getattr(resolver, "task_type", None):
-        return True
-    return resolver.task_type == "chief" or (
-        "chief" not in resolver.cluster_spec().jobs
-        and (resolver.task_type, resolver.task_id) == ("worker", 0)
-    )
+        return 0, 1
+    jobs = resolver.cluster_spec().as_dict()
+    num_chiefs = len(jobs.get("chief", []))
+    first = {"chief": 0}.get(resolver.task_type, num_chiefs)
+    return first + resolver.task_id, num_chiefs + len(jobs.get("worker", []))
+
+
+def batch_part(native: Any) -> tuple[int, int]:
+    """Return which part of a batch this process computes, and the number of parts.
+
+    That is (0, 1), the whole batch, in a single process, and where all processes share each
+    example because they divide the variables only.
+
+    Raises:
+        ValueError: if this process's devices are not next to each other in the mesh.
+    """
+    if native is None or keras.backend.backend() == "tensorflow":
+        return processes(native)
+    local = [f"{device.platform}:{device.id}" for device in sys.modules["jax"].local_devices()]
+    mesh = np.asarray(native.device_mesh.devices)
+    own = np.isin(mesh, local).reshape(len(mesh), -1).any(axis=1)
+    rows = np.flatnonzero(own)
+    number, rest = divmod(int(rows[0]), len(rows))
+    if rest or len(mesh) % len(rows) or rows[-1] - rows[0] >= len(rows):
+        raise ValueError(
+            f"Expected the devices of a process to compute neighbouring examples. Received: "
+            f"{local} in {mesh.tolist()}. Choose other `devices` or `shards`."
+        )
+    return number, len(mesh) // len(rows)
+
+
+def make_local(model: keras.Model) -> None:
+    """Make a model that several processes of JAX have trained this process's own.
+
+    All processes must call it. After it each can use the model by itself, e.g. only the chief.
+    """
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    values = whole_values(variables)
+    for variable, value in zip(variables, values, strict=True):
+        variable._layout = None
+        variable._value = None
+        variable._value = variable._convert_to_tensor(value, dtype=variable.dtype)
+    model.train_function = model.test_function = model.predict_function = None  # of all devices
 
 
 def is_built_under(native: Any, model: keras.Model) -> bool:

@@ -6,8 +6,16 @@ from typing import Any
 
 import keras
 
-from zoo.datasets.batches import Batches
-from zoo.distribute.devices import is_built_under, is_chief, num_replicas, open_devices
+from zoo.datasets.batches import Batches, Part
+from zoo.distribute import clusters
+from zoo.distribute.devices import (
+    batch_part,
+    is_built_under,
+    make_local,
+    num_replicas,
+    open_devices,
+    processes,
+)
 from zoo.distribute.synchronized import synchronized
 from zoo.distribute.workers import fit_workers
 
@@ -34,15 +42,16 @@ def strategy(
     | "one" | any | Keras's default device |
     | "mirrored" | TensorFlow | `tf.distribute.MirroredStrategy`: the GPUs of this machine |
     | "tpu" | TensorFlow | `tf.distribute.TPUStrategy`: the TPU that TPU_NAME names |
-    | "multiworker" | TensorFlow | a process per machine, as TF_CONFIG says; see `zoo.launch` |
-    | "data_parallel" | JAX | `keras.distribution.DataParallel` |
+    | "multiworker" | TensorFlow | the processes that TF_CONFIG, SLURM or Kubernetes started |
+    | "data_parallel" | JAX | `keras.distribution.DataParallel`, of all processes |
     | "model_parallel" | JAX | `keras.distribution.ModelParallel` of the variables in `layout` |
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
     and, on TensorFlow, for the masks of dropout. On TensorFlow, several devices support neither
-    mixed_float16 nor accumulated gradients. Create "multiworker" before TensorFlow computes
-    anything.
+    mixed_float16 nor accumulated gradients. If a scheduler or `zoo.launch` started several
+    processes, create the strategy before the backend computes anything; see docs/devices.md. On
+    JAX it lets processes that were not seeded start from the same random state.
 
     Args:
         name: See above.
@@ -81,6 +90,7 @@ class Strategy:
         name: A name of `strategy`, never "auto".
         native: The `tf.distribute.Strategy` or `keras.distribution.Distribution`, or None.
         num_replicas: Parts that a batch is split into.
+        num_processes: Processes that share the training.
         is_chief: True in the process that writes files.
     """
 
@@ -88,11 +98,20 @@ class Strategy:
         self.name = name
         self.native = native
         self.num_replicas = num_replicas(native)
-        self.is_chief = is_chief(native)
+        index, self.num_processes = processes(native)
+        self.is_chief = index == 0
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Return a context in which to build and compile a model, optimizer included."""
         return contextlib.nullcontext() if self.native is None else self.native.scope()
+
+    def inference_scope(self) -> contextlib.AbstractContextManager:
+        """Return a context in which to build a model of a trained model's layers for evaluation.
+
+        TensorFlow would split its batches, too; here each replica or process computes all of them.
+        On JAX its own variables must be where those of the trained model are.
+        """
+        return self.scope() if keras.backend.backend() == "jax" else contextlib.nullcontext()
 
     def fit(
         self,
@@ -107,11 +126,12 @@ class Strategy:
 
         Args:
             model: Built and compiled in `scope()`.
-            x: As for `keras.Model.fit`; for "multiworker" a `keras.utils.PyDataset`, or arrays
-                with `shuffle=False`, the same in every process.
+            x: As for `keras.Model.fit`; of several processes a `keras.utils.PyDataset`, or arrays
+                with `shuffle=False`, the same in every process. Each process reads its part of
+                every batch, see `zoo.datasets.batches.part_of`.
             y: As for `keras.Model.fit`.
             batch_size: Examples of a batch, over all devices.
-            validation_data: As for `keras.Model.fit`; for "multiworker" a `PyDataset`.
+            validation_data: As for `keras.Model.fit`; of several processes a `PyDataset`.
             **options: As for `keras.Model.fit`; for "multiworker" `epochs` and `callbacks`.
 
         Returns:
@@ -125,14 +145,27 @@ class Strategy:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
         self.check_data(x, batch_size, validation_data)
         self._check_optimizer(model.optimizer)
+        if self.reads_parts:
+            if y is not None and options.get("shuffle") is False:
+                x, y, batch_size = Batches(x, y, batch_size or 32, shuffle=False), None, None
+            if not isinstance(x, keras.utils.PyDataset) or y is not None:
+                raise ValueError(
+                    f"Of several processes, `fit` takes a `keras.utils.PyDataset`, or arrays with "
+                    f"`shuffle=False`. Received: x of {type(x).__name__}. "
+                    f"`zoo.datasets.batches.Batches` makes one of arrays."
+                )
         with synchronized(model):
             if self.name == "multiworker":
-                if y is not None and options.get("shuffle") is False:
-                    x = Batches(x, y, batch_size or 32, shuffle=False)
                 return self._fit_workers(model, x, validation_data, **options)
             if keras.backend.backend() == "jax":
+                number, parts = batch_part(self.native)
+                if parts > 1:
+                    x = Part(x, number, parts)
+                    validation_data = validation_data and Part(validation_data, number, parts)
                 with self.scope():
-                    return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+                    model.fit(x, y, batch_size, validation_data=validation_data, **options)
+                clusters.wait_for_all()  # every process can now read what the chief has written
+                return model.history
             with self.scope():  # Keras would build from a replica's shard
                 model._symbolic_build(data_batch=_first_batch(x, y, batch_size))
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
@@ -143,14 +176,30 @@ class Strategy:
             for key, value in options.items()
             if key not in WORKERS_FIT or value != WORKERS_FIT[key]
         }
-        if not isinstance(x, keras.utils.PyDataset) or unsupported:
+        if unsupported:
             raise ValueError(
-                f'With "multiworker", `fit` takes a `keras.utils.PyDataset`, or arrays with '
-                f"`shuffle=False`, `epochs`, `callbacks` and `validation_data`. Received: x of "
-                f"{type(x).__name__}, {unsupported}. `zoo.datasets.batches.Batches` makes one of "
-                f"arrays."
+                f'With "multiworker", `fit` takes `epochs`, `callbacks` and `validation_data`. '
+                f"Received: {unsupported}."
             )
         return fit_workers(self.native, model, x, epochs, validation, callbacks)
+
+    @property
+    def reads_parts(self) -> bool:
+        """True if `fit` reads a dataset's batches in this process and others, each its part."""
+        return self.name == "multiworker" or self.num_processes > 1
+
+    def make_local(self, model: keras.Model) -> None:
+        """Make a trained model this process's own, to be used without the others.
+
+        On JAX a model that several processes share can only be used by all at once: all call this
+        method after `fit`, then each, or only the chief, can evaluate and save the model. It
+        cannot be fitted in the scope again.
+
+        Args:
+            model: A model that was built in `scope()`.
+        """
+        if self.num_processes > 1 and keras.backend.backend() == "jax":
+            make_local(model)
 
     def _check_model(self, model):
         if not is_built_under(self.native, model):
@@ -202,10 +251,10 @@ class Strategy:
             ValueError: if they cannot, or workers cannot read `validation`.
         """
         readable = validation is None or isinstance(validation, keras.utils.PyDataset)
-        if self.name == "multiworker" and not readable:
+        if self.reads_parts and not readable:
             raise ValueError(
-                f'With "multiworker", `validation_data` must be a `keras.utils.PyDataset`, which '
-                f"all workers read alike. Received: {type(validation).__name__}. "
+                f"Of several processes, `validation_data` must be a `keras.utils.PyDataset`, of "
+                f"which each reads its part. Received: {type(validation).__name__}. "
                 f"`zoo.datasets.batches.Batches` makes one of arrays."
             )
         for size in _batch_sizes(x, batch_size):

@@ -6,6 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.datasets.batches import part_of
+from zoo.distribute.devices import processes
+
 
 def fit_workers(
     strategy: Any,
@@ -16,7 +19,7 @@ def fit_workers(
     callbacks: Iterable[keras.callbacks.Callback] = (),
     log_every: int = 50,
 ) -> keras.callbacks.History:
-    """Train on batches that all workers read alike, each computing its shard of every batch.
+    """Train on batches of which each worker reads and computes its part.
 
     Every worker must make the same calls, because the replicas synchronize in each of them; only
     writing files may differ.
@@ -24,7 +27,8 @@ def fit_workers(
     Args:
         strategy: A `tf.distribute.MultiWorkerMirroredStrategy`.
         model: A compiled model that was built under it.
-        batches: A `keras.utils.PyDataset` of whole batches `(x, y)`.
+        batches: A `keras.utils.PyDataset` of whole batches `(x, y)`, see
+            `zoo.datasets.batches.part_of`.
         epochs: The number of the last epoch.
         validation: Batches that are read after each epoch, or None.
         callbacks: Keras callbacks. Logs reach `on_train_batch_end` every `log_every` batches only,
@@ -34,9 +38,9 @@ def fit_workers(
     Returns:
         The training history.
     """
-    with strategy.scope():
-        model._symbolic_build(data_batch=batches[0])
     steps = _Steps(strategy, model)
+    with strategy.scope():  # the model may need the whole batch's shape, but none of its values
+        model._symbolic_build(data_batch=steps.placeholder(batches))
     callback_list = keras.callbacks.CallbackList(
         [*(callbacks or ())],
         add_history=True,
@@ -71,17 +75,29 @@ class _Steps:
 
         self.strategy = strategy
         self.model = model
+        self.num_local = len(strategy.extended.worker_devices)
+        self.number, self.parts = processes(strategy)
         self.train = tf.function(lambda data: strategy.run(model.train_step, args=(data,)))
         self.test = tf.function(lambda data: strategy.run(model.test_step, args=(data,)))
 
-    def distribute(self, batch):
-        """Return a batch of which every replica has its shard."""
-        batch = tuple(keras.tree.map_structure(np.asarray, part) for part in batch)
+    def placeholder(self, batches):
+        """Return an array of the whole first batch's shape, of which this worker reads its part."""
+        part = part_of(batches, 0, self.number, self.parts)
+
+        def widen(values):
+            return np.broadcast_to(values[:1], (self.parts * len(values), *values.shape[1:]))
+
+        return keras.tree.map_structure(widen, part)
+
+    def distribute(self, batches, index):
+        """Return a batch of which this worker's replicas have their shards of its part."""
+        part = part_of(batches, index, self.number, self.parts)
 
         def shard(context):
-            num = context.num_replicas_in_sync
-            index = context.replica_id_in_sync_group
-            return keras.tree.map_structure(lambda v: np.array_split(v, num)[index], batch)
+            replica = context.replica_id_in_sync_group - self.number * self.num_local
+            return keras.tree.map_structure(
+                lambda v: np.array_split(np.asarray(v), self.num_local)[replica], part
+            )
 
         return self.strategy.experimental_distribute_values_from_function(shard)
 
@@ -92,7 +108,7 @@ class _Steps:
     def train_epoch(self, batches, callbacks, log_every):
         for index in range(len(batches)):
             callbacks.on_train_batch_begin(index)
-            self.train(self.distribute(batches[index]))
+            self.train(self.distribute(batches, index))
             callbacks.on_train_batch_end(index, self.metrics() if index % log_every == 0 else {})
             if self.model.stop_training:
                 break
@@ -103,7 +119,7 @@ class _Steps:
         callbacks.on_test_begin()
         for index in range(len(batches)):
             callbacks.on_test_batch_begin(index)
-            self.test(self.distribute(batches[index]))
+            self.test(self.distribute(batches, index))
             callbacks.on_test_batch_end(index, {})
         logs = self.metrics()
         callbacks.on_test_end(logs)

@@ -15,9 +15,12 @@ import numpy as np
 
 from zoo.graph.blocks import Block, find_blocks, residual_branch
 from zoo.graph.calls import Graph, compile_like, rebuild
+from zoo.layers.conv import Conv2D
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.layers.simplified import id_entries as id_entries
 from zoo.layers.simplified import plain_kernel as plain_kernel
+
+CONVOLUTIONS = (keras.layers.Conv2D, Conv2D)  # their subclasses may compute something else
 
 
 def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
@@ -124,7 +127,7 @@ def to_residual(
     Raises:
         ValueError: if there is nothing to convert, or no identity fits the convolution.
     """
-    if type(x) is keras.layers.Conv2D:
+    if type(x) in CONVOLUTIONS:
         return _residual_convolution(x)
     if not isinstance(x, keras.Model):
         _check_block(x, SimplifiedPlain)
@@ -172,7 +175,7 @@ def _residual_convolution(conv):
             f"with strides {conv.strides}, padding {conv.padding!r}, {conv.filters} filters."
         )
     inputs = keras.Input(conv.get_build_config()["input_shape"][1:], dtype=conv.dtype)
-    branch = keras.layers.Conv2D.from_config(conv.get_config())
+    branch = type(conv).from_config(conv.get_config())
     outputs = keras.layers.Add(dtype=conv.dtype_policy)([inputs, branch(inputs)])
     kernel, *bias = conv.get_weights()
     kernel[id_entries(kernel)] -= 1  # refuses an even side
@@ -229,7 +232,7 @@ def _shortcut_reason(calls):
 
 def _layer_reason(layer):
     """Return why the identity cannot be added to a layer's kernel, or None."""
-    if type(layer) not in (keras.layers.Conv2D, keras.layers.Dense):
+    if type(layer) not in (*CONVOLUTIONS, keras.layers.Dense):
         return f"its branch is a {type(layer).__name__}, not a Conv2D or Dense"
     if layer.activation is not keras.activations.linear:
         return f"the activation of {layer.name} lies between its kernel and the sum"

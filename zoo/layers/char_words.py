@@ -94,19 +94,9 @@ class CharCNN(keras.layers.Layer):
 
     def call(self, characters: Tensor) -> Tensor:
         """Return the word vectors."""
-        # A product, not a look-up, whose gradient is sparse on TensorFlow: in a `cond`, XLA would
-        # compile it again for every batch.
-        one_hot = ops.one_hot(characters, self.num_characters, dtype=self.compute_dtype)
-        e = ops.matmul(one_hot, self.embeddings)  # (words, slots, dim)
-        features = []
-        for width, kernel, bias in zip(self.widths, self.kernels, self.biases, strict=True):
-            positions = e.shape[1] - width + 1
-            windows = ops.concatenate([e[:, i : i + positions] for i in range(width)], axis=-1)
-            rows = ops.reshape(windows, (-1, width * self.dim))  # one product per width
-            responses = ops.matmul(rows, ops.reshape(kernel, (width * self.dim, -1)))
-            responses = ops.reshape(responses, (-1, positions, responses.shape[-1]))
-            features.append(ops.tanh(ops.max(responses, axis=1) + bias))
-        return ops.concatenate(features, axis=-1)
+        responses = backend.largest_responses(characters, self.embeddings, self.kernels)
+        biases = [ops.convert_to_tensor(bias) for bias in self.biases]
+        return ops.tanh(responses + ops.concatenate(biases))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 
 from zoo.initializers import KaimingNormal
+from zoo.layers.conv import Conv2D
+from zoo.layers.dense import Dense
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip, check_positive
 from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape
@@ -92,7 +94,7 @@ class HighwayDense(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Dense` layer; see `Skip.branch`."""
-        return keras.layers.Dense(self.width, **branch_options(self, name, bias))
+        return Dense(self.width, **branch_options(self, name, bias))
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
@@ -203,7 +205,7 @@ class HighwayConv2D(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Conv2D` layer; see `Skip.branch`."""
-        return keras.layers.Conv2D(
+        return Conv2D(
             self.width,
             self.kernel_size,
             padding="same",

@@ -6,7 +6,8 @@ from typing import Any
 import keras
 
 from zoo.initializers import KaimingNormal
-from zoo.layers.batch_norm import UnsharedBatchNormalization
+from zoo.layers.batch_norm import BatchNormalization, UnsharedBatchNormalization
+from zoo.layers.conv import Conv2D
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip, check_positive
 from zoo.types import Initializer, Shape, Tensor
@@ -32,14 +33,35 @@ class Branch(keras.layers.Layer):
 
     def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
         """Return the last layer's output."""
-        outputs = [y for _, _, y in self.steps(x, use)]
-        return outputs[-1]
+        for layer in self.layers:
+            if isinstance(layer, UnsharedBatchNormalization):
+                x = layer(x, use=use)
+            elif self._is_plain(layer, x):
+                takes_training = isinstance(layer, keras.layers.BatchNormalization)
+                x = layer.call(x, training=training) if takes_training else layer.call(x)
+            else:
+                x = layer(x)  # Keras passes `training` on
+        return x
+
+    def _is_plain(self, layer, x):
+        """Return True if `layer.call(x)` does what `layer(x)` does.
+
+        `layer(x)` resolves arguments, dtypes and masks, which takes 0.15 ms where nothing is
+        compiled: for 18 convolutions with normalization and ReLU, a tenth of a training step.
+        """
+        return (
+            not isinstance(x, keras.KerasTensor)
+            and layer.compute_dtype == self.compute_dtype
+            and layer.activity_regularizer is None
+            and not getattr(layer, "_forward_hooks", None)  # torch's
+            and not getattr(layer, "_forward_pre_hooks", None)
+        )
 
     def steps(self, x: Tensor, use: int = 0) -> Iterator[tuple[keras.layers.Layer, Tensor, Tensor]]:
         """Yield each layer with its input and its output."""
         for layer in self.layers:
             unshared = isinstance(layer, UnsharedBatchNormalization)
-            y = layer(x, use=use) if unshared else layer(x)  # Keras passes `training` on
+            y = layer(x, use=use) if unshared else layer(x)
             yield layer, x, y
             x = y
 
@@ -195,7 +217,7 @@ class ResidualBlock(Skip):
 
     def _convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
         """Return a convolution; with a gate's logit `bias` it has a bias in any case."""
-        return keras.layers.Conv2D(
+        return Conv2D(
             filters,
             kernel,
             strides,
@@ -210,7 +232,7 @@ class ResidualBlock(Skip):
         )
 
     def _normalization(self, name, beta=0.0):
-        """Return Keras's batch normalization, or one with separate statistics for each use."""
+        """Return a batch normalization, or one with separate statistics for each use."""
         if self.uses > 1:
             return UnsharedBatchNormalization(
                 self.uses,
@@ -221,7 +243,7 @@ class ResidualBlock(Skip):
                 dtype=self.dtype_policy,
                 name=name,
             )
-        return keras.layers.BatchNormalization(
+        return BatchNormalization(
             momentum=self.momentum,
             gamma_initializer=keras.initializers.Constant(self.gamma),
             beta_initializer=keras.initializers.Constant(beta),

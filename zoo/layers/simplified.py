@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.initializers import HardtMa, KaimingNormal
+from zoo.layers.conv import Conv2D
 from zoo.layers.skip import Skip, check_positive
 from zoo.types import Initializer, Shape, Tensor
 
@@ -138,7 +139,7 @@ class Simplified(Skip):
         return {**config, **own}
 
 
-class SymmetricConv2D(keras.layers.Conv2D):
+class SymmetricConv2D(Conv2D):
     """A convolution whose kernel is centred on pixels 0, s, 2s, ... at stride s.
 
     Keras's "same" padding of an even side at stride 2 centres it on 1, 3, 5, ..., between which
@@ -147,10 +148,14 @@ class SymmetricConv2D(keras.layers.Conv2D):
 
     def call(self, x: Tensor) -> Tensor:
         """Return the convolution of the symmetrically padded input."""
-        if self.padding == "valid":
-            side = (self.kernel_size[0] // 2,) * 2
+        if isinstance(x, keras.KerasTensor) and self.padding == "valid":
+            side = (self.pads(),) * 2
             x = ops.pad(x, [(0, 0), side, side, (0, 0)])
         return super().call(x)
+
+    def pads(self) -> int:
+        """Return half of the kernel's side."""
+        return self.kernel_size[0] // 2
 
 
 @keras.saving.register_keras_serializable("zoo")
