@@ -181,7 +181,8 @@ class EstimationError(Probe):
         if self.rectified:
             y = ops.relu(y)
             last = ops.relu(last)
-        return {"error": y - last, "square": ops.square(y - last)}
+        error = y - last
+        return {"error": error, "square": ops.square(error)}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return averages over units."""

@@ -9,7 +9,7 @@ Measures, each in a new process,
 
 "first" is the time of building, compiling and the first training step of a batch of 16, without
 imports. "step" is the median of the later steps. The aim (ours): a thousand layers in 10 s on two
-cores on TensorFlow and JAX, and in at most 3 times the time of a hundred.
+cores on TensorFlow and JAX, and in at most 2.5 times the time of a hundred.
 """
 
 import math
