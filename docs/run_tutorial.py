@@ -18,7 +18,9 @@ from nbconvert.writers import FilesWriter
 def is_log(output: nbformat.NotebookNode) -> bool:
     """Return True for what TensorFlow logs, some of it on stdout."""
     text = output.get("text", "").strip()
-    return output.get("name") == "stderr" or text.startswith("WARNING:tensorflow")
+    return output.get("name") == "stderr" or text.startswith(
+        ("INFO:tensorflow", "WARNING:tensorflow")
+    )
 
 
 def run(script: pathlib.Path, folder: pathlib.Path) -> None:
