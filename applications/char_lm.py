@@ -6,12 +6,14 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
+from zoo.applications.input_and_head import load_weights
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
 from zoo.layers.dense import Dense
 from zoo.layers.highway import HighwayDense
+from zoo.types import PathLike
 
 SIZES: dict[str, dict[str, Any]] = {  # Kim et al. (2016), Table 2
     "small": {
@@ -43,6 +45,7 @@ def char_lm(
     units: int | None = None,
     limit: float = 0.05,
     products: str = "",
+    weights: PathLike | None = None,
 ) -> keras.Model:
     """LSTM-Char: characters, a CNN, highway layers, two LSTMs, the next word's logits.
 
@@ -72,13 +75,15 @@ def char_lm(
         units: Size of an LSTM's state. `None` takes that of `size`.
         limit: Largest initial weight.
         products: "bfloat16" multiplies in it in the softmax layer only; see `zoo.layers.dense`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Returns:
         A `keras.Model` from word ids `(batch_size, num_steps)` to logits
         `(batch_size, num_steps, words)`.
 
     Raises:
-        ValueError: if `size` or `variant` is unknown, or `widths` and `filters` differ in length.
+        ValueError: if `size` or `variant` is unknown, `widths` and `filters` differ in length, or
+            `weights` does not fit this network.
 
     Example:
     >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
@@ -131,7 +136,10 @@ def char_lm(
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots
         embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
-    return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
+    model = keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
+    if weights is not None:
+        load_weights(model, weights)
+    return model
 
 
 def word_encoder(

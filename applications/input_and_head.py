@@ -1,12 +1,14 @@
 """Input, classifier and saved weights of the networks for images."""
 
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 from keras import layers
 
+from zoo import cards
 from zoo.initializers import Uniform
 from zoo.types import Initializer, PathLike, Shape, Tensor
 
@@ -19,7 +21,8 @@ class Top(NamedTuple):
         pooling: "avg" or "max" pools the features of a model without its top over the image;
             `None` returns them as they are.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a file that `model.save_weights` wrote, or `None`.
+        weights: Path of a file that `model.save_weights` wrote, a name of `zoo.list_weights()`, or
+            `None`.
         name: Name of the model.
     """
 
@@ -133,22 +136,29 @@ def predictions(
     )
 
 
-def load_weights(model: keras.Model, path: PathLike) -> None:
-    """Load the weights that `model.save_weights` wrote.
+def load_weights(model: keras.Model, weights: PathLike) -> None:
+    """Load trained weights by name, or those that `model.save_weights` wrote.
 
     Raises:
-        ValueError: if there is no such file, or it does not fit the model.
+        ValueError: if there is no such name or file, or it does not fit the model.
     """
-    if not pathlib.Path(path).is_file() or not str(path).endswith(".weights.h5"):
+    if isinstance(weights, str) and not weights.endswith(cards.SUFFIX):
+        path = cards.path(weights)
+        hint = f" These are of zoo.weights.build({weights!r})."
+    elif pathlib.Path(weights).is_file() and str(weights).endswith(cards.SUFFIX):
+        path = pathlib.Path(weights)
+        hint = ""
+    else:
         raise ValueError(
-            f"`weights` must be None or the path of a .weights.h5 file. "
-            f"Received: weights={str(path)!r}, which is no such file. "
-            f"No pretrained weights are published."
+            f"`weights` must be None, a name of `zoo.list_weights()` or the path of a "
+            f"{cards.SUFFIX} file. Received: weights={str(weights)!r}, which is no such file."
         )
     try:
-        model.load_weights(path)
-    except (OSError, ValueError, KeyError) as error:  # damaged, or of another network
+        with warnings.catch_warnings():  # Keras warns of layers that the file does not have
+            warnings.simplefilter("error", UserWarning)
+            model.load_weights(path)
+    except (OSError, ValueError, KeyError, UserWarning) as error:  # damaged, or of another network
         raise ValueError(
-            f"`weights` must be the path of weights of this very network. "
-            f"Received: weights={str(path)!r}. Keras says: {error}"
+            f"`weights` must be those of this very network. Received: weights={str(weights)!r}."
+            f"{hint} Keras says: {error}"
         ) from error

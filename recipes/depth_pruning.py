@@ -46,7 +46,6 @@ from keras import layers
 from scipy import stats
 
 import zoo
-from experiment import data as image_data
 from experiment import flags as common
 from experiment import plots, results
 from experiment.flags import FLAGS
@@ -134,7 +133,7 @@ def from_runs(name):
     found = [pair for pair in zip(folders, configs, strict=True) if pair[1]["model"] == name]
     if not found:
         raise app.UsageError(f"Expected {name}-*/model.keras. Received: --runs={FLAGS.runs}")
-    source = image_data.to_16_pixels(images.load(FLAGS.data or "mnist", FLAGS.data_dir))
+    source = images.averaged(images.load(FLAGS.data or "mnist", FLAGS.data_dir), 16)
     for folder, config in found:
         prepare = preprocessing.fit(config["preprocessing"], source.x_train[: config["images"]])
         keras.utils.clear_session()

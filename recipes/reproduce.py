@@ -13,7 +13,8 @@ each artifact and what is on record of it. `claims` runs the miniatures of the p
 or those named, each with three seeds or more, and prints a verdict on each; what has ended is not
 repeated.
 `redraw` draws the figures on record again from the CSV files beside them. `report` writes
-docs/results.md, docs/claims.md and recipes/results/index.html from what is on record. With
+docs/results.md, docs/claims.md, docs/weights.md and recipes/results/index.html from what is on
+record. With
 `--seeds N` figures show means over the seeds, in bands of one standard deviation; they are in
 RUN_DIR/figures (default: runs/figures), or with `--keep` in recipes/results.
 
@@ -55,10 +56,11 @@ def main(words):
         parser().print_help()
         return 2
     if command == "report":
-        from report import claims_page, gallery, markdown  # as `claims`, these import a backend
+        from report import claims_page, gallery, markdown, weights_page  # these import a backend
 
         markdown.write()
         claims_page.write()
+        weights_page.write()
         gallery.write()
         return 0
     if command == "redraw":

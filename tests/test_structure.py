@@ -176,7 +176,8 @@ def test_the_wheel_holds_the_folders_and_nothing_else(distributions):
     built = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = {name_on_disk(path) for path in sources(*PACKAGES, "recipes")}
     remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
-    assert built == {*remapped, "zoo/py.typed", "zoo/recipes/report/artifacts.csv"}
+    data = {name_on_disk(path) for path in (ROOT / "zoo" / "pretrained").iterdir()}
+    assert built == {*remapped, *data, "zoo/py.typed", "zoo/recipes/report/artifacts.csv"}
     (archive,) = distributions.glob("*.tar.gz")
     packed = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
     assert {*files, "pyproject.toml", "LICENSE"} <= packed
@@ -233,8 +234,8 @@ print(json.dumps({"share": share, "added": sorted(set(sys.modules) - before)}))
 """
 
 
-PUBLIC_MODULES = """applications backend blocks callbacks calls checkpoint datasets distribute graph
-initializers io layers mapping optimizers regularizers stacking types""".split()
+PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint datasets distribute
+graph initializers io layers mapping optimizers regularizers stacking types weights""".split()
 DIR = """
 import inspect, sys, zoo
 assert "zoo.distribute" not in sys.modules

@@ -36,12 +36,14 @@ from zoo.applications import simplified_dominant_net as simplified_dominant_net
 from zoo.applications import simplified_plain_net as simplified_plain_net
 from zoo.applications import simplified_residual_net as simplified_residual_net
 from zoo.applications import single_representation_resnet as single_representation_resnet
+from zoo.applications import weights as weights
 from zoo.applications import wide_resnet as wide_resnet
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.callbacks import checkpoint as checkpoint
 from zoo.callbacks.depth_plan import depth_plan as depth_plan
 from zoo.callbacks.diagnose import diagnose as diagnose
+from zoo.cards import list_weights as list_weights
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls

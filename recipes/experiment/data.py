@@ -122,34 +122,6 @@ def _checked(images, all_images):
     return images
 
 
-def to_16_pixels(images: sources.Images) -> sources.Images:
-    """Return images of up to 32 x 32 pixels, padded to that size and averaged over 2 x 2.
-
-    Raises:
-        ValueError: if they are larger.
-    """
-    return _averaged(images, 16)
-
-
-def to_8_pixels(images: sources.Images) -> sources.Images:
-    """Return images as `to_16_pixels` does, averaged over 4 x 4."""
-    return _averaged(images, 8)
-
-
-def _averaged(images, side):
-    height, width = images.x_train.shape[1:3]
-    if max(height, width) > 32:
-        raise ValueError(f"Expected images of up to 32 x 32 pixels. Received: {height} x {width}")
-    resized = {}
-    for key in ("x_train", "x_test"):
-        x = getattr(images, key)
-        margins = [((32 - size) // 2, (33 - size) // 2) for size in (height, width)]
-        x = np.pad(x, [(0, 0), *margins, (0, 0)])
-        x = x.reshape(len(x), side, 32 // side, side, 32 // side, x.shape[-1])
-        resized[key] = np.rint(x.mean((2, 4), dtype="float32")).astype("uint8")
-    return dataclasses.replace(images, name=f"{images.name} ({side} x {side})", **resized)
-
-
 def deviations(
     images: sources.Images, known: bool, selected: bool = True, minutes: int | None = None
 ) -> list[str]:

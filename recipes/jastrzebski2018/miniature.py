@@ -7,16 +7,17 @@ nothing.
 """
 
 import dataclasses
+import functools
 
 import keras
 
-from experiment import data as image_data
 from experiment import training
 from experiment.flags import FLAGS
 from experiment.training import Run, Study
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.input_and_head import Top
+from zoo.datasets import images as sources
 
 STAGES = {  # channels, blocks and strides of each stage
     "smoke": ((8, 2, 1), (8, 2, 2)),
@@ -38,7 +39,7 @@ STUDY = Study(
     minutes_images=5000,
     tested=2000,
     paper={},
-    resize=image_data.to_16_pixels,
+    resize=functools.partial(sources.averaged, side=16),
 )
 
 

@@ -9,6 +9,7 @@ block, or by one more block (`unshared`), on 2,000 images of MNIST averaged to 8
 """
 
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from jastrzebski2018 import figures, miniature
 from zoo import callbacks
 from zoo.applications.cifar_resnet import SHARE, UNSHARED, preactivated
 from zoo.applications.input_and_head import Top
+from zoo.datasets import images as sources
 from zoo.datasets import preprocessing
 from zoo.layers.batch_norm import batch_statistics
 
@@ -44,7 +46,7 @@ STUDY = dataclasses.replace(
     minutes=30,
     minutes_images=2000,
     tested=1000,
-    resize=image_data.to_8_pixels,
+    resize=functools.partial(sources.averaged, side=8),
 )
 
 

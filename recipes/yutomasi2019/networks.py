@@ -6,6 +6,7 @@ averaged to 16 x 16 pixels, half the paper's channels.
 """
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from absl import app, flags
 from keras import layers
 
 import zoo
-from experiment import data as image_data
 from experiment import flags as common
 from experiment import hardware, run_dirs, training
 from experiment.flags import FLAGS
@@ -26,6 +26,7 @@ from zoo.applications import input_and_head
 from zoo.applications.cifar_resnet import blocks_of
 from zoo.applications.input_and_head import Top
 from zoo.applications.simplified_resnet import WIDTHS
+from zoo.datasets import images as sources
 from zoo.graph.fold import to_plain
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
@@ -245,7 +246,7 @@ def study(network: str) -> Study:
     if is_miniature():
         own = {
             "preprocessing": "miniature",  # raw pixels lengthen the plateau by two epochs
-            "resize": image_data.to_16_pixels,
+            "resize": functools.partial(sources.averaged, side=16),
             "minutes_images": MINIATURE_IMAGES,
             "tested": MINIATURE_IMAGES,  # all 10,000 took as long as two thirds of an epoch
             "epochs": MINIATURE_EPOCHS,

@@ -304,7 +304,7 @@ def test_models_are_listed_and_created_by_name():
         (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
         (lambda: zoo.highway_a(pooling="mean"), "`pooling` must be None, 'avg' or 'max'"),
         (lambda: zoo.create_model("resnet50", pretrained=True), "takes classes.*pretrained"),
-        (lambda: zoo.highway_a(weights="imagenet"), "`weights`.*'imagenet', which is no such file"),
+        (lambda: zoo.highway_a(weights="a.weights.h5"), "`weights`.*'a.*, which is no such file"),
     ],
 )
 def test_bad_arguments_raise_errors_that_say_what_to_do(build, message):

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from absl import app
 
-from experiment import data
 from greff2017 import claims
 from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
 from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of, write_images
-from zoo.datasets.images import Images
+from zoo.datasets.images import Images, averaged
 
 
 @slow_elsewhere
@@ -44,16 +43,16 @@ def test_images_are_averaged_to_16_pixels_over_squares_of_the_padded_ones():
     x = np.zeros((1, 28, 28, 1), "uint8")
     x[0, :2, :2, 0] = (8, 4), (2, 0)  # with a margin of 2 these are one square
     images = Images("MNIST-10k", x, np.zeros(1), x, np.zeros(1), 10)
-    small = data.to_16_pixels(images)
+    small = averaged(images, 16)
     assert small.x_train.shape == (1, 16, 16, 1) and small.x_train.dtype == np.uint8
     assert small.x_train.max() == small.x_train[0, 1, 1, 0] == round(14 / 4)
     assert small.x_train.sum() == round(14 / 4) and small.name == "MNIST-10k (16 x 16)"
-    tiny = data.to_8_pixels(images)
+    tiny = averaged(images, 8)
     assert tiny.x_train.shape == (1, 8, 8, 1) and tiny.name == "MNIST-10k (8 x 8)"
     assert tiny.x_train.sum() == tiny.x_train[0, 0, 0, 0] == round(14 / 16)
     large = np.zeros((1, 33, 28, 1), "uint8")
     with pytest.raises(ValueError, match="up to 32 x 32 pixels. Received: 33 x 28"):
-        data.to_16_pixels(Images("large", large, np.zeros(1), large, np.zeros(1), 10))
+        averaged(Images("large", large, np.zeros(1), large, np.zeros(1), 10), 16)
 
 
 @without_backend

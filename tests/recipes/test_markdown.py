@@ -8,7 +8,7 @@ import pytest
 from experiment import results
 from greff2017 import variants
 from helpers.harness import without_backend
-from report import claims_page, gallery, markdown, records, verdicts
+from report import claims_page, gallery, markdown, records, verdicts, weights_page
 
 pytestmark = without_backend
 ROW = {
@@ -41,6 +41,7 @@ def test_tables_and_gallery_equal_the_lines_on_record():
     page = (records.FOLDER / "index.html").read_text(encoding="utf-8")
     assert gallery.page(claims, rows, records.FOLDER) == page
     assert claims_page.PATH.read_text(encoding="utf-8") == claims_page.page(claims)
+    assert weights_page.PATH.read_text(encoding="utf-8") == weights_page.page()
     assert claims_page.short_table(claims) in claims_page.README.read_text(encoding="utf-8")
 
 

@@ -77,6 +77,33 @@ class Images:
     class_names: tuple[str, ...] = ()
 
 
+def averaged(images: Images, side: int) -> Images:
+    """Return images of up to 32 x 32 pixels, padded to that size and averaged over squares.
+
+    Args:
+        images: The images.
+        side: Side of the new images, in pixels; a divisor of 32.
+
+    Raises:
+        ValueError: if they are larger.
+
+    Example:
+    >>> averaged(load("digits"), 4).x_test.shape
+    (297, 4, 4, 1)
+    """
+    height, width = images.x_train.shape[1:3]
+    if max(height, width) > 32:
+        raise ValueError(f"Expected images of up to 32 x 32 pixels. Received: {height} x {width}")
+    resized = {}
+    for key in ("x_train", "x_test"):
+        x = getattr(images, key)
+        margins = [((32 - size) // 2, (33 - size) // 2) for size in (height, width)]
+        x = np.pad(x, [(0, 0), *margins, (0, 0)])
+        x = x.reshape(len(x), side, 32 // side, side, 32 // side, x.shape[-1])
+        resized[key] = np.rint(x.mean((2, 4), dtype="float32")).astype("uint8")
+    return replace(images, name=f"{images.name} ({side} x {side})", **resized)
+
+
 def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -> Images:
     """Load images by name, or from a file or folder.
 

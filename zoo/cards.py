@@ -1,0 +1,138 @@
+"""Trained weights that the package has: where the files are, and what is known of them."""
+
+import dataclasses
+import difflib
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "pretrained"
+SUFFIX = ".weights.h5"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """Facts about one set of trained weights.
+
+    Attributes:
+        name: Name of the set, as `weights=` of its builder takes it.
+        builder: Name of the builder; see `zoo.create_model`.
+        arguments: The builder's other arguments.
+        data: Data that it was trained and tested on, with all that reading them takes; see
+            `zoo.weights.verify`.
+        metric: "test_accuracy", in percent, or "test_perplexity".
+        value: The metric of these weights, as the file holds them.
+        trained: The same as the run measured it before the weights were rounded.
+        examples: Number of test images, or of test words.
+        paper: The paper's value, or None.
+        deviations: Of the training from the paper's.
+        command, commit, seed, seconds, hardware, backend: Origin of the training.
+        diagnosis: `zoo.diagnose` in a sentence.
+        licence: Licence of the data.
+        parameters: Number of weights in the model.
+        size: Size of the file, in bytes.
+        sha256: Digest of the file.
+    """
+
+    name: str
+    builder: str
+    arguments: Mapping[str, Any]
+    data: Mapping[str, Any]
+    metric: str
+    value: float
+    trained: float
+    examples: int
+    paper: float | None
+    deviations: list[str]
+    command: str
+    commit: str
+    seed: int
+    seconds: float
+    hardware: str
+    backend: str
+    diagnosis: str
+    licence: str
+    parameters: int
+    size: int
+    sha256: str
+
+
+def list_weights(pattern: str = "*") -> list[str]:
+    """Return the names of the trained weights that match a shell pattern, sorted.
+
+    Args:
+        pattern: Of names or of builders, e.g. "ptb*" or "highway_mlp".
+
+    Example:
+    >>> list_weights("highway_mnist")
+    ['mnist10k_highway']
+    """
+    cards = _cards()
+    found = {name for name in cards if fnmatch.fnmatch(name, pattern)}
+    return sorted(found | {n for n, c in cards.items() if fnmatch.fnmatch(c.builder, pattern)})
+
+
+def card(name: str) -> Card:
+    """Return the facts about trained weights.
+
+    Args:
+        name: One of `list_weights()`.
+
+    Raises:
+        ValueError: if there are no such weights; the message names those that there are.
+
+    Example:
+    >>> card("mnist10k_highway").parameters
+    38986
+    """
+    cards = _cards()
+    if name not in cards:
+        near = difflib.get_close_matches(str(name), cards) or sorted(cards)
+        imagenet = "There are no weights of ImageNet. " if name == "imagenet" else ""
+        raise ValueError(
+            f"Expected the name of trained weights, such as {', '.join(near)}. {imagenet}"
+            f"Received: {name!r}. `zoo.list_weights()` lists all."
+        )
+    return cards[name]
+
+
+def path(name: str) -> pathlib.Path:
+    """Return the file of trained weights, after a look at its digest.
+
+    It is looked for in the package and in the folder that the environment variable ZOO_WEIGHTS
+    names.
+
+    Args:
+        name: One of `list_weights()`.
+
+    Raises:
+        ValueError: if there are no such weights, or the file has another digest.
+        FileNotFoundError: if the file is in neither folder.
+    """
+    expected = card(name)
+    folders = [FOLDER, *filter(None, [os.environ.get("ZOO_WEIGHTS")])]
+    for folder in folders:
+        file = pathlib.Path(folder) / f"{name}{SUFFIX}"
+        if file.is_file():
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            if digest != expected.sha256:
+                raise ValueError(
+                    f"Expected {file} with the SHA-256 digest {expected.sha256}. Received: "
+                    f"{digest}. The file is damaged or another: delete it, and install again."
+                )
+            return file
+    raise FileNotFoundError(
+        f"Expected {name}{SUFFIX} in {' or '.join(map(str, folders))}. Received: no such file. Set "
+        f"ZOO_WEIGHTS to the folder that has it."
+    )
+
+
+@functools.cache
+def _cards() -> dict[str, Card]:
+    content = json.loads((FOLDER / "cards.json").read_text("utf-8"))
+    return {name: Card(name=name, **facts) for name, facts in content.items()}
