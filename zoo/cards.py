@@ -115,9 +115,10 @@ def path(name: str) -> pathlib.Path:
         FileNotFoundError: if the file is in neither folder.
     """
     expected = card(name)
-    folders = [FOLDER, *filter(None, [os.environ.get("ZOO_WEIGHTS")])]
+    others = os.environ.get("ZOO_WEIGHTS")
+    folders = [FOLDER, pathlib.Path(others)] if others else [FOLDER]
     for folder in folders:
-        file = pathlib.Path(folder) / f"{name}{SUFFIX}"
+        file = folder / f"{name}{SUFFIX}"
         if file.is_file():
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
             if digest != expected.sha256:
