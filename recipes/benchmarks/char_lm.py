@@ -326,8 +326,9 @@ def product_rate(sizes):
             seconds = 0
             while seconds < PRODUCT_SECONDS:
                 begin = time.perf_counter()
-                products = [ops.matmul(a, b) for _ in range(repeats)]
-                float(ops.cast(products[-1][0, 0], "float32"))  # waits for the device
+                for _ in range(repeats):
+                    product = ops.matmul(a, b)
+                float(ops.cast(product[0, 0], "float32"))  # waits for the device
                 seconds = time.perf_counter() - begin
                 best = max(best, repeats * m * k * n / seconds)
                 repeats *= 2

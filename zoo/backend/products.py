@@ -88,7 +88,7 @@ def _torch_dense(x, kernel, bias, products):
     one_dnn = (
         x.dtype == kernel.dtype == torch.float32
         and x.device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
+        and _has_one_dnn()
         and not torch.jit.is_tracing()
         and not torch.compiler.is_compiling()  # exporters do not know the operation
     )
@@ -97,6 +97,13 @@ def _torch_dense(x, kernel, bias, products):
         return y.reshape(*x.shape[:-1], kernel.shape[-1])
     y = torch.matmul(x, kernel)
     return y if bias is None else y + bias
+
+
+@functools.cache
+def _has_one_dnn():
+    import torch
+
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @functools.cache
