@@ -80,7 +80,7 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
     known = inspect.signature(BUILDERS[name]).parameters
     if unknown := [argument for argument in arguments if argument not in known]:
         raise ValueError(
-            f"`{name}` takes {', '.join(known)}. Received: {', '.join(unknown)}. No pretrained "
-            f"weights are published; `weights` is the path of a .weights.h5 file."
+            f"`{name}` takes {', '.join(known)}. Received: {', '.join(unknown)}. `weights` is "
+            f"a name of `zoo.list_weights()` or the path of a .weights.h5 file."
         )
     return BUILDERS[name](**arguments)

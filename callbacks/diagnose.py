@@ -4,7 +4,7 @@ import dataclasses
 import html
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -164,14 +164,16 @@ class Diagnosis:
         page.write(self.table, path, self.title, head)
 
 
-def diagnose(
+def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     model: keras.Model,
     x: Any,
     y: Any = None,
     loss: Loss = None,
     batch_size: int = 128,
+    blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
     probes: Sequence[Probe] = (),
+    *,
     lesion_examples: int = LESION_EXAMPLES,
     **options: Any,
 ) -> Diagnosis:
@@ -195,10 +197,11 @@ def diagnose(
         y: Labels, where x is an array or a dictionary of arrays.
         loss: As in `zoo.callbacks.run`.
         batch_size: Examples in a batch, where x is an array.
+        blocks: Names of the blocks; `None`: all.
         progress: A function called with the number of examples so far, after each batch.
         probes: Further probes, whose values the table and the page have as well.
         lesion_examples: Number of examples for the lesions, which take longest.
-        **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
+        **options: `grain`, as in `zoo.callbacks.run`.
 
     Returns:
         A `Diagnosis`.
@@ -214,13 +217,15 @@ def diagnose(
     ['sum']
     """
     data = x if y is None else (x, y)
+    if isinstance(data, Iterator):  # which can be read once
+        data = [*data]
     selected = first(data, lesion_examples, batch_size)
     own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
     if y is not None or isinstance(x, tuple) and len(x) > 1 and x[1] is not None:
         own.append(CosineLoss())
     names = {probe.name for probe in own}
     own += [probe for probe in probes if probe.name not in names]
-    shared = {"loss": loss, "batch_size": batch_size, **options}
+    shared = {"loss": loss, "batch_size": batch_size, "blocks": blocks, **options}
     table = run(own, model, data, progress=progress, **shared)
     title = table.title
     try:
@@ -232,7 +237,7 @@ def diagnose(
         table.notes.append(f"No lesions: {error}")
     shares: dict[str, tuple[float, float]] = {}
     try:
-        counted = cost(model, **options)
+        counted = cost(model, blocks, **options)
         shares = {name: counted.share(name) for name in counted.blocks}
     except ValueError as error:
         table.notes.append(f"No shares of parameters and operations: {error}")

@@ -92,20 +92,20 @@ def main(argv):
     folder = pathlib.Path(FLAGS.run_dir or f"runs/depth-pruning-{FLAGS.budget}")
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for network in networks():
+    for data, *network in networks():
         rows += measure(*network)
         if FLAGS.trained or FLAGS.wheel_dir:
-            plan(folder, *network, start)
+            plan(folder, data, *network, start)
     plots.write_rows(folder / "blocks.csv", rows)
     summaries = [summary(score, rows) for score in SCORES]
     draw(folder / "scores.png", summaries)
     for row in summaries:
-        record_scores(folder, row, rows, start)
+        record_scores(folder, data, row, rows, start)
     print(f"figures in {folder}")
 
 
 def networks():
-    """Yield name, seed, compiled model, test images and labels of each network."""
+    """Yield data's name, name, seed, compiled model, test images and labels of each network."""
     if FLAGS.wheel_dir:
         yield from_wheel()
     for name in FLAGS.trained:
@@ -123,7 +123,7 @@ def from_wheel():
     x = onnx_resnet.enlarge(source.x_test[: ENLARGED[FLAGS.budget]], model.input_shape[1:3])
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     decisions = model.predict(x, verbose=0).argmax(-1)
-    return "resnet", 0, model, x, decisions
+    return f"{source.name}, enlarged", "resnet", 0, model, x, decisions
 
 
 def from_runs(name):
@@ -138,8 +138,8 @@ def from_runs(name):
         prepare = preprocessing.fit(config["preprocessing"], source.x_train[: config["images"]])
         keras.utils.clear_session()
         model = load_model(folder / "model.keras")
-        count = TESTED[FLAGS.budget]
-        yield name, config["seed"], model, prepare(source.x_test[:count]), source.y_test[:count]
+        x, y = (values[: TESTED[FLAGS.budget]] for values in (source.x_test, source.y_test))
+        yield source.name, name, config["seed"], model, prepare(x), y
 
 
 def residual(x):
@@ -187,7 +187,7 @@ def train(name, seed):
         keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy", metrics=["accuracy"]
     )
     model.fit(x_train, digits.y_train, 64, EPOCHS[FLAGS.budget], verbose=0)
-    return name, seed, model, x_test, digits.y_test
+    return digits.name, name, seed, model, x_test, digits.y_test
 
 
 def measure(name, seed, model, x, y):
@@ -214,7 +214,7 @@ def measure(name, seed, model, x, y):
     return rows
 
 
-def plan(folder, name, seed, model, x, y, start):  # noqa: PLR0913, PLR0917
+def plan(folder, source, name, seed, model, x, y, start):  # noqa: PLR0913, PLR0917
     """Remove a quarter of the blocks, and record the damage beside that of random choices."""
     half = len(x) // 2
     data = x[half:], y[half:]
@@ -227,6 +227,7 @@ def plan(folder, name, seed, model, x, y, start):  # noqa: PLR0913, PLR0917
         folder,
         start,
         artifact="pruning/plan",
+        data=source,
         model=name,
         config={"removed": count, "images": len(x)},
         metric="kl_of_the_plan",
@@ -292,15 +293,17 @@ def draw(path, summaries):
     plots.save(path, figure, summaries)
 
 
-def record_scores(folder, row, rows, start):
+def record_scores(folder, data, row, rows, start):
     """Write the result of one score."""
     names = [*dict.fromkeys(r["network"] for r in rows)]
+    blocks = {name: {r["block"] for r in rows if r["network"] == name} for name in names}
     record(
         folder,
         start,
         artifact="pruning/scores",
+        data=data,
         model=", ".join(names),
-        config={"blocks": len(rows) // row["networks"]},
+        config={"blocks": {name: len(blocks[name]) for name in names}},
         metric=f"rank_correlation_{row['score']}",
         value=round(row["correlation"], 3),
         seeds=sorted({r["seed"] for r in rows}),
@@ -316,7 +319,6 @@ def record(folder, start, **values):
     """Write a result."""
     trained = not (FLAGS.trained or FLAGS.wheel_dir)
     result = Result(
-        data="digits" if trained else "MNIST (16 x 16)" if FLAGS.trained else "CIFAR-10, enlarged",
         budget=FLAGS.budget,
         epochs=EPOCHS[FLAGS.budget] if trained else None,
         verdict="",

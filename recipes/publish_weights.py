@@ -25,6 +25,7 @@ from experiment import flags as common
 from experiment import results
 from experiment.flags import FLAGS
 from zoo.applications.weights import FOLDER, Card
+from zoo.callbacks.diagnose import VERDICTS
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model, replace
 
@@ -157,7 +158,7 @@ def fitted(name, data, config, folder):
     prepare = preprocessing.fit(data["preprocessing"], source.x_train[: config["images"]])
     found = {"scale": round(float(prepare.scale), 4)}
     if np.ndim(prepare.mean):
-        found["mean"] = np.round(prepare.mean, 2).tolist()
+        found["mean"] = np.round(prepare.mean.astype("float64"), 2).tolist()
     return found
 
 
@@ -186,7 +187,7 @@ def diagnosis(model, card):
         return "its highway layers are not in its graph"
     x, y = (values[:EXAMPLES] for values in zoo.weights.test_set(card, FLAGS.data_dir))
     report = zoo.diagnose(model, x, y)
-    counts = [(len(report.blocks(v)), v) for v in ("refines", "replaces", "idle", "undoes")]
+    counts = [(len(report.blocks(v)), v) for v in VERDICTS]
     return f"{len(report.verdicts)} blocks: " + ", ".join(f"{n} {v}" for n, v in counts if n)
 
 

@@ -96,7 +96,7 @@ def card(name: str) -> Card:
         imagenet = "There are no weights of ImageNet. " if name == "imagenet" else ""
         raise ValueError(
             f"Expected the name of trained weights, such as {', '.join(near)}. {imagenet}"
-            f"Received: {name!r}. `zoo.list_weights()` lists all."
+            f"Received: {name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
         )
     return cards[name]
 
@@ -111,8 +111,8 @@ def path(name: str) -> pathlib.Path:
         name: One of `list_weights()`.
 
     Raises:
-        ValueError: if there are no such weights, or the file has another digest.
-        FileNotFoundError: if the file is in neither folder.
+        ValueError: if there are no such weights, the file is in neither folder, or it has another
+            digest.
     """
     expected = card(name)
     others = os.environ.get("ZOO_WEIGHTS")
@@ -127,7 +127,7 @@ def path(name: str) -> pathlib.Path:
                     f"{digest}. The file is damaged or another: delete it, and install again."
                 )
             return file
-    raise FileNotFoundError(
+    raise ValueError(
         f"Expected {name}{SUFFIX} in {' or '.join(map(str, folders))}. Received: no such file. Set "
         f"ZOO_WEIGHTS to the folder that has it."
     )

@@ -91,5 +91,5 @@ def test_a_damaged_file_and_a_missing_one_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="SHA-256"):
         cards.path("mnist10k_highway")
     monkeypatch.delenv("ZOO_WEIGHTS")
-    with pytest.raises(FileNotFoundError, match="Set ZOO_WEIGHTS"):
+    with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
         cards.path("mnist10k_highway50")

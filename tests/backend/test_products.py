@@ -101,3 +101,8 @@ def test_torch_runs_the_lstm_and_the_products_by_onednn_on_a_cpu():
     names = {event.key for event in profile.key_averages()}
     assert {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"} <= names
     assert "mkldnn::_linear_pointwise" in names
+
+
+def test_rounded_products_are_of_float32_layers():
+    with pytest.raises(ValueError, match='Give dtype="float32"'):
+        Dense(2, products="bfloat16", dtype="mixed_bfloat16")

@@ -85,6 +85,8 @@ def test_lesions_are_measured_on_the_first_examples():
     assert "Lesions: chain on 12 examples." in str(report)
     with pytest.raises(ValueError, match="positive number of examples"):
         zoo.diagnose(chain(KERNELS), X, lesion_examples=0)
+    once = zoo.diagnose(chain(KERNELS), (batch for batch in (X[:8], X[8:])), lesion_examples=12)
+    assert str(once) == str(report)  # nothing is lost of what can be read once
 
 
 def test_a_network_before_training_has_no_idle_blocks():

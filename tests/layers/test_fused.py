@@ -118,3 +118,16 @@ def test_keras_layer_checks(layer, config):
         expected_num_non_trainable_weights=2 if layer is BatchNormalization else 0,
         expected_num_trainable_weights=2,
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_of_other_weights_than_float32_are_keras_s(dtype, training):
+    x = np.random.default_rng(0).normal(size=(4, 3, 3, 5))
+    layers = [cls(dtype=dtype) for cls in (BatchNormalization, keras.layers.BatchNormalization)]
+    ours, keras_s = (layer(keras.ops.cast(x, dtype), training=training) for layer in layers)
+    assert keras.backend.standardize_dtype(ours.dtype) == dtype
+    ours, keras_s = (
+        keras.ops.convert_to_numpy(keras.ops.cast(y, "float32")) for y in (ours, keras_s)
+    )
+    np.testing.assert_array_equal(ours, keras_s)

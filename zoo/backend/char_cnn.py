@@ -148,7 +148,7 @@ def _sums(characters, place, gradient, width, alphabet):
         alphabet: Number of characters.
 
     Returns:
-        `(width, alphabet, filters)`, float32.
+        `(width, alphabet, filters)`, float32 or, of a float64 gradient, float64.
     """
     words, slots = ops.shape(characters)
     filters = place.shape[-1]
@@ -156,7 +156,9 @@ def _sums(characters, place, gradient, width, alphabet):
     offsets = ops.arange(width, dtype=place.dtype)[:, None]
     slot = starts[:, None] + offsets
     flat = ops.cast(ops.reshape(characters, (-1,)), place.dtype)
-    gradient = ops.broadcast_to(ops.cast(gradient, "float32")[:, None], ops.shape(slot))
+    dtype = keras.backend.standardize_dtype(gradient.dtype)
+    gradient = ops.cast(gradient, keras.backend.result_type(dtype, "float32"))
+    gradient = ops.broadcast_to(gradient[:, None], ops.shape(slot))
     slot, gradient = ops.reshape(slot, (-1,)), ops.reshape(gradient, (-1,))
     column = ops.arange(filters, dtype=place.dtype)
     base = offsets * (alphabet * filters) + column

@@ -21,7 +21,7 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str =
         x: `(..., features)`.
         kernel: `(features, units)`.
         bias: `(units,)`, or None.
-        products: "bfloat16", or "" for the dtype of `x`.
+        products: "bfloat16", of float32 factors only, or "" for the dtype of `x`.
 
     Returns:
         `(..., units)`, in the dtype of `x`.

@@ -35,7 +35,8 @@ def find() -> str | None:
         return "KERAS_DISTRIBUTION"
     if _number("SLURM_STEP_NUM_TASKS") > 1:  # a job's own script is no step, srun starts one
         return "SLURM"
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and os.environ.get("JOB_COMPLETION_INDEX"):
+    # pods of an indexed job may as well be independent of each other: it must be asked for
+    if os.environ.get("ZOO_CLUSTER") == "kubernetes" and os.environ.get("JOB_COMPLETION_INDEX"):
         return "Kubernetes"
     if os.environ.get("TPU_NAME") or "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
         return "TPU"
@@ -103,7 +104,7 @@ def resolver() -> Any:
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
     try:
         cluster, index = resolvers[source]()
-    except (RuntimeError, ImportError, KeyError, OSError) as error:
+    except Exception as error:  # of resolvers, and of a client that need not be installed
         raise ValueError(
             f"Expected a cluster of {source}. Received: {error}. Kubernetes needs the Python "
             f"package kubernetes and the permission to read jobs and pods. Set TF_CONFIG to "

@@ -45,9 +45,9 @@ def export(
       `tf.saved_model.load` returns; both return a dictionary of outputs. The first one is also
       TensorFlow Serving's default. Endpoints share their variables.
     - "onnx": a file `.onnx` of one endpoint. An output with the name of an input is renamed
-      `new_NAME`. Needs the packages of `highway-zoo[onnx]`.
+      `new_NAME`. Needs the packages of `highway-zoo[tensorflow,export]`.
     - "litert": a file `.tflite` of one endpoint, if TFLite's own operations can compute it.
-      Needs the package of `highway-zoo[litert]`.
+      Needs the package of `highway-zoo[tensorflow,export]`.
 
     TensorFlow writes all of them; from JAX and torch in a child process.
 

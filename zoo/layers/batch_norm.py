@@ -19,18 +19,19 @@ CAN_SHARE = ("statistics", "affine")
 class BatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` of the same arguments, values and weights; faster.
 
-    Masks, renormalization, statistics synchronized over replicas and another axis than the last
-    are left to Keras's own.
+    Masks, renormalization, statistics synchronized over replicas, another axis than the last and
+    other weights than float32 are left to Keras's own.
     """
 
     def call(self, x: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
         """Return normalized features."""
         fused = self.axis in (-1, len(x.shape) - 1) and not (self.renorm or self.synchronized)
+        fused = fused and self.variable_dtype == "float32"
         double = keras.backend.standardize_dtype(x.dtype) == "float64"
         if mask is not None or double or not fused or isinstance(x, keras.KerasTensor):
             return super().call(x, training=training, mask=mask)
-        gamma = self.gamma if self.scale else ops.ones(self.moving_mean.shape)
-        beta = self.beta if self.center else ops.zeros(self.moving_mean.shape)
+        gamma = self.gamma if self.scale else ops.ones(self.moving_mean.shape, "float32")
+        beta = self.beta if self.center else ops.zeros(self.moving_mean.shape, "float32")
         if not (training and self.trainable):
             moving = (self.moving_mean, self.moving_variance)
             y, *_ = batch_norm(x, gamma, beta, self.epsilon, *moving)

@@ -18,17 +18,22 @@ class Dense(keras.layers.Dense):
         units: Number of features of the output.
         *args: As of `keras.layers.Dense`.
         products: "bfloat16" rounds the factors of the product and of both of its gradients to
-            bfloat16, and keeps weights, gradients and output in the layer's dtype. "" does not.
+            bfloat16, and keeps weights, gradients and output in float32. "" does not.
         **kwargs: As of `keras.layers.Dense`.
 
     Raises:
-        ValueError: if `products` is something else.
+        ValueError: if `products` is something else, or the layer does not compute in float32.
     """
 
     def __init__(self, units: int, *args, products: str = "", **kwargs) -> None:
         super().__init__(units, *args, **kwargs)
         if products not in ("", "bfloat16"):
             raise ValueError(f'`products` must be "bfloat16" or "". Received: {products!r}')
+        if products and self.compute_dtype != "float32":
+            raise ValueError(
+                f"`products` are rounded where a layer computes in float32. Received: "
+                f'dtype={self.compute_dtype!r}. Give dtype="float32", or no `products`.'
+            )
         self.products = products
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
