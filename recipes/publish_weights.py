@@ -32,6 +32,8 @@ from zoo.io import load_model, replace
 EXAMPLES = 500  # ours: images, or words, of a diagnosis
 MNIST = "MNIST, Creative Commons Attribution-Share Alike 3.0"
 TREEBANK = "Penn Treebank's Wall Street Journal text, Linguistic Data Consortium"
+SMALL = {"depth": 20, "input_shape": [16, 16, 1], "widths": [8, 16, 32]}
+SMALL_MNIST = {"name": "mnist", "preprocessing": "miniature", "side": 16, "tested": 5000}
 SETS = {  # name: builder, arguments, data, licence of the data, run directory, line of results
     "mnist10k_highway": (
         "highway_mnist",
@@ -51,16 +53,16 @@ SETS = {  # name: builder, arguments, data, licence of the data, run directory, 
     ),
     "mnist10k_residual20": (
         "simplified_residual_net",
-        {"depth": 20, "input_shape": [16, 16, 1], "widths": [8, 16, 32]},
-        {"name": "mnist", "preprocessing": "miniature", "side": 16, "tested": 5000},
+        SMALL,
+        SMALL_MNIST,
         MNIST,
         "networks/residual20-*-0-*",
         "test_accuracy",
     ),
     "mnist10k_plain20": (
         "simplified_plain_net",
-        {"depth": 20, "input_shape": [16, 16, 1], "widths": [8, 16, 32]},
-        {"name": "mnist", "preprocessing": "miniature", "side": 16, "tested": 5000},
+        SMALL,
+        SMALL_MNIST,
         MNIST,
         "networks/plain20-*-0-*",
         "test_accuracy",

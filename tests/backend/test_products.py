@@ -8,6 +8,7 @@ from keras import ops
 import zoo
 from helpers.gradients import assert_close, gradients
 from zoo import backend
+from zoo.export.signatures import in_float32
 from zoo.layers.dense import Dense
 
 RNG = np.random.default_rng(0)
@@ -106,3 +107,15 @@ def test_torch_runs_the_lstm_and_the_products_by_onednn_on_a_cpu():
 def test_rounded_products_are_of_float32_layers():
     with pytest.raises(ValueError, match='Give dtype="float32"'):
         Dense(2, products="bfloat16", dtype="mixed_bfloat16")
+
+
+def test_exports_multiply_in_float32():
+    layer = Dense(2, products="bfloat16", dtype="float32")
+    model = keras.Sequential([keras.Input((3,)), layer])
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    copy = in_float32(model)
+    assert copy.layers[0].products == ""
+    kernel, bias = (ops.convert_to_numpy(v) for v in layer.weights)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(copy(x)), x @ kernel + bias, rtol=1e-6, atol=1e-6
+    )

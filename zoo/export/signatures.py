@@ -80,7 +80,7 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 
 def _float32_policies(config):
-    """Return a configuration with float32 as the dtype policy of every layer, cell and tensor."""
+    """Return a configuration with float32 as the policy of all layers, cells, tensors, products."""
     if isinstance(config, list | tuple):
         return type(config)(map(_float32_policies, config))
     if not isinstance(config, dict):
@@ -88,6 +88,8 @@ def _float32_policies(config):
     if config.get("class_name") == "DTypePolicy":
         return {**config, "config": {"name": _float32_name(config["config"]["name"])}}
     config = {key: _float32_policies(value) for key, value in config.items()}
+    if config.get("products"):  # of zoo.layers.dense.Dense
+        config["products"] = ""
     if "dtype" in config:
         config["dtype"] = _float32_name(config["dtype"])
     return config
