@@ -20,6 +20,12 @@ slow_elsewhere = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "torch":
     slow_elsewhere = pytest.mark.slow
 
+
+def few_elsewhere(names, few):
+    """Return parameters of which backends other than torch run only a few by default."""
+    return [pytest.param(n, marks=() if n in few else slow_elsewhere) for n in names]
+
+
 # For tests of what only TensorFlow does (other backends start a process of it).
 slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "tensorflow":
