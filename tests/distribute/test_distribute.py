@@ -197,7 +197,7 @@ def test_shards_divide_the_devices():
 
 
 @on_tensorflow
-@pytest.mark.parametrize("build", [lambda: zoo.highway_mnist(16), lambda: zoo.cifar_resnet(8)])
+@pytest.mark.parametrize("build", [lambda: zoo.highway_mnist(4), lambda: zoo.cifar_resnet(8)])
 def test_a_step_has_static_shapes_and_needs_no_host(build):
     """Check what a TPU requires, as far as XLA on a CPU shows it; in bfloat16 as there."""
     import tensorflow as tf
