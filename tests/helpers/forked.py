@@ -34,13 +34,14 @@ class Forked:
     Args:
         script: Path of a script, or "-m".
         *words: The script's arguments, preceded by a module's name if `script` is "-m".
+        **environment: Environment variables to add; those that are read at import have no effect.
     """
 
-    def __init__(self, script, *words):
+    def __init__(self, script, *words, **environment):
         handle, self.output = tempfile.mkstemp(prefix="forked-")
         os.close(handle)
         # The server keeps the environment that it started with: pass today's.
-        environment = {"GLIBC_TUNABLES": "", **os.environ}
+        environment = {"GLIBC_TUNABLES": "", **os.environ, **environment}
         arguments = [script, *words], environment, os.getcwd(), self.output
         self.process = server().Process(target=_main, args=arguments, daemon=True)
         with LOCK:
