@@ -4,10 +4,10 @@ The Markdown files link to each other as they lie in the repository; links are r
 the site has them. `make docs` uses it.
 """
 
-import ast
 import pathlib
 import posixpath
 import re
+import sys
 from typing import Any
 
 import griffe
@@ -15,6 +15,10 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT / "docs"))
+
+from shown_in import exported, shown_in  # noqa: E402  # a file beside this one
+
 PAGES = {  # address in the site: file of the repository
     "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
@@ -45,40 +49,37 @@ API = {  # page: title, modules shown whole, packages whose names the facades ex
         ["zoo.backend"],
     ),
 }
-FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks", "zoo.distribute": "zoo/distribute"}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)  # up to an empty line
 LOADED = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 
-class Doctests(griffe.Extension):
-    """Show the doctests of docstrings as code."""
+class Docstrings(griffe.Extension):
+    """Show the doctests of docstrings as code, and name the pages that show an object."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Fence the doctests of one docstring."""
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(_fenced, obj.docstring.value)
 
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Add links to the pages that show the package's objects."""
+        for name, shown in shown_in().items():
+            found = pkg[name.removeprefix("zoo.")]
+            found = found.final_target if found.is_alias else found
+            if found.docstring and not found.is_module:
+                found.docstring.value += f"\n\n{_links(shown)}\n"
+
+
+def _links(shown):
+    """Return the links of the API's entries to tutorials and guides, as HTML of one line."""
+    links = [f'{page.kind}: <a href="../{page.address}">{page.title}</a>' for page in shown]
+    return f'<small class="shown-in">{" · ".join(links)}</small>'
+
 
 def _fenced(doctest):
     indent = doctest[1]
     return f"\n{indent}```pycon\n{doctest[0]}\n{indent}```"
-
-
-def exported() -> dict[str, str]:
-    """Return the public names of the facades, modules last, and where each is defined."""
-    found = {}
-    modules = {}
-    for facade, folder in FACADES.items():
-        tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("zoo."):
-                folder = re.sub(r"^zoo\.(?=applications|callbacks)", "", node.module)
-                place = ROOT / folder.replace(".", "/")
-                for alias in node.names:
-                    names = modules if (place / f"{alias.name}.py").exists() else found
-                    names[f"{facade}.{alias.asname or alias.name}"] = node.module
-    return found | modules
 
 
 def api_pages() -> dict[str, str]:
