@@ -53,7 +53,9 @@ def used_names(code: str) -> set[str]:
     meaning = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            meaning |= {alias.asname or "zoo": alias.name for alias in node.names}
+            heads = [alias.name.partition(".")[0] for alias in node.names]
+            meaning |= dict(zip(heads, heads, strict=True))
+            meaning |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
             meaning |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
     names = {_dotted(node, meaning) for node in ast.walk(tree)}
