@@ -106,7 +106,12 @@ def test_the_names_that_pages_show_exist(pages_of_names):
 
 @without_backend
 def test_names_are_found_under_what_a_script_imports_them_as(pages_of_names):
-    code = (
-        "import zoo as z, numpy as np; from zoo import callbacks; z.loop; np.loop; callbacks.run()"
-    )
-    assert pages_of_names.used_names(code) == {"zoo.loop", "zoo.callbacks", "zoo.callbacks.run"}
+    code = """
+import zoo, zoo.graph as g
+import keras
+import numpy as z
+from zoo import callbacks as c
+zoo.loop, keras.loop, z.loop, g.loop, c.run()
+"""
+    expected = {"zoo.loop", "zoo.graph", "zoo.graph.loop", "zoo.callbacks", "zoo.callbacks.run"}
+    assert pages_of_names.used_names(code) == expected
