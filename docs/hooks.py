@@ -64,10 +64,11 @@ class Docstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Add links to the pages that show the package's objects."""
+        targets = exported()
         for name, shown in shown_in().items():
-            found = pkg[name.removeprefix("zoo.")]
+            found = pkg[targets.get(name, name).removeprefix("zoo.")]
             found = found.final_target if found.is_alias else found
-            if found.docstring and not found.is_module:
+            if found.docstring:
                 found.docstring.value += f"\n\n{_links(shown)}\n"
 
 
@@ -82,6 +83,13 @@ def _fenced(doctest):
     return f"\n{indent}```pycon\n{doctest[0]}\n{indent}```"
 
 
+def _entry(name, target):
+    """Return a directive of mkdocstrings, which takes a function named as its module for that."""
+    *_, module, last = target.split(".")
+    options = f"\n    options:\n      heading: {name}\n      toc_label: {last}"
+    return f"{target}{options}" if module == last else name
+
+
 def api_pages() -> dict[str, str]:
     """Return the Markdown of the pages of the API.
 
@@ -92,11 +100,11 @@ def api_pages() -> dict[str, str]:
     pages = {}
     for page, (title, modules, packages) in API.items():
         shown = list(modules)
-        for name, origin in list(names.items()):
-            if any(f"{origin}.".startswith(f"{package}.") for package in packages):
+        for name, target in list(names.items()):
+            if any(f"{target}.".startswith(f"{package}.") for package in packages):
                 del names[name]
-                shown += [name] if name not in shown else []
-        pages[page] = "\n\n".join([f"# {title}", *(f"::: {name}" for name in shown)])
+                shown += [_entry(name, target)] if name not in shown else []
+        pages[page] = "\n\n".join([f"# {title}", *(f"::: {entry}" for entry in shown)])
     if names:
         raise PluginError(f"`API` in docs/hooks.py has no page for {', '.join(names)}.")
     return pages

@@ -32,7 +32,7 @@ class Page(NamedTuple):
 
 
 def exported() -> dict[str, str]:
-    """Return the public names of the facades, modules last, and the module that defines each."""
+    """Return the public names of the facades, modules last, and where each is defined."""
     found = {}
     modules = {}
     for facade, folder in FACADES.items():
@@ -42,8 +42,14 @@ def exported() -> dict[str, str]:
                 folder = re.sub(r"^zoo\.(?=applications|callbacks)", "", node.module)
                 place = ROOT / folder.replace(".", "/")
                 for alias in node.names:
-                    names = modules if (place / f"{alias.name}.py").exists() else found
-                    names[f"{facade}.{alias.asname or alias.name}"] = node.module
+                    target = f"{node.module}.{alias.name}"
+                    source = place / f"{alias.name}.py"
+                    is_module = source.exists()
+                    if is_module and f"\ndef {alias.name}(" in source.read_text(encoding="utf-8"):
+                        is_module = False  # a function that has its module's name
+                        target += f".{alias.name}"
+                    names = modules if is_module else found
+                    names[f"{facade}.{alias.asname or alias.name}"] = target
     return found | modules
 
 

@@ -100,7 +100,7 @@ panels = {
     "loop_kl": "KL to the next use, nats",
     "loop_step_norm": "|step| / |state|",
 }
-figure, axes = plt.subplots(1, 3, figsize=(12, 3), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
 for axis, (probe, label) in zip(axes, panels.items(), strict=True):
     for name, table in tables.items():
         axis.plot(*by_uses(table, probe), "o-", markersize=3, label=f"{name} number of uses")
@@ -191,7 +191,8 @@ albert = {
     probe: on_record("real_networks/albert-loops.csv", probe, data="1000 reactions")
     for probe in panels
 }
-figure, axes = plt.subplots(1, 4, figsize=(14, 3), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(9, 5.5), layout="constrained")
+axes = axes.ravel()
 for axis, (probe, label) in zip(axes, panels.items(), strict=False):
     axis.plot(*albert[probe], "o-", markersize=3, color="tab:green", label="ALBERT")
     axis.axvline(12, color="gray", linestyle=":")
