@@ -25,7 +25,7 @@ $(error Expected KERAS_BACKEND of $(BACKENDS). Received: $(BACKEND))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test results docs lint types package format clean
+.PHONY: help demo test smoke results docs lint types package format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -42,6 +42,11 @@ test: lint  ## lint, types and the tests on every backend; MARK=slow: the long o
 test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"
 	@KERAS_BACKEND=$* $(BIN)/python -m pytest -m '$(MARK)'
+
+smoke:  ## train, probe, prune, save and load with PYTHON=python3.13, jax, and a venv of its own
+	"$(PYTHON)" -m venv --clear build/smoke
+	build/smoke/bin/python -m pip install --quiet -c constraints.txt -e '.[jax]'
+	KERAS_BACKEND=jax build/smoke/bin/python tests/smoke.py
 
 results: $(VENV)/tensorflow.stamp  ## write docs/results.md and the gallery from recipes/results
 	$(BIN)/python recipes/reproduce.py report

@@ -166,7 +166,7 @@ def distributions(tmp_path_factory):
     """Wheel and source distribution, built from a copy: an old build/ would lend them files."""
     copy = tmp_path_factory.mktemp("copy")
     for folder in (*PACKAGES, "recipes"):
-        ignored = shutil.ignore_patterns("__pycache__", "results")
+        ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -183,6 +183,9 @@ def test_the_wheel_holds_the_folders_and_nothing_else(distributions):
     files = {name_on_disk(path) for path in sources(*PACKAGES, "recipes")}
     remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
     data = {name_on_disk(path) for path in (ROOT / "zoo" / "pretrained").iterdir()}
+    for folder in ("looped", "real_networks"):  # results that a tutorial shows
+        paths = (ROOT / "recipes" / "results" / folder).glob("*.csv")
+        data |= {f"zoo/{name_on_disk(path)}" for path in paths}
     assert built == {*remapped, *data, "zoo/py.typed", "zoo/recipes/report/artifacts.csv"}
     (archive,) = distributions.glob("*.tar.gz")
     packed = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
