@@ -65,6 +65,8 @@ PAPER = Study(  # fb.resnet.torch, with which Veit et al. trained
 )
 
 flags.DEFINE_list("networks", list(NETWORKS), f"Networks to train, of {', '.join(NETWORKS)}.")
+help_text = "Number of layers of --budget paper, 6 n + 2. Default: 110, of the plain network 20."
+flags.DEFINE_integer("depth", None, help_text, lower_bound=8)
 help_text = "Number of test images to measure on. Default: 1000; for --budget paper all."
 flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
 common.define_image_flags()
@@ -78,6 +80,11 @@ def main(argv):
     if {*FLAGS.networks} - {*NETWORKS} or not FLAGS.networks:
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS)}. Received: {','.join(FLAGS.networks)}"
+        )
+    if FLAGS.depth is not None and (FLAGS.budget != "paper" or FLAGS.depth % 6 != 2):
+        raise app.UsageError(
+            "Expected --depth 6 n + 2 with --budget paper, as the miniature has 18 blocks. "
+            f"Received: --depth={FLAGS.depth} --budget={FLAGS.budget}"
         )
     trained = {name: train(name) for name in NETWORKS if name in FLAGS.networks}
     folder = run_dirs.figures_folder("lesions", [run.folder for run, _ in trained.values()])
@@ -95,11 +102,16 @@ def main(argv):
 def train(name):
     """Train one network and return its run and its result."""
     if FLAGS.budget == "paper":
+        depth = FLAGS.depth or DEPTHS[name]
         run = training.prepare(
-            PAPER, f"{name}-lesions", "cifar10", lambda images: build(name, images), shared=True
+            PAPER,
+            f"{name}{depth}-lesions",
+            "cifar10",
+            lambda images: build(name, depth, images),
+            shared=True,
         )
         training.train(run)
-        deviations = []
+        deviations = [] if depth == DEPTHS[name] else [f"{depth} layers, not {DEPTHS[name]}"]
     else:
         run = miniature.train(name)
         deviations = [miniature.DEVIATION]
@@ -108,10 +120,10 @@ def train(name):
     return run, training.finish(run, name, {}, None, deviations)
 
 
-def build(name, images):
-    """Return the paper's network `name` for these images."""
+def build(name, depth, images):
+    """Return the network `name` of --budget paper for these images."""
     shape = images.x_train.shape[1:]
-    return zoo.cifar_resnet(DEPTHS[name], images.classes, shape, variant=name)
+    return zoo.cifar_resnet(depth, images.classes, shape, variant=name)
 
 
 def measure(name, run):
