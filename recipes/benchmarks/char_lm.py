@@ -1,6 +1,8 @@
-"""Speed of the character-aware language model, over its peers and the bound of the hardware.
+r"""Speed of the character-aware language model, over its peers and the bound of the hardware.
 
     KERAS_BACKEND=jax python recipes/benchmark.py char_lm --data_dir DIR
+    KERAS_BACKEND=jax python recipes/benchmark.py char_lm --sizes small --tasks train \
+        --batches 5,20,80 --threads 1,2 --picture char_lm.png
 
 Prints tokens per second in training and in evaluation, of the small and the large model, of
 
@@ -13,6 +15,9 @@ Prints tokens per second in training and in evaluation, of the small and the lar
     bound   the products that the model cannot do without (`multiply_adds`), at the speed of a
             large product (`product_rate`).
 
+With several batch sizes or numbers of threads, all combinations are measured, and `--picture` draws
+tokens per second in training and the peak of memory over them.
+
 "ours" and `bare` run with the allocator that `make demo` sets (huge pages; freed memory is kept);
 the others run without, `+allocator` with it. Evaluation is of all validation text, of its first
 14,000 and of its first 1,050 tokens. With `--precision softmax_bfloat16`, the softmax layer of ours
@@ -24,6 +29,7 @@ lose most.
 
 import functools
 import importlib.util
+import itertools
 import sys
 import time
 
@@ -36,10 +42,10 @@ BATCH, STEPS = recipe.BATCH, recipe.STEPS
 SIZES = ("small", "large")
 OURS = ("ours", "bare")
 PEERS = ("bare", "torch", "torch+autocast", "torch+allocator", "keras", "keras+allocator")
-PARTS = {  # ours: batches and rows of each; None is all
-    "evaluate": (None, BATCH),
-    "evaluate_14000": (20, BATCH),
-    "evaluate_1050": (3, BATCH // 2),
+PARTS = {  # ours: batches, None is all; the share of a batch's rows
+    "evaluate": (None, 1),
+    "evaluate_14000": (20, 1),
+    "evaluate_1050": (3, 1 / 2),
 }
 TASKS = ("train", *PARTS)
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -56,6 +62,9 @@ def add_flags(parser):
     add("--sizes", type=harness.some_of(SIZES), default="small,large", help="Models to measure.")
     peers = "Peers to measure; those in torch if it is installed."
     add("--peers", type=harness.some_of(PEERS), default="torch,keras", help=peers)
+    tasks = "Tasks to measure."
+    add("--tasks", type=harness.some_of(TASKS), default=",".join(TASKS), help=tasks)
+    harness.add_scaling_flags(parser, BATCH, "main.lua, batch_size")
     add("--rounds", type=harness.positive, default=5, help="Measurements of each.")
     steps = "Batches per round of training."
     add("--steps_per_round", type=harness.positive, default=40, help=steps)
@@ -73,38 +82,64 @@ def add_flags(parser):
 
 
 def main(options):
-    """Measure every size: ours and its peers in turn."""
-    from zoo.applications.char_lm import SIZES as CONFIGS
-
+    """Measure every combination: ours and its peers in turn."""
     harness.warn_if_busy()
     corpus = load_corpus(options)
     torch = importlib.util.find_spec("torch")
     names = ["ours", *(name for name in options.peers if torch or not name.startswith("torch"))]
-    rounds = batches(corpus, options)
-    for size in options.sizes:
-        begin = time.perf_counter()
-        config = CONFIGS[size]
-        speeds, rates, last = measure(names, size, config, corpus.vocabulary, rounds)
-        needed = multiply_adds_per_token(config, corpus.vocabulary, rounds)
-        for task in TASKS:
-            speeds[task]["bound"] = rates / needed[task]
-        line = harness.write(
-            options,
-            begin,
-            model="char_lm",
-            config={"size": size, "precision": options.precision, "jit": options.jit},
-            metric="train_tokens_per_second",
-            **harness.statistics_of(speeds["train"]["ours"], digits=1),
-            data=corpus.name,
-            budget=f"{options.rounds} rounds of {options.steps_per_round} batches",
-            more={
-                "multiply_adds_per_token": needed,
-                "product_multiply_adds_per_second": rates.tolist(),
-                "peak_megabytes": {name: answer["megabytes"] for name, answer in last.items()},
-                **{f"{task}_rounds": tolists(speed) for task, speed in speeds.items()},
-            },
-        )
-        show(line, corpus.notice, speeds, rates, last)
+    rows = []
+    for case in itertools.product(options.sizes, options.threads, options.batches):
+        rows += compare(options, corpus, names, *case)
+    harness.draw(options.picture, rows, "tokens_per_second")
+
+
+def compare(options, corpus, names, size, threads, batch):
+    """Measure one combination, print and write its result, and return rows for a picture."""
+    from zoo.applications.char_lm import SIZES as CONFIGS
+
+    begin = time.perf_counter()
+    rounds = batches(corpus, options, batch)
+    config = CONFIGS[size]
+    products = [[2048, 2048, 2048], [batch * STEPS, config["units"], len(corpus.vocabulary)]]
+    children = {name: start(name, size, threads, batch) for name in names}
+    speeds, rates, last = measure(children, options.tasks, products, rounds)
+    needed = multiply_adds_per_token(config, corpus.vocabulary, rounds)
+    for task in options.tasks:
+        speeds[task]["bound"] = rates / needed[task]
+    first = options.tasks[0]
+    line = harness.write(
+        options,
+        begin,
+        model="char_lm",
+        config={
+            "size": size,
+            "precision": options.precision,
+            "jit": options.jit,
+            "threads": threads,
+            "batch": batch,
+        },
+        metric=f"{first}_tokens_per_second",
+        **harness.statistics_of(speeds[first]["ours"], digits=1),
+        data=corpus.name,
+        budget=f"{options.rounds} rounds of {options.steps_per_round} batches",
+        more={
+            "multiply_adds_per_token": needed,
+            "product_multiply_adds_per_second": rates.tolist(),
+            "peak_megabytes": {name: answer["megabytes"] for name, answer in last.items()},
+            **{f"{task}_rounds": tolists(speed) for task, speed in speeds.items()},
+        },
+    )
+    show(line, corpus.notice, speeds, rates, last)
+    shared = {"network": f"char_lm, {size}, {first}", "threads": threads, "batch": batch}
+    return [
+        {
+            **shared,
+            "of": name,
+            "tokens_per_second": float(np.median(speeds[first][name])),
+            "megabytes": last[name]["megabytes"],
+        }
+        for name in names
+    ]
 
 
 def tolists(arrays):
@@ -122,35 +157,36 @@ def load_corpus(options):
         return text.embedded(options.max_word_length)
 
 
-def batches(corpus, options):
-    """Return inputs and targets of each round by task: `(batches, BATCH, STEPS)`."""
+def batches(corpus, options, batch):
+    """Return inputs and targets of each round by task: `(batches, batch, STEPS)`."""
     from zoo.datasets import text
 
-    x, y = text.streams(corpus.valid, BATCH, STEPS)
-    parts = {}
-    for task, (number, rows) in PARTS.items():
-        some = np.arange(number or options.eval_steps or len(x)) % len(x)  # short texts repeat
-        parts[task] = [(x[some, :rows], y[some, :rows])] * options.rounds
-    x, y = text.streams(corpus.train, BATCH, STEPS)
-    indices = np.arange(options.rounds * options.steps_per_round).reshape(options.rounds, -1)
-    train = [(x[part], y[part]) for part in indices % len(x)]
-    return {"train": train, **parts}
+    rounds = {}
+    if "train" in options.tasks:
+        x, y = text.streams(corpus.train, batch, STEPS)
+        indices = np.arange(options.rounds * options.steps_per_round).reshape(options.rounds, -1)
+        rounds["train"] = [(x[part], y[part]) for part in indices % len(x)]
+    x, y = text.streams(corpus.valid, batch, STEPS)
+    for task, (number, share) in PARTS.items():
+        if task in options.tasks:
+            some = np.arange(number or options.eval_steps or len(x)) % len(x)  # short texts repeat
+            rows = max(1, int(share * batch))
+            rounds[task] = [(x[some, :rows], y[some, :rows])] * options.rounds
+    return rounds
 
 
-def measure(names, size, config, vocabulary, rounds):
+def measure(children, tasks, products, rounds):
     """Return tokens per second by task and contender, rates of a large product, last answers."""
-    num_rounds = len(rounds["train"])
-    speeds = {task: {name: np.zeros(num_rounds) for name in names} for task in TASKS}
+    num_rounds = len(rounds[tasks[0]])
+    speeds = {task: {name: np.zeros(num_rounds) for name in children} for task in tasks}
     rates = np.zeros(num_rounds)
     last = {}
-    products = [[2048, 2048, 2048], [BATCH * STEPS, config["units"], len(vocabulary)]]
-    children = {name: start(name, size) for name in names}
-    print(f"\n{'warm-up, seconds':18}{'train':>10}{'evaluate':>10}{'shortest':>10}   (compiles)")
+    print("\nwarm-up, seconds (compiles): " + ", ".join(tasks))
     for name, child in children.items():
-        seconds = [child.ask(task, 0, WARM_UP)["seconds"] for task in (*TASKS[:2], TASKS[-1])]
+        seconds = [child.ask(task, 0, WARM_UP)["seconds"] for task in tasks]
         print(f"{name:18}" + "".join(f"{second:10.1f}" for second in seconds), flush=True)
     for index in range(num_rounds):
-        for task in TASKS:
+        for task in tasks:
             tokens = rounds[task][index][0].size
             for name, child in children.items():
                 last[name] = child.ask(task, index, None)
@@ -161,32 +197,35 @@ def measure(names, size, config, vocabulary, rounds):
     return speeds, rates, last
 
 
-def start(name, size):
+def start(name, size, threads, batch):
     """Start the process of a contender, with or without the allocator."""
     allocator = name in OURS or name.endswith("+allocator")
     environment = {**SHARE_GPU, "GLIBC_TUNABLES": HUGE_PAGES if allocator else None}
+    environment |= harness.threads_environment(threads)
     if name.startswith("torch"):
         environment["KERAS_BACKEND"] = "torch"
-    return harness.Child(f"{size} {name}", **environment)
+    return harness.Child(f"{size} {name} {threads} {batch}", **environment)
 
 
 def contender(options, case):
-    """Return the tasks of a child process: "train" and "evaluate" on batches of a round."""
+    """Return the tasks of a child process, each on the batches of a round."""
+    size, name, threads, batch = case.split()
+    batch = int(batch)
+    harness.keep_to(int(threads))
     import keras
 
     import zoo
     from zoo.applications.char_lm import SIZES as CONFIGS
 
-    size, name = case.split()
     corpus = load_corpus(options)
-    rounds = batches(corpus, options)
+    rounds = batches(corpus, options, batch)
     policy, _ = recipe.precision(options.precision)
     keras.config.set_dtype_policy(policy)
     zoo.seed_everything(options.seed)
     if name in OURS or name.endswith("+allocator"):
         zoo.keep_memory()
     if name in OURS:
-        train, evaluate = ours(size, corpus.vocabulary, options, bare=name == "bare")
+        train, evaluate = ours(size, corpus.vocabulary, options, batch, bare=name == "bare")
     else:
         precision = "mixed_bfloat16" if name.endswith("+autocast") else policy
         train, evaluate = peer(name, CONFIGS[size], corpus.vocabulary, precision)
@@ -195,31 +234,28 @@ def contender(options, case):
         x, y = rounds[task][index]
         return function(x[:most], y[:most])
 
-    functions = {task: functools.partial(run, evaluate, task) for task in PARTS}
-    return {
-        **functions,
-        "train": functools.partial(run, train, "train"),
-        "product_rate": product_rate,
-    }
+    functions = {"train": train, **dict.fromkeys(PARTS, evaluate)}
+    tasks = {task: functools.partial(run, functions[task], task) for task in options.tasks}
+    return {**tasks, "product_rate": product_rate}
 
 
-def ours(size, vocabulary, options, bare=False):
+def ours(size, vocabulary, options, batch, bare=False):
     """Return functions that train and evaluate `zoo.char_lm` as the recipe does."""
     import zoo
     from zoo.applications.char_lm_inference import Scorer
 
     _, products = recipe.precision(options.precision)
-    model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS, products=products)
+    model = zoo.char_lm(size, "coupled", vocabulary, batch, STEPS, products=products)
     recipe.compile_model(model, options.jit)
     if bare:
         return bare_loop(model), Scorer(model).perplexity
 
     def train(x, y):
-        progress = zoo.callbacks.Progress(1, len(x), BATCH * STEPS, write=lambda line: None)
+        progress = zoo.callbacks.Progress(1, len(x), batch * STEPS, write=lambda line: None)
         callbacks = [zoo.callbacks.StopOnNaN(), progress]
         x = x.reshape(-1, STEPS)
         y = y.reshape(-1, STEPS)
-        model.fit(x, y, BATCH, verbose=0, callbacks=callbacks, shuffle=False)
+        model.fit(x, y, batch, verbose=0, callbacks=callbacks, shuffle=False)
 
     return train, Scorer(model).perplexity
 
@@ -304,7 +340,7 @@ def keras_peer(config, table, num_characters):
         return table[x].reshape(-1, STEPS, slots), y.reshape(-1, STEPS)
 
     def train(x, y):
-        history = model.fit(*examples(x, y), BATCH, verbose=0, shuffle=False)
+        history = model.fit(*examples(x, y), x.shape[1], verbose=0, shuffle=False)
         return history.history["loss"][0]
 
     def evaluate(x, y):
@@ -341,14 +377,16 @@ def multiply_adds_per_token(config, vocabulary, rounds):
     Evaluation encodes each distinct word of the whole text once.
     """
     slots = max(vocabulary.word_length, *config["widths"])
-    train = np.concatenate([x for x, _ in rounds["train"]])
-    distinct = sum(len(np.unique(batch)) for batch in train)
-    counts = multiply_adds(config, slots, len(vocabulary), train.size, distinct)
-    needed = {"train": counts["train"] / train.size}
-    for task in PARTS:
-        text = rounds[task][0][0]
-        counts = multiply_adds(config, slots, len(vocabulary), text.size, len(np.unique(text)))
-        needed[task] = counts["evaluate"] / text.size
+    needed = {}
+    for task, texts in rounds.items():
+        if task == "train":
+            text = np.concatenate([x for x, _ in texts])
+            distinct = sum(len(np.unique(batch)) for batch in text)
+        else:
+            text = texts[0][0]
+            distinct = len(np.unique(text))
+        counts = multiply_adds(config, slots, len(vocabulary), text.size, distinct)
+        needed[task] = counts["train" if task == "train" else "evaluate"] / text.size
     return needed
 
 
@@ -380,10 +418,11 @@ def show(line, notice, speeds, rates, last):
         for name, values in speed.items():
             median = np.median(values)
             share = np.median(values / speed["bound"])
-            milliseconds = 1000 * BATCH * STEPS / median
+            milliseconds = 1000 * line["config"]["batch"] * STEPS / median
             row = f"{name:18}{median:10,.0f}{milliseconds:10.1f}{share:10.0%}   "
             print(row + harness.spread(speed["ours"] / values))
         adds = f"{line['multiply_adds_per_token'][task] / 1e6:.2f} M multiply-adds a token"
         print(f"(bound: {adds}; {np.median(rates) / 1e9:,.1f} G a second in a large product)\n")
-    print("perplexity:", ", ".join(f"{name} {v['value']:.4g}" for name, v in last.items()))
+    if [*speeds][-1] in PARTS:
+        print("perplexity:", ", ".join(f"{name} {v['value']:.4g}" for name, v in last.items()))
     print("peak MB:", ", ".join(f"{name} {v['megabytes']:,}" for name, v in last.items()))

@@ -17,7 +17,6 @@ images per second and the peak of memory over them.
 
 import contextlib
 import itertools
-import os
 import time
 
 import numpy as np
@@ -34,11 +33,6 @@ AIM = 0.95  # ours: of the peer's speed
 WARM_UP = 2  # ours: batches
 
 
-def numbers(text):
-    """Parse a comma-separated list of positive integers."""
-    return [harness.positive(word) for word in text.split(",")]
-
-
 def add_flags(parser):
     """Add the benchmark's own flags."""
     add = parser.add_argument
@@ -50,33 +44,26 @@ def add_flags(parser):
         default=",".join(PRECISIONS),
         help=precisions,
     )
-    add("--batches", type=numbers, default="128", help="Batch sizes; He et al. (2015): 128.")
-    add("--threads", type=numbers, help="Numbers of processors to run on; all if not given.")
+    harness.add_scaling_flags(parser, 128, "He et al. (2015)")
     add("--rounds", type=harness.positive, default=5, help="Measurements of each.")
     add("--images", type=harness.positive, default=1024, help="Images per round, about.")
     add(
         "--jit", choices=harness.JIT, default="auto", help="Compile with XLA; auto: Keras's choice."
     )
-    add("--picture", help="Draw the speeds to this PNG file.")
     add("--seed", type=int, default=0, help="Random seed of the weights and the images.")
 
 
 def main(options):
     """Measure every combination: ours and its peer in turn."""
-    from experiment import plots
-
     harness.warn_if_busy()
     combinations = itertools.product(
-        options.models, options.precisions, options.threads or [os.cpu_count()], options.batches
+        options.models, options.precisions, options.threads, options.batches
     )
     rows = []
     print(f"{'':44}images/s    peer        ratio               peak MB, peer")
     for combination in combinations:
         rows += compare(options, *combination)
-    if options.picture:
-        lines = {"x": "batch", "y": ["images_per_second", "megabytes"], "panel": "network"}
-        log = ["batch", "images_per_second", "megabytes"]
-        plots.lines(options.picture, rows, **lines, by=["of", "threads"], log=log)
+    harness.draw(options.picture, rows, "images_per_second")
 
 
 def compare(options, model, precision, threads, batch):
@@ -84,7 +71,7 @@ def compare(options, model, precision, threads, batch):
     begin = time.perf_counter()
     case = f"{model} {precision} {threads} {batch}"
     steps = max(1, options.images // batch)
-    environment = {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
+    environment = harness.threads_environment(threads)
     children = {
         "ours": harness.Child(f"ours {case}", **environment),
         "torch": harness.Child(f"torch {case}", **environment, KERAS_BACKEND="torch"),
@@ -139,9 +126,8 @@ def compare(options, model, precision, threads, batch):
 def contender(options, case):
     """Return the tasks of a child process."""
     kind, model, precision, threads, batch = case.split()
-    threads, batch = int(threads), int(batch)
-    if hasattr(os, "sched_setaffinity"):  # Linux
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    batch = int(batch)
+    harness.keep_to(int(threads))
     import zoo
 
     zoo.keep_memory()

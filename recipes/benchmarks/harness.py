@@ -34,6 +34,14 @@ def positive(text):
     return number
 
 
+def numbers(text):
+    """Parse a comma-separated list of positive integers."""
+    try:
+        return [positive(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers, received {text!r}") from None
+
+
 def some_of(known):
     """Return a parser of a comma-separated selection of `known` names."""
 
@@ -46,6 +54,47 @@ def some_of(known):
         return names
 
     return parse
+
+
+def add_scaling_flags(parser, batch, source):
+    """Add batch sizes, numbers of threads and the picture of the speeds over them.
+
+    Args:
+        parser: Of the benchmark's flags.
+        batch: Default batch size.
+        source: Where it is from.
+    """
+    add = parser.add_argument
+    add("--batches", type=numbers, default=str(batch), help=f"Batch sizes; {source}: {batch}.")
+    default = str(os.cpu_count())
+    add("--threads", type=numbers, default=default, help="Numbers of processors to run on.")
+    add("--picture", help="Draw speed and memory over them to this PNG file.")
+
+
+def threads_environment(threads):
+    """Return the variables of a process that computes with this number of threads."""
+    return {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
+
+
+def keep_to(threads):
+    """Confine this process to its first processors, where the system can: XLA asks for no less."""
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def draw(path, rows, speed):
+    """Draw speed and memory over the batch size: a line a contender and number of threads.
+
+    Args:
+        path: The PNG file; None draws nothing.
+        rows: With "network", "of", "threads", "batch", "megabytes" and the speed.
+        speed: Key of the speed, e.g. "images_per_second".
+    """
+    from experiment import plots  # imports matplotlib
+
+    if path:
+        lines = {"x": "batch", "y": [speed, "megabytes"], "panel": "network"}
+        plots.lines(path, rows, **lines, by=["of", "threads"], log=["batch", speed, "megabytes"])
 
 
 def warn_if_busy():

@@ -10,7 +10,6 @@ gradient holds every trainable weight once, and the others hold only the sums of
 two numbers per channel forward and two backward. See docs/devices.md.
 """
 
-import argparse
 import math
 import os
 import sys
@@ -25,19 +24,11 @@ def add_flags(parser):
     """Add the benchmark's own flags."""
     add = parser.add_argument
     devices = "Numbers of devices, separated by commas; each divides the batch."
-    add("--devices", type=numbers, default="1,2,4,8", help=devices)
+    add("--devices", type=harness.numbers, default="1,2,4,8", help=devices)
     add("--batch", type=harness.positive, default=256, help="Images per batch, over all devices.")
     add("--image_size", type=harness.positive, default=224, help="Side of an image in pixels.")
     normalised = "Whether the network has batch normalisations."
     add("--batch_norm", choices=("true", "false"), default="true", help=normalised)
-
-
-def numbers(text):
-    """Parse a comma-separated list of positive integers."""
-    try:
-        return [harness.positive(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers, received {text!r}") from None
 
 
 def main(options):

@@ -20,6 +20,12 @@ from zoo.io import locked, replace
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JSON_KEYS = {"deviations": "departures", "assumptions": "readings"}  # names on record
 NOT_COMPARABLE = "not comparable"
+VECTORS = {  # flags of /proc/cpuinfo, the widest first
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX-512 with bfloat16",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,7 +241,11 @@ def commit() -> str:
 
 
 def hardware() -> str:
-    """Return the accelerators that the backend sees, or the processor and its cores."""
+    """Return the accelerators that the backend sees, or the processor and its cores.
+
+    Of a processor also the widest vector instructions, as cloud providers call processors of
+    several generations by one name.
+    """
     accelerators = []
     if keras.config.backend() == "jax":
         accelerators = [d.device_kind for d in sys.modules["jax"].devices() if d.platform != "cpu"]
@@ -258,7 +268,26 @@ def hardware() -> str:
 
 def _processor():
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
+        return processor(pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except (OSError, KeyError):
         return platform.processor() or platform.machine()
+
+
+def processor(cpuinfo: str) -> str:
+    r"""Return a processor's name and its widest vector instructions.
+
+    Args:
+        cpuinfo: Content of /proc/cpuinfo.
+
+    Raises:
+        KeyError: if it has no line "model name", as on processors other than x86.
+
+    Example:
+    >>> processor("model name\t: AMD EPYC\nflags\t\t: fpu avx avx2\n")
+    'AMD EPYC (AVX2)'
+    """
+    entries = (line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
+    facts = {key.strip(): value.strip() for key, value in entries}
+    flags = facts.get("flags", "").split()
+    widest = next((name for flag, name in VECTORS.items() if flag in flags), None)
+    return facts["model name"] + (f" ({widest})" if widest else "")

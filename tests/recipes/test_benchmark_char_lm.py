@@ -148,12 +148,12 @@ def test_ours_is_measured_with_the_allocator_that_make_demo_sets(monkeypatch):
     child = lambda case, **environment: environments.setdefault(case, environment)  # noqa: E731
     monkeypatch.setattr(benchmark.harness, "Child", child)
     for name in ("ours", "torch", "torch+allocator"):
-        benchmark.start(name, "small")
+        benchmark.start(name, "small", threads=2, batch=20)
     setting = "glibc.malloc.hugetlb=1"
-    assert environments["small ours"]["GLIBC_TUNABLES"] == setting
-    assert environments["small torch+allocator"]["GLIBC_TUNABLES"] == setting
-    assert environments["small torch"]["GLIBC_TUNABLES"] is None
-    assert environments["small torch"]["KERAS_BACKEND"] == "torch"
+    assert environments["small ours 2 20"]["GLIBC_TUNABLES"] == setting
+    assert environments["small torch+allocator 2 20"]["GLIBC_TUNABLES"] == setting
+    assert environments["small torch 2 20"]["GLIBC_TUNABLES"] is None
+    assert environments["small torch 2 20"]["KERAS_BACKEND"] == "torch"
 
 
 @pytest.mark.slow
