@@ -354,7 +354,8 @@ def diagnosis(model, card):
     if not gated:
         return text
     gates = [row.value for row in report.table.of_probe("gate_activity_t")]
-    return f"{text}; mean transform gates {min(gates):.2f} to {max(gates):.2f}"
+    range_of_gates = dict.fromkeys(f"{gate:.2f}" for gate in (min(gates), max(gates)))
+    return f"{text}; mean transform gates {' to '.join(range_of_gates)}"
 
 
 if __name__ == "__main__":

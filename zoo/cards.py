@@ -38,7 +38,7 @@ class Card:
         deviations: Of the training from the paper's.
         command, commit, seed, seconds, hardware, backend: Origin of the training.
         diagnosis: `zoo.diagnose` in a sentence.
-        traces: Tables of the training, and of probes in it, that the repository has.
+        traces: Tables of this training, and of what probes measured, that the repository has.
         licence: Licence of the data.
         parameters: Number of weights in the model.
         place: "wheel" if the package has the file, "repository" if only a checkout.

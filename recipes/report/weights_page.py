@@ -82,5 +82,5 @@ def facts(card: Card) -> list[str]:
     links = [f"diagnosis: [{escaped(card.diagnosis)}]({PAGES}/{card.name}.html)"]
     if card.traces:
         files = ", ".join(f"[{path.split('/', 2)[2]}](../{path})" for path in card.traces)
-        links.append(f"traces of its training, seed {card.seed}: {files}")
+        links.append(f"tables on record of this training, seed {card.seed}: {files}")
     return [*map(escaped, texts), *links]
