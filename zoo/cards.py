@@ -128,7 +128,7 @@ def path(name: str) -> pathlib.Path:
             another digest.
         DownloadError: if it cannot be downloaded, or the server's file has another digest.
     """
-    digest = card(name).sha256
+    expected = card(name)
     source = os.environ.get("ZOO_WEIGHTS", "")
     is_address = "://" in source
     folders = [FOLDER, REPOSITORY]
@@ -138,15 +138,15 @@ def path(name: str) -> pathlib.Path:
         file = folder / f"{name}{SUFFIX}"
         if file.is_file():
             received = _digest(file)
-            if received != digest:
+            if received != expected.sha256:
                 raise ValueError(
-                    f"Expected {file} with the SHA-256 digest {digest}. Received: {received}. The "
-                    f"file is damaged or another: delete it, and install again."
+                    f"Expected {file} with the SHA-256 digest {expected.sha256}. Received: "
+                    f"{received}. The file is damaged or another: delete it, and install again."
                 )
             return file
     cache = pathlib.Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "weights"
     file = cache / f"{name}{SUFFIX}"
-    if file.is_file() and _digest(file) == digest:
+    if file.is_file() and _digest(file) == expected.sha256:
         return file
     places = ", ".join(map(str, [*folders, cache]))
     if not is_address:
@@ -154,11 +154,12 @@ def path(name: str) -> pathlib.Path:
             f"Expected {file.name} in one of {places}. Received: no such file. Set ZOO_WEIGHTS to "
             f"the folder that has it, or to the https address of such a folder."
         )
+    address = f"{source.rstrip('/')}/{file.name}"
     try:
-        download.fetch(f"{source.rstrip('/')}/{file.name}", file, digest)
+        download.fetch(address, file, expected.sha256, expected.size)
     except download.FAILURES as error:
         raise download.DownloadError(
-            f"{file.name} is in none of {places}, and its download from {source} failed: {error}. "
+            f"{file.name} is in none of {places}, and its download from {address} failed: {error}. "
             f"Put the file into {cache}, or set ZOO_WEIGHTS to the folder that has it."
         ) from error
     return file
