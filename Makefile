@@ -25,7 +25,7 @@ $(error Expected KERAS_BACKEND of $(BACKENDS). Received: $(BACKEND))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test results docs lint types package format clean
+.PHONY: help demo test smoke results docs lint types package format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -35,13 +35,18 @@ demo: $(VENV)/$(BACKEND).stamp  ## train the language model for minutes, on $KER
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 KERAS_BACKEND=$(BACKEND) \
 		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
 
-test: lint types  ## lint, types, then the tests on every backend; MARK=slow: the long ones
-	@echo "Backends: $(BACKENDS), side by side; each prints when it is done."
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(SYNC) $(BACKENDS:%=test-%)
+test: lint  ## lint, types and the tests on every backend; MARK=slow: the long ones
+	@echo "Backends: $(BACKENDS), and types, side by side; each prints when it is done."
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(SYNC) types $(BACKENDS:%=test-%)
 
 test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"
 	@KERAS_BACKEND=$* $(BIN)/python -m pytest -m '$(MARK)'
+
+smoke:  ## train, probe, prune, save and load with PYTHON=python3.13, jax, and a venv of its own
+	"$(PYTHON)" -m venv --clear build/smoke
+	build/smoke/bin/python -m pip install --quiet -c constraints.txt -e '.[jax]'
+	KERAS_BACKEND=jax build/smoke/bin/python tests/smoke.py
 
 results: $(VENV)/tensorflow.stamp  ## write docs/results.md and the gallery from recipes/results
 	$(BIN)/python recipes/reproduce.py report

@@ -4,10 +4,10 @@ The Markdown files link to each other as they lie in the repository; links are r
 the site has them. `make docs` uses it.
 """
 
-import ast
 import pathlib
 import posixpath
 import re
+import sys
 from typing import Any
 
 import griffe
@@ -15,6 +15,10 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT / "docs"))
+
+from shown_in import exported, shown_in  # noqa: E402  # a file beside this one
+
 PAGES = {  # address in the site: file of the repository
     "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
@@ -45,19 +49,33 @@ API = {  # page: title, modules shown whole, packages whose names the facades ex
         ["zoo.backend"],
     ),
 }
-FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks", "zoo.distribute": "zoo/distribute"}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)  # up to an empty line
 LOADED = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 
-class Doctests(griffe.Extension):
-    """Show the doctests of docstrings as code."""
+class Docstrings(griffe.Extension):
+    """Show the doctests of docstrings as code, and name the pages that show an object."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Fence the doctests of one docstring."""
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(_fenced, obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Add links to the pages that show the package's objects."""
+        targets = exported()
+        for name, shown in shown_in().items():
+            found = pkg[targets.get(name, name).removeprefix("zoo.")]
+            found = found.final_target if found.is_alias else found
+            if found.docstring:
+                found.docstring.value += f"\n\n{_links(shown)}\n"
+
+
+def _links(shown):
+    """Return the links of the API's entries to tutorials and guides, as HTML of one line."""
+    links = [f'{page.kind}: <a href="../{page.address}">{page.title}</a>' for page in shown]
+    return f'<small class="shown-in">{" · ".join(links)}</small>'
 
 
 def _fenced(doctest):
@@ -65,20 +83,11 @@ def _fenced(doctest):
     return f"\n{indent}```pycon\n{doctest[0]}\n{indent}```"
 
 
-def exported() -> dict[str, str]:
-    """Return the public names of the facades, modules last, and where each is defined."""
-    found = {}
-    modules = {}
-    for facade, folder in FACADES.items():
-        tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("zoo."):
-                folder = re.sub(r"^zoo\.(?=applications|callbacks)", "", node.module)
-                place = ROOT / folder.replace(".", "/")
-                for alias in node.names:
-                    names = modules if (place / f"{alias.name}.py").exists() else found
-                    names[f"{facade}.{alias.asname or alias.name}"] = node.module
-    return found | modules
+def _entry(name, target):
+    """Return a directive of mkdocstrings, which takes a function named as its module for that."""
+    *_, module, last = target.split(".")
+    options = f"\n    options:\n      heading: {name}\n      toc_label: {last}"
+    return f"{target}{options}" if module == last else name
 
 
 def api_pages() -> dict[str, str]:
@@ -91,11 +100,11 @@ def api_pages() -> dict[str, str]:
     pages = {}
     for page, (title, modules, packages) in API.items():
         shown = list(modules)
-        for name, origin in list(names.items()):
-            if any(f"{origin}.".startswith(f"{package}.") for package in packages):
+        for name, target in list(names.items()):
+            if any(f"{target}.".startswith(f"{package}.") for package in packages):
                 del names[name]
-                shown += [name] if name not in shown else []
-        pages[page] = "\n\n".join([f"# {title}", *(f"::: {name}" for name in shown)])
+                shown += [_entry(name, target)] if name not in shown else []
+        pages[page] = "\n\n".join([f"# {title}", *(f"::: {entry}" for entry in shown)])
     if names:
         raise PluginError(f"`API` in docs/hooks.py has no page for {', '.join(names)}.")
     return pages

@@ -11,7 +11,7 @@ import sys
 import jupytext
 import nbformat
 from nbconvert.exporters import MarkdownExporter
-from nbconvert.preprocessors import ExecutePreprocessor
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor, ExecutePreprocessor
 from nbconvert.writers import FilesWriter
 
 
@@ -33,6 +33,7 @@ def run(script: pathlib.Path, folder: pathlib.Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not is_log(output)]
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
     nbformat.write(notebook, folder / f"{script.stem}.ipynb")
     resources = {
         "unique_key": script.stem,

@@ -5,6 +5,8 @@
 # do not (their Fig. 1). This is a miniature of that figure, with the residual form beside, on digits of 8 x 8 pixels: one
 # seed, one learning rate, Adam and tanh, 15 epochs. The paper searched 100 configurations of SGD, activations and biases for
 # each curve. What holds over seeds and with SGD is in [claims](../claims.md).
+#
+# Needs a backend and the extra `recipes`, for the digits: [install](../install.md).
 
 # %%
 import keras

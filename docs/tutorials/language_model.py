@@ -3,6 +3,8 @@
 #
 # A character-aware language model (Kim et al. 2016, with the gated layers of Greff et al. 2017) is trained on a text and
 # becomes a SavedModel that takes raw strings: words, tokenization and spelling are inside.
+#
+# Needs the extra `tensorflow`: [install](../install.md).
 
 # %%
 import keras

@@ -3,6 +3,8 @@
 #
 # A residual network of your own, written in plain Keras, is trained on handwritten digits. Then each block gets a verdict:
 # does it refine what it receives, replace it, undo it, or do nothing? Nothing is added to the network.
+#
+# Needs a backend and the extra `recipes`, for the digits: [install](../install.md).
 
 # %%
 import keras

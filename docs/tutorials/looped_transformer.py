@@ -4,8 +4,12 @@
 # If residual blocks refine one estimate step by step (Greff et al. 2017), one block used again and again should do the same.
 # A small transformer is trained with one block in a loop, once with a fixed and once with a random number of uses, and then
 # measured with more and with fewer uses than in training.
+#
+# Needs a backend and the extra `recipes`, for the digits: [install](../install.md).
 
 # %%
+from importlib.resources import files
+
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
@@ -96,7 +100,7 @@ panels = {
     "loop_kl": "KL to the next use, nats",
     "loop_step_norm": "|step| / |state|",
 }
-figure, axes = plt.subplots(1, 3, figsize=(12, 3), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
 for axis, (probe, label) in zip(axes, panels.items(), strict=True):
     for name, table in tables.items():
         axis.plot(*by_uses(table, probe), "o-", markersize=3, label=f"{name} number of uses")
@@ -158,5 +162,61 @@ for (top, bottom), i in zip(axes.T, rescued, strict=False):
 plt.show()
 
 # %% [markdown]
-# The same measures work on a run of blocks of any model, trained without a loop: [any residual model](../any_model.md). The
-# language models of [results](../results.md) are looped, too.
+# ## Larger ones, on record
+#
+# The network above was trained for this page. Three larger ones were measured in the same way, and their results are in the
+# package; the weights are not.
+#
+# - ALBERT (Lan et al. 2019) uses one transformer layer 12 times. This one was trained by others to fill in masked tokens of
+#   chemical reactions (0.9 million weights; `real_networks.py` reads it from a package of the Python Package Index): 1,000
+#   reactions made from templates, means over five draws of the masks.
+# - Two language models of the characters of Penn Treebank, one block used six times, with a fixed and with a random number of
+#   uses in training (`looped_lm.py`, 61,000 weights, means over three seeds).
+
+# %%
+RESULTS = files("zoo.recipes") / "results"
+
+
+def on_record(path, column, **chosen):
+    """Return numbers of uses, and the means of a column of a file on record."""
+    rows = np.genfromtxt(RESULTS / path, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    for key, value in chosen.items():
+        rows = rows[rows[key] == value]
+    uses = rows["loop" if "loop" in rows.dtype.names else "loops"]
+    times = np.unique(uses)
+    return times, np.array([rows[column][uses == number].mean() for number in times])
+
+
+albert = {
+    probe: on_record("real_networks/albert-loops.csv", probe, data="1000 reactions")
+    for probe in panels
+}
+figure, axes = plt.subplots(2, 2, figsize=(9, 5.5), layout="constrained")
+axes = axes.ravel()
+for axis, (probe, label) in zip(axes, panels.items(), strict=False):
+    axis.plot(*albert[probe], "o-", markersize=3, color="tab:green", label="ALBERT")
+    axis.axvline(12, color="gray", linestyle=":")
+    axis.set_ylabel(label.replace("test", "masked-token"))
+    if probe != "loop_accuracy":
+        axis.set_yscale("log")
+axes[0].legend()
+for kind in ("looped", "random"):
+    times, perplexity = on_record("looped/ptb-loops.csv", "perplexity", network=kind)
+    name = "fixed" if kind == "looped" else kind
+    axes[3].plot(times, perplexity, "o-", markersize=3, label=f"{name} number of uses")
+axes[3].axvline(6, color="gray", linestyle=":")
+axes[3].set_ylabel("perplexity per character")
+axes[3].legend()
+for axis in axes:
+    axis.set_xlabel("uses (trained: dotted)")
+plt.show()
+times, accuracy = albert["loop_accuracy"]
+for number in (1, 3, 6, times[accuracy.argmax()], 12, 24):
+    print(f"ALBERT, {number} uses: {accuracy[times == number][0]:.3f} of the masked tokens")
+
+# %% [markdown]
+# ALBERT refines its estimate up to the number of uses that it was trained with, and loses it slowly beyond. A random number
+# of uses in training costs perplexity at the trained number, and flattens the curve:
+# [findings](../findings.md) has fixed points and the uses one by one.
+#
+# The same measures work on a run of blocks of any model, trained without a loop: [any residual model](../any_model.md).

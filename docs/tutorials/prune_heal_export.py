@@ -3,6 +3,8 @@
 #
 # A residual network is made shallower in three steps: a plan says which blocks to remove, `fit` heals what is left, and the
 # small network becomes an ONNX file that needs neither the zoo nor Keras.
+#
+# Needs the extras `tensorflow`, `recipes` and `export`: [install](../install.md).
 
 # %%
 import os

@@ -92,9 +92,20 @@ def draw(path, rows, speed):
     """
     from experiment import plots  # imports matplotlib
 
-    if path:
-        lines = {"x": "batch", "y": [speed, "megabytes"], "panel": "network"}
-        plots.lines(path, rows, **lines, by=["of", "threads"], log=["batch", speed, "megabytes"])
+    if not path:
+        return
+    labels = {
+        "ours": "zoo",
+        "torch": "plain PyTorch",
+        "batch": "batch size",
+        speed: speed.replace("_", " "),
+        "megabytes": "peak of memory, MB",
+        "1": "1 thread",
+        **{str(row["threads"]): f"{row['threads']} threads" for row in rows if row["threads"] > 1},
+    }
+    columns = {"x": "batch", "y": [speed, "megabytes"], "panel": "network"}
+    by = ["of", "threads"]
+    plots.lines(path, rows, **columns, by=by, labels=labels, log=["batch", speed, "megabytes"])
 
 
 def warn_if_busy():

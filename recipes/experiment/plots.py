@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from zoo.io import replace
 
@@ -24,6 +25,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
 MOST_MARKERS = 20  # of one line
+MOST_TICKS = 8  # each at a value of a logarithmic axis; more values: at powers of ten
+PLAIN = 1000  # range of a logarithmic axis below which its labels are numbers, not powers of ten
 PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
 PAPER |= {"markerfacecolor": "none", "clip_on": False}  # hollow: the curve under it stays visible
 DPI = 200
@@ -150,8 +153,16 @@ def _limits(axis, is_log):
 
 def _set_scales(axis, x, y, log, rows):
     axis.set(yscale="log" if y in log else "linear")
+    low, high = axis.get_ylim()
+    if y in log and high < PLAIN * low:
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     if x in log:
         axis.set(xscale="log")
+        values = sorted({row[x] for row in rows if _known(row, x)})
+        if len(values) <= MOST_TICKS:
+            axis.set_xticks(values, [f"{value:g}" for value in values])
+            axis.xaxis.minorticks_off()
     elif all(isinstance(row.get(x), int | None) for row in rows):
         axis.xaxis.get_major_locator().set_params(integer=True)
 

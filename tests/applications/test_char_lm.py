@@ -8,7 +8,7 @@ from keras import ops
 import zoo
 from helpers.forked import Forked
 from helpers.gradients import assert_close, numpy_of
-from helpers.harness import output_of, without_backend
+from helpers.harness import output_of, slow_elsewhere, without_backend
 from zoo.applications.char_lm_inference import (
     Scorer,
     flat,
@@ -147,6 +147,7 @@ np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x
 """
 
 
+@slow_elsewhere
 def test_a_saved_model_gives_the_same_logits_in_another_process(model, tmp_path):
     x = ids(2, BATCH, STEPS)
     model.compile("sgd", loss=sequence_nll)

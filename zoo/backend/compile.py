@@ -38,7 +38,10 @@ def _tensorflow(function, model, strategy):
     # Workers would have to synchronize here; instead each computes the whole result itself.
     alone = strategy is None or strategy.num_replicas_in_sync == 1
     if alone or strategy.extended._in_multi_worker_mode():
-        return tf.function(function, reduce_retracing=True, autograph=False)
+        traced = tf.function(function, reduce_retracing=True, autograph=False)
+        # TensorFlow counts by source line: the functions of ten blocks look like one, traced again
+        traced._omit_frequent_tracing_warning = True
+        return traced
 
     @functools.partial(tf.function, reduce_retracing=True, autograph=False)
     def summed(shards):

@@ -76,8 +76,8 @@ def summary_writer(folder: PathLike) -> Callable[[str, float, int], None]:
     if importlib.util.find_spec("tensorflow") is None:
         raise ValueError(
             "Expected TensorFlow, which writes the files of TensorBoard on every backend. "
-            "Received: an environment without it. Install it, or write with a function of your "
-            "own of a name, a value and a step."
+            "Received: an environment without it. Run `pip install tensorflow`, or write with a "
+            "function of your own of a name, a value and a step."
         )
     import tensorflow as tf
 

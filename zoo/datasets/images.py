@@ -195,7 +195,8 @@ def from_tfds(name: str, data_dir: PathLike | None = None, side: int | None = No
     except ImportError as error:
         raise ImportError(
             f"{name} comes with tensorflow-datasets, which cannot be imported ({error}). Run: pip "
-            "install tensorflow-datasets; or give a file or folder with `data_dir=` (--data_dir)."
+            "install tensorflow-datasets importlib_resources; or give a file or folder with "
+            "`data_dir=` (--data_dir)."
         ) from error
     try:
         builder = tfds.builder(name, data_dir=data_dir)
