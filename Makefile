@@ -35,9 +35,9 @@ demo: $(VENV)/$(BACKEND).stamp  ## train the language model for minutes, on $KER
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 KERAS_BACKEND=$(BACKEND) \
 		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
 
-test: lint types  ## lint, types, then the tests on every backend; MARK=slow: the long ones
-	@echo "Backends: $(BACKENDS), side by side; each prints when it is done."
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(SYNC) $(BACKENDS:%=test-%)
+test: lint  ## lint, types and the tests on every backend; MARK=slow: the long ones
+	@echo "Backends: $(BACKENDS), and types, side by side; each prints when it is done."
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(SYNC) types $(BACKENDS:%=test-%)
 
 test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"

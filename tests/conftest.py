@@ -9,6 +9,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Compiling takes most of JAX's time here; 0 tests what XLA optimizes, as users run it.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+if os.environ.get("KERAS_BACKEND") == "tensorflow":  # the same of TensorFlow's XLA
+    unoptimized = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ.setdefault("XLA_FLAGS", unoptimized)
+
 import keras
 import pytest
 

@@ -18,7 +18,7 @@ import zipfile
 
 import pytest
 
-from helpers.harness import ROOT, fresh_python, without_backend
+from helpers.harness import ROOT, fresh_python, slow_elsewhere, without_backend
 
 PACKAGES = {"zoo": "zoo", "applications": "zoo.applications", "callbacks": "zoo.callbacks"}
 MAY_IMPORT = {  # folder -> zoo.* packages it may use
@@ -70,6 +70,7 @@ def package(module):
     return head if head in {"zoo.applications", "zoo.callbacks"} else module.split(".")[0]
 
 
+@without_backend
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_imports_point_down(folder):
     for path in sources(folder):
@@ -81,6 +82,7 @@ def test_imports_point_down(folder):
                     assert package(name) in MAY_IMPORT[folder], f"{path}: {name}"
 
 
+@without_backend
 @pytest.mark.parametrize("folder", [*MAY_IMPORT, "tests"])
 def test_every_module_has_one_identity(folder):
     for path in sources(folder):
@@ -92,6 +94,7 @@ def test_every_module_has_one_identity(folder):
                 assert top not in {"applications", "callbacks"}, f"{path}: import zoo.{name}"
 
 
+@without_backend
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_one_door_to_each_backend(folder):
     for path in sources(folder):
@@ -127,6 +130,7 @@ def imported_modules(path, modules):
     return found
 
 
+@without_backend
 def test_no_import_circle():
     modules = module_files()
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
@@ -137,6 +141,7 @@ def test_no_import_circle():
         pytest.fail(" -> ".join(error.args[1]))
 
 
+@without_backend
 def test_every_package_folder_is_in_pyproject():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent for path in sources(*PACKAGES)}
@@ -147,6 +152,7 @@ def test_every_package_folder_is_in_pyproject():
         assert (folder / "__init__.py").exists(), f"{name_on_disk(folder)} needs an __init__.py"
 
 
+@without_backend
 def test_every_dependency_has_a_tested_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
@@ -227,47 +233,38 @@ def test_the_installed_wheel_trains_probes_prunes_exports_and_runs_recipes(distr
     assert line["commit"] == "version 0.1.0" and "recipes/trivial_dominance.py" in line["command"]
 
 
+PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint datasets distribute
+graph initializers io layers mapping optimizers regularizers stacking types weights""".split()
 IMPORT_ZOO = """
-import json, sys, time
+import inspect, json, sys, time
 import keras
 before, keras_seconds = set(sys.modules), time.process_time()
 import zoo
 share = time.process_time() / keras_seconds - 1
-print(json.dumps({"share": share, "added": sorted(set(sys.modules) - before)}))
-"""
-
-
-PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint datasets distribute
-graph initializers io layers mapping optimizers regularizers stacking types weights""".split()
-DIR = """
-import inspect, sys, zoo
+added = sorted(set(sys.modules) - before)
 assert "zoo.distribute" not in sys.modules
 names = [name for name in dir(zoo) if not inspect.ismodule(getattr(zoo, name))]
 assert [name for name in names if name[0] == "_"] == ["__doc__", "__version__"], names
 assert "HighwayDense" in names and not hasattr(zoo, "os")
-print(*sorted({*dir(zoo)} - {*names}))
 zoo.distribute.strategy, zoo.regularizers.TransferredL2
+modules = sorted({*dir(zoo)} - {*names})
+print(json.dumps({"share": share, "added": added, "modules": modules}))
 """
 
 
-def test_dir_shows_the_public_names_and_no_others():
-    assert fresh_python(DIR).stdout.split() == PUBLIC_MODULES
-
-
-def test_import_zoo_costs_little_more_than_keras():
+def test_import_zoo_needs_and_costs_little_more_than_keras_and_shows_public_names(backend):
     runs = []
     for _ in range(3):  # the fastest of three counts: the first one may compile zoo
-        runs.append(json.loads(fresh_python(IMPORT_ZOO).stdout.splitlines()[-1]))
+        done = fresh_python(IMPORT_ZOO, block=HEAVY - {backend})
+        runs.append(json.loads(done.stdout.splitlines()[-1]))
         if runs[-1]["share"] <= IMPORT_SHARE:
             break
-    assert not HEAVY & set(runs[-1]["added"])
+    assert not HEAVY & {*runs[-1]["added"]}
+    assert runs[-1]["modules"] == PUBLIC_MODULES
     assert min(run["share"] for run in runs) <= IMPORT_SHARE
 
 
-def test_import_zoo_needs_no_more_than_keras_and_its_backend(backend):
-    fresh_python("import zoo", block=HEAVY - {backend})
-
-
+@without_backend
 @pytest.mark.parametrize("name", PACKAGES.values())
 def test_every_public_symbol_has_a_docstring(name):
     for key, value in vars(importlib.import_module(name)).items():
@@ -280,6 +277,7 @@ PRIVATE = re.compile(r"/(root/|work/|home/[a-z]+/|tmp/[a-z])")
 TEXTS = {".py", ".md", ".jsonl", ".csv", ".html", ".toml", ".txt"}
 
 
+@without_backend
 def test_no_committed_line_has_a_path_of_one_machine():
     folders = [*MAY_IMPORT, "docs"]
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
@@ -293,6 +291,7 @@ def test_no_committed_line_has_a_path_of_one_machine():
 OPENINGS = {"What", "Of", "How", "Whether", "Where", "Who", "Which", "Whom", "Whose"}
 
 
+@without_backend
 @pytest.mark.parametrize("folder", [*MAY_IMPORT, "tests"])
 def test_no_docstring_opens_with_a_subordinate_clause(folder):
     wrong = []
@@ -313,6 +312,7 @@ def public_functions(tree):
     return [n for n in functions if n.name == "__init__" or not n.name.startswith("_")]
 
 
+@without_backend
 @pytest.mark.parametrize("folder", PACKAGES)
 def test_every_public_argument_is_annotated(folder):
     missing = []
@@ -327,6 +327,7 @@ def test_every_public_argument_is_annotated(folder):
     assert not missing
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_on_disk)
 def test_docstring_examples_run(path):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -10,7 +10,12 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import fresh_python, slow_unless_tensorflow, without_backend
+from helpers.harness import (
+    few_elsewhere,
+    fresh_python,
+    slow_unless_tensorflow,
+    without_backend,
+)
 from helpers.reference import images
 from zoo.graph.calls import Graph
 
@@ -45,12 +50,19 @@ FEW = [  # every layer and every skip, for tests that take seconds per network
     *("highway_mlp, stacked", "highway_mnist", "highway_a", "cifar_resnet, gated"),
     *("shared_resnet", "simplified_residual_net"),
 ]
+EVERYWHERE = ["highway_mlp, stacked", "cifar_resnet, gated"]
 
 
-def but_slow(names):
-    """Return all networks, with those not among `names` marked as slow."""
-    marks = {True: [], False: [pytest.mark.slow]}
-    return [pytest.param(name, marks=marks[name in names]) for name in [*SMALL, *WHOLE]]
+def but_slow(names, everywhere=None):
+    """Return all networks, with those not among `names` marked as slow.
+
+    Args:
+        names: Networks that are tested by default.
+        everywhere: Those of them that are, on other backends than torch, too; `None`: all.
+    """
+    few = few_elsewhere(names, names if everywhere is None else everywhere)
+    others = [name for name in [*SMALL, *WHOLE] if name not in names]
+    return few + [pytest.param(name, marks=pytest.mark.slow) for name in others]
 
 
 def build(name, **more):
@@ -66,7 +78,7 @@ def test_every_builder_is_tested_small_or_whole():
     assert names == set(zoo.list_models()) - {"char_lm"}
 
 
-@pytest.mark.parametrize("name", but_slow(FEW))
+@pytest.mark.parametrize("name", but_slow(FEW, EVERYWHERE))
 def test_every_trainable_weight_gets_a_gradient(name):
     zoo.seed_everything(1)
     model = build(name, classifier_activation=None)  # naive sharing saturates a softmax
@@ -178,7 +190,7 @@ def test_a_savedmodel_computes_what_the_model_computes(name, tmp_path):
     assert zoo.export(model, tmp_path / "artifact", examples=examples) <= 1e-5
 
 
-@pytest.mark.parametrize("name", but_slow(FEW))
+@pytest.mark.parametrize("name", but_slow(FEW, EVERYWHERE))
 def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backend):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -193,6 +205,7 @@ def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backen
     assert_close(ops.sum(y, axis=-1), np.ones(2), 1e-5)  # a softmax of finite logits
 
 
+@without_backend
 @pytest.mark.parametrize("name", but_slow(SMALL))
 def test_logits_are_float32_in_float16_too(name):
     keras.config.set_dtype_policy("mixed_float16")
@@ -204,6 +217,7 @@ def test_logits_are_float32_in_float16_too(name):
     assert model.layers[1].compute_dtype == "float16"
 
 
+@without_backend
 @pytest.mark.parametrize("name", but_slow(SMALL))
 def test_a_network_is_one_flat_graph_whose_blocks_are_named_after_their_stage(name):
     model = build(name)
@@ -312,7 +326,7 @@ def test_bad_arguments_raise_errors_that_say_what_to_do(build, message):
         build()
 
 
-@pytest.mark.parametrize("name", but_slow(FEW))
+@pytest.mark.parametrize("name", but_slow(FEW, EVERYWHERE))
 def test_inspection_leaves_the_outputs_bit_identical(name):
     model = build(name)
     x = batch_for(model)

@@ -10,7 +10,7 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradient_of, numpy_of
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from zoo.applications.char_lm_inference import Scorer, sequence_nll
 from zoo.datasets import text
 
@@ -258,6 +258,7 @@ def test_the_test_text_is_one_contiguous_pass_whatever_the_chunks():
     assert abs(np.exp(np.mean(np.log(restarted))) / carried - 1) > 1e-5  # the state matters
 
 
+@slow_elsewhere
 def test_the_recipe_reports_the_last_epoch_and_the_best(recipe, tmp_path):
     # Training never sees the words of the other parts, so validation is worse every epoch.
     rng = np.random.default_rng(0)

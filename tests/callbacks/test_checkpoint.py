@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from zoo import io
 from zoo.callbacks.checkpoint import Resume
 
@@ -190,6 +190,7 @@ class Scores(keras.callbacks.Callback):
         logs["score"] = [3.0, 1.0, 0.8, 0.9, 0.95, 0.9, 0.85][epoch]
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("name", keras_callbacks())
 @pytest.mark.parametrize("interrupted", [1, 3])
 def test_keras_s_callbacks_resume_as_in_an_uninterrupted_training(tmp_path, name, interrupted):

@@ -9,7 +9,7 @@ from keras import layers, ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import output_of, slow_elsewhere, start_recipe
+from helpers.harness import few_elsewhere, output_of, slow_elsewhere, start_recipe
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Batches, MicroBatches
@@ -138,7 +138,7 @@ def test_accumulated_updates_equal_whole_batch_updates_by_hand():
     assert_close(model.get_weights()[0], w, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["stack", "dense"])
+@pytest.mark.parametrize("name", few_elsewhere(["stack", "dense"], ["stack"]))
 def test_a_highway_network_learns_the_same_from_micro_batches(name, monkeypatch):
     monkeypatch.setattr(layers.Dropout, "call", lambda self, x, training=False: x)
     jit = False if keras.backend.backend() == "tensorflow" else "auto"  # XLA takes long to compile

@@ -66,127 +66,75 @@ def data(model, count=3, seed=0):
     return result if isinstance(model.input, dict) else result[model.inputs[0].name]
 
 
-def _hub():
-    return pytest.importorskip("keras_hub").models
+def _backbone(name, **options):
+    common = {"vocabulary_size": TOKENS, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    models = pytest.importorskip("keras_hub").models
+    return getattr(models, f"{name}Backbone")(**common | options)
 
 
 def gpt2():
     """A decoder with learned positions."""
-    return _hub().GPT2Backbone(
-        vocabulary_size=TOKENS,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        intermediate_dim=16,
-        max_sequence_length=STEPS,
-    )
+    return _backbone("GPT2", num_heads=2, max_sequence_length=STEPS)
 
 
 def gemma():
     """A decoder with multi-query attention and a gated feed-forward part."""
-    return _hub().GemmaBackbone(
-        vocabulary_size=TOKENS,
-        num_layers=2,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        hidden_dim=8,
-        intermediate_dim=16,
-        head_dim=4,
-    )
+    return _backbone("Gemma", num_query_heads=2, num_key_value_heads=1, head_dim=4)
 
 
 def llama():
     """A decoder with grouped-query attention and rotary positions."""
-    return _hub().LlamaBackbone(
-        vocabulary_size=TOKENS,
-        num_layers=2,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        hidden_dim=8,
-        intermediate_dim=16,
-    )
+    return _backbone("Llama", num_query_heads=2, num_key_value_heads=1)
 
 
 def bert():
     """An encoder whose normalizations follow the sums."""
-    return _hub().BertBackbone(
-        vocabulary_size=TOKENS,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        intermediate_dim=16,
-        max_sequence_length=STEPS,
-    )
+    return _backbone("Bert", num_heads=2, max_sequence_length=STEPS)
 
 
 def albert():
     """An encoder that uses one layer three times."""
-    return _hub().AlbertBackbone(
-        vocabulary_size=TOKENS,
-        num_layers=3,
-        num_heads=2,
-        embedding_dim=4,
-        hidden_dim=8,
-        intermediate_dim=16,
-        num_groups=1,
-        num_inner_repetitions=1,
-        max_sequence_length=STEPS,
-    )
+    repeated = {"num_layers": 3, "num_groups": 1, "num_inner_repetitions": 1}
+    return _backbone("Albert", num_heads=2, embedding_dim=4, max_sequence_length=STEPS, **repeated)
 
 
 def t5():
     """An encoder and a decoder with cross-attention and relative positions."""
-    return _hub().T5Backbone(
-        vocabulary_size=TOKENS, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
-    )
+    return _backbone("T5", num_heads=2)
 
 
 def vit():
     """An encoder of image patches, whose blocks are inside one layer."""
-    return _hub().ViTBackbone(
+    return pytest.importorskip("keras_hub").models.ViTBackbone(
         (8, 8, 3), patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16
     )
 
 
+IMAGES = {
+    "include_preprocessing": False,
+    "weights": None,
+    "classes": 3,
+    "input_shape": (32, 32, 3),
+}
+
+
 def convnext():
     """Depthwise convolutions with scaled branches."""
-    return ConvNeXt(
-        depths=[1, 1, 2, 1],
-        projection_dims=[4, 4, 8, 8],
-        default_size=32,
-        include_preprocessing=False,
-        weights=None,
-        classes=3,
-        input_shape=(32, 32, 3),
-        name="convnext",
-    )
+    sizes = {"depths": [1, 1, 2, 1], "projection_dims": [4, 4, 8, 8], "default_size": 32}
+    return ConvNeXt(**sizes, **IMAGES, name="convnext")
 
 
 def efficientnet_v2():
     """Fused and plain inverted bottlenecks with squeeze-and-excitation."""
     squeezing = {"num_repeat": 3, "se_ratio": 0.25, "strides": 2, "conv_type": 0}
-    return EfficientNetV2(
-        width_coefficient=1.0,
-        depth_coefficient=1.0,
-        default_size=32,
-        blocks_args=[BLOCK, {**BLOCK, **squeezing}],
-        include_preprocessing=False,
-        weights=None,
-        classes=3,
-        input_shape=(32, 32, 3),
-        name="efficientnetv2",
-    )
+    blocks = [BLOCK, {**BLOCK, **squeezing}]
+    sizes = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "default_size": 32}
+    return EfficientNetV2(**sizes, blocks_args=blocks, **IMAGES, name="efficientnetv2")
 
 
 def mobilenet_v3():
     """Inverted bottlenecks with hard activations."""
-    return keras.applications.MobileNetV3Small(
-        alpha=0.35,
-        include_preprocessing=False,
-        weights=None,
-        classes=3,
-        input_shape=(32, 32, 3),
-    )
+    return keras.applications.MobileNetV3Small(alpha=0.35, **IMAGES)
 
 
 def char_lm():

@@ -20,6 +20,12 @@ slow_elsewhere = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "torch":
     slow_elsewhere = pytest.mark.slow
 
+
+def few_elsewhere(names, few):
+    """Return parameters of which backends other than torch run only a few by default."""
+    return [pytest.param(n, marks=() if n in few else slow_elsewhere) for n in names]
+
+
 # For tests of what only TensorFlow does (other backends start a process of it).
 slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "tensorflow":
@@ -101,8 +107,8 @@ def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
 
 
 def start_recipe(script, *arguments, **environment):
-    """Start a recipe in its own process, on this process's backend."""
-    return _start(str(ROOT / "recipes" / script), *arguments, **environment)
+    """Start a recipe in its own process, on this process's backend, with environment variables."""
+    return Forked(str(ROOT / "recipes" / script), *arguments, **environment)
 
 
 CHANGED_RECIPE = """
@@ -144,25 +150,12 @@ def start_changed_recipe(folder, script, *arguments, killed_at=None, patch="", *
     changed = folder / script.replace(".py", "_changed.py")
     values |= {"killed_at": killed_at, "constants": constants, "patch": patch}
     changed.write_text(CHANGED_RECIPE.format(**values))
-    return _start(str(changed), *arguments)
+    return Forked(str(changed), *arguments)
 
 
-def start_module(name, *arguments, **environment):
+def start_module(name, *arguments):
     """Start `python -m name` in its own process, on this process's backend."""
-    return _start("-m", name, *arguments, **environment)
-
-
-def _start(*words, **environment):
-    if not environment:
-        return Forked(*words)
-    environment = {"KERAS_BACKEND": keras.backend.backend(), **environment}  # read at import
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return Forked("-m", name, *arguments)
 
 
 def output_of(process, returncode=0):

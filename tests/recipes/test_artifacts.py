@@ -139,9 +139,10 @@ def run(command, data, folder, networks):
     return folder, [*folder.rglob("model.keras"), *{*networks.rglob("model.keras")} - before]
 
 
-# the deeper networks of commands that differ in depth alone: tens of seconds each
-DEEP = [c for c in MADE if re.search(r"--depth (56|110|146|182)$", c)]
-COMMANDS = [pytest.param(c, marks=pytest.mark.slow if c in DEEP else ()) for c in MADE]
+# Deeper networks of commands that differ in depth alone take tens of seconds each; the other models
+# are trained on the smaller set's images, too.
+SLOW = re.compile(r"--depth (56|110|146|182)$|--data cifar100 --model (?!single)")
+COMMANDS = [pytest.param(c, marks=pytest.mark.slow if SLOW.search(c) else ()) for c in MADE]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -16,6 +16,7 @@ from helpers.harness import (
     slow_elsewhere,
     start_changed_recipe,
     start_recipe,
+    without_backend,
 )
 from zoo.datasets.text import Corpus, Vocabulary
 
@@ -114,11 +115,13 @@ def refuse(recipe, capsys=None, **given):
     return str(ended.value.code)
 
 
+@without_backend
 def test_an_unknown_variant_is_refused_with_the_known_ones(recipe):
     with pytest.raises(flags.IllegalFlagValueError, match="plain|residual|t_only"):
         flags.FLAGS["variant"].parse("gated")
 
 
+@without_backend
 def test_a_missing_folder_or_file_is_refused(recipe, tmp_path):
     assert "nowhere" in refuse(recipe, data_dir=str(tmp_path / "nowhere"))
     write_corpus(tmp_path / "text")
@@ -126,22 +129,26 @@ def test_a_missing_folder_or_file_is_refused(recipe, tmp_path):
     assert "valid.txt" in refuse(recipe, data_dir=str(tmp_path / "text"))
 
 
+@without_backend
 def test_an_empty_file_is_refused(recipe, tmp_path):
     (write_corpus(tmp_path / "text") / "test.txt").write_text("")
     assert "empty" in refuse(recipe, data_dir=str(tmp_path / "text"))
 
 
+@without_backend
 def test_a_file_that_is_not_utf8_is_refused(recipe, tmp_path):
     (write_corpus(tmp_path / "text") / "test.txt").write_bytes(b"caf\xe9\n")
     assert "UTF-8" in refuse(recipe, data_dir=str(tmp_path / "text"))
 
 
+@without_backend
 def test_a_text_too_short_for_one_batch_is_refused(recipe, tmp_path):
     write_corpus(tmp_path / "text", words=600)
     message = refuse(recipe, data_dir=str(tmp_path / "text"), run_dir=str(tmp_path / "run"))
     assert "700" in message
 
 
+@without_backend
 def test_a_word_beyond_the_limit_is_cut_and_reported(recipe, tmp_path, caplog):
     folder = write_corpus(tmp_path / "text")
     with open(folder / "train.txt", "a") as file:
@@ -153,12 +160,14 @@ def test_a_word_beyond_the_limit_is_cut_and_reported(recipe, tmp_path, caplog):
     assert "Cut to 65 slots" in corpus.notice and "1 of 23 words" in corpus.notice
 
 
+@without_backend
 def test_a_run_directory_that_cannot_be_written_is_refused(recipe, tmp_path):
     folder = write_corpus(tmp_path / "text")
     message = refuse(recipe, data_dir=str(folder), run_dir=str(folder / "train.txt" / "run"))
     assert "can be written" in message
 
 
+@without_backend
 def test_the_checkpoint_of_another_variant_or_vocabulary_is_refused(recipe, tmp_path):
     folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
     facts = {"format": 1, "epoch": 1, "identity": {"variant": "full", "vocabulary": "other"}}
@@ -170,6 +179,7 @@ def test_the_checkpoint_of_another_variant_or_vocabulary_is_refused(recipe, tmp_
     assert "variant: 'full' there, 'coupled' here" in message and "vocabulary" in message
 
 
+@without_backend
 def test_the_checkpoint_of_another_text_with_the_same_words_is_refused(recipe, tmp_path):
     folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
     options = f"--data_dir={folder}", f"--run_dir={run_dir}", "--budget=smoke", "--noexport"
@@ -180,6 +190,7 @@ def test_the_checkpoint_of_another_text_with_the_same_words_is_refused(recipe, t
     assert "checksum" in message
 
 
+@slow_elsewhere
 def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(
     recipe, tmp_path, monkeypatch
 ):
@@ -191,6 +202,7 @@ def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(
     assert not (run_dir / "state.npz").exists()
 
 
+@without_backend
 def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
     recipe, tmp_path, monkeypatch
 ):
@@ -215,6 +227,7 @@ def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
         assert sample(model, vocabulary, text, 12, seed=1) == answer
 
 
+@slow_elsewhere
 def test_a_word_outside_the_vocabulary_is_read_by_its_characters(recipe):
     vocabulary = Vocabulary.from_texts(" ".join("abcdefghijklmnop") + " <unk>")
     model = zoo.char_lm("small", vocabulary=vocabulary)
@@ -233,6 +246,7 @@ def test_a_word_outside_the_vocabulary_is_read_by_its_characters(recipe):
         recipe.generate.generate(model, other, "two", 1, 0)
 
 
+@without_backend
 def test_a_text_that_cannot_be_continued_is_refused_before_the_training(recipe, tmp_path):
     folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
     given = {"data_dir": str(folder), "run_dir": str(run_dir), "budget": "smoke"}
@@ -241,6 +255,7 @@ def test_a_text_that_cannot_be_continued_is_refused_before_the_training(recipe, 
     assert not run_dir.exists()
 
 
+@without_backend
 def test_parts_of_text_vocabulary_and_model_have_their_own_run_directory(recipe, tmp_path):
     corpus = Corpus.from_texts("text", ["a b\n"] * 3)
     options = {"vocabulary": 2, "tokens": 100, "filters": ["3", "5"], "units": 4}
