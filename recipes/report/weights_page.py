@@ -23,13 +23,16 @@ prepare = zoo.weights.preprocessing("mnist10k_residual20")  # of uint8 images
 ```
 
 Files are stored in half precision where that keeps the metric, and their digests are checked at
-each loading. Those too large for the wheel are in recipes/weights of the repository; without a
-checkout, set the environment variable ZOO_WEIGHTS to a folder that has them, or to the https
-address of such a folder, from which they are downloaded once.
+each loading. A file is looked for in the package, in recipes/weights of a checkout, and in the
+folder that the environment variable ZOO_WEIGHTS names; if that is the https address of a folder,
+the file is downloaded from there once.
 
 `zoo.weights.verify(name, data_dir)` measures the metric again and compares it with the card's. The
 last columns have what it measured on each backend
 (`python recipes/publish_weights.py --task verify --data_dir DATA`).
+
+Each set has a page of `zoo.diagnose`, and the tables on record of its training, whose figures
+`python recipes/reproduce.py redraw` draws again without training.
 """
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 HEAD = [

@@ -1,5 +1,6 @@
 """Trained weights: cards tell the truth about their files, and metrics can be measured again."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -83,6 +84,17 @@ def test_the_smallest_set_verifies_itself():
 def test_every_set_verifies_itself(name):
     found = zoo.weights.verify(name, CORPORA)
     assert found.agrees, found
+
+
+@without_backend
+def test_a_set_of_images_that_were_encoded_again_is_not_verified_on_others():
+    card = zoo.weights.card("mnist10k_plain20")
+    data = {"name": "digits", "preprocessing": "miniature", "scale": 255.0}
+    x, y = weights.test_set(dataclasses.replace(card, data=data))
+    assert len(x) == len(y) == 297
+    recoded = dataclasses.replace(card, data={**data, "images": "digits (JPEG)"})
+    with pytest.raises(ValueError, match="digits .JPEG., on which the card's value was measured"):
+        weights.test_set(recoded)
 
 
 @without_backend
