@@ -15,8 +15,8 @@ from zoo.export import check
 from zoo.export import export as export_model
 from zoo.export.signatures import in_float32
 from zoo.export.text import SpellText
-from zoo.layers.carry_lstm import CarryLSTM
-from zoo.types import PathLike, Shape, Tensor
+from zoo.layers.carry_lstm import CarryLSTM, ZeroState
+from zoo.types import PathLike
 
 TEXTS = ("", "{0} {1}", "un{1}ed {0}\n{2}")  # to check `next_word` with; fields are words
 
@@ -188,35 +188,3 @@ def _next_word(spell, model):
     last = ops.expand_dims(num_words - 1, (1, 2))  # the words of shorter texts are followed by pads
     probabilities = ops.softmax(ops.take_along_axis(logits, last, axis=1)[:, 0])
     return keras.Model(texts, {"probabilities": probabilities})
-
-
-@keras.saving.register_keras_serializable("zoo")
-class ZeroState(keras.layers.Layer):
-    """The initial state of a text, with as many rows as the input has.
-
-    Args:
-        units: Size of the state.
-
-    Input shape: `(batch, ...)`.
-    Output shape: `(batch, units)`.
-
-    Example:
-    >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)
-    True
-    """
-
-    def __init__(self, units: int, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.units = units
-
-    def call(self, x: Tensor) -> Tensor:
-        """Return zeros."""
-        return ops.zeros((ops.shape(x)[0], self.units), self.compute_dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return `(batch, units)`."""
-        return (input_shape[0], self.units)
-
-    def get_config(self) -> dict:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "units": self.units}

@@ -1,4 +1,4 @@
-"""Scoring and serving a language model: its LSTM states as arguments, and perplexity."""
+"""A language model's layers in other graphs: with states as arguments, scored, to be inspected."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,7 +8,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.datasets.text import check_ids
-from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
+from zoo.layers.carry_lstm import CarryLSTM, ExplicitState, ZeroState
 from zoo.layers.char_words import CharWordEmbedding
 from zoo.types import Shape, Tensor
 
@@ -59,6 +59,45 @@ def with_state(model: keras.Model, tabulate: bool = True, characters: bool = Fal
     if tabulate:
         refresh_table(model, stateful)
     return stateful
+
+
+def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
+    """Return `model`'s layers in a graph whose blocks are its layers between CNN and LSTM.
+
+    In `model` they are inside of `word_embedding`. `zoo.diagnose`, probes, lesions and exits find
+    them in this graph. Each row is a text of its own: the states start at zero.
+
+    Args:
+        model: A `char_lm`.
+        num_steps: Words of a text.
+
+    Returns:
+        A `keras.Model` from word ids `(batch, num_steps)` to logits `(batch, num_steps, words)`.
+        It shares `model`'s weights,.
+
+    Example:
+    >>> from zoo.applications.char_lm import char_lm
+    >>> from zoo.graph.blocks import find_blocks
+    >>> [block.name for block in find_blocks(flat(char_lm("large"), 5))[0]]
+    ['highway1', 'highway2']
+    """
+    words = keras.Input((num_steps,), dtype="int32", name="words")
+    x = words
+    for layer in model.layers[1:]:  # a chain
+        if isinstance(layer, CharWordEmbedding):
+            (table,) = backend.whole_values([layer.table])
+            characters = ops.take(table, x, axis=0)
+            cnn, *others = layer.encoder.layers[1:]
+            vectors = cnn(ops.reshape(characters, (-1, layer.word_length)))
+            x = ops.reshape(vectors, (-1, num_steps, vectors.shape[-1]))
+            for inner in others:
+                x = inner(x)
+        elif isinstance(layer, CarryLSTM):
+            zeros = ZeroState(layer.units)(x)
+            x, _, _ = ExplicitState(layer, name=f"{layer.name}_state")(x, zeros, zeros)
+        else:
+            x = layer(x)
+    return keras.Model(words, x, name=f"{model.name}_flat")
 
 
 def refresh_table(

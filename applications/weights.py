@@ -134,8 +134,18 @@ def measure(
 
 
 def test_set(facts: Card, data_dir: PathLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the test images of a card, as the network takes them, and their labels."""
+    """Return the test images of a card, as the network takes them, and their labels.
+
+    Raises:
+        ValueError: if the card is of images that were encoded again, and these are others.
+    """
     source = images.load(facts.data["name"], data_dir)
+    if facts.data.get("images", source.name) != source.name:
+        raise ValueError(
+            f"Expected the images {facts.data['images']}, on which the card's value was measured. "
+            f"Received: {source.name}. Give these, or measure with "
+            f"`zoo.weights.preprocessing({facts.name!r})` and `predict`."
+        )
     if "side" in facts.data:
         source = images.averaged(source, facts.data["side"])
     x, y = (values[: facts.data.get("tested")] for values in (source.x_test, source.y_test))
@@ -150,8 +160,9 @@ def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
     """
     data = facts.data
     text = ptb.load(data_dir, max_word_length=data["max_word_length"])
-    text = dataclasses.replace(text, train=text.train[: data["tokens"]])
-    text = text.most_frequent(data["words"])
+    text = dataclasses.replace(text, train=text.train[: data.get("tokens")])
+    if "words" in data:
+        text = text.most_frequent(data["words"])
     expected = vocabulary(facts).fingerprint
     if text.vocabulary.fingerprint != expected:
         raise ValueError(

@@ -1,17 +1,25 @@
 """Turn networks that recipes trained into the weights that the package has, with their cards.
 
-    python recipes/publish_weights.py --run_dir runs/claims --data_dir DATA
+    python recipes/publish_weights.py --only mnist10k_highway --run_dir runs/claims --data_dir DATA
+    python recipes/publish_weights.py --task diagnose --data_dir DATA
+    KERAS_BACKEND=jax python recipes/publish_weights.py --task verify --data_dir DATA
 
-Reads the run directories of the claims' miniatures in --run_dir, and writes NAME.weights.h5 and the
-card of each set in cards.json, both in zoo/pretrained: facts of the training from its line of
-results, the metric measured again from the file, and a diagnosis of the blocks. Weights are stored
-in half precision unless that changes the metric by more than `zoo.weights.TOLERANCE`.
+The first reads run directories in --run_dir, and writes NAME.weights.h5 into zoo/pretrained, or
+into recipes/weights if it is too large for the wheel; the set's card into
+zoo/pretrained/cards.json, with facts of the training from its line of results and the metric
+measured again from the file; and into recipes/results/weights the page of `zoo.diagnose` and, of a
+network that is in no claim, the table of its training. Weights are stored in half precision unless
+that changes the metric by more than `zoo.weights.TOLERANCE`. The other tasks need no run directory:
+one writes the pages again, the other adds the metric of the backend that it runs on to the cards.
 """
 
+import dataclasses
 import hashlib
 import json
 import pathlib
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 from experiment.script import run_script
 
@@ -24,60 +32,124 @@ import zoo
 from experiment import flags as common
 from experiment import results
 from experiment.flags import FLAGS
+from experiment.results import ROOT
+from zoo import cards
+from zoo.applications import char_lm_inference
 from zoo.applications.weights import FOLDER, Card
 from zoo.callbacks.diagnose import VERDICTS
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model, replace
 
-EXAMPLES = 500  # ours: images, or words, of a diagnosis
+EXAMPLES = 500  # ours: images of a diagnosis
+TEXTS = 64  # ours: those of a language model's, each of the paper's 35 words
+LARGEST_IN_WHEEL = 2e6  # ours, in bytes: all sets inside are to stay below 5 MB
+PAGES = ROOT / "recipes" / "results" / "weights"
+CLAIMS = "recipes/results/claims/"
 MNIST = "MNIST, Creative Commons Attribution-Share Alike 3.0"
+CIFAR = "CIFAR-10, no licence given (Krizhevsky 2009)"
 TREEBANK = "Penn Treebank's Wall Street Journal text, Linguistic Data Consortium"
+GATED = ("highway", "char_lm")  # beginnings of the names of builders
 SMALL = {"depth": 20, "input_shape": [16, 16, 1], "widths": [8, 16, 32]}
+SMALL_TRACES = tuple(f"{CLAIMS}yutomasi2019/fig{number}-depth20.csv" for number in (3, 8))
 SMALL_MNIST = {"name": "mnist", "preprocessing": "miniature", "side": 16, "tested": 5000}
-SETS = {  # name: builder, arguments, data, licence of the data, run directory, line of results
-    "mnist10k_highway": (
-        "highway_mnist",
-        {},
-        {"name": "mnist", "preprocessing": "highway_mnist"},
-        MNIST,
-        "highway_conv-export-false/seed0",
-        "test_accuracy",
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Origin of a set of weights.
+
+    Attributes:
+        builder, arguments, data, licence: As in the card; data without what a run learned of them.
+        folder: Pattern of its run directory in --run_dir.
+        metric: That of its line of results.
+        value: Key of the card's metric in this line, whose last value counts.
+        weights: File of the run directory.
+        traces: Tables of the repository, as in the card; of none, that of the run directory.
+    """
+
+    builder: str
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Any]
+    licence: str
+    folder: str
+    metric: str = "test_accuracy"
+    value: str = "value"
+    weights: str = "model.keras"
+    traces: tuple[str, ...] = ()
+
+
+SETS = {
+    "mnist10k_highway": Source(
+        builder="highway_mnist",
+        data={"name": "mnist", "preprocessing": "highway_mnist"},
+        licence=MNIST,
+        folder="highway_conv-export-false/seed0",
     ),
-    "mnist10k_highway50": (
-        "highway_mlp",
-        {"depth": 50, "units": 50, "activation": "tanh", "input_shape": [28, 28, 1]},
-        {"name": "mnist", "preprocessing": "highway_mlp"},
-        MNIST,
-        "mnist_gates-export-false/seed0",
-        "idle_layers_percent",
+    "mnist10k_highway50": Source(
+        builder="highway_mlp",
+        arguments={"depth": 50, "units": 50, "activation": "tanh", "input_shape": [28, 28, 1]},
+        data={"name": "mnist", "preprocessing": "highway_mlp"},
+        licence=MNIST,
+        folder="mnist_gates-export-false/seed0",
+        metric="idle_layers_percent",
+        value="test_accuracy_by_epoch",
+        traces=tuple(f"{CLAIMS}srivastava2015/fig{number}.csv" for number in (2, 3, 4)),
     ),
-    "mnist10k_residual20": (
-        "simplified_residual_net",
-        SMALL,
-        SMALL_MNIST,
-        MNIST,
-        "networks/residual20-*-0-*",
-        "test_accuracy",
+    "mnist10k_residual20": Source(
+        builder="simplified_residual_net",
+        arguments=SMALL,
+        data=SMALL_MNIST,
+        licence=MNIST,
+        folder="networks/residual20-*-0-*",
+        traces=SMALL_TRACES,
     ),
-    "mnist10k_plain20": (
-        "simplified_plain_net",
-        SMALL,
-        SMALL_MNIST,
-        MNIST,
-        "networks/plain20-*-0-*",
-        "test_accuracy",
+    "mnist10k_plain20": Source(
+        builder="simplified_plain_net",
+        arguments=SMALL,
+        data=SMALL_MNIST,
+        licence=MNIST,
+        folder="networks/plain20-*-0-*",
+        traces=SMALL_TRACES,
     ),
-    "ptb_miniature_coupled": (
-        "char_lm",
-        {"size": "large", "variant": "coupled", "filters": [25, 50, 75, 100], "units": 100},
-        {"name": "ptb", "max_word_length": 12, "tokens": 100_000, "words": 1000},
-        TREEBANK,
-        "ptb_char_lm-variant-all-export-false/seed0/coupled",
-        "test_perplexity",
+    "ptb_miniature_coupled": Source(
+        builder="char_lm",
+        arguments={
+            "size": "large",
+            "variant": "coupled",
+            "filters": [25, 50, 75, 100],
+            "units": 100,
+        },
+        data={"name": "ptb", "max_word_length": 12, "tokens": 100_000, "words": 1000},
+        licence=TREEBANK,
+        folder="ptb_char_lm-variant-all-export-false/seed0/coupled",
+        metric="test_perplexity",
+        traces=(f"{CLAIMS}greff2017/table1a.csv",),
+    ),
+    "ptb_coupled": Source(
+        builder="char_lm",
+        arguments={"size": "small", "variant": "coupled"},
+        data={"name": "ptb", "max_word_length": 65},
+        licence=TREEBANK,
+        folder="ptb-small-coupled*",
+        metric="test_perplexity",
+        value="test_perplexity_of_best_epoch",
+        weights="best.weights.h5",
+    ),
+    "cifar10_resnet20": Source(
+        builder="cifar_resnet",
+        arguments={"depth": 20},
+        data={"name": "cifar10", "preprocessing": "he_cifar"},
+        licence=CIFAR,
+        folder="residual20-lesions-cifar-10*",
     ),
 }
 
-flags.DEFINE_string("run_dir", "runs/claims", "Folder of the claims' run directories.")
+help_text = "publish: weights, cards and pages from run directories; diagnose: pages only; verify: "
+help_text += "the metric on this backend."
+flags.DEFINE_enum("task", "publish", ["publish", "diagnose", "verify"], help_text)
+help_text = "Names of the sets. Default: all; the cards of the others stay as they are."
+flags.DEFINE_list("only", None, help_text)
+flags.DEFINE_string("run_dir", "runs/claims", "Folder of the run directories.")
 common.define_data_flags()
 flags.adopt_module_key_flags(common)
 
@@ -85,70 +157,135 @@ flags.adopt_module_key_flags(common)
 def main(argv):
     """Write the files and the cards."""
     common.check(argv)
+    path = FOLDER / "cards.json"
+    content = json.loads(path.read_text("utf-8"))
+    names = FLAGS.only or [*(SETS if FLAGS.task == "publish" else content)]
+    known = SETS if FLAGS.task == "publish" else content
+    if unknown := {*names} - {*known}:
+        raise app.UsageError(f"Expected --only of {', '.join(known)}. Received: {unknown}")
+    tasks = {"publish": publish, "diagnose": diagnose, "verify": verify}
+    for name in names:
+        keras.utils.clear_session()
+        content[name] = tasks[FLAGS.task](name)
+        text = as_json(content)
+        replace(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
+        print(f"{name}: {content[name]['metric']} {content[name]['value']}", flush=True)
+
+
+def as_json(content):
+    """Return the cards as JSON with a line for each fact, however long."""
+    parts = []
+    for name in sorted(content):
+        facts = (f"  {json.dumps(k)}: {as_text(v)}" for k, v in content[name].items())
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(facts) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def as_text(value):
+    """Return a value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def run_directory(name):
+    """Return the run directory of a set in --run_dir."""
     runs = pathlib.Path(FLAGS.run_dir)
-    cards = {}
-    for name in SETS:
-        found = sorted(runs.glob(SETS[name][4]))
-        if len(found) != 1:
-            raise app.UsageError(
-                f"Expected one run directory {SETS[name][4]} in --run_dir={runs}. Received: "
-                f"{[*map(str, found)]}"
-            )
-        cards[name] = publish(name, found[0])
-        print(f"{name}: {cards[name]['metric']} {cards[name]['value']}", flush=True)
-    text = json.dumps(cards, indent=1, ensure_ascii=False) + "\n"
-    replace(FOLDER / "cards.json", lambda path: path.write_text(text, encoding="utf-8"))
+    found = sorted(runs.glob(SETS[name].folder))
+    if len(found) != 1:
+        raise app.UsageError(
+            f"Expected one run directory {SETS[name].folder} in --run_dir={runs}. Received: "
+            f"{[*map(str, found)]}"
+        )
+    return found[0]
 
 
-def publish(name, folder):
-    """Write one file of weights, and return its card as a dictionary."""
-    builder, arguments, data, licence, _, metric = SETS[name]
-    keras.utils.clear_session()
-    line = next(row for row in results.read(folder / "results.jsonl") if row["metric"] == metric)
+def publish(name):
+    """Write one file of weights and its page, and return its card as a dictionary."""
+    source = SETS[name]
+    folder = run_directory(name)
+    lines = results.read(folder / "results.jsonl")
+    line = next(row for row in lines if row["metric"] == source.metric)
+    value = line[source.value]
+    trained = value[-1] if isinstance(value, list) else value
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    data = {**data, **fitted(name, data, config, folder)}
-    metric = "test_perplexity" if builder == "char_lm" else "test_accuracy"
-    value = line["value"] if line["metric"] == metric else line["test_accuracy_by_epoch"][-1]
+    comparable = not line["departures"]
     facts = {
-        "builder": builder,
-        "arguments": arguments,
-        "data": data,
-        "metric": metric,
-        "value": value,
-        "trained": value,
+        "builder": source.builder,
+        "arguments": source.arguments,
+        "data": {**source.data, **fitted(name, line, config, folder)},
+        "metric": "test_perplexity" if source.builder == "char_lm" else "test_accuracy",
+        "value": trained,
+        "trained": trained,
         "examples": 0,
-        "paper": None,
+        "verified": {},
+        "paper": line["paper"] if comparable else None,
+        "paper_of": line.get("paper_of", "") if comparable else "",
         "deviations": line["departures"],
         **{key: line[key] for key in ("command", "commit")},
         "seed": line["seeds"][0],
         **{key: line[key] for key in ("seconds", "hardware", "backend")},
         "diagnosis": "",
-        "licence": licence,
+        "traces": [*source.traces] or [copy_of_metrics(name, folder)],
+        "licence": source.licence,
         "parameters": 0,
+        "place": "",
         "size": 0,
         "sha256": "",
     }
     card = Card(name=name, **facts)
     model = zoo.weights.untrained(card)
-    trained = load_model(folder / "model.keras", compile=False)
-    model.set_weights(trained.get_weights())
+    if source.weights.endswith(cards.SUFFIX):
+        model.load_weights(folder / source.weights)
+    else:
+        trained_model = load_model(folder / source.weights, compile=False)
+        model.set_weights(trained_model.get_weights())
     exact, facts["examples"] = zoo.weights.measure(model, card, FLAGS.data_dir)
     facts["parameters"] = model.count_params()
-    path = FOLDER / f"{name}{zoo.cards.SUFFIX}"
-    for dtype in ("float16", "float32"):
-        replace(path, lambda temporary, dtype=dtype: write(model, temporary, dtype))
-        model.load_weights(path)
-        facts["value"], _ = zoo.weights.measure(model, card, FLAGS.data_dir)
-        if abs(facts["value"] - exact) <= zoo.weights.TOLERANCE[metric]:
-            break
+    with tempfile.TemporaryDirectory() as temporary:
+        path = pathlib.Path(temporary) / f"{name}{cards.SUFFIX}"
+        for dtype in ("float16", "float32"):
+            write(model, path, dtype)
+            model.load_weights(path)
+            facts["value"], _ = zoo.weights.measure(model, card, FLAGS.data_dir)
+            if abs(facts["value"] - exact) <= zoo.weights.TOLERANCE[card.metric]:
+                break
+        content = path.read_bytes()
+    facts["verified"] = {keras.config.backend(): facts["value"]}
+    facts["place"] = "wheel" if len(content) <= LARGEST_IN_WHEEL else "repository"
+    target = {"wheel": FOLDER, "repository": cards.REPOSITORY}[facts["place"]]
+    target.mkdir(exist_ok=True)
+    replace(target / path.name, lambda temporary: temporary.write_bytes(content))
+    facts["size"] = len(content)
+    facts["sha256"] = hashlib.sha256(content).hexdigest()
     facts["diagnosis"] = diagnosis(model, card)
-    facts["size"] = path.stat().st_size
-    facts["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return facts
 
 
-def fitted(name, data, config, folder):
+def diagnose(name):
+    """Write one page again, and return the set's card as a dictionary."""
+    card = zoo.weights.card(name)
+    return as_dictionary(card, diagnosis=diagnosis(zoo.weights.build(name), card))
+
+
+def verify(name):
+    """Measure one set on this backend, and return its card as a dictionary."""
+    card = zoo.weights.card(name)
+    found = zoo.weights.verify(name, FLAGS.data_dir)
+    if not found.agrees:
+        raise app.UsageError(f"Expected the value of the card of {name}. Received: {found}")
+    print(f"{name} with {keras.config.backend()}: {found.value}", flush=True)
+    return as_dictionary(card, verified={**card.verified, keras.config.backend(): found.value})
+
+
+def as_dictionary(card, **changes):
+    """Return a card without its name as a dictionary, with some facts changed."""
+    facts = {**dataclasses.asdict(card), **changes}
+    del facts["name"]
+    return facts
+
+
+def fitted(name, line, config, folder):
     """Return what the preprocessing learned from the training images, or the vocabulary's file."""
+    data = SETS[name].data
     if data["name"] == "ptb":
         file = f"{name}.vocabulary.json"
         content = (folder / "vocabulary.json").read_bytes()
@@ -161,7 +298,17 @@ def fitted(name, data, config, folder):
     found = {"scale": round(float(prepare.scale), 4)}
     if np.ndim(prepare.mean):
         found["mean"] = np.round(prepare.mean.astype("float64"), 2).tolist()
+    if "JPEG" in line["data"]:  # whose test images are not the original ones
+        found["images"] = line["data"]
     return found
+
+
+def copy_of_metrics(name, folder):
+    """Copy the table of a training into the repository, and return its path there."""
+    PAGES.mkdir(exist_ok=True)
+    content = (folder / "metrics.csv").read_bytes()
+    replace(PAGES / f"{name}.csv", lambda path: path.write_bytes(content))
+    return (PAGES / f"{name}.csv").relative_to(ROOT).as_posix()
 
 
 def write(model, path, dtype):
@@ -184,13 +331,31 @@ def copy(file, name, item, dtype):
 
 
 def diagnosis(model, card):
-    """Return the verdicts on the model's blocks in a sentence, or why there is none."""
+    """Write the page of `zoo.diagnose`, and return its verdicts in a sentence."""
+    loss = None
     if card.builder == "char_lm":
-        return "its highway layers are not in its graph"
-    x, y = (values[:EXAMPLES] for values in zoo.weights.test_set(card, FLAGS.data_dir))
-    report = zoo.diagnose(model, x, y)
+        model = char_lm_inference.flat(model)
+        steps = model.input_shape[1]
+        words = zoo.weights.corpus(card, FLAGS.data_dir).test[: TEXTS * steps + 1]
+        x, y = (ids.reshape(TEXTS, steps) for ids in (words[:-1], words[1:]))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    else:
+        x, y = (values[:EXAMPLES] for values in zoo.weights.test_set(card, FLAGS.data_dir))
+    gated = card.builder.startswith(GATED)
+    probes = [zoo.callbacks.GateActivity()] if gated else []
+    report = zoo.diagnose(model, x, y, loss, 32, probes=probes)
+    report.title = f"{card.name}: {report.title}"
+    report.table.rows = [row for row in report.table if row.unit is None]  # to keep the page small
+    PAGES.mkdir(exist_ok=True)
+    report.to_html(PAGES / f"{card.name}.html")
     counts = [(len(report.blocks(v)), v) for v in VERDICTS]
-    return f"{len(report.verdicts)} blocks: " + ", ".join(f"{n} {v}" for n, v in counts if n)
+    blocks = len(report.verdicts)
+    text = f"{blocks} block{'s' * (blocks > 1)}: " + ", ".join(f"{n} {v}" for n, v in counts if n)
+    if not gated:
+        return text
+    gates = [row.value for row in report.table.of_probe("gate_activity_t")]
+    range_of_gates = dict.fromkeys(f"{gate:.2f}" for gate in (min(gates), max(gates)))
+    return f"{text}; mean transform gates {' to '.join(range_of_gates)}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from zoo.datasets import download
+
 FOLDER = pathlib.Path(__file__).resolve().parent / "pretrained"
+REPOSITORY = FOLDER.parents[1] / "recipes" / "weights"  # of a checkout; for larger files
 SUFFIX = ".weights.h5"
 
 
@@ -29,12 +32,16 @@ class Card:
         value: The metric of these weights, as the file holds them.
         trained: The same as the run measured it before the weights were rounded.
         examples: Number of test images, or of test words.
+        verified: The metric as `zoo.weights.verify` measured it, by backend.
         paper: The paper's value, or None.
+        paper_of: Source of the paper's value.
         deviations: Of the training from the paper's.
         command, commit, seed, seconds, hardware, backend: Origin of the training.
         diagnosis: `zoo.diagnose` in a sentence.
+        traces: Tables of this training, and of what probes measured, that the repository has.
         licence: Licence of the data.
         parameters: Number of weights in the model.
+        place: "wheel" if the package has the file, "repository" if only a checkout.
         size: Size of the file, in bytes.
         sha256: Digest of the file.
     """
@@ -47,7 +54,9 @@ class Card:
     value: float
     trained: float
     examples: int
+    verified: Mapping[str, float]
     paper: float | None
+    paper_of: str
     deviations: list[str]
     command: str
     commit: str
@@ -56,8 +65,10 @@ class Card:
     hardware: str
     backend: str
     diagnosis: str
+    traces: list[str]
     licence: str
     parameters: int
+    place: str
     size: int
     sha256: str
 
@@ -104,33 +115,58 @@ def card(name: str) -> Card:
 def path(name: str) -> pathlib.Path:
     """Return the file of trained weights, after a look at its digest.
 
-    It is looked for in the package and in the folder that the environment variable ZOO_WEIGHTS
-    names.
+    It is looked for in the package, in the folder `recipes/weights` of a checkout, in the folder
+    that the environment variable ZOO_WEIGHTS names, and in the cache, `$ZOO_CACHE/weights` or
+    `~/.cache/zoo/weights`. If ZOO_WEIGHTS is the https address of a folder, the file is downloaded
+    from there into the cache.
 
     Args:
         name: One of `list_weights()`.
 
     Raises:
-        ValueError: if there are no such weights, the file is in neither folder, or it has another
-            digest.
+        ValueError: if there are no such weights, the file is in none of the folders, or it has
+            another digest.
+        DownloadError: if it cannot be downloaded, or the server's file has another digest.
     """
     expected = card(name)
-    others = os.environ.get("ZOO_WEIGHTS")
-    folders = [FOLDER, pathlib.Path(others)] if others else [FOLDER]
+    source = os.environ.get("ZOO_WEIGHTS", "")
+    is_address = "://" in source
+    folders = [FOLDER, REPOSITORY]
+    if source and not is_address:
+        folders.append(pathlib.Path(source).expanduser())
     for folder in folders:
         file = folder / f"{name}{SUFFIX}"
         if file.is_file():
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            if digest != expected.sha256:
+            received = _digest(file)
+            if received != expected.sha256:
                 raise ValueError(
                     f"Expected {file} with the SHA-256 digest {expected.sha256}. Received: "
-                    f"{digest}. The file is damaged or another: delete it, and install again."
+                    f"{received}. The file is damaged or another: delete it, and install again."
                 )
             return file
-    raise ValueError(
-        f"Expected {name}{SUFFIX} in {' or '.join(map(str, folders))}. Received: no such file. Set "
-        f"ZOO_WEIGHTS to the folder that has it."
-    )
+    cache = pathlib.Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "weights"
+    file = cache / f"{name}{SUFFIX}"
+    if file.is_file() and _digest(file) == expected.sha256:
+        return file
+    places = ", ".join(map(str, [*folders, cache]))
+    if not is_address:
+        raise ValueError(
+            f"Expected {file.name} in one of {places}. Received: no such file. Set ZOO_WEIGHTS to "
+            f"the folder that has it, or to the https address of such a folder."
+        )
+    address = f"{source.rstrip('/')}/{file.name}"
+    try:
+        download.fetch(address, file, expected.sha256, expected.size)
+    except download.FAILURES as error:
+        raise download.DownloadError(
+            f"{file.name} is in none of {places}, and its download from {address} failed: {error}. "
+            f"Put the file into {cache}, or set ZOO_WEIGHTS to the folder that has it."
+        ) from error
+    return file
+
+
+def _digest(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @functools.cache

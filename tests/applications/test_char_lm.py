@@ -11,12 +11,14 @@ from helpers.gradients import assert_close, numpy_of
 from helpers.harness import output_of, slow_elsewhere, without_backend
 from zoo.applications.char_lm_inference import (
     Scorer,
+    flat,
     refresh_table,
     sequence_nll,
     with_state,
     zero_state,
 )
 from zoo.datasets.text import Vocabulary
+from zoo.graph.blocks import find_blocks
 
 TEXT = "the cat sat on the mat <unk>\na dog or two ran by and all of them barked at it\n"
 VOCABULARY = Vocabulary.from_texts(TEXT)  # 20 words, 8 slots
@@ -187,6 +189,19 @@ def test_words_may_be_given_by_their_characters(model):
     reader = with_state(model, characters=True)
     logits, *_ = run(reader, VOCABULARY.table()[x], zero_state(reader, BATCH))
     assert_close(logits, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
+
+
+def test_a_flat_graph_is_the_same_model_with_its_highway_layers_as_blocks():
+    model = char_lm(size="large", limit=0.1)
+    x = ids(3, STEPS)  # any number of texts, each from a state of zeros
+    stateful = with_state(model)
+    graph = flat(model, STEPS)
+    expected, *_ = run(stateful, x, zero_state(stateful, 3))
+    assert_close(graph.predict_on_batch(x), expected, 1e-5)  # float32, logits below 1
+    blocks, _ = find_blocks(graph)
+    assert [block.name for block in blocks] == ["highway1", "highway2"]
+    without = zoo.lesion(graph, "highway2").predict_on_batch(x)
+    assert np.abs(without - expected).max() > 1e-3
 
 
 def run(stateful, words, state):

@@ -1,14 +1,17 @@
 """Trained weights: cards tell the truth about their files, and metrics can be measured again."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import CORPORA, without_backend
+from helpers.harness import CORPORA, ROOT, without_backend
 from zoo import cards
 from zoo.applications import weights
+from zoo.datasets import download
+from zoo.datasets.download import DownloadError
 
 NAMES = zoo.list_weights()
 needs_data = pytest.mark.skipif(not CORPORA.exists(), reason="needs the data beside the checkout")
@@ -25,13 +28,31 @@ def test_names_are_found_by_their_own_or_their_builder_s_pattern():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_has_the_facts_of_its_file(name):
     card = zoo.weights.card(name)
-    file = cards.FOLDER / f"{name}.weights.h5"
+    file = cards.path(name)
+    assert file.parent == {"wheel": cards.FOLDER, "repository": cards.REPOSITORY}[card.place]
     assert file.stat().st_size == card.size
     assert hashlib.sha256(file.read_bytes()).hexdigest() == card.sha256
     assert weights.untrained(card).count_params() == card.parameters
     assert abs(card.value - card.trained) <= weights.TOLERANCE[card.metric]
     assert card.command.startswith("KERAS_BACKEND=") and len(card.commit) == 12
-    assert {file.stem.removesuffix(".weights") for file in cards.FOLDER.glob("*.h5")} == {*NAMES}
+    page = (ROOT / "recipes" / "results" / "weights" / f"{name}.html").read_text(encoding="utf-8")
+    assert name in page and len(page) < 3e5
+    assert all((ROOT / trace).is_file() for trace in card.traces)
+
+
+@without_backend
+def test_every_file_has_a_card():
+    files = [file for folder in (cards.FOLDER, cards.REPOSITORY) for file in folder.glob("*.h5")]
+    assert sorted(file.name.removesuffix(".weights.h5") for file in files) == NAMES
+
+
+@without_backend
+@pytest.mark.parametrize("name", NAMES)
+def test_every_set_was_verified_on_every_backend(name):
+    card = zoo.weights.card(name)
+    assert {*card.verified} == {"tensorflow", "jax", "torch"}
+    for value in card.verified.values():
+        assert abs(value - card.value) <= weights.TOLERANCE[card.metric]
 
 
 @without_backend
@@ -66,6 +87,17 @@ def test_every_set_verifies_itself(name):
 
 
 @without_backend
+def test_a_set_of_images_that_were_encoded_again_is_not_verified_on_others():
+    card = zoo.weights.card("mnist10k_plain20")
+    data = {"name": "digits", "preprocessing": "miniature", "scale": 255.0}
+    x, y = weights.test_set(dataclasses.replace(card, data=data))
+    assert len(x) == len(y) == 297
+    recoded = dataclasses.replace(card, data={**data, "images": "digits (JPEG)"})
+    with pytest.raises(ValueError, match="digits .JPEG., on which the card's value was measured"):
+        weights.test_set(recoded)
+
+
+@without_backend
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -79,17 +111,73 @@ def test_unknown_names_and_other_networks_are_refused(call, message):
         call()
 
 
+NAME = "mnist10k_highway"
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Cards without files, and an empty cache; return the folder of the files' only copy."""
+    monkeypatch.setattr(cards, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(cards, "REPOSITORY", tmp_path / "repository")
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
+    return weights.FOLDER
+
+
 @without_backend
-def test_a_damaged_file_and_a_missing_one_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(cards, "FOLDER", tmp_path)
-    cards._cards.cache_clear()
-    content = (weights.FOLDER / "cards.json").read_bytes()
-    (tmp_path / "cards.json").write_bytes(content)
-    monkeypatch.setenv("ZOO_WEIGHTS", str(weights.FOLDER))
-    assert cards.path("mnist10k_highway").parent == weights.FOLDER  # the other folder
-    (tmp_path / "mnist10k_highway.weights.h5").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="SHA-256"):
-        cards.path("mnist10k_highway")
-    monkeypatch.delenv("ZOO_WEIGHTS")
+def test_files_are_found_in_the_package_the_repository_and_the_folder_of_zoo_weights(
+    elsewhere, monkeypatch
+):
     with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
-        cards.path("mnist10k_highway50")
+        cards.path(NAME)
+    monkeypatch.setenv("ZOO_WEIGHTS", str(elsewhere))
+    assert cards.path(NAME).parent == elsewhere
+    cards.REPOSITORY.mkdir()
+    content = (elsewhere / f"{NAME}.weights.h5").read_bytes()
+    (cards.REPOSITORY / f"{NAME}.weights.h5").write_bytes(content)
+    assert cards.path(NAME).parent == cards.REPOSITORY
+    cards.FOLDER.mkdir()
+    (cards.FOLDER / f"{NAME}.weights.h5").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="SHA-256"):
+        cards.path(NAME)
+
+
+@without_backend
+def test_files_at_the_address_of_zoo_weights_are_downloaded_once(elsewhere, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "SCHEMES", ("https", "file"))  # a folder in place of a server
+    monkeypatch.setenv("ZOO_WEIGHTS", elsewhere.as_uri() + "/")
+    cached = cards.path(NAME)
+    assert cached.parent == tmp_path / "cache" / "weights"
+    monkeypatch.delenv("ZOO_WEIGHTS")
+    assert cards.path(NAME) == cached  # without a network
+    cached.write_bytes(b"of an older version")
+    with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
+        cards.path(NAME)
+    monkeypatch.setenv("ZOO_WEIGHTS", elsewhere.as_uri())
+    assert cards.path(NAME).read_bytes() == (elsewhere / cached.name).read_bytes()
+
+
+@without_backend
+@pytest.mark.parametrize(
+    "address, message",
+    [
+        ("http://127.0.0.1/weights", "Expected an address of https"),
+        ("file:///weights", "Expected an address of https"),
+        ("https://127.0.0.1:9/weights", "(?s)refused.*set ZOO_WEIGHTS to the folder"),
+    ],
+)
+def test_without_https_or_a_network_the_error_comes_with_the_way_out(
+    elsewhere, monkeypatch, address, message
+):
+    monkeypatch.setenv("ZOO_WEIGHTS", address)
+    with pytest.raises(DownloadError, match=message):
+        zoo.weights.build(NAME)
+
+
+@without_backend
+def test_a_downloaded_file_with_another_digest_is_refused(elsewhere, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "SCHEMES", ("https", "file"))
+    (tmp_path / f"{NAME}.weights.h5").write_bytes(b"another")
+    monkeypatch.setenv("ZOO_WEIGHTS", tmp_path.as_uri())
+    with pytest.raises(DownloadError, match="must have the SHA-256"):
+        cards.path(NAME)
+    assert not (tmp_path / "cache" / "weights").exists()

@@ -75,14 +75,14 @@ def connect(url: str) -> http.client.HTTPResponse:
     return response
 
 
-def fetch(url: str, path: Path, sha256: str) -> None:
-    """Download `url` to the file `path`, completely or not at all.
+def fetch(url: str, path: Path, sha256: str, max_bytes: int = MAX_BYTES) -> None:
+    """Download `url`, of at most `max_bytes`, to the file `path`, completely or not at all.
 
     Raises:
         OSError: If there is no answer in time, or the content has another SHA-256.
     """
     with connect(url) as response:
-        content = response.read(MAX_BYTES + 1)
+        content = response.read(max_bytes + 1)
     received = hashlib.sha256(content).hexdigest()
     if received != sha256:
         raise OSError(

@@ -178,3 +178,35 @@ class ExplicitState(keras.layers.Layer):
         """Return a layer with the serialized LSTM of `config`."""
         lstm = keras.saving.deserialize_keras_object(config["lstm"])
         return cls(**{**config, "lstm": lstm})
+
+
+@keras.saving.register_keras_serializable("zoo")
+class ZeroState(keras.layers.Layer):
+    """The initial state of a text, with as many rows as the input has.
+
+    Args:
+        units: Size of the state.
+
+    Input shape: `(batch, ...)`.
+    Output shape: `(batch, units)`.
+
+    Example:
+    >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)
+    True
+    """
+
+    def __init__(self, units: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return zeros."""
+        return ops.zeros((ops.shape(x)[0], self.units), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return `(batch, units)`."""
+        return (input_shape[0], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        return {**super().get_config(), "units": self.units}
