@@ -1,6 +1,7 @@
 """Each function of zoo.backend equals a reference implementation in Keras or NumPy."""
 
 import hashlib
+import logging
 import sys
 
 import keras
@@ -220,3 +221,11 @@ def test_a_negative_or_non_integer_seed_is_an_error(seed):
 def test_keep_memory_returns_false_without_glibc(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert zoo.keep_memory() is False
+
+
+def test_compiling_a_function_for_each_block_brings_no_warning(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)  # TensorFlow logs there
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    x = ops.ones((1, 2))
+    values = [zoo_backend.compiled(lambda x, i=i: i * model(x), model)(x) for i in range(8)]
+    assert len(values) == 8 and not caplog.records
