@@ -12,6 +12,7 @@ from zoo.initializers import Gaussian, KaimingNormal
 from zoo.layers.conv import Conv2D
 from zoo.layers.gating import gate_bias
 from zoo.layers.highway import HighwayConv2D
+from zoo.layers.pooling import MaxPooling2D
 from zoo.types import PathLike, Shape, Tensor
 
 
@@ -323,6 +324,6 @@ def trunk(
                 name=f"stage{number}_block{i:02d}",
             )(x)
         if stage.pool is not None:  # "same" at 24 and 12 pixels is Caffe's rounding up
-            x = layers.MaxPooling2D(stage.pool, 2, "same", name=f"pool{number}")(x)
+            x = MaxPooling2D(stage.pool, 2, "same", name=f"pool{number}")(x)
             x = layers.Dropout(dropout[number], name=f"dropout{number}")(x)
     return x

@@ -10,6 +10,7 @@ from zoo.applications.input_and_head import Top
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.batch_norm import BatchNormalization
 from zoo.layers.conv import Conv2D
+from zoo.layers.pooling import MaxPooling2D
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import PathLike, Shape
 
@@ -151,7 +152,7 @@ def bottlenecks(
     if batch_norm:
         x = BatchNormalization(name="stem_norm")(x)
     x = layers.ReLU(name="stem_relu")(x)
-    x = layers.MaxPooling2D(3, 2, "same", name="stem_pool")(x)  # Caffe's rounding up
+    x = MaxPooling2D(3, 2, "same", name="stem_pool")(x)  # Caffe's rounding up
     for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
         for i in range(count):
             x = ResidualBlock(

@@ -127,6 +127,8 @@ def seconds_of(function):
 def alternate(contenders, rounds):
     """Time the contenders in turn, so that what disturbs the machine disturbs all of them.
 
+    Every second round goes backwards: a contender does not always follow the same one.
+
     Args:
         contenders: Functions without arguments, by name.
         rounds: Number of measurements of each.
@@ -136,8 +138,8 @@ def alternate(contenders, rounds):
     """
     seconds = {name: np.zeros(rounds) for name in contenders}
     for index in range(rounds):
-        for name, function in contenders.items():
-            seconds[name][index] = seconds_of(function)
+        for name in [*contenders][:: -1 if index % 2 else 1]:
+            seconds[name][index] = seconds_of(contenders[name])
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Convolution and batch normalization by fused kernels equal Keras's layers."""
+"""Convolution, pooling and batch normalization by fused kernels equal Keras's layers."""
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from helpers.harness import run_layer_test
 from helpers.reference import as_float64, images
 from zoo.layers.batch_norm import BatchNormalization
 from zoo.layers.conv import Conv2D
+from zoo.layers.pooling import MaxPooling2D
 
 NORMS = {
     "images": ({}, (4, 3, 3, 2)),
@@ -28,6 +29,12 @@ CONVS = {
     "dilated": {"padding": "same", "dilation_rate": 2},
     "groups": {"padding": "same", "groups": 2},
     "pixels": {"kernel_size": 1, "strides": 2, "padding": "same"},
+}
+POOLS = {
+    "valid": {"pool_size": 2},
+    "overlapping": {"pool_size": 3, "strides": 2},
+    "same": {"pool_size": 3, "strides": 2, "padding": "same"},
+    "same_odd": {"pool_size": (2, 3), "strides": (2, 1), "padding": "same"},
 }
 
 
@@ -105,9 +112,33 @@ def test_convolution_equals_that_of_keras(name):
     assert tuple(ours(x).shape) == ours.compute_output_shape(x.shape)
 
 
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pooling_equals_that_of_keras(name):
+    x = images(2, 7, 6, 4) - 3  # padding must not win
+    ours, theirs = pair_of(MaxPooling2D, keras.layers.MaxPooling2D, POOLS[name], x)
+    assert_close(*(values_and_gradients(v, x) for v in (ours, theirs)), 1e-6)
+    assert tuple(ours(x).shape) == ours.compute_output_shape(x.shape)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others hide layouts")
+def test_features_and_their_gradients_keep_their_layout():
+    import torch
+
+    layers = [Conv2D(4, 3, padding="same"), MaxPooling2D(3, 2, "same"), BatchNormalization()]
+    for layer in layers:
+        x = torch.tensor(images(2, 8, 8, 4), requires_grad=True)
+        y = layer(x, training=True) if layer is layers[-1] else layer(x)
+        (gradient,) = torch.autograd.grad((y * y).sum(), x)
+        assert y.is_contiguous() and gradient.is_contiguous(), layer
+
+
 @pytest.mark.parametrize(
     ("layer", "config"),
-    [(BatchNormalization, {}), (Conv2D, {"filters": 2, "kernel_size": 3, "padding": "same"})],
+    [
+        (BatchNormalization, {}),
+        (Conv2D, {"filters": 2, "kernel_size": 3, "padding": "same"}),
+        (MaxPooling2D, {"pool_size": 1}),
+    ],
 )
 def test_keras_layer_checks(layer, config):
     run_layer_test(
@@ -116,7 +147,8 @@ def test_keras_layer_checks(layer, config):
         input_shape=(2, 4, 4, 2),
         expected_output_shape=(2, 4, 4, 2),
         expected_num_non_trainable_weights=2 if layer is BatchNormalization else 0,
-        expected_num_trainable_weights=2,
+        expected_num_trainable_weights=0 if layer is MaxPooling2D else 2,
+        run_training_check=layer is not MaxPooling2D,  # Keras warns that nothing is trained
     )
 
 

@@ -66,6 +66,25 @@ def test_coupled_derivatives_are_those_of_the_appendix():
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)  # float32, values of 10
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_fused_coupled_form_has_the_values_and_gradients_of_its_formula(dtype):
+    h, x, t, dy = (ops.cast(ops.cast(v, dtype), "float32") for v in samples("h", "x", "t", "dy"))
+    t = ops.abs(t) * 0.001  # 1 - t is 1 in bfloat16
+    form = gating.form("coupled")
+
+    def formula(h, x, t):
+        return ops.sum(form.combine(h, x, t, None) * dy)
+
+    def fused(h, x, t):
+        h, x = ops.cast(h, dtype), ops.cast(x, dtype)
+        return ops.sum(ops.cast(form.mix(h, x, t, dtype=dtype), "float32") * dy)
+
+    rounding = 1e-6 if dtype == "float32" else 2**-8
+    np.testing.assert_allclose(formula(h, x, t), fused(h, x, t), rtol=0, atol=15 * rounding)
+    for one, other in zip(*(gradients(f, (h, x, t)) for f in (formula, fused)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding)
+
+
 def test_a_residual_layer_with_f_equal_to_t_times_h_minus_x_is_the_coupled_one():
     # Greff et al. (2017), section 3.1.
     h, x, t = samples("h", "x", "t")

@@ -72,7 +72,7 @@ def test_contenders_take_turns_and_seconds_are_those_of_a_call(monkeypatch):
     contenders = {"slow": lambda: take("slow", 2.0), "fast": lambda: take("fast", 0.5)}
     seconds = harness.alternate(contenders, 2)
     assert seconds["slow"].tolist() == [2.0, 2.0] and seconds["fast"].tolist() == [0.5, 0.5]
-    assert calls == ["slow", "fast", "slow", "fast"]
+    assert calls == ["slow", "fast", "fast", "slow"]  # backwards in every second round
     assert harness.spread(np.array([1.0, 3.0, 2.0])) == "2.00 (1.00..3.00)"
     assert harness.statistics_of([1.0, 3.0]) == {"value": 2.0, "std": round(math.sqrt(2), 3)}
     assert harness.statistics_of([1.0])["std"] is None

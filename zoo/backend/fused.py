@@ -1,4 +1,4 @@
-"""Batch normalization and convolution by the backend's fused kernels, on channels-last features."""
+"""Normalization, convolution and pooling by fused kernels, on channels-last features."""
 
 from collections.abc import Sequence
 
@@ -154,17 +154,62 @@ def _torch_conv(x, kernel, bias, strides, padding, dilation_rate):
     bias = None if bias is None else ops.convert_to_tensor(bias)
     pads = [padding, padding] if isinstance(padding, int) else [0, 0]
     if padding == SAME:
-        whole = [
-            max(0, (-(-side // stride) - 1) * stride + (size - 1) * rate + 1 - side)
-            for side, stride, size, rate in zip(
-                x.shape[2:], strides, kernel.shape[2:], dilation_rate, strict=True
-            )
+        sizes = [
+            (size - 1) * rate + 1
+            for size, rate in zip(kernel.shape[2:], dilation_rate, strict=True)
         ]
-        pads = [pad // 2 for pad in whole]
-        odd = [pad % 2 for pad in whole]
-        if any(odd):  # one zero more at the end
-            x = functional.pad(x, (pads[1], pads[1] + odd[1], pads[0], pads[0] + odd[0]))
-            pads = [0, 0]
+        x, pads = _pad_to_same(x, sizes, strides, 0.0)
     groups = x.shape[1] // kernel.shape[1]
     y = functional.conv2d(x, kernel, bias, tuple(strides), pads, tuple(dilation_rate), groups)
+    return y.permute(0, 2, 3, 1)
+
+
+def _pad_to_same(x, sizes, strides, value):
+    """Return `(batch, channels, height, width)` and the zeros that the kernel adds on each side.
+
+    Where "same" puts more at the end than at the beginning, the values are added here instead.
+    """
+    from torch.nn import functional
+
+    sides = zip(x.shape[2:], sizes, strides, strict=True)
+    whole = [
+        max(0, (-(-side // stride) - 1) * stride + size - side) for side, size, stride in sides
+    ]
+    pads = [pad // 2 for pad in whole]
+    odd = [pad % 2 for pad in whole]
+    if not any(odd):
+        return x, pads
+    x = functional.pad(x, (pads[1], pads[1] + odd[1], pads[0], pads[0] + odd[0]), value=value)
+    return x, [0, 0]
+
+
+def max_pool2d(
+    x: Tensor, pool_size: Sequence[int], strides: Sequence[int], padding: str = VALID
+) -> Tensor:
+    """Return the maxima over windows of images whose channels are last.
+
+    Keras copies the images to channels first on torch, and so is the gradient that it returns:
+    everything before it, up to the next convolution, mixes both layouts.
+
+    Args:
+        x: `(batch, height, width, channels)`.
+        pool_size: Of height and width, in pixels.
+        strides: Of height and width, in pixels.
+        padding: "same" or "valid".
+
+    Returns:
+        `(batch, new height, new width, channels)`.
+
+    Example:
+    >>> y = max_pool2d(ops.reshape(ops.arange(4.0), (1, 2, 2, 1)), (2, 2), (2, 2))
+    >>> float(y[0, 0, 0, 0])
+    3.0
+    """
+    if keras.backend.backend() != "torch":
+        return ops.max_pool(x, pool_size, strides, padding, "channels_last")
+    from torch.nn import functional
+
+    x = x.permute(0, 3, 1, 2)  # a view
+    x, pads = _pad_to_same(x, pool_size, strides, -float("inf")) if padding == SAME else (x, 0)
+    y = functional.max_pool2d(x, tuple(pool_size), tuple(strides), pads)
     return y.permute(0, 2, 3, 1)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from zoo import backend
+from zoo.backend.ops import HALF
 from zoo.types import Tensor
-
-HALF = ("float16", "bfloat16")
 
 
 class Form(NamedTuple):
@@ -21,10 +21,12 @@ class Form(NamedTuple):
     Attributes:
         gates: Letters of its gates: "", "t", "c" or "tc".
         combine: Its formula, a function of h, x, t and c.
+        fused: The same as one operation on tensors x, h and t, rounded once; None: there is none.
     """
 
     gates: str
     combine: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    fused: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def mix(
         self,
@@ -35,6 +37,8 @@ class Form(NamedTuple):
         dtype: str = "float32",
     ) -> Tensor:
         """Compute `combine`; half precision is rounded once, after a formula with gates."""
+        if self.fused is not None:
+            return self.fused(x, h, t)
         if not self.gates or dtype not in HALF:
             return self.combine(h, x, t, c)
         h = ops.cast(h, "float32")
@@ -63,7 +67,7 @@ FORMS = {
     "residual": Form("",   lambda h, x, t, c: h + x),
     "t_only":   Form("t",  lambda h, x, t, c: h * t + x),
     "c_only":   Form("c",  lambda h, x, t, c: h + x * c),
-    "coupled":  Form("t",  lambda h, x, t, c: h * t + x * (1 - t)),
+    "coupled":  Form("t",  lambda h, x, t, c: h * t + x * (1 - t), backend.interpolate),
     "full":     Form("tc", lambda h, x, t, c: h * t + x * c),
 }
 # fmt: on
