@@ -159,6 +159,7 @@ def test_a_saved_model_gives_the_same_logits_in_another_process(model, tmp_path)
     assert_close(np.load(tmp_path / "y.npy"), expected, 0)
 
 
+@slow_elsewhere
 def test_a_compiled_model_loads_with_its_loss(tmp_path):
     model, x = char_lm(), ids(BATCH, STEPS)
     model.compile("sgd", loss=sequence_nll)

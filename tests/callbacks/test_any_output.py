@@ -7,6 +7,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
+from helpers.harness import slow_elsewhere
 from zoo import callbacks
 
 STEPS, WORDS, WIDTH = 5, 7, 4
@@ -105,6 +106,7 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
         callbacks.lesions(model, (X, Y, 0 * weights), LOSS)
 
 
+@slow_elsewhere
 def test_other_sweeps_of_a_language_model_equal_the_modified_networks(model):
     intact = log_probabilities(model)
     exits = callbacks.early_exits(model, (X, Y), LOSS)
@@ -137,6 +139,7 @@ def states(model, name):
     return np.asarray(ops.convert_to_numpy(inner([X[v.name] for v in model.inputs])), "float64")
 
 
+@slow_elsewhere
 def test_a_logit_lens_equals_the_tail_applied_to_each_block(model):
     table = callbacks.run([callbacks.Lens()], model, (X, Y), LOSS, batch_size=4)
     intact = log_probabilities(model)
@@ -212,6 +215,7 @@ def test_outputs_that_are_no_distribution_have_a_relative_change():
         callbacks.run([callbacks.CosineLoss()], model, X)
 
 
+@slow_elsewhere
 def test_a_segmentation_s_lesions_average_over_pixels():
     inputs = keras.Input((4, 4, 2))
     x = inputs
@@ -229,6 +233,7 @@ def test_a_segmentation_s_lesions_average_over_pixels():
     assert np.isfinite([row.value for row in callbacks.run(probes, model, (x, y))]).all()
 
 
+@slow_elsewhere
 def test_a_keras_mask_of_the_output_hides_its_positions():
     inputs = keras.Input((STEPS,), dtype="int32")
     x = layers.Embedding(WORDS, WIDTH, mask_zero=True)(inputs)

@@ -74,6 +74,7 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path):
     assert len(history["loss"]) == 2
 
 
+@slow_elsewhere
 def test_tracked_callbacks_resume_their_state(tmp_path):
     first, second = Counter(), Counter()
     fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
@@ -81,6 +82,7 @@ def test_tracked_callbacks_resume_their_state(tmp_path):
     assert second.epochs == 3 and second.losses[:2] == first.losses
 
 
+@slow_elsewhere
 def test_the_attributes_in_a_callback_s_state_are_restored_and_its_settings_are_not(tmp_path):
     first, second = (zoo.callbacks.Progress(epochs, 4, 8, write=str) for epochs in (2, 3))
     fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
@@ -218,6 +220,7 @@ class Score(keras.callbacks.Callback):
             self.best = self.model.get_weights()
 
 
+@slow_elsewhere
 def test_a_resumed_training_keeps_the_weights_of_the_best_epoch_before(tmp_path):
     score = Score()
     for epochs in (1, 2, 3):

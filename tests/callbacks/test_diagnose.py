@@ -8,7 +8,7 @@ import pytest
 from keras import layers
 
 import zoo
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from zoo.callbacks import L2Ratio, Table
 from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
 from zoo.callbacks.probes.table import Row
@@ -77,6 +77,7 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
     assert report.verdicts[1].numbers["lesion_loss_change"] < 0  # it is better without
 
 
+@slow_elsewhere
 def test_lesions_are_measured_on_the_first_examples():
     report = zoo.diagnose(chain(KERNELS), X, batch_size=8, lesion_examples=12)
     expected = zoo.callbacks.lesions(chain(KERNELS), X[:12]).values("lesion_change")

@@ -9,7 +9,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import families, reference
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere, without_backend
 from zoo import callbacks
 from zoo.graph.blocks import find_blocks
 
@@ -93,7 +93,8 @@ def test_probes_of_what_a_family_does_not_have_say_so(probe):
         callbacks.run([probe], model, families.data(model))
 
 
-@pytest.mark.parametrize("name", few_elsewhere(["bert", "t5"], ["bert"]))
+@slow_elsewhere
+@pytest.mark.parametrize("name", ["bert", "t5"])
 def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name):
     blocks = DECODER if name == "t5" else None
     model = reference.random_weights(getattr(families, name)(), scale=0.3)
@@ -110,6 +111,7 @@ def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name):
     assert table.values("l2_ratio")[names[1]] == pytest.approx(ratio.mean(), rel=1e-4)
 
 
+@without_backend
 def test_an_encoder_and_a_decoder_are_two_chains():
     model = families.t5()
     with pytest.raises(ValueError, match="blocks follow each other"):

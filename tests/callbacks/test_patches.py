@@ -6,6 +6,7 @@ import pytest
 from keras import layers, ops
 
 import zoo
+from helpers.harness import slow_elsewhere
 from zoo import callbacks
 from zoo.backend import gradients_at_marks
 from zoo.callbacks.probes.patches import guided_relus, infer_guided
@@ -99,6 +100,7 @@ def test_guided_gradients_reach_the_relus_inside_blocks():
     assert gradient(infer) == -1
 
 
+@slow_elsewhere
 def test_blocks_of_a_stage_have_a_row_each_in_the_figure(tmp_path):
     model = zoo.cifar_resnet(14, input_shape=(32, 32, 3))
     x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype("float32")

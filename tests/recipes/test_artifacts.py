@@ -141,7 +141,7 @@ def run(command, data, folder, networks):
 
 # Deeper networks of commands that differ in depth alone take tens of seconds each; the other models
 # are trained on the smaller set's images, too.
-SLOW = re.compile(r"--depth (56|110|146|182)$|--data cifar100 --model (?!single)")
+SLOW = re.compile(r"--depth (38|56|110|146|182)$|--data cifar100 --model|--networks (ubn|naive)$")
 COMMANDS = [pytest.param(c, marks=pytest.mark.slow if SLOW.search(c) else ()) for c in MADE]
 
 
