@@ -144,8 +144,8 @@ SETS = {
     ),
 }
 
-help_text = "publish: weights, cards and pages from run directories; diagnose: pages only; verify: "
-help_text += "the metric on this backend."
+help_text = "Publish weights, cards and pages from run directories; or diagnose: write the pages "
+help_text += "only; or verify: measure the metric on this backend."
 flags.DEFINE_enum("task", "publish", ["publish", "diagnose", "verify"], help_text)
 help_text = "Names of the sets. Default: all; the cards of the others stay as they are."
 flags.DEFINE_list("only", None, help_text)
