@@ -73,7 +73,7 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
 
     Returns:
         A `keras.Model` from word ids `(batch, num_steps)` to logits `(batch, num_steps, words)`.
-        It shares `model`'s weights,.
+        It shares `model`'s weights.
 
     Example:
     >>> from zoo.applications.char_lm import char_lm

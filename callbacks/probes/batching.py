@@ -170,11 +170,8 @@ def _pad(structure, size):
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
-    """Return the sum over examples; see `padded_batches` for the mask.
-
-    Padding repeats an example, so that it has no infinity or NaN that the sum has not.
-    """
-    return ops.sum(ops.cast(v, "float32") * _to_rank_of(v, mask), axis=0)
+    """Return the sum over examples; see `padded_batches` for the mask."""
+    return ops.sum(_without_padding(v, mask, 0.0), axis=0) + _nan_or_zero(mask)
 
 
 def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
@@ -186,13 +183,14 @@ def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
         value = ops.min(_without_padding(v, mask, np.inf), axis=0, keepdims=True)
     else:
         value = ops.max(_without_padding(v, mask, -np.inf), axis=0, keepdims=True)
-    return spread_shards(value + ops.sum(0.0 * mask))  # NaN if an example has it
+    return spread_shards(value + _nan_or_zero(mask))
 
 
 def _without_padding(v, mask, replacement):
-    return ops.where(_to_rank_of(v, mask) == 0, replacement, ops.cast(v, "float32"))
+    mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
+    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
 
 
-def _to_rank_of(v, mask):
-    """Return the mask with as many axes as `v`."""
-    return mask if len(v.shape) == 1 else ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
+def _nan_or_zero(mask):
+    """Return NaN if an example has it, else 0: a number, where a product would cost a pass."""
+    return ops.sum(0.0 * mask)

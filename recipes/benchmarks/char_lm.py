@@ -19,12 +19,12 @@ With several batch sizes or numbers of threads, all combinations are measured, a
 tokens per second in training and the peak of memory over them.
 
 "ours" and `bare` run with the allocator that `make demo` sets (huge pages; freed memory is kept);
-the others run without, `+allocator` with it. Evaluation is of all validation text, of its first
-14,000 and of its first 1,050 tokens. With `--precision softmax_bfloat16`, the softmax layer of ours
-alone multiplies in bfloat16, and the peers are in float32. Each contender has a process, idle until
-its turn. After a warm-up, which compiles, they take turns on the same batches. Speeds are medians
-of rounds, ratios are taken round by round. Let nothing else run: threads that wait for each other
-lose most.
+the others run without, `+allocator` with it. Evaluation is of all validation text, and of about its
+first 14,000 and 1,050 tokens, in whole batches. With `--precision softmax_bfloat16`, the softmax
+layer of ours alone multiplies in bfloat16, and the peers are in float32. Each contender has a
+process, idle until its turn. After a warm-up, which compiles, they take turns on the same batches,
+in reverse in every second round. Speeds are medians of rounds, ratios are taken round by round. Let
+nothing else run: threads that wait for each other lose most.
 """
 
 import functools
@@ -42,10 +42,10 @@ BATCH, STEPS = recipe.BATCH, recipe.STEPS
 SIZES = ("small", "large")
 OURS = ("ours", "bare")
 PEERS = ("bare", "torch", "torch+autocast", "torch+allocator", "keras", "keras+allocator")
-PARTS = {  # ours: batches, None is all; the share of a batch's rows
+PARTS = {  # ours: tokens, None is all; the share of a batch's rows
     "evaluate": (None, 1),
-    "evaluate_14000": (20, 1),
-    "evaluate_1050": (3, 1 / 2),
+    "evaluate_14000": (14_000, 1),
+    "evaluate_1050": (1_050, 1 / 2),
 }
 TASKS = ("train", *PARTS)
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -167,10 +167,11 @@ def batches(corpus, options, batch):
         indices = np.arange(options.rounds * options.steps_per_round).reshape(options.rounds, -1)
         rounds["train"] = [(x[part], y[part]) for part in indices % len(x)]
     x, y = text.streams(corpus.valid, batch, STEPS)
-    for task, (number, share) in PARTS.items():
+    for task, (tokens, share) in PARTS.items():
         if task in options.tasks:
-            some = np.arange(number or options.eval_steps or len(x)) % len(x)  # short texts repeat
             rows = max(1, int(share * batch))
+            number = tokens and max(1, round(tokens / (rows * STEPS)))
+            some = np.arange(number or options.eval_steps or len(x)) % len(x)  # short texts repeat
             rounds[task] = [(x[some, :rows], y[some, :rows])] * options.rounds
     return rounds
 
@@ -188,7 +189,7 @@ def measure(children, tasks, products, rounds):
     for index in range(num_rounds):
         for task in tasks:
             tokens = rounds[task][index][0].size
-            for name, child in children.items():
+            for name, child in harness.in_turn(children, index):
                 last[name] = child.ask(task, index, None)
                 speeds[task][name][index] = tokens / last[name]["seconds"]
         rates[index] = children["ours"].ask("product_rate", products)["value"]

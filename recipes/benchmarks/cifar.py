@@ -85,7 +85,7 @@ def compare(options, model, precision, threads, batch):
         if parameters[0] != parameters[1]:
             raise ValueError(f"Expected one network. Received: {parameters} trainable parameters.")
         for index in range(options.rounds):
-            for name, child in children.items():
+            for name, child in harness.in_turn(children, index):
                 answer = child.ask("train", steps)
                 rounds[name][index] = batch * steps / answer["seconds"]
                 memory[name] = answer["megabytes"]

@@ -9,6 +9,8 @@ import time
 
 import numpy as np
 
+from experiment import process
+
 JIT = {"auto": "auto", "on": True, "off": False}
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 MOST_LOAD = 0.5  # ours: a load average beyond it disturbs the measurement
@@ -60,13 +62,13 @@ def add_scaling_flags(parser, batch, source):
     """Add batch sizes, numbers of threads and the picture of the speeds over them.
 
     Args:
-        parser: Of the benchmark's flags.
+        parser: Parser of the benchmark's flags.
         batch: Default batch size.
-        source: Where it is from.
+        source: Source of the default, e.g. a paper.
     """
     add = parser.add_argument
     add("--batches", type=numbers, default=str(batch), help=f"Batch sizes; {source}: {batch}.")
-    default = str(os.cpu_count())
+    default = str(process.processors())
     add("--threads", type=numbers, default=default, help="Numbers of processors to run on.")
     add("--picture", help="Draw speed and memory over them to this PNG file.")
 
@@ -77,7 +79,10 @@ def threads_environment(threads):
 
 
 def keep_to(threads):
-    """Confine this process to its first processors, where the system can: XLA asks for no less."""
+    """Confine this process to its first processors, where the system can.
+
+    XLA has no setting for the number of threads.
+    """
     if hasattr(os, "sched_setaffinity"):  # Linux
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
@@ -90,10 +95,10 @@ def draw(path, rows, speed):
         rows: With "network", "of", "threads", "batch", "megabytes" and the speed.
         speed: Key of the speed, e.g. "images_per_second".
     """
-    from experiment import plots  # imports matplotlib
-
     if not path:
         return
+    from experiment import plots  # imports matplotlib
+
     labels = {
         "ours": "zoo",
         "torch": "plain PyTorch",
@@ -124,10 +129,15 @@ def seconds_of(function):
     return time.perf_counter() - begin
 
 
+def in_turn(contenders, index):
+    """Return names and contenders of a round; in every second round they are reversed."""
+    return [*contenders.items()][:: -1 if index % 2 else 1]
+
+
 def alternate(contenders, rounds):
     """Time the contenders in turn, so that what disturbs the machine disturbs all of them.
 
-    Every second round goes backwards: a contender does not always follow the same one.
+    In every second round they are reversed: none always follows the same one.
 
     Args:
         contenders: Functions without arguments, by name.
@@ -138,8 +148,8 @@ def alternate(contenders, rounds):
     """
     seconds = {name: np.zeros(rounds) for name in contenders}
     for index in range(rounds):
-        for name in [*contenders][:: -1 if index % 2 else 1]:
-            seconds[name][index] = seconds_of(contenders[name])
+        for name, function in in_turn(contenders, index):
+            seconds[name][index] = seconds_of(function)
     return seconds
 
 

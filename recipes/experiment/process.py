@@ -1,6 +1,7 @@
 """Processes: a child's whole life, and ends without a traceback."""
 
 import contextlib
+import os
 import pathlib
 import signal
 import subprocess
@@ -25,6 +26,13 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
             return child.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def script() -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 import zoo
+from experiment import process
 from zoo.io import locked, replace
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -259,11 +260,7 @@ def hardware() -> str:
         accelerators = [d.get("device_name", "accelerator") for d in details]
     if accelerators:
         return f"{len(accelerators)} x {accelerators[0]}"
-    if hasattr(os, "sched_getaffinity"):  # on Linux
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count()
-    return f"{cores} cores of {_processor()}"
+    return f"{process.processors()} cores of {_processor()}"
 
 
 def _processor():

@@ -205,8 +205,7 @@ def test_mixed_precision_computes_in_half_and_classifies_in_float32(name, backen
     assert_close(ops.sum(y, axis=-1), np.ones(2), 1e-5)  # a softmax of finite logits
 
 
-@without_backend
-@pytest.mark.parametrize("name", but_slow(SMALL))
+@pytest.mark.parametrize("name", but_slow(SMALL, EVERYWHERE))
 def test_logits_are_float32_in_float16_too(name):
     keras.config.set_dtype_policy("mixed_float16")
     try:

@@ -223,6 +223,7 @@ def test_keep_memory_returns_false_without_glibc(monkeypatch):
     assert zoo.keep_memory() is False
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow warns")
 def test_compiling_a_function_for_each_block_brings_no_warning(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)  # TensorFlow logs there
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
-from helpers.harness import few_elsewhere, slow_elsewhere
+from helpers.harness import few_elsewhere
 from helpers.reference_highway import (
     CLASSES,
     UNITS,
@@ -20,6 +20,7 @@ from helpers.reference_highway import (
 )
 from zoo import callbacks
 from zoo.callbacks import Probe
+from zoo.callbacks.probes.batching import masked_sum
 from zoo.callbacks.probes.engine import Observer
 from zoo.callbacks.probes.probe import norm
 
@@ -123,7 +124,11 @@ def test_an_input_of_nan_makes_every_measured_value_nan(activation):
     assert not [row for row in table if not np.isnan(row.value)]
 
 
-@slow_elsewhere
+def test_the_sum_over_a_padded_batch_is_infinite_if_its_last_example_is():
+    (total,) = masked_sum(ops.array([[1.0], [np.inf], [np.inf]]), ops.array([1.0, 1.0, 0.0]))
+    assert float(total) == np.inf
+
+
 def test_an_input_of_nan_makes_cushions_and_dominance_nan():
     images = keras.Input((4, 4, 3))
     x = layers.Conv2D(4, 1, activation="relu")(images)

@@ -20,7 +20,7 @@ CLASSES = 3
 DECODER = ["transformer_decoder_layer_0", "transformer_decoder_layer_1"]  # T5 has two chains
 TRANSFORMERS = ["gpt2", "gemma", "llama", "bert", "albert", "t5", "vit"]
 IMAGES = ["convnext", "efficientnet_v2", "mobilenet_v3"]
-FEW = ["gpt2", "adding"]  # the others differ in their graphs, which backends do not see
+FEW = ["gpt2", "adding"]  # the others' graphs differ, which are the same on all backends
 EVERY = [
     callbacks.ActivationNorm(),
     callbacks.L2Ratio(),

@@ -32,7 +32,11 @@ COUNTS = {  # blocks: sums of the opened network, composite layers of the origin
     "char_lm": (0, 0),
     "adding": (3, 3),
 }
-FEW = ["gpt2", "efficientnet_v2", "adding"]  # for tests of graphs, which backends do not see
+FEW = [
+    "gpt2",
+    "efficientnet_v2",
+    "adding",
+]  # graphs are the same on all backends
 
 
 @functools.cache

@@ -67,9 +67,12 @@ def test_coupled_derivatives_are_those_of_the_appendix():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_fused_coupled_form_has_the_values_and_gradients_of_its_formula(dtype):
+@pytest.mark.parametrize("is_open", [False, True])
+def test_the_fused_coupled_form_has_the_values_and_gradients_of_its_formula(dtype, is_open):
     h, x, t, dy = (ops.cast(ops.cast(v, dtype), "float32") for v in samples("h", "x", "t", "dy"))
     t = ops.abs(t) * 0.001  # 1 - t is 1 in bfloat16
+    t = 1 - t if is_open else t  # t is 1 in bfloat16
+    x = 100 * x if is_open else x
     form = gating.form("coupled")
 
     def formula(h, x, t):

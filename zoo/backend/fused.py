@@ -165,9 +165,9 @@ def _torch_conv(x, kernel, bias, strides, padding, dilation_rate):
 
 
 def _pad_to_same(x, sizes, strides, value):
-    """Return `(batch, channels, height, width)` and the zeros that the kernel adds on each side.
+    """Return `(batch, channels, height, width)` and the padding that is left to the kernel.
 
-    Where "same" puts more at the end than at the beginning, the values are added here instead.
+    Where "same" pads the end more than the beginning, `value` is padded here, and none is left.
     """
     from torch.nn import functional
 
@@ -188,8 +188,8 @@ def max_pool2d(
 ) -> Tensor:
     """Return the maxima over windows of images whose channels are last.
 
-    Keras copies the images to channels first on torch, and so is the gradient that it returns:
-    everything before it, up to the next convolution, mixes both layouts.
+    Keras copies the images to channels first on torch and returns the gradient in that layout, so
+    that everything before it, up to the next convolution, mixes both layouts.
 
     Args:
         x: `(batch, height, width, channels)`.

@@ -7,8 +7,6 @@ from keras import ops
 
 from zoo.types import Tensor
 
-HALF = ("float16", "bfloat16")
-
 
 def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Find the distinct values of `ids`, in a shape that a compiler knows.
@@ -45,38 +43,38 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def interpolate(x: Tensor, h: Tensor, t: Tensor) -> Tensor:
-    """Compute h t + x (1 - t) in float32, rounded once to the dtype of `x`.
+    """Compute h t + x (1 - t).
 
-    In half precision, 1 - t would be 1 for small t, as of a deep network's gates. PyTorch has one
-    operation for it, which computes in float32 inside; its gradient is written out, because that
-    of PyTorch rounds 1 - t.
+    On PyTorch it is one operation where shapes and dtypes are equal: it keeps its arguments only,
+    and its gradient is written out. Values are bit for bit those of the formula.
 
     Args:
         x: Value at t = 0.
-        h: Value at t = 1, of the shape and dtype of `x`.
+        h: Value at t = 1, of the shape of `x`.
         t: Weights in [0, 1] of the same shape.
 
     Returns:
-        A tensor of the shape and dtype of `x`.
+        A tensor of the same shape.
 
     Example:
     >>> x, h, t = (ops.array([value]) for value in (2.0, 4.0, 0.25))
     >>> float(interpolate(x, h, t)[0])
     2.5
     """
-    if keras.backend.backend() == "torch" and not isinstance(x, keras.KerasTensor):
-        return _torch_interpolate(x, h, t)
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    x, h, t = (ops.cast(v, "float32") if dtype in HALF else v for v in (x, h, t))
-    return ops.cast(h * t + x * (1 - t), dtype)
+    if keras.backend.backend() == "torch" and _has_one_kind(x, h, t):
+        return _torch_interpolation().apply(x, h, t)
+    return h * t + x * (1 - t)
 
 
-def _torch_interpolate(x, h, t):
+def _has_one_kind(*tensors):
+    """Return True of PyTorch's tensors of one shape and dtype, unless they are traced."""
     import torch
 
-    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # exporters need no gradient
-        return torch.lerp(x, h, t.to(x.dtype))
-    return _torch_interpolation().apply(x, h, t.to(x.dtype))
+    if not all(isinstance(v, torch.Tensor) for v in tensors):
+        return False
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():
+        return False
+    return len({(v.shape, v.dtype) for v in tensors}) == 1
 
 
 @functools.cache
@@ -87,14 +85,17 @@ def _torch_interpolation():
         @staticmethod
         def forward(ctx, x, h, t) -> Tensor:
             ctx.save_for_backward(x, h, t)
-            return torch.lerp(x, h, t)
+            y = 1 - t
+            y *= x
+            y += h * t
+            return y
 
         @staticmethod
         def backward(ctx, dy) -> tuple[Tensor | None, ...]:
             x, h, t = ctx.saved_tensors
             of_x, of_h, of_t = ctx.needs_input_grad
             return (
-                torch.addcmul(dy, dy, t, value=-1) if of_x else None,
+                dy * (1 - t) if of_x else None,
                 dy * t if of_h else None,
                 dy * (h - x) if of_t else None,
             )

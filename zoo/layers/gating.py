@@ -11,8 +11,9 @@ import keras
 from keras import ops
 
 from zoo import backend
-from zoo.backend.ops import HALF
 from zoo.types import Tensor
+
+HALF = ("float16", "bfloat16")
 
 
 class Form(NamedTuple):
@@ -21,7 +22,7 @@ class Form(NamedTuple):
     Attributes:
         gates: Letters of its gates: "", "t", "c" or "tc".
         combine: Its formula, a function of h, x, t and c.
-        fused: The same as one operation on tensors x, h and t, rounded once; None: there is none.
+        fused: The same of x, h and t in fewer operations; None: there is none.
     """
 
     gates: str
@@ -37,13 +38,12 @@ class Form(NamedTuple):
         dtype: str = "float32",
     ) -> Tensor:
         """Compute `combine`; half precision is rounded once, after a formula with gates."""
-        if self.fused is not None:
-            return self.fused(x, h, t)
-        if not self.gates or dtype not in HALF:
-            return self.combine(h, x, t, c)
-        h = ops.cast(h, "float32")
-        x = ops.cast(x, "float32")
-        return ops.cast(self.combine(h, x, t, c), dtype)
+        is_half = bool(self.gates) and dtype in HALF
+        if is_half:
+            h = ops.cast(h, "float32")
+            x = ops.cast(x, "float32")
+        y = self.combine(h, x, t, c) if self.fused is None else self.fused(x, h, t)
+        return ops.cast(y, dtype) if is_half else y
 
 
 def gate(x: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ class MaxPooling2D(keras.layers.MaxPooling2D):
 
     def call(self, x: Tensor) -> Tensor:
         """Return the maxima over windows."""
-        if self.data_format != "channels_last" or isinstance(x, keras.KerasTensor):
+        is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
+        is_symbolic = isinstance(x, keras.KerasTensor)
+        if self.data_format != "channels_last" or is_symbolic or not is_float:
             return super().call(x)
         return backend.max_pool2d(x, self.pool_size, self.strides, self.padding)
