@@ -148,7 +148,7 @@ help_text = "Publish weights, cards and pages from run directories; or diagnose:
 help_text += "only; or verify: measure the metric on this backend."
 flags.DEFINE_enum("task", "publish", ["publish", "diagnose", "verify"], help_text)
 help_text = "Names of the sets; the cards of the others stay as they are. Default: all that have a "
-help_text += "card, or, to publish, all that there are sources of."
+help_text += "card; to publish, all, each of which needs its run directory."
 flags.DEFINE_list("only", None, help_text)
 help_text = "Folder with a run directory of each set to publish."
 flags.DEFINE_string("run_dir", "runs/claims", help_text)
@@ -159,7 +159,7 @@ flags.adopt_module_key_flags(common)
 def main(argv):
     """Write the files and the cards."""
     common.check(argv)
-    known = SETS if FLAGS.task == "publish" else [*read_cards()]
+    known = SETS if FLAGS.task == "publish" else read_cards()
     names = FLAGS.only or [*known]
     if unknown := {*names} - {*known}:
         raise app.UsageError(f"Expected --only of {', '.join(known)}. Received: {unknown}")
