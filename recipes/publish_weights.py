@@ -38,7 +38,7 @@ from zoo.applications import char_lm_inference
 from zoo.applications.weights import FOLDER, Card
 from zoo.callbacks.diagnose import VERDICTS
 from zoo.datasets import images, preprocessing
-from zoo.io import load_model, replace
+from zoo.io import load_model, locked, replace
 
 EXAMPLES = 500  # ours: images of a diagnosis
 TEXTS = 64  # ours: those of a language model's, each of the paper's 35 words
@@ -147,9 +147,11 @@ SETS = {
 help_text = "Publish weights, cards and pages from run directories; or diagnose: write the pages "
 help_text += "only; or verify: measure the metric on this backend."
 flags.DEFINE_enum("task", "publish", ["publish", "diagnose", "verify"], help_text)
-help_text = "Names of the sets. Default: all; the cards of the others stay as they are."
+help_text = "Names of the sets; the cards of the others stay as they are. Default: all that have a "
+help_text += "card; to publish, all, each of which needs its run directory."
 flags.DEFINE_list("only", None, help_text)
-flags.DEFINE_string("run_dir", "runs/claims", "Folder of the run directories.")
+help_text = "Folder with a run directory of each set to publish."
+flags.DEFINE_string("run_dir", "runs/claims", help_text)
 common.define_data_flags()
 flags.adopt_module_key_flags(common)
 
@@ -157,19 +159,37 @@ flags.adopt_module_key_flags(common)
 def main(argv):
     """Write the files and the cards."""
     common.check(argv)
-    path = FOLDER / "cards.json"
-    content = json.loads(path.read_text("utf-8"))
-    names = FLAGS.only or [*(SETS if FLAGS.task == "publish" else content)]
-    known = SETS if FLAGS.task == "publish" else content
+    known = SETS if FLAGS.task == "publish" else read_cards()
+    names = FLAGS.only or [*known]
     if unknown := {*names} - {*known}:
         raise app.UsageError(f"Expected --only of {', '.join(known)}. Received: {unknown}")
+    if FLAGS.task == "publish":
+        for name in names:
+            run_directory(name)  # all are there before the first set is written
     tasks = {"publish": publish, "diagnose": diagnose, "verify": verify}
     for name in names:
         keras.utils.clear_session()
-        content[name] = tasks[FLAGS.task](name)
+        card = update(name, tasks[FLAGS.task](name))
+        print(f"{name}: {card['metric']} {card['value']}", flush=True)
+
+
+def read_cards():
+    """Return the content of cards.json."""
+    return json.loads((FOLDER / "cards.json").read_text("utf-8"))
+
+
+def update(name, facts):
+    """Write facts to a card, whose other facts another process may have written, and return it."""
+    path = FOLDER / "cards.json"
+    with locked(path):
+        content = read_cards()
+        card = content.setdefault(name, {})
+        if FLAGS.task == "verify":
+            facts = {"verified": {**card["verified"], **facts["verified"]}}
+        card.update(facts)
         text = as_json(content)
-        replace(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
-        print(f"{name}: {content[name]['metric']} {content[name]['value']}", flush=True)
+        replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return card
 
 
 def as_json(content):
@@ -193,13 +213,14 @@ def run_directory(name):
     if len(found) != 1:
         raise app.UsageError(
             f"Expected one run directory {SETS[name].folder} in --run_dir={runs}. Received: "
-            f"{[*map(str, found)]}"
+            f"{[*map(str, found)]}. Train the set first, or name it with --only, and the folder of "
+            f"its run directory with --run_dir."
         )
     return found[0]
 
 
 def publish(name):
-    """Write one file of weights and its page, and return its card as a dictionary."""
+    """Write one file of weights and its page, and return all facts of its card."""
     source = SETS[name]
     folder = run_directory(name)
     lines = results.read(folder / "results.jsonl")
@@ -252,7 +273,6 @@ def publish(name):
     facts["verified"] = {keras.config.backend(): facts["value"]}
     facts["place"] = "wheel" if len(content) <= LARGEST_IN_WHEEL else "repository"
     target = {"wheel": FOLDER, "repository": cards.REPOSITORY}[facts["place"]]
-    target.mkdir(exist_ok=True)
     replace(target / path.name, lambda temporary: temporary.write_bytes(content))
     facts["size"] = len(content)
     facts["sha256"] = hashlib.sha256(content).hexdigest()
@@ -261,26 +281,21 @@ def publish(name):
 
 
 def diagnose(name):
-    """Write one page again, and return the set's card as a dictionary."""
-    card = zoo.weights.card(name)
-    return as_dictionary(card, diagnosis=diagnosis(zoo.weights.build(name), card))
+    """Write one page again, and return its verdicts as a fact of the card."""
+    return {"diagnosis": diagnosis(zoo.weights.build(name), zoo.weights.card(name))}
 
 
 def verify(name):
-    """Measure one set on this backend, and return its card as a dictionary."""
-    card = zoo.weights.card(name)
+    """Measure one set on this backend, and return the value as a fact of the card."""
     found = zoo.weights.verify(name, FLAGS.data_dir)
     if not found.agrees:
-        raise app.UsageError(f"Expected the value of the card of {name}. Received: {found}")
+        raise ValueError(
+            f"Expected {found.expected}, the value of the card of {name}. Received: {found.value} "
+            f"on {keras.config.backend()}. Give the data that the card names, or publish the set "
+            f"again."
+        )
     print(f"{name} with {keras.config.backend()}: {found.value}", flush=True)
-    return as_dictionary(card, verified={**card.verified, keras.config.backend(): found.value})
-
-
-def as_dictionary(card, **changes):
-    """Return a card without its name as a dictionary, with some facts changed."""
-    facts = {**dataclasses.asdict(card), **changes}
-    del facts["name"]
-    return facts
+    return {"verified": {keras.config.backend(): found.value}}
 
 
 def fitted(name, line, config, folder):
@@ -305,7 +320,6 @@ def fitted(name, line, config, folder):
 
 def copy_of_metrics(name, folder):
     """Copy the table of a training into the repository, and return its path there."""
-    PAGES.mkdir(exist_ok=True)
     content = (folder / "metrics.csv").read_bytes()
     replace(PAGES / f"{name}.csv", lambda path: path.write_bytes(content))
     return (PAGES / f"{name}.csv").relative_to(ROOT).as_posix()
@@ -346,7 +360,6 @@ def diagnosis(model, card):
     report = zoo.diagnose(model, x, y, loss, 32, probes=probes)
     report.title = f"{card.name}: {report.title}"
     report.table.rows = [row for row in report.table if row.unit is None]  # to keep the page small
-    PAGES.mkdir(exist_ok=True)
     report.to_html(PAGES / f"{card.name}.html")
     counts = [(len(report.blocks(v)), v) for v in VERDICTS]
     blocks = len(report.verdicts)

@@ -31,8 +31,7 @@ the file is downloaded from there once.
 last columns have what it measured on each backend
 (`python recipes/publish_weights.py --task verify --data_dir DATA`).
 
-Each set has a page of `zoo.diagnose`, and the tables on record of its training, whose figures
-`python recipes/reproduce.py redraw` draws again without training.
+Each set has a page of `zoo.diagnose`; where tables of its training are saved, they are linked.
 """
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 HEAD = [
@@ -85,5 +84,5 @@ def facts(card: Card) -> list[str]:
     links = [f"diagnosis: [{escaped(card.diagnosis)}]({PAGES}/{card.name}.html)"]
     if card.traces:
         files = ", ".join(f"[{path.split('/', 2)[2]}](../{path})" for path in card.traces)
-        links.append(f"tables on record of this training, seed {card.seed}: {files}")
+        links.append(f"saved tables of this training, seed {card.seed}: {files}")
     return [*map(escaped, texts), *links]
