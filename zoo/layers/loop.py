@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.layers.skip import check_positive
+from zoo.checks import check_integers
 from zoo.types import Shape, Tensor
 
 MODES = (None, "uniform", "poisson")
@@ -69,7 +69,7 @@ class Loop(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(times=times)
+        check_integers(1, times=times)
         if random not in MODES:
             raise ValueError(f"`random` must be one of {MODES}. Received: random={random!r}")
         self.layers = [layers] if isinstance(layers, keras.layers.Layer) else [*layers]
