@@ -277,13 +277,18 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
 
 @without_backend
 def test_errors_of_the_shell_say_what_is_expected(tmp_path):
-    assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
+    assert "which is not there" in output_of(
+        start_module("zoo.probe", "none.keras", "--data=mnist"), 1
+    )
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")
-    assert "Name the data" in output_of(start_module("zoo.probe", path), 1)
+    assert "name the data" in output_of(start_module("zoo.probe", path), 2)
     other = "--data=own", write_images(tmp_path / "own.npz")
     assert "images of the model's shape, (8, 8, 1)" in output_of(
         start_module("zoo.probe", path, *other), 1
     )
-    output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 1)
-    assert "`--probes` must be of" in output and "Traceback" not in output
+    output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 2)
+    assert "--probes: expected some of estimation_error" in output and "Traceback" not in output
+    for number in ("0", "many"):
+        output = output_of(start_module("zoo.probe", path, f"--examples={number}"), 2)
+        assert f"--examples: expected a positive integer, received '{number}'" in output

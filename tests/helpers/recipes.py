@@ -4,8 +4,10 @@ import contextlib
 import importlib
 import sys
 
+import pytest
 from absl import flags
 
+import reproduce
 from helpers.harness import ROOT
 
 FLAGS = flags.FLAGS
@@ -24,6 +26,14 @@ def recipe(name, *options):
     finally:
         _remove_flags()
         sys.modules.pop(name, None)
+
+
+def refused(words, capsys):
+    """Return the message with which reproduce.py refuses a command line, with exit status 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        reproduce.main(words)
+    return capsys.readouterr().err
 
 
 def _remove_flags():
