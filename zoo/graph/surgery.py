@@ -134,12 +134,13 @@ def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Pl
 def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
     """Return the plan of `shuffle`."""
     plan = [*chain.plan]
-    for position, name in order.items():
+    mapping = order if isinstance(order, Mapping) else {}
+    for position, name in mapping.items():
         plan[chain.index(position)] = (Step(chain.index(name)),)
-    if sorted(order) != sorted(order.values()):
+    if mapping is not order or sorted(order) != sorted(order.values()):
         raise ValueError(
-            f"`order` must be a permutation: each block that leaves a position takes another's. "
-            f"Received: order={order}"
+            f"`order` must be a permutation, a dictionary of names by position: each block "
+            f"that leaves a position takes another's. Received: order={order}"
         )
     return plan
 

@@ -1,5 +1,6 @@
 """The base of every gated layer."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ class GateBias(keras.initializers.Initializer):
 def check_positive(**arguments: int) -> None:
     """Raise a `ValueError` unless each argument, given by its name, is a positive integer."""
     for name, value in arguments.items():
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, numbers.Integral) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
 
 
