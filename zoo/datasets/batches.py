@@ -73,7 +73,7 @@ class Part(keras.utils.PyDataset):
 class Batches(keras.utils.PyDataset):
     """Batches of arrays: (seed, epoch) fix their order, (seed, epoch, index) their augmentation.
 
-    Every backend therefore sees the same images, and a training that `zoo.Resume` resumes at any
+    Every backend therefore sees the same images, and a training that `Resume` resumes at any
     epoch sees the same data as an uninterrupted one. `fit` needs the callback
     `zoo.callbacks.training.Epochs`, which sets the epoch, and `shuffle=False`, because Keras would
     shuffle the batches.
