@@ -1,4 +1,4 @@
-"""Greff et al. (2017), Table 1a: the character-aware language model in six variants.
+"""Greff et al. (2017), Table 1a: the character-aware language model in six forms.
 
     python recipes/ptb_char_lm.py --variant coupled                   minutes on two cores
     python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model

@@ -54,13 +54,10 @@ def _strategy(name):
 def folder_for(path: str | pathlib.Path) -> pathlib.Path:
     """Return `path`, or in a worker that is not the chief a temporary folder instead."""
     path = pathlib.Path(path)
-    return path if devices().is_chief else _temporary_folder(str(path.resolve()))
-
-
-@functools.cache
-def _temporary_folder(path):
-    folder = pathlib.Path(_temporary_root().name) / str(zlib.crc32(path.encode()))
-    folder.mkdir()
+    if devices().is_chief:
+        return path
+    folder = pathlib.Path(_temporary_root().name, str(zlib.crc32(str(path.resolve()).encode())))
+    folder.mkdir(exist_ok=True)
     return folder
 
 

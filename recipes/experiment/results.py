@@ -85,22 +85,6 @@ class Result:
             del values["assumptions"]
         return {JSON_KEYS.get(key, key): value for key, value in values.items()} | more
 
-    @classmethod
-    def from_line(cls, line: Mapping[str, Any]) -> "Result":
-        """Return the result that a JSON line holds.
-
-        Raises:
-            ValueError: if a key is missing.
-        """
-        optional = {"assumptions", "more"}
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "more"]
-        keys = {JSON_KEYS.get(name, name): name for name in names}
-        missing = [key for key, name in keys.items() if key not in line and name not in optional]
-        if missing:
-            raise ValueError(f"A line of results needs {missing}. Received: {sorted(line)}")
-        values = {keys[key]: value for key, value in line.items() if key in keys}
-        return cls(**values, more={key: v for key, v in line.items() if key not in keys})
-
 
 def compare(
     value: float | None,

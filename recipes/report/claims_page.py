@@ -56,13 +56,17 @@ def short_table(rows: Sequence[Row]) -> str:
 
 def number(row: Row) -> str:
     """Return the measured value of a line with its interval."""
-    ends = " ({} to {})".format(*map(rounded, row["interval"])) if row["interval"] else ""
-    return f"{rounded(row['value'])}{ends}"
+    bound = float(row["criterion"].split()[-1])
+    value, *ends = [rounded(value, bound) for value in (row["value"], *(row["interval"] or ()))]
+    return f"{value} ({' to '.join(ends)})" if ends else value
 
 
-def rounded(value: float) -> str:
-    """Return three digits of a number; all of its integral part up to a million."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+def rounded(value: float, bound: float) -> str:
+    """Return three digits, or four if three are the criterion's; all integral ones to a million."""
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    digits = 3 + (float(f"{value:.3g}") == bound != value)
+    return f"{value:.{digits}g}"
 
 
 def page(rows: Sequence[Row]) -> str:

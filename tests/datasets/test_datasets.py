@@ -306,36 +306,3 @@ def test_without_a_network_the_error_comes_at_once_with_alternatives(
         assert time.perf_counter() - start < 30  # the silent server would never answer
     for way in ("--data_dir", str(tmp_path / "cache" / "ptb"), "embedded"):
         assert way in str(error.value)
-
-
-@pytest.fixture
-def tfds_folder(tmp_path):
-    pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
-    return tmp_path / "tfds"
-
-
-def lines_of(builder, split):
-    return [row["text"].decode() for row in builder.as_data_source(split=split)]
-
-
-def test_tfds_has_the_lines_of_a_folder_in_order(tfds_folder, tmp_path):
-    train = "".join(f"line {i} <unk>\n" for i in range(50))
-    folder = write_folder(tmp_path / "source", "ptb.", train=train)
-    builder = ptb.tfds_builder(folder, data_dir=tfds_folder, file_format="array_record")
-    builder.download_and_prepare()
-    lines = [lines_of(builder, split) for split in ("train", "validation", "test")]
-    assert lines[0] == train.splitlines()
-    assert text.Vocabulary.from_texts(*map("\n".join, lines)) == text.read_folder(folder).vocabulary
-
-
-def test_tfds_shares_the_cache_and_fails_as_fast(tfds_folder, mirror, monkeypatch):
-    builder = ptb.tfds_builder(data_dir=tfds_folder, file_format="array_record")
-    with monkeypatch.context() as offline:
-        offline.setattr(ptb, "URL", OFFLINE)
-        start = time.perf_counter()
-        with pytest.raises(ptb.DownloadError, match="--data_dir"):
-            builder.download_and_prepare()
-        assert time.perf_counter() - start < 50  # TFDS' own retries take more than a minute
-    builder.download_and_prepare()
-    assert lines_of(builder, "train") == ["the cat <unk>", "sat {on} the mat"]
-    assert ptb.load(allow_download=False).name == "PTB"

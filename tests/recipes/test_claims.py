@@ -23,6 +23,13 @@ def test_a_verdict_is_that_of_the_whole_interval():
     assert verdicts.verdict(CLAIM, [200, 210, math.inf]) == "undecided"
 
 
+def test_an_end_of_an_interval_is_not_rounded_onto_the_criterion():
+    row = {"criterion": "perplexity: at most 1", "value": 1.021, "interval": [1.005, 1.0362]}
+    assert claims_page.number(row) == "1.02 (1.005 to 1.04)"
+    assert claims_page.number(row | {"value": 1.0, "interval": None}) == "1"
+    assert claims_page.number(row | {"value": 1234.5}) == "1,234 (1.005 to 1.04)"
+
+
 def test_the_interval_is_students():
     low, high = verdicts.interval([1.0, 2.0, 3.0], ratio=False)
     assert (low, high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))

@@ -30,14 +30,6 @@ def test_a_result_is_compared_with_the_paper_unless_it_deviates():
 
 
 @without_backend
-def test_a_line_of_results_is_read_back_as_it_was_written():
-    line = Result(**RESULT, more={"found": "stalled"}).line()
-    assert Result.from_line(line).line() == line and "readings" not in line
-    with pytest.raises(ValueError, match="needs \\['metric'\\]"):
-        Result.from_line({key: value for key, value in line.items() if key != "metric"})
-
-
-@without_backend
 def test_a_line_separator_in_a_text_is_no_end_of_a_line(tmp_path):
     line = {"artifact": "a\u2028b\u0085c"}
     for _ in range(2):

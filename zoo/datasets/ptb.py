@@ -8,7 +8,6 @@ Reference: Marcus, Santorini, Marcinkiewicz (1993), the treebank; Mikolov, Karaf
 
 import os
 from pathlib import Path
-from typing import Any
 
 from zoo.datasets import download, text
 from zoo.datasets.download import DownloadError
@@ -79,46 +78,3 @@ def find(
             "are not comparable with Penn Treebank's."
         ) from error
     return folder
-
-
-def tfds_builder(source: PathLike | None = None, **kwargs: Any) -> Any:
-    """Return a tensorflow-datasets builder: one line of text an example, in the corpus' order.
-
-    It needs no TensorFlow if the file format is array_record.
-
-    Args:
-        source: Folder with the three files; default: the cache or the download of `load`.
-        **kwargs: Arguments of `tfds.core.DatasetBuilder`, such as `data_dir`, `file_format`.
-
-    Example:
-    >>> builder = tfds_builder(file_format="array_record")  # doctest: +SKIP
-    >>> builder.download_and_prepare()  # doctest: +SKIP
-    >>> builder.as_data_source(split="train")[0]["text"]  # doctest: +SKIP
-    b'aer banknote berlitz calloway centrust cluett fromstein gitano guterman ...'
-    """
-    import tensorflow_datasets as tfds
-
-    class PennTreebank(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        """Penn Treebank in Mikolov's version: 10,000 words, one sentence a line."""
-
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            return tfds.core.DatasetInfo(
-                builder=self,
-                description=self.__doc__,
-                features=tfds.features.FeaturesDict({"text": tfds.features.Text()}),
-                homepage="https://catalog.ldc.upenn.edu/LDC99T42",
-                disable_shuffling=True,  # a language model reads the lines in their order
-            )
-
-        def _split_generators(self, dl_manager):
-            texts = text.read_texts(find(source))  # tensorflow-datasets would retry ten times
-            texts["validation"] = texts.pop("valid")
-            return {split: self._generate_examples(content) for split, content in texts.items()}
-
-        def _generate_examples(self, content):
-            for i, line in enumerate(content.removesuffix("\n").split("\n")):
-                yield i, {"text": line.strip()}
-
-    return PennTreebank(**kwargs)
