@@ -18,7 +18,6 @@ NAMES = (
     "cifar",
     "deep_stack",
     "fold",
-    "imagenet",
     "memory",
     "pipelines",
     "probes",

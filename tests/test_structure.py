@@ -39,7 +39,7 @@ IN_FUNCTIONS = {
     "zoo/export/text.py",  # its string operations, in a SavedModel
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
     "recipes/real/albert.py",  # it reads a file of PyTorch
-    "recipes/benchmarks/imagenet.py",  # and the pipeline it is compared with
+    "recipes/benchmarks/pipelines.py",  # and the pipeline it is compared with
 }
 LOOK_UP = {"zoo/__init__.py", "zoo/probe.py"}  # the facade, and a command's short name
 

@@ -7,7 +7,10 @@ ImageNet records (synthetic JPEGs of 110 kB, random crops of 224 pixels; highway
 are the pipeline alone, training steps of the model on one batch, and training on the pipeline. On a
 CPU both use the same cores. So each pipeline also serves a simulated device that uses no core: it
 sleeps as long as a batch takes to make. Its share of the time at work is 1.0 if batches are made
-meanwhile, and 0.5 if they are made in turn. Draws pipelines.png and its CSV.
+meanwhile, and 0.5 if they are made in turn. The ImageNet pipeline, once it runs, is also compared
+with two textbook ones on the same records: "whole" decodes every pixel and then crops and resizes,
+"decode" only decodes, so that no pipeline of whole images can be faster. Draws pipelines.png and
+its CSV.
 """
 
 import itertools
@@ -23,6 +26,8 @@ from experiment import plots
 PIPELINES = ("cifar", "imagenet")
 CIFAR_BATCH = 128  # He et al. (2015), section 4.2
 RATES = ("pipeline", "model", "both")
+SIZE = 224
+PREFETCHED = 3  # ours: batches made while another pipeline was timed; not counted
 
 
 def add_flags(parser):
@@ -49,12 +54,14 @@ def main(options):
         with tempfile.TemporaryDirectory() as folder:
             if name == "cifar":
                 batches, model, batch = cifar(options)
+                streams = {}
             else:
-                batches, model, batch = imagenet(options, folder)
-            seconds = measure(batches, model, options.rounds, options.steps)
+                batches, model, batch, streams = imagenet(options, folder)
+            seconds = measure(batches, model, streams, options.rounds, options.steps)
         rates = {key: batch / seconds[key] for key in RATES}
         shares = {key: float(np.median(seconds["pipeline"] / seconds[key])) for key in seconds}
-        report(options, begin, name, model, batch, rates, shares)
+        ratios = {key: float(np.median(seconds[key] / seconds["ours"])) for key in streams}
+        report(options, begin, name, model, batch, rates, shares, ratios)
         rows += [
             {"pipeline": name, "measured": key, "images_per_second": float(np.median(rates[key]))}
             for key in RATES
@@ -80,7 +87,7 @@ def cifar(options):
 
 
 def imagenet(options, folder):
-    """Return batches of synthetic records, the paper's network, and the batch."""
+    """Return batches of synthetic records, the paper's network, the batch, and endless streams."""
     import zoo
     from zoo.datasets import imagenet
     from zoo.datasets.batches import RecordBatches
@@ -88,10 +95,38 @@ def imagenet(options, folder):
     imagenet.write_synthetic(folder, 8, 32)
     records = imagenet.Records(pathlib.Path(folder) / "train-*")
     batches = RecordBatches(records, options.batch, options.steps, seed=options.seed)
-    return batches, zoo.highway_resnet50(), options.batch
+    streams = {
+        "ours": records.train(options.batch, steps_per_epoch=10**9, image_size=SIZE),
+        "whole": textbook(records, options.batch, crop=True),
+        "decode": textbook(records, options.batch, crop=False),
+    }
+    return batches, zoo.highway_resnet50(), options.batch, streams
 
 
-def measure(batches, model, rounds, steps):
+def textbook(records, batch, crop):
+    """Return a dataset that decodes all pixels and, with `crop`, crops, resizes and normalises."""
+    import tensorflow as tf
+
+    from zoo.datasets import imagenet
+
+    def example(record):
+        jpeg, label = records._parse(record)
+        image = tf.io.decode_jpeg(jpeg, channels=3)
+        if not crop:
+            return tf.reduce_max(image[:1, :1]), label  # all are decoded, one pixel is used
+        box = imagenet.random_box(tf.shape(image)[:2], tf.random.uniform([5, imagenet.TRIES]))
+        image = tf.image.crop_to_bounding_box(image, *tf.unstack(box))
+        image = tf.image.random_flip_left_right(tf.image.resize(image, [SIZE, SIZE]))
+        mean = 255 * tf.constant(imagenet.MEAN)
+        deviation = 255 * tf.constant(imagenet.STD)
+        return (image - mean) / deviation, label
+
+    dataset = tf.data.TFRecordDataset(list(records.host_files)).shuffle(imagenet.BUFFER).repeat()
+    examples = dataset.map(example, tf.data.AUTOTUNE).batch(batch, drop_remainder=True)
+    return examples.prefetch(tf.data.AUTOTUNE)
+
+
+def measure(batches, model, streams, rounds, steps):
     """Return seconds per batch in each round, by what was measured."""
     from zoo.datasets.prefetch import Ahead
 
@@ -103,11 +138,19 @@ def measure(batches, model, rounds, steps):
     model.train_on_batch(*batch)  # compiles
     make_batches(batches, next(epochs), steps)  # warms up
     few = max(1, steps // 4)
-    names = (*RATES, "in_turn", "ahead")
+    iterators = {name: iter(stream) for name, stream in streams.items()}
+    names = (*RATES, "in_turn", "ahead", *streams)
     seconds = {name: np.zeros(rounds) for name in names}
     for index in range(rounds):
         pipeline = make_batches(batches, next(epochs), steps)
         seconds["pipeline"][index] = pipeline
+        for name, iterator in iterators.items():
+            for _ in range(PREFETCHED):
+                next(iterator)
+            begin = time.perf_counter()
+            for _ in range(steps):
+                next(iterator)
+            seconds[name][index] = (time.perf_counter() - begin) / steps
         begin = time.perf_counter()
         for _ in range(few):
             model.train_on_batch(*batch)
@@ -135,7 +178,7 @@ def make_batches(batches, epoch, steps, use=None):
     return (time.perf_counter() - begin) / steps
 
 
-def report(options, begin, name, model, batch, rates, shares):
+def report(options, begin, name, model, batch, rates, shares, ratios):
     """Print the rates of a pipeline, and write its line of results."""
     median = {key: float(np.median(values)) for key, values in rates.items()}
     print(
@@ -158,5 +201,6 @@ def report(options, begin, name, model, batch, rates, shares):
         more={
             "images_per_second": {key: round(value, 1) for key, value in median.items()},
             "device": {key: round(shares[key], 3) for key in ("in_turn", "ahead")},
+            "ratios": {key: round(ratio, 3) for key, ratio in ratios.items() if key != "ours"},
         },
     )
