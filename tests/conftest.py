@@ -18,6 +18,7 @@ import pytest
 
 import zoo
 from helpers import recipes
+from helpers.harness import start_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,19 @@ def same_start():
 def backend():
     """The name of the Keras backend that these tests run on."""
     return keras.backend.backend()
+
+
+@pytest.fixture
+def forked_help(monkeypatch):
+    """Read the recipes' help from processes in which Keras is already imported."""
+
+    def help_of(path):
+        text, _ = start_recipe(path.name, "--helpxml").communicate(300)
+        return text[text.index("<?xml") :]
+
+    from report import recipe_flags
+
+    monkeypatch.setattr(recipe_flags, "help_of", help_of)
 
 
 @pytest.fixture(scope="module")

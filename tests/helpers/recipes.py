@@ -4,8 +4,11 @@ import contextlib
 import importlib
 import sys
 
+import pytest
 from absl import flags
+from matplotlib.figure import Figure
 
+from helpers.forked import save_quickly
 from helpers.harness import ROOT
 
 FLAGS = flags.FLAGS
@@ -20,7 +23,9 @@ def recipe(name, *options):
     try:
         module = importlib.import_module(name)
         FLAGS([f"{name}.py", *options])
-        yield module
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", save_quickly)
+            yield module
     finally:
         _remove_flags()
         sys.modules.pop(name, None)

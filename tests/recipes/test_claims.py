@@ -10,7 +10,7 @@ from helpers.harness import start_recipe, without_backend
 from helpers.test_data import write_images
 from report import claims, claims_page, verdicts
 
-pytestmark = without_backend
+pytestmark = [without_backend, pytest.mark.usefixtures("forked_help")]
 CLAIM = claims.CLAIMS[1]  # a ratio, at least 100
 
 
