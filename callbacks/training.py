@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -115,6 +116,8 @@ class StopOnNaN(keras.callbacks.Callback):
         FloatingPointError: in `fit`.
     """
 
+    async_safe = True  # Keras need not wait for the device after each batch
+
     def __init__(self, every: int = 50) -> None:
         super().__init__()
         self.every = every
@@ -181,6 +184,8 @@ class Progress(keras.callbacks.Callback):
         write: Function that receives the lines; `None` prints them, and allows the bar.
     """
 
+    async_safe = True  # Keras need not wait for the device after each batch
+
     def __init__(
         self,
         epochs: int,
@@ -206,6 +211,7 @@ class Progress(keras.callbacks.Callback):
         self._start: float | None = None  # end of the first step, which compiles
         self._bar = None
         self._bar_steps = 0
+        self._lock = threading.Lock()  # batches end in other threads
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Start the epoch's clock, and before the first epoch the bar."""
@@ -218,7 +224,10 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Update the bar, or write a line if one is due."""
-        logs = logs or {}
+        with self._lock:
+            self._show(batch, logs or {})
+
+    def _show(self, batch, logs):
         now = time.perf_counter()
         if self._bar is not None:
             self._bar_steps += 1

@@ -60,6 +60,19 @@ def test_two_epochs_and_two_resumed_equal_four(tmp_path):
     assert seen == history
 
 
+def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_checkpoint_of_before(tmp_path):
+    rates = keras.callbacks.LearningRateScheduler([0.02, 1e30].__getitem__)
+    progress = zoo.callbacks.Progress(2, 4, 8, write=str)
+    with pytest.raises(FloatingPointError, match="of epoch 2|at batch"):
+        before = [zoo.callbacks.StopOnNaN(every=1), progress, Resume(tmp_path / "state.npz")]
+        fit(dropout_model(), 2, rates, *before)
+    resumed = dropout_model(seed=1)
+    (loss,) = fit(resumed, 1, Resume(tmp_path / "state.npz"))["loss"]  # trains no more
+    whole = dropout_model()
+    assert fit(whole, 1)["loss"] == [loss]
+    np.testing.assert_equal(state(resumed)[:8], state(whole)[:8])
+
+
 class StopAfterTwo(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = epoch == 1
