@@ -8,6 +8,7 @@ from keras import layers
 
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
+from zoo.checks import is_integer
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import BatchNormalization
 from zoo.layers.conv import Conv2D
@@ -236,7 +237,7 @@ def blocks_of(depth: int) -> int:
     Raises:
         ValueError: if `depth` is no such number.
     """
-    if not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
+    if not is_integer(depth, 8) or (depth - 2) % 6:
         raise ValueError(
             f"`depth` must be 6 n + 2, as three stages of n blocks of two convolutions and two "
             f"more layers have: 8, 14, 20, 26, 32, 38, 44, 56, 110. Received: depth={depth!r}"

@@ -7,6 +7,7 @@ import keras
 
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
+from zoo.checks import check_integers, is_integer
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.highway import HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack
@@ -60,16 +61,17 @@ def highway_mlp(
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 3.1, Figs 1 to 4.
     """
-    if not isinstance(depth, int) or depth < 2:
+    if not is_integer(depth, 2):
         raise ValueError(
             f"`depth` counts the plain first layer and at least one more, so it must be an integer "
             f"of 2 or more. Received: depth={depth!r}"
         )
+    check_integers(1, units=units)
     initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
     inputs = keras.Input(tuple(input_shape), name="inputs")
     x = keras.layers.Flatten(name="flatten")(inputs)
     first = keras.layers.Dense(
-        units, activation, kernel_initializer=initializer.clone(), name="first"
+        int(units), activation, kernel_initializer=initializer.clone(), name="first"
     )
     x = first(x)
     options: dict[str, Any] = {

@@ -1,16 +1,24 @@
 """Input, classifier and saved weights of the networks for images."""
 
 import pathlib
+import re
 import warnings
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 from keras import layers
 
+import zoo
 from zoo import cards
+from zoo.checks import check_integers, is_integer
 from zoo.initializers import Uniform
 from zoo.types import Initializer, PathLike, Shape, Tensor
+
+IRRELEVANT = re.compile(  # ours: keys of configurations that change no trained network
+    "name|dtype|trainable|batch_shape|rate|seed|gate_bias|max_distinct|products|build_config|"
+    "inbound_nodes|.*_layers|.*(initializer|regularizer|constraint)"
+)
 
 
 class Top(NamedTuple):
@@ -44,8 +52,8 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
         ValueError: if `input_shape` is no such shape or an image is too small.
     """
     shape = tuple(input_shape)
-    fits = len(shape) == 3 and isinstance(shape[2], int) and shape[2] > 0
-    if not fits or not all(side is None or isinstance(side, int) for side in shape):
+    sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
+    if len(shape) != 3 or not is_integer(shape[2], 1) or not sides_fit:
         raise ValueError(
             f"`input_shape` must be (height, width, channels), channels last and known. "
             f"Received: input_shape={input_shape!r}"
@@ -95,8 +103,7 @@ def classifier(
             f"`pooling` must be None, 'avg' or 'max'. Received: pooling={top.pooling!r}"
         )
     if top.include_top:
-        if not isinstance(classes, int) or classes < 1:
-            raise ValueError(f"`classes` must be a positive integer. Received: classes={classes!r}")
+        check_integers(1, classes=classes)
         if None in x.shape[1:3] and any(isinstance(layer, layers.Flatten) for layer in head):
             raise ValueError(
                 f"The classifier of this network needs images of a fixed size. Received: "
@@ -113,7 +120,10 @@ def classifier(
         x = layers.GlobalMaxPooling2D(name="max_pool")(x)
     model = keras.Model(inputs, x, name=top.name)
     if top.weights is not None:
-        load_weights(model, top.weights)
+        options = {"include_top": top.include_top, "pooling": top.pooling}
+        options["classifier_activation"] = top.classifier_activation
+        given = {k: v for k, v in options.items() if v != Top._field_defaults[k]}
+        load_weights(model, top.weights, given)
     return model
 
 
@@ -127,7 +137,7 @@ def predictions(
     policy = keras.config.dtype_policy()
     half = policy.compute_dtype in ("float16", "bfloat16")
     return layers.Dense(
-        classes,
+        int(classes),
         activation,
         kernel_initializer=initializer,
         bias_initializer=bias_initializer,
@@ -136,18 +146,24 @@ def predictions(
     )
 
 
-def load_weights(model: keras.Model, weights: PathLike) -> None:
+def load_weights(
+    model: keras.Model, weights: PathLike, options: Mapping[str, Any] | None = None
+) -> None:
     """Load trained weights by name, or those that `model.save_weights` wrote.
+
+    Args:
+        model: The network.
+        weights: A name of `zoo.list_weights()`, or the path of a file.
+        options: Arguments of the model's builder that trained weights permit.
 
     Raises:
         ValueError: if there is no such name or file, or it does not fit the model.
     """
     if isinstance(weights, str) and not weights.endswith(cards.SUFFIX):
         path = cards.path(weights)
-        hint = f" These are of zoo.weights.build({weights!r})."
+        _check_network(model, cards.card(weights), options or {})
     elif pathlib.Path(weights).is_file() and str(weights).endswith(cards.SUFFIX):
         path = pathlib.Path(weights)
-        hint = ""
     else:
         raise ValueError(
             f"`weights` must be None, a name of `zoo.list_weights()` or the path of a "
@@ -159,6 +175,28 @@ def load_weights(model: keras.Model, weights: PathLike) -> None:
             model.load_weights(path)
     except (OSError, ValueError, KeyError, UserWarning) as error:  # damaged, or of another network
         raise ValueError(
-            f"`weights` must be those of this very network. Received: weights={str(weights)!r}."
-            f"{hint} Keras says: {error}"
+            f"`weights` must be those of this very network. Received: weights={str(weights)!r}. "
+            f"Keras says: {error}"
         ) from error
+
+
+def _check_network(model, card, options):
+    """Raise ValueError unless the model computes what the card's network does."""
+    expected = zoo.weights.untrained(card, **options)
+    if _computation(model) != _computation(expected):
+        arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
+        raise ValueError(
+            f"`weights` must be those of this very network. Received: weights={card.name!r}, of "
+            f"zoo.{card.builder}({arguments}). zoo.weights.build({card.name!r}) makes it."
+        )
+
+
+def _computation(model):
+    """Return the layers' types and configurations, without what only training or speed needs."""
+    return [(type(layer), _relevant(layer.get_config())) for layer in model.layers]
+
+
+def _relevant(config):
+    if isinstance(config, dict):
+        return {k: _relevant(v) for k, v in config.items() if not IRRELEVANT.fullmatch(k)}
+    return [*map(_relevant, config)] if isinstance(config, (list, tuple)) else config

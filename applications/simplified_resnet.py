@@ -8,6 +8,7 @@ from keras import layers
 
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
+from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
 from zoo.layers.conv import Conv2D
 from zoo.layers.dominant import SimplifiedDominant
@@ -146,7 +147,7 @@ def simplified(
     top: Top,
 ) -> keras.Model:
     """Return the network of 3 n + 2 layers whose 3 n inner ones are `block`s."""
-    if not isinstance(depth, int) or depth < 5 or (depth - 2) % 3:
+    if not is_integer(depth, 5) or (depth - 2) % 3:
         raise ValueError(
             f"`depth` must be 3 n + 2, as three groups of n convolutions and two more layers "
             f"have: 5, 8, ..., 20, 32, 44. Received: depth={depth!r}"

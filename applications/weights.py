@@ -1,7 +1,7 @@
 """Trained weights that verify themselves: build their network, and measure it again."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -54,9 +54,9 @@ def build(name: str) -> keras.Model:
     return create_model(facts.builder, **_arguments(facts), weights=name)
 
 
-def untrained(facts: Card) -> keras.Model:
-    """Return the network of a card before training."""
-    return create_model(facts.builder, **_arguments(facts))
+def untrained(facts: Card, **options: Any) -> keras.Model:
+    """Return the network of a card before training; `options` are its builder's other arguments."""
+    return create_model(facts.builder, **_arguments(facts), **options)
 
 
 def _arguments(facts):

@@ -3,7 +3,8 @@
 Example: python -m zoo.probe model.keras --data digits --probes estimation_error
 
 Prints the verdicts of `zoo.diagnose`, and writes probes.csv and probes.html (verdicts, charts,
-numbers and what they mean) into --out. KERAS_BACKEND chooses tensorflow, jax or torch.
+numbers and what they mean) into --out. KERAS_BACKEND chooses tensorflow, jax or torch. The exit
+status is 2 if the command line is invalid, and 1 if a probe fails.
 """
 
 import argparse
@@ -64,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--probes",
-        type=_names,
+        type=_probes,
         default=[],
         help=f"Further probes, separated by commas, of {', '.join(PROBES)}; default: none.",
     )
@@ -88,16 +89,25 @@ def _names(text):
     return text.split(",")
 
 
+def _probes(text):
+    unknown = [name for name in _names(text) if name not in PROBES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(PROBES)}, not {unknown}")
+    return [PROBES[name]() for name in _names(text)]
+
+
 def _positive(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError(f"Expected a positive number. Received: {text}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, received {text!r}")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the probes that a command line asks for; `None` is that of the process."""
-    options = parser().parse_args(argv)
+    command = parser()
+    options = command.parse_args(argv)
+    if options.data is None and options.data_dir is None:
+        command.error("name the data: --data mnist, or --data_dir with a file or a folder")
     out = pathlib.Path(options.out)
     try:
         model, x, y = read(options)
@@ -115,15 +125,10 @@ def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarr
     """Return the model, the preprocessed images and the labels.
 
     Raises:
-        ValueError: if there is no such model, no data were named, or they do not fit the model.
+        ValueError: if there is no such model, or the data do not fit it.
     """
     if not pathlib.Path(options.model).exists():
         raise ValueError(f"Expected a .keras file. Received: {options.model}, which is not there.")
-    if options.data is None and options.data_dir is None:
-        raise ValueError("Name the data: --data mnist, or --data_dir with a file or a folder.")
-    unknown = [name for name in options.probes if name not in PROBES]
-    if unknown:
-        raise ValueError(f"`--probes` must be of {', '.join(PROBES)}. Received: {unknown}")
     data = images.load(options.data or "data", options.data_dir)
     model = load_model(options.model)
     x = getattr(data, f"x_{options.split}")[: options.examples]
@@ -157,7 +162,7 @@ def measure(
         batch_size=options.batch_size,
         blocks=options.blocks,
         progress=callbacks.PassProgress("probes", len(x) + min(len(x), LESION_EXAMPLES)),
-        probes=[PROBES[name]() for name in options.probes],
+        probes=options.probes,
     )
     data = options.data or pathlib.Path(options.data_dir).name
     report.title = f"{model.name} on {len(x)} images of {data} ({options.split})"

@@ -55,8 +55,8 @@ class Resume(keras.callbacks.Callback):
         writes: False only reads the file; of several workers only the chief writes.
 
     Raises:
-        ValueError: when training starts, if the file is damaged, belongs to another run, or its
-            variables do not fit the model.
+        ValueError: if `path` is a folder; when training starts, if the file is damaged, belongs to
+            another run, or its variables do not fit the model.
 
     Example:
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
@@ -71,6 +71,8 @@ class Resume(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.path = pathlib.Path(path)
+        if self.path.is_dir():
+            raise ValueError(f"`path` must be a file, such as state.npz. Received: folder {path}")
         self.track = list(track)
         self.identity = identity or {}
         self.writes = writes
@@ -188,8 +190,8 @@ class Resume(keras.callbacks.Callback):
                 return _metadata(arrays.pop("facts", None)), arrays
         except UNREADABLE as error:
             raise ValueError(
-                f"Expected a checkpoint that `zoo.Resume` wrote. Received: {self.path}, which "
-                f"cannot be read ({error}). Delete it to start from scratch."
+                f"Expected a checkpoint that `zoo.checkpoint.Resume` wrote. Received: {self.path}, "
+                f"which cannot be read ({error}). Delete it to start from scratch."
             ) from error
 
     def _check_variables(self, metadata):
@@ -262,7 +264,7 @@ class BestWeights(keras.callbacks.Callback):
     Attributes:
         best: The lowest value, or None if there is none but NaN.
         epoch: Its epoch, counted from 1.
-        weights: The weights after this epoch, as of `keras.Model.get_weights`.
+        weights: The weights after this epoch, as of `keras.Model.get_weights`; bfloat16 as float32.
     """
 
     state = ("best", "epoch", "weights")

@@ -1,11 +1,12 @@
 """Plan which blocks of a network to remove."""
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
-import numpy as np
 
+from zoo.callbacks.probes.batching import repeatable
 from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
@@ -81,7 +82,7 @@ def depth_plan(
 
     Raises:
         ValueError: before any work, if `keep`, `score` or `search` has another value, or too few
-            blocks can be removed; or the score is not defined for the network or the data.
+            blocks can be removed; or the score is not defined for the network or the data, or NaN.
 
     Reference: Men et al. (2024), arXiv:2403.03853 (block influence, once); Gromov et al. (2024),
     arXiv:2403.17887 (healing).
@@ -91,24 +92,24 @@ def depth_plan(
     >>> for i in range(4):
     ...     f = keras.layers.Dense(4, kernel_initializer=keras.initializers.Constant(0.1 * i))
     ...     x = keras.layers.Add(name=f"sum{i}")([x, f(x)])
-    >>> plan = depth_plan(keras.Model(inputs, x), np.ones((8, 4), "float32"), score="lesion_change")
+    >>> plan = depth_plan(keras.Model(inputs, x), keras.ops.ones((8, 4)), score="lesion_change")
     >>> plan.blocks, plan.after.parameters
     (('sum0',), 60)
     """
     names, count = _candidates(model, keep, score, search, options)
     shared = {"loss": loss, "batch_size": batch_size, **options}
     if search == "greedy":
-        chosen, scores = _greedy(model, data, names, count, score, shared)
+        lowest = _greedy(model, repeatable(data), names, count, score, shared)
     else:
         values = _score_once(model, data, score, shared)
-        chosen = sorted(names, key=values.__getitem__)[:count]
-        scores = [values[name] for name in chosen]
+        lowest = _lowest({name: values[name] for name in names}, count)
+    chosen, scores = zip(*lowest, strict=True)
     before = cost(model)
     after = cost(lesion(model, *chosen, **options))
     return DepthPlan(
-        tuple(chosen),
+        chosen,
         score,
-        tuple(scores),
+        scores,
         Count(before.parameters, before.operations),
         Count(after.parameters, after.operations),
     )
@@ -141,17 +142,26 @@ def _candidates(model, keep, score, search, options):
 def _greedy(model, data, names, count, score, shared):
     options = {key: shared[key] for key in shared if key not in ("loss", "batch_size")}
     trials = Trials(model, shared["loss"], **options)
-    chosen: list[str] = []
-    scores: list[float] = []
+    chosen: dict[str, float] = {}
     while len(chosen) < count:
         rest = [name for name in names if name not in chosen]
         plans = [lesion_plan(trials.chain, [*chosen, name]) for name in rest]
         measured = trials.run(plans, data, shared["batch_size"])
         values = _of_score({f"lesion_{key}": value for key, value in measured.items()}, score)
-        best = int(np.nanargmin(values[1:]))  # the first is the unmodified network's
-        chosen.append(rest[best])
-        scores.append(float(values[1 + best]))
-    return chosen, scores
+        # the first is the unmodified network's
+        chosen |= _lowest(dict(zip(rest, map(float, values[1:]), strict=True)), 1)
+    return [*chosen.items()]
+
+
+def _lowest(values, count):
+    """Return pairs of a block and its score, the lowest first; NaN is above all."""
+    pairs = sorted(values.items(), key=lambda pair: (math.isnan(pair[1]), pair[1]))[:count]
+    if any(math.isnan(value) for _, value in pairs):
+        raise ValueError(
+            f"Expected scores that are numbers. Received: NaN for {[name for name, _ in pairs]}. "
+            f"Look for NaN in the data, and with `zoo.diagnose` in the network's blocks."
+        )
+    return pairs
 
 
 def _score_once(model, data, score, shared):

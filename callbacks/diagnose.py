@@ -4,20 +4,21 @@ import dataclasses
 import html
 import math
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from zoo.callbacks.probes import html as page
-from zoo.callbacks.probes.batching import Progress, first
-from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.batching import Progress, first, repeatable
+from zoo.callbacks.probes.engine import probe_list, run
 from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
 from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio, Scalar
 from zoo.callbacks.probes.table import Row, Table
+from zoo.checks import check_integers
 from zoo.graph.cost import cost
 from zoo.types import Tensor
 
@@ -114,7 +115,13 @@ class Diagnosis:
     weights: str = ""
 
     def blocks(self, verdict: str) -> list[str]:
-        """Return the names of the blocks with one verdict, as for `zoo.prune_blocks`."""
+        """Return the names of the blocks with one verdict, as for `zoo.prune_blocks`.
+
+        Raises:
+            ValueError: if there is no such verdict.
+        """
+        if verdict not in VERDICTS:
+            raise ValueError(f"`verdict` must be one of {VERDICTS}. Received: verdict={verdict!r}")
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def __str__(self) -> str:
@@ -172,7 +179,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     batch_size: int = 128,
     blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
-    probes: Sequence[Probe] = (),
+    probes: Probe | Sequence[Probe] = (),
     *,
     lesion_examples: int = LESION_EXAMPLES,
     **options: Any,
@@ -207,7 +214,8 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         A `Diagnosis`.
 
     Raises:
-        ValueError: if there is no block, or labels and loss do not fit.
+        ValueError: if there is no block, labels and loss do not fit, or `probes`, `batch_size` or
+            `lesion_examples` is none.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -216,15 +224,15 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     >>> diagnose(model, np.ones((8, 4), "float32")).blocks("idle")
     ['sum']
     """
-    data = x if y is None else (x, y)
-    if isinstance(data, Iterator):  # which can be read once
-        data = [*data]
+    check_integers(1, lesion_examples=lesion_examples)
+    further = probe_list(probes) if probes else []
+    data = repeatable(x if y is None else (x, y))
     selected = first(data, lesion_examples, batch_size)
     own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
-    if y is not None or isinstance(x, tuple) and len(x) > 1 and x[1] is not None:
+    if selected and len(selected[0]) > 1:  # labels
         own.append(CosineLoss())
     names = {probe.name for probe in own}
-    own += [probe for probe in probes if probe.name not in names]
+    own += [probe for probe in further if probe.name not in names]
     shared = {"loss": loss, "batch_size": batch_size, "blocks": blocks, **options}
     table = run(own, model, data, progress=progress, **shared)
     title = table.title

@@ -1,15 +1,17 @@
 """Probes while a network trains."""
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
+from absl import logging
 
 from zoo.backend import summary_writer
 from zoo.callbacks.probes.engine import Observer, probe_list
 from zoo.callbacks.probes.probe import Probe
 from zoo.callbacks.probes.table import Table
+from zoo.checks import check_integers
 from zoo.graph.blocks import Grain
 from zoo.types import PathLike
 
@@ -32,7 +34,8 @@ class RunProbes(keras.callbacks.Callback):
         batch_size: Batch size of arrays.
         loss: As in `zoo.callbacks.run`.
         path: A CSV file that is rewritten after each pass, or `None`. When `fit` starts after epoch
-            0, as with `Resume`, the rows of earlier epochs are read from it.
+            0, as with `Resume`, the rows of earlier epochs are read from it; without it they are
+            lost, with a warning.
         blocks: Names of the blocks to measure; `None`: all.
         grain: As in `zoo.callbacks.run`.
         log: "summary": add one number for each probe to `logs`. "all": add every block's, such as
@@ -50,7 +53,7 @@ class RunProbes(keras.callbacks.Callback):
 
     Raises:
         ValueError: if there is no probe, or `every`, `log`, `every_steps` or `writer` has another
-            value; when training starts, as `zoo.callbacks.run` does.
+            value, or `data` is an iterator; when training starts, as `zoo.callbacks.run` does.
     """
 
     def __init__(  # noqa: PLR0913 (options by keyword, as of Keras's callbacks)
@@ -68,12 +71,9 @@ class RunProbes(keras.callbacks.Callback):
         grain: Grain = "sum",
     ) -> None:
         super().__init__()
-        if not isinstance(every, int) or every < 1:
-            raise ValueError(f"`every` must be a positive integer. Received: every={every!r}")
-        if every_steps is not None and (not isinstance(every_steps, int) or every_steps < 1):
-            raise ValueError(
-                f"`every_steps` must be a positive integer or None. Received: {every_steps!r}"
-            )
+        check_integers(1, every=every)
+        if every_steps is not None:
+            check_integers(1, every_steps=every_steps)
         if isinstance(writer, str) and (writer != "tensorboard" or path is None):
             raise ValueError(
                 f"`writer` must be None, a function of name, value and step, or 'tensorboard' with "
@@ -81,6 +81,11 @@ class RunProbes(keras.callbacks.Callback):
             )
         if log not in ("summary", "all"):
             raise ValueError(f"`log` must be 'summary' or 'all'. Received: log={log!r}")
+        if isinstance(data, Iterator):
+            raise ValueError(
+                f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
+                f" which can be read once. Give arrays, a list of its batches, or a dataset."
+            )
         self.probes = probe_list(probes)
         self.data = data
         self.every = every
@@ -110,9 +115,18 @@ class RunProbes(keras.callbacks.Callback):
         self._first_epoch = False
         self._epoch = epoch
         self._steps_before = self._steps = self._count_steps()
-        if resumes and self.path is not None and self.path.exists():
-            rows = Table.from_csv(self.path)
-            self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
+        if not resumes:
+            return
+        if self.path is None or not self.path.exists():
+            logging.warning(
+                "Probes: the table begins at epoch %d. Rows of earlier epochs are read from `path`,"
+                " which is %s.",
+                epoch + 1,
+                self.path or "not given",
+            )
+            return
+        rows = Table.from_csv(self.path)
+        self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
 
     def _count_steps(self):
         """Return the number of training steps before this epoch, which `Resume` restores."""

@@ -65,6 +65,9 @@ class HalveOnStall(keras.callbacks.Callback):
         patience: Number of epochs before the rate can be halved.
         factor: Factor of the learning rate.
 
+    Raises:
+        ValueError: when training starts, if the learning rate is a schedule.
+
     Reference: `main.lua` of Kim et al.'s code: `decay_when` 1, `learning_rate_decay` 0.5, and
     `#val_losses > 2`.
     """
@@ -83,6 +86,15 @@ class HalveOnStall(keras.callbacks.Callback):
         self.factor = factor
         self.values: list[float] = []
         self.state = ("values",)  # what `Resume` restores
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Check that the learning rate can be assigned."""
+        rate = self.model.optimizer.learning_rate  # of a schedule, its current value
+        if not isinstance(rate, keras.Variable):
+            raise ValueError(
+                f"`HalveOnStall` sets the learning rate, which must be a number. Received: "
+                f"{self.model.optimizer.name!r} with a schedule. Leave one of them out."
+            )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Log the learning rate, and halve it if the epoch improved too little.
@@ -107,7 +119,7 @@ class HalveOnStall(keras.callbacks.Callback):
 class StopOnNaN(keras.callbacks.Callback):
     """Stop training at the first loss that is not finite, before a checkpoint is written.
 
-    Put it before `zoo.Resume`: the last good checkpoint stays.
+    Put it before `zoo.checkpoint.Resume`: the last good checkpoint stays.
 
     Args:
         every: Batches between two checks; the running mean keeps a NaN, so none is missed.
@@ -141,7 +153,7 @@ class StopOnNaN(keras.callbacks.Callback):
 
 
 class Epochs(keras.callbacks.Callback):
-    """Set the epoch of the batches, also if `zoo.Resume` starts `fit` at a later one.
+    """Set the epoch of the batches, also if `Resume` starts `fit` at a later one.
 
     Args:
         batches: The `zoo.datasets.batches.Batches` or `RecordBatches` that `fit` trains on, or

@@ -3,7 +3,8 @@
     zoo-recipe ptb_char_lm --variant coupled
     python -m zoo.recipes ptb_char_lm --help
 
-Without a name it lists the recipes. Run directories are made in the current folder.
+Without a name it lists the recipes. Run directories are made in the current folder. The exit
+status is 2 if the command line is invalid, and 1 if a recipe fails.
 """
 
 import ast
@@ -27,7 +28,8 @@ def main() -> None:
     name = name.removesuffix(".py")
     if name not in names:
         near = difflib.get_close_matches(name, names) or names
-        sys.exit(f"Expected a recipe, such as {', '.join(near)}. Received: {name}")
+        print(f"Expected a recipe, such as {', '.join(near)}. Received: {name}", file=sys.stderr)
+        sys.exit(2)
     script = str(FOLDER / f"{name}.py")
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(FOLDER))  # recipes import `experiment` and others from there

@@ -23,6 +23,8 @@ The networks are kept in --runs. --run_dir gets section2.png (each block), secti
 import dataclasses
 import statistics
 
+from experiment.script import run_script
+
 from absl import app, flags
 
 import zoo
@@ -219,4 +221,4 @@ def percent(share):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_script(main)

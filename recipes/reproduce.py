@@ -10,18 +10,17 @@
 
 A name may be a pattern, or a part of names; "all" is every artifact. `list` prints the commands of
 each artifact and what is on record of it. `claims` runs the miniatures of the papers' claims, all
-or those named, each with three seeds or more, and prints a verdict on each; what has ended is not
-repeated.
-`redraw` draws the figures on record again from the CSV files beside them. `report` writes
-docs/results.md, docs/claims.md, docs/weights.md and recipes/results/index.html from what is on
-record. With
-`--seeds N` figures show means over the seeds, in bands of one standard deviation; they are in
-RUN_DIR/figures (default: runs/figures), or with `--keep` in recipes/results.
+or those named, each with three seeds or more, and prints a verdict on each; runs that have ended
+are not repeated. `redraw` draws the figures on record again from the CSV files beside them.
+`report` writes docs/results.md, docs/claims.md, docs/weights.md and recipes/results/index.html
+from the results on record. With `--seeds N` figures show means over the seeds, in bands of one
+standard deviation; they are in RUN_DIR/figures (default: runs/figures), or with `--keep` in
+recipes/results.
 
 A recipe that several artifacts share runs once. Other flags than those below go to every recipe
 that has them. --data_dir may be a folder of all data sets, with cifar10.npz or cifar10/, mnist/,
-ptb/ and so on. A recipe that fails does not stop the others; when the same command is given again,
-each resumes.
+ptb/ and so on. A recipe that fails does not stop the others; the same command given again resumes
+each of them. The exit status is 2 if the command line is invalid, else the first that is not 0.
 """
 
 import argparse
@@ -75,7 +74,7 @@ def main(words):
             return show(names or ["all"])
         return run_all(plan(matches([command, *names]), options, flags), options)
     except ValueError as error:
-        return str(error)
+        parser().error(str(error))
 
 
 def run_claims(names, options, flags):

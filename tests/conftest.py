@@ -19,6 +19,7 @@ import pytest
 import zoo
 from helpers import recipes
 from helpers.harness import start_recipe
+from report import recipe_flags
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +42,6 @@ def forked_help(monkeypatch):
     def help_of(path):
         text, _ = start_recipe(path.name, "--helpxml").communicate(300)
         return text[text.index("<?xml") :]
-
-    from report import recipe_flags
 
     monkeypatch.setattr(recipe_flags, "help_of", help_of)
 

@@ -232,8 +232,9 @@ def test_the_installed_wheel_trains_probes_prunes_exports_and_runs_recipes(distr
     assert line["commit"] == "version 0.1.0" and "recipes/trivial_dominance.py" in line["command"]
 
 
-PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint datasets distribute
-graph initializers io layers mapping optimizers regularizers stacking types weights""".split()
+PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint checks datasets
+distribute graph initializers io layers mapping optimizers regularizers stacking types
+weights""".split()
 IMPORT_ZOO = """
 import inspect, json, sys
 import keras

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
+from zoo.checks import check_integers
 from zoo.types import Tensor
 
 
@@ -104,8 +105,7 @@ def accumulating(optimizer: keras.optimizers.Optimizer, steps: int) -> keras.opt
     >>> keras.ops.convert_to_numpy(weight).tolist()
     [-2.0]
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"`steps` must be a positive integer. Received: steps={steps!r}")
+    check_integers(1, steps=steps)
     if optimizer.built or optimizer.gradient_accumulation_steps:
         raise ValueError(
             f"Expected a new optimizer that does not accumulate. Received: {optimizer!r}, built="

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops, tree
 
 from zoo.backend.replicas import spread_shards
+from zoo.checks import check_integers
 from zoo.types import Tensor
 
 Check: TypeAlias = Callable[[Any], None]
@@ -35,10 +36,11 @@ def batches(
             weights of whole examples, are left out.
 
     Raises:
-        ValueError: if data are no arrays, or inputs and labels differ in their numbers of examples.
+        ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
+            `batch_size` is no positive integer.
     """
-    arrays = tree.flatten(data) if isinstance(data, (tuple, dict)) else [data]
-    if all(hasattr(v, "shape") for v in arrays if v is not None):
+    check_integers(1, batch_size=batch_size)
+    if isinstance(data, (tuple, dict)) or hasattr(data, "shape"):
         x, y = _unpack(data, weighted)
         _check(x, y, check)
         for start in range(0, len(tree.flatten(x)[0]), batch_size):
@@ -52,19 +54,19 @@ def batches(
         yield _to_numpy(x), None if y is None else _to_numpy(y)
 
 
+def repeatable(data: Any) -> Any:
+    """Return data that can be read again: of an iterator, a list of its batches."""
+    return [*data] if isinstance(data, Iterator) else data
+
+
 def first(data: Any, count: int, batch_size: int) -> list[tuple[Any, ...]]:
     """Return the first examples of data, as batches.
 
     Args:
         data: As in `zoo.callbacks.run`.
-        count: Number of examples, or more than there are.
+        count: Number of examples, positive; or more than there are.
         batch_size: As in `batches`.
-
-    Raises:
-        ValueError: if `count` is not positive.
     """
-    if count < 1:
-        raise ValueError(f"Expected a positive number of examples. Received: {count}")
     found: list[tuple[Any, ...]] = []
     for x, y in batches(data, min(batch_size, count), weighted=True):
         labels = y if isinstance(y, Labels) else (y,)
@@ -89,14 +91,14 @@ def _unpack(batch, weighted):
 
 def _check(x, y, check):
     arrays = tree.flatten(x if y is None else (x, y))
-    strange = [v for v in arrays if not hasattr(v, "shape")]
+    strange = [v for v in arrays if not len(getattr(v, "shape", ()))]  # a number has none
     if strange:
         raise ValueError(
             f"Expected arrays x, or (x, y), or batches of these. Received: "
             f"{type(strange[0]).__name__} {strange[0]!r} in place of an array. Convert lists with "
             f"numpy.asarray."
         )
-    lengths = [array.shape[0] for array in arrays if array.shape]
+    lengths = [array.shape[0] for array in arrays]
     if len({*lengths}) > 1:
         raise ValueError(
             f"Expected as many labels as inputs, and as many of each input. Received: arrays of "

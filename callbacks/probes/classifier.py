@@ -10,6 +10,7 @@ from zoo.backend import compiled
 from zoo.callbacks.probes.batching import batches
 from zoo.callbacks.probes.objective import agreement, class_indices, divergence, hits
 from zoo.callbacks.probes.probe import Parts, Probe
+from zoo.checks import check_integers
 from zoo.graph.blocks import Block
 from zoo.graph.calls import Graph
 from zoo.graph.tracing import observe
@@ -55,11 +56,9 @@ class BorderlineExamples(Probe):
         self, blocks: int = 5, margin: float = 0.1, at: str = "first", name: str | None = None
     ) -> None:
         super().__init__(name)
-        if at not in ("first", "last") or not isinstance(blocks, int) or blocks < 1:
-            raise ValueError(
-                f"`at` must be 'first' or 'last', and `blocks` a positive integer. "
-                f"Received: at={at!r}, blocks={blocks!r}"
-            )
+        check_integers(1, blocks=blocks)
+        if at not in ("first", "last"):
+            raise ValueError(f"`at` must be 'first' or 'last'. Received: at={at!r}")
         self.num_blocks = blocks
         self.margin = margin
         self.at = at

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.callbacks.probes.batching import repeatable
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
@@ -200,6 +201,7 @@ def unrollings(
 
     Reference: Jastrzebski et al. (2018), section 4.4, Figs 7 and 20.
     """
+    data = repeatable(data)
     trials = Trials(model, loss, _names(blocks), grain)
     last = trials.chain.blocks[-1]
     numbers = range(1, times + 1)

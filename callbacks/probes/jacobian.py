@@ -15,6 +15,7 @@ from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.probe import norm
 from zoo.callbacks.probes.table import Row, Table
+from zoo.checks import check_integers
 from zoo.graph.chain import Chain, State
 
 
@@ -60,8 +61,7 @@ def interlayer_cushions(
     ranges = {tuple(pair): tuple(chain.index(name) for name in pair) for pair in pairs}
     if any(first > last for first, last in ranges.values()):
         raise ValueError(f"A pair names the earlier block first. Received: pairs={[*ranges]}")
-    if not isinstance(projections, int) or projections < 2:
-        raise ValueError(f"`projections` must be 2 or more. Received: {projections!r}")
+    check_integers(2, projections=projections)
     measured = _measure(chain, ranges, data, projections, seed, batch_size)
     rows = []
     for names, (first, _) in ranges.items():

@@ -9,8 +9,7 @@ import numpy as np
 from keras import ops
 
 from zoo.callbacks.probes.batching import Labels
-from zoo.graph.calls import Call, Graph, infer
-from zoo.layers.skip import Skip
+from zoo.graph.calls import Call, Graph, activation_of, infer
 from zoo.types import Tensor
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -49,7 +48,7 @@ class Objective:
     def __init__(self, graph: Graph, model: keras.Model, loss: Loss = None) -> None:
         slot = graph.outputs[0]
         self._last = next((call for call in graph.calls if slot in call.outputs), None)
-        self._activation = _activation(self._last)
+        self._activation = activation_of(self._last)
         read_again = any(slot in call.sources for call in graph.calls)
         self._removed = not read_again and _is_removable(self._last)
         self._keep_mask = graph.keep_mask
@@ -302,20 +301,9 @@ def _kind(loss):
     return type(loss) if isinstance(loss, keras.losses.Loss) else loss
 
 
-def _activation(call):
-    """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
-    layer = getattr(call, "layer", None)
-    if type(layer).__name__ in ("Softmax", "Sigmoid"):  # the layer, and the operation
-        return type(layer).__name__.lower()
-    if isinstance(layer, Skip):  # its activation is inside
-        return None
-    names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
-    return names.get(getattr(layer, "activation", None))
-
-
 def _is_removable(call):
     """Return True if a call can be left out or, of a `Dense`, repeated without its activation."""
-    if _activation(call) is None or len(call.inputs) != 1:
+    if activation_of(call) is None or len(call.inputs) != 1:
         return False
     if type(call.layer) is keras.layers.Dense:
         return call.layer.quantization_mode is None

@@ -11,6 +11,7 @@ from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import average
 from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, dot, norm
 from zoo.callbacks.probes.table import Table
+from zoo.checks import check_integers
 from zoo.types import Tensor
 
 GRADIENTS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
@@ -105,8 +106,7 @@ class BlockInfluence(Scalar):
 
     def __init__(self, span: int = 1, name: str | None = None) -> None:
         super().__init__(name)
-        if not isinstance(span, int) or span < 1:
-            raise ValueError(f"`span` must be a positive integer. Received: span={span!r}")
+        check_integers(1, span=span)
         self.span = span
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:

@@ -53,9 +53,20 @@ def run_script(main: Callable[[Sequence[str]], object]) -> None:
     """Parse the command line and run a recipe's `main`.
 
     Ctrl-C, a full disk and a limit of file sizes end the process in one line that says how to
-    resume.
+    resume. The exit status is 0 after --help, 2 if the command line is invalid, 1 if a run fails.
     """
-    app.run(functools.partial(_run, main))
+    app.run(functools.partial(_run, main), flags_parser=_parse)
+
+
+def _parse(words):
+    """Parse the flags; absl's own exit status is 1 after help and after an error."""
+    try:
+        return flags.FLAGS(words)
+    except SystemExit:  # help was printed
+        sys.exit(0)
+    except flags.Error as error:
+        print(f"{process.script()}: {error}. See --help.", file=sys.stderr)
+        sys.exit(2)
 
 
 def _run(main, argv):
@@ -66,6 +77,9 @@ def _run(main, argv):
             with without_start_up_lines():
                 importlib.import_module("tensorflow")  # as Keras does on every backend to save
         return main(argv)
+    except app.UsageError as error:
+        error.exitcode = 2
+        raise
     except KeyboardInterrupt:
         message = f"\n{process.script()}: interrupted. {_how_to_resume()}"
         print(message, file=sys.stderr, flush=True)

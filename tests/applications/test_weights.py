@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 
+import keras
 import numpy as np
 import pytest
 
@@ -109,6 +110,37 @@ def test_a_set_of_images_that_were_encoded_again_is_not_verified_on_others():
 def test_unknown_names_and_other_networks_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+DEEP = {"depth": 50, "units": 50, "input_shape": (28, 28, 1), "weights": "mnist10k_highway50"}
+
+
+@without_backend
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: zoo.highway_mlp(**DEEP),
+        lambda: zoo.highway_mlp(**DEEP, activation="tanh", variant="t_only"),
+        lambda: zoo.highway_mlp(**DEEP | {"depth": 10}, activation="tanh"),
+        lambda: zoo.plain_mlp(**DEEP),
+    ],
+)
+def test_weights_are_refused_by_a_network_that_computes_something_else(build):
+    with pytest.raises(ValueError, match=r"of zoo.highway_mlp\(depth=50.*activation='tanh'"):
+        build()
+
+
+@without_backend
+def test_logits_features_and_other_initial_biases_are_of_the_same_network():
+    expected = zoo.weights.build("mnist10k_highway50")
+    x = np.linspace(0, 1, 784, dtype="float32").reshape(1, 28, 28, 1)
+    deep = {**DEEP, "activation": "tanh", "gate_bias": -3.0, "name": "mine"}
+    logits = zoo.highway_mlp(**deep, classifier_activation=None)
+    features = zoo.highway_mlp(**deep, include_top=False)
+    head = expected.get_layer("predictions")
+    probabilities = keras.ops.convert_to_numpy(expected(x))
+    for values in (keras.ops.softmax(logits(x)), head(features(x))):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(values), probabilities, atol=1e-6)
 
 
 NAME = "mnist10k_highway"

@@ -263,3 +263,30 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):
 def test_a_full_disk_is_refused_before_training(tmp_path):
     with pytest.raises(ValueError, match="MB free"):
         io.check_writable(tmp_path, megabytes=10**9)
+
+
+def bfloat16_model():
+    policy = keras.dtype_policies.DTypePolicy("bfloat16")
+    inputs = keras.Input((4,), dtype="bfloat16")
+    x = keras.layers.Dense(8, "tanh", dtype=policy)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, dtype=policy)(x))
+    model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse")
+    return model
+
+
+def test_a_training_in_bfloat16_resumes_exactly_with_its_best_weights(tmp_path):
+    whole = bfloat16_model()
+    fit(whole, 2)
+    for epochs in (1, 2):
+        keras.utils.set_random_seed(epochs - 1)  # the first model starts as `whole` did
+        resumed, best = bfloat16_model(), zoo.checkpoint.BestWeights("loss")
+        fit(resumed, epochs, best, Resume(tmp_path / "state.npz", [best]))
+    for a, b in zip(state(resumed), state(whole), strict=True):
+        np.testing.assert_array_equal(a.astype("float32"), b.astype("float32"))
+    resumed.set_weights(best.weights)
+    assert best.epoch == 2 and best.weights[0].dtype == "float32"
+
+
+def test_a_folder_in_place_of_the_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`path` must be a file, such as state.npz"):
+        Resume(tmp_path)

@@ -36,7 +36,7 @@ def chain(kernels, top=None):
 
 @pytest.fixture(scope="module")
 def report():
-    return zoo.diagnose(chain(KERNELS), X, batch_size=16, probes=[L2Ratio("again")])
+    return zoo.diagnose(chain(KERNELS), X, batch_size=16, probes=L2Ratio("again"))
 
 
 def test_blocks_of_known_functions_get_their_verdicts(report):
@@ -84,10 +84,54 @@ def test_lesions_are_measured_on_the_first_examples():
     for row in report.verdicts:
         np.testing.assert_allclose(row.numbers["lesion_change"], expected[row.block], rtol=1e-5)
     assert "Lesions: chain on 12 examples." in str(report)
-    with pytest.raises(ValueError, match="positive number of examples"):
-        zoo.diagnose(chain(KERNELS), X, lesion_examples=0)
     once = zoo.diagnose(chain(KERNELS), (batch for batch in (X[:8], X[8:])), lesion_examples=12)
     assert str(once) == str(report)  # nothing is lost of what can be read once
+
+
+class Indexed(keras.utils.PyDataset):
+    """Batches by index."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("kind", [list, iter, Indexed])
+def test_batches_get_the_verdicts_of_the_same_arrays(kind):
+    model = chain(KERNELS, layers.Dense(2, "softmax"))
+    labels = np.arange(24) % 2
+    report = zoo.diagnose(model, X, labels, batch_size=8)
+    batches = [(X[i : i + 8], labels[i : i + 8]) for i in (0, 8, 16)]
+    assert "cos(f,dL)" in str(report)
+    assert str(zoo.diagnose(model, kind(batches))) == str(report)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"lesion_examples": 0}, "`lesion_examples` must be a positive integer"),
+        ({"lesion_examples": 2.5}, "`lesion_examples` must be a positive integer"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"batch_size": -1}, "`batch_size` must be a positive integer"),
+        ({"probes": ["l2_ratio"]}, "a name is no probe"),
+        ({"probes": "l2_ratio"}, "a name is no probe"),
+    ],
+)
+def test_options_of_a_diagnosis_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.diagnose(chain(KERNELS), X, **options)
+
+
+def test_a_verdict_that_does_not_exist_is_refused(report):
+    with pytest.raises(ValueError, match=r"\('refines', .*'explodes'\). Received: verdict='undos'"):
+        report.blocks("undos")
 
 
 def test_a_network_before_training_has_no_idle_blocks():
@@ -209,6 +253,18 @@ def test_a_plan_removes_the_blocks_that_change_least(options):
     assert plan.blocks == ("block1", "block2") and plan.scores[0] < plan.scores[1]
     assert plan.before == (64, 64) and plan.after == (32, 32)
     assert "50.0% of the parameters" in str(plan)
+
+
+def test_a_greedy_plan_reads_an_iterator_s_batches_again():
+    batches = (X[i : i + 8] for i in (0, 8, 16))
+    plan = zoo.depth_plan(chain(FOUR), batches, 0.5, "lesion_change")
+    assert plan.blocks == ("block1", "block2")
+
+
+@pytest.mark.parametrize("search", ["greedy", "once"])
+def test_a_plan_of_scores_that_are_nan_is_refused(search):
+    with pytest.raises(ValueError, match="Received: NaN for .*'block0'"):
+        zoo.depth_plan(chain(FOUR), np.nan * X, 0.5, "lesion_change", search)
 
 
 def test_greedy_search_sees_that_two_blocks_cancel_each_other():

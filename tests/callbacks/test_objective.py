@@ -168,7 +168,7 @@ def test_classes_and_names_of_probes_are_explained(probes):
         callbacks.RunProbes(probes, (X, Y))
 
 
-@pytest.mark.parametrize("data", [(X.tolist(), Y.tolist()), X.tolist(), (X, Y.tolist())])
+@pytest.mark.parametrize("data", [(X.tolist(), Y.tolist()), X.tolist(), (X, Y.tolist()), (X, [*Y])])
 def test_lists_in_place_of_arrays_are_explained(data):
     with pytest.raises(ValueError, match="Convert lists with numpy.asarray"):
         callbacks.run([callbacks.L2Ratio()], highway_model(), data)

@@ -93,6 +93,20 @@ def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):
     assert [row.epoch for row in table if row.block == "block0"] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
+def test_rows_that_a_resumed_training_loses_without_a_path_are_warned_of(caplog):
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    watch = callbacks.RunProbes([callbacks.L2Ratio()], X)
+    model.fit(X, Y, epochs=3, initial_epoch=2, verbose=0, callbacks=[watch])
+    assert "begins at epoch 3. Rows of earlier epochs" in caplog.text
+    assert {row.epoch for row in watch.table} == {3}
+
+
+def test_data_that_can_be_read_once_are_refused():
+    with pytest.raises(ValueError, match="an iterator, which can be read once"):
+        callbacks.RunProbes([callbacks.L2Ratio()], iter([X]))
+
+
 def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
     model = small_model()
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -279,13 +293,18 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
 
 @without_backend
 def test_errors_of_the_shell_say_what_is_expected(tmp_path):
-    assert "which is not there" in output_of(start_module("zoo.probe", "none.keras"), 1)
+    assert "which is not there" in output_of(
+        start_module("zoo.probe", "none.keras", "--data=mnist"), 1
+    )
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")
-    assert "Name the data" in output_of(start_module("zoo.probe", path), 1)
+    assert "name the data" in output_of(start_module("zoo.probe", path), 2)
     other = "--data=own", write_images(tmp_path / "own.npz")
     assert "images of the model's shape, (8, 8, 1)" in output_of(
         start_module("zoo.probe", path, *other), 1
     )
-    output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 1)
-    assert "`--probes` must be of" in output and "Traceback" not in output
+    output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 2)
+    assert "--probes: expected some of estimation_error" in output and "Traceback" not in output
+    for number in ("0", "many"):
+        output = output_of(start_module("zoo.probe", path, f"--examples={number}"), 2)
+        assert f"--examples: expected a positive integer, received '{number}'" in output

@@ -178,9 +178,9 @@ def test_batches_must_know_the_epoch_and_an_epoch_is_one_pass():
     [
         ({"y": Y[1:]}, "Received: 10 and 9 examples"),
         ({"batch_size": 11, "drop_remainder": True}, "fill a batch"),
-        ({"batch_size": 0}, "`batch_size` must be an integer of 1 or more"),
-        ({"seed": -1}, "`seed` must be an integer of 0 or more. Received: -1"),
-        ({"seed": None}, "Received: None"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"seed": -1}, "`seed` must be a non-negative integer. Received: seed=-1"),
+        ({"seed": None}, "Received: seed=None"),
     ],
 )
 def test_invalid_arguments_are_refused(bad, message):

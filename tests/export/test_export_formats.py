@@ -148,6 +148,8 @@ def test_labels_must_name_the_outputs(labels, tmp_path):
         ("model.onnx", "onyx"),
         ("model.h5", None),
         ("model.pb", None),
+        ("model.foo", None),
+        ("model.pb", "saved_model"),
     ],
 )
 def test_a_path_of_another_format_is_refused_before_any_work(name, format, tmp_path):
@@ -157,9 +159,9 @@ def test_a_path_of_another_format_is_refused_before_any_work(name, format, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.tflite", "model.v2"])
+@pytest.mark.parametrize("name", ["model.onnx", "model.tflite", "model"])
 def test_the_suffix_selects_the_format(name, tmp_path):
-    formats = {".onnx": "onnx", ".tflite": "litert", ".v2": "saved_model"}
+    formats = {".onnx": "onnx", ".tflite": "litert", "": "saved_model"}
     assert format_of(tmp_path / name) == formats[(tmp_path / name).suffix]
 
 
@@ -292,14 +294,15 @@ def test_the_shell_exports_and_prints_the_deviation(tmp_path):
 def test_the_shell_prints_what_it_expects(tmp_path):
     small().save(tmp_path / "model.keras")
     paths = str(tmp_path / "model.keras"), str(tmp_path / "model.onnx")
-    for option, message in {
-        "--format=litert": "`path` must be a file that ends in .tflite",
-        "--endpoints=helpers": "Expected MODULE:FUNCTION in --endpoints. Received: helpers",
-    }.items():
-        output = output_of(start_module("zoo.export", *paths, option), 1)
-        lines = [line for line in output.splitlines() if "cuda" not in line]  # TensorFlow's log
-        assert lines[0].startswith(f"zoo.export: {message}")
-        assert "Traceback" not in output
+    for words, status, message in (
+        ((*paths, "--format=litert"), 1, "`path` must be a file that ends in .tflite"),
+        ((*paths, "--endpoints=helpers"), 2, "expected MODULE:FUNCTION, received helpers"),
+        ((*paths, "--labels=none.txt"), 1, "No such file"),
+        ((paths[0], "out.foo"), 1, "a folder without a suffix, for a SavedModel"),
+        (("--help",), 0, "The exit status is 2 if"),
+    ):
+        output = output_of(start_module("zoo.export", *words), status)
+        assert message in output and "Traceback" not in output
 
 
 LOGITS = {"classifier_activation": None}

@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import families, reference
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo import callbacks
 
 WIDTH = 4
@@ -81,10 +81,48 @@ def test_a_network_with_stochastic_depth_is_trained_saved_and_pruned(model, tmp_
 
 
 def test_what_cannot_be_dropped_is_refused(model):
-    with pytest.raises(ValueError, match=r"\['a', 'b', 'c'\]. Received: head"):
+    with pytest.raises(ValueError, match=r"\['a', 'b', 'c'\]. Received: \['head'\]"):
         zoo.drop_blocks(model, {"head": 0.5})
-    with pytest.raises(ValueError, match="`rate` must be from 0 to 1. Received: rate=2"):
-        zoo.drop_blocks(model, {"a": 2})
+    for rates, received in (({"a": 2}, "{'a': 2}"), (-0.1, "-0.1"), ([0.1], r"\[0.1\]")):
+        with pytest.raises(ValueError, match=f"`rates` must be .*Received: rates={received}"):
+            zoo.drop_blocks(model, rates)
+
+
+def mixed_network(*variants):
+    """Return highway layers b0, b1 ... of these variants, and a softmax."""
+    x = inputs = keras.Input((WIDTH,))
+    for number, variant in enumerate(variants):
+        x = zoo.HighwayDense(variant=variant, name=f"b{number}")(x)
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(x))
+    return reference.random_weights(model)
+
+
+def test_a_block_without_a_skip_is_not_dropped():
+    mixed = mixed_network("coupled", "plain")
+    names = [layer.name for layer in zoo.drop_blocks(mixed, 0.5).layers]
+    assert "b0_drop" in names and "b1_drop" not in names
+    with pytest.raises(ValueError, match=r"blocks with a skip, \['b0'\]. Received: \['b1'\]"):
+        zoo.drop_blocks(mixed, {"b1": 0.5})
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("build", [network, lambda: mixed_network("coupled", "full", "residual")])
+def test_dropped_networks_are_lesioned_probed_planned_and_diagnosed(build):
+    whole = build()
+    names = [block.name for block in zoo.blocks.find_blocks(whole)[0]]
+    dropped = zoo.drop_blocks(whole, dict.fromkeys(names[1:], 0.5), seed=0)
+    pruned = zoo.drop_blocks(zoo.prune_blocks(whole, names[0]), dict.fromkeys(names[1:], 0.5))
+    lesioned = zoo.lesion(dropped, names[0])
+    np.testing.assert_allclose(*(ops.convert_to_numpy(m(X)) for m in (lesioned, pruned)), rtol=1e-4)
+    without = zoo.prune_blocks(dropped, names)  # the layers that drop go with their blocks
+    assert [layer.name for layer in without.layers if "drop" in layer.name] == []
+    last = zoo.drop_blocks(whole, {names[-1]: 0.5})
+    tables = [callbacks.run([callbacks.L2Ratio()], m, X) for m in (whole, last)]
+    ratios = [[*table.values("l2_ratio").values()] for table in tables]
+    np.testing.assert_allclose(ratios[1], [*ratios[0][:-1], ratios[0][-1] / 2], rtol=1e-4)
+    assert zoo.depth_plan(dropped, X, 0.6).blocks
+    report = zoo.diagnose(dropped, X, np.arange(40) % 3)
+    assert "lesion_kl" in report.table.probes() and [v.block for v in report.verdicts] == names
 
 
 def test_exits_are_early_readouts_that_run_only_the_blocks_before_them(model):
@@ -119,6 +157,30 @@ def test_each_example_leaves_where_it_is_confident(model, threshold):
     assert (chosen == expected).all()
     stacked = np.stack(each)[expected, np.arange(len(X))]
     np.testing.assert_allclose(outputs, stacked, rtol=1e-3, atol=1e-6)
+
+
+def exits_of(*outputs):
+    """Return a model of two exits that multiply the input, each with a final layer."""
+    inputs = keras.Input((1,))
+    outputs = {f"exit{i}": keras.layers.Activation(a)(inputs) for i, a in enumerate(outputs)}
+    return keras.Model(inputs, outputs)
+
+
+def test_one_sigmoid_output_is_confident_at_both_ends_and_nan_is_not():
+    x = np.array([[-5.0], [0.1], [5.0], [np.nan]], "float32")
+    _, chosen = zoo.EarlyExit(exits_of("sigmoid", "sigmoid")).predict(x)
+    assert chosen.tolist() == [0, 1, 0, 1]
+
+
+def test_exits_that_are_no_probabilities_are_refused():
+    with pytest.raises(ValueError, match="exits that end in a softmax or sigmoid"):
+        zoo.EarlyExit(exits_of("sigmoid", "linear"))
+
+
+def test_no_examples_cannot_be_predicted():
+    early = zoo.EarlyExit(exits_of("sigmoid"))
+    with pytest.raises(ValueError, match="`examples` must be a positive integer"):
+        early.predict(X[:0, :1])
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")  # T5's attention

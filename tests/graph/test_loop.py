@@ -223,3 +223,26 @@ def test_a_loop_keeps_its_shape_or_says_so():
         zoo.Loop(keras.layers.Dense(3), times=2).build((None, 2))
     with pytest.raises(ValueError, match="`random` must be one of"):
         zoo.Loop(keras.layers.Dense(3), times=2, random="normal")
+
+
+def test_a_compiled_model_takes_another_number_of_loops_once_its_functions_are_made_again():
+    loop = zoo.Loop(keras.layers.Dense(WIDTH, use_bias=False), times=1)
+    inputs = keras.Input((WIDTH,))
+    model = keras.Model(inputs, loop(inputs))
+    kernel = 0.1 * np.eye(WIDTH, dtype="float32")
+    model.set_weights([kernel])
+    model.compile(loss="mse")
+
+    def check(times):
+        expected = X * 0.1**times
+        np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-4)
+        assert model.evaluate(X, expected, verbose=0) < 1e-8 < np.mean(expected**2)
+
+    check(1)
+    loop.times = 2
+    model.compile(loss="mse")
+    check(2)
+    loop.times = 3
+    model.make_predict_function(force=True)
+    model.make_test_function(force=True)
+    check(3)

@@ -281,6 +281,7 @@ def test_operations_do_not_depend_on_the_axis_of_the_channels():
         (lambda m: zoo.lesion(m, "block9"), "block9"),
         (lambda m: zoo.lesion(m, "block0", mode="open"), "mode='open'"),
         (lambda m: zoo.shuffle(m, {"block0": "block1"}), "permutation"),
+        (lambda m: zoo.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),
         (lambda m: zoo.unroll(m, -1), "times=-1"),
         (lambda m: zoo.prune_blocks(m, []), "at least one block"),
     ],

@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 from matplotlib.figure import Figure
 
+import reproduce
 from helpers.forked import save_quickly
 from helpers.harness import ROOT
 
@@ -29,6 +30,14 @@ def recipe(name, *options):
     finally:
         _remove_flags()
         sys.modules.pop(name, None)
+
+
+def refused(words, capsys):
+    """Return the message with which reproduce.py refuses a command line, with exit status 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        reproduce.main(words)
+    return capsys.readouterr().err
 
 
 def _remove_flags():

@@ -43,6 +43,12 @@ def test_help_lists_every_flag_in_a_sentence_with_its_default(name):
 
 @without_backend
 def test_help_is_printed_with_the_recipe_s_promise():
-    output = output_of(start_recipe("plain_vs_residual.py", "--help"), returncode=1)
+    output = output_of(start_recipe("plain_vs_residual.py", "--help"))
     assert "Yu & Tomasi (2019)" in output
     assert "--data_dir" in output and "--accumulate" in output and "--artifact" in output
+
+
+@without_backend
+@pytest.mark.parametrize("words", [("--seed=-1",), ("--nonsense",), ("word",)])
+def test_the_exit_status_is_2_for_an_invalid_command_line(words):
+    assert words[0].strip("-") in output_of(start_recipe("mnist_gates.py", *words), returncode=2)

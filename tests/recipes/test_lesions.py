@@ -53,6 +53,9 @@ def test_images_are_averaged_to_16_pixels_over_squares_of_the_padded_ones():
     large = np.zeros((1, 33, 28, 1), "uint8")
     with pytest.raises(ValueError, match="up to 32 x 32 pixels. Received: 33 x 28"):
         averaged(Images("large", large, np.zeros(1), large, np.zeros(1), 10), 16)
+    for side in (5, 0, 2.0, True):
+        with pytest.raises(ValueError, match=f"a divisor of 32. Received: side={side}"):
+            averaged(images, side)
 
 
 @without_backend

@@ -78,7 +78,8 @@ def _context():
 def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
     """Return values of variables, also where several processes of JAX divide them.
 
-    All processes must call it, because they exchange the parts.
+    All processes must call it, because they exchange the parts. Types that NumPy has no file format
+    for, such as bfloat16, become float32, which has all their values.
 
     Args:
         variables: Variables of Keras.
@@ -87,9 +88,8 @@ def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
     >>> whole_values([keras.Variable([1.0, 2.0])])
     [array([1., 2.], dtype=float32)]
     """
-    return [
-        np.array(keras.ops.convert_to_numpy(_readable(variable.value))) for variable in variables
-    ]
+    values = [keras.ops.convert_to_numpy(_readable(variable.value)) for variable in variables]
+    return [np.array(v, "float32" if v.dtype.kind == "V" else v.dtype) for v in values]
 
 
 def _readable(value):

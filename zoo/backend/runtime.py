@@ -9,6 +9,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from zoo.checks import check_integers
 from zoo.types import PathLike
 
 M_TRIM_THRESHOLD = -1  # malloc.h
@@ -35,8 +36,7 @@ def seed_everything(seed: int) -> None:
     Example:
     >>> seed_everything(3435)
     """
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"`seed` must be a non-negative integer. Received: seed={seed!r}")
+    check_integers(0, seed=seed)
     random.seed(seed)  # Keras seeds unseeded dropout layers from it
     np.random.seed(seed % 2**32)
     GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.checks import check_integers
 from zoo.datasets.imagenet import Records
 from zoo.datasets.preprocessing import RowSamples, is_per_image
 
@@ -72,7 +73,7 @@ class Part(keras.utils.PyDataset):
 class Batches(keras.utils.PyDataset):
     """Batches of arrays: (seed, epoch) fix their order, (seed, epoch, index) their augmentation.
 
-    Every backend therefore sees the same images, and a training that `zoo.Resume` resumes at any
+    Every backend therefore sees the same images, and a training that `Resume` resumes at any
     epoch sees the same data as an uninterrupted one. `fit` needs the callback
     `zoo.callbacks.training.Epochs`, which sets the epoch, and `shuffle=False`, because Keras would
     shuffle the batches.
@@ -117,11 +118,8 @@ class Batches(keras.utils.PyDataset):
         drop_remainder: bool = False,
     ) -> None:
         super().__init__()
-        for argument, value, minimum in (("batch_size", batch_size, 1), ("seed", seed, 0)):
-            if not isinstance(value, int) or value < minimum:
-                raise ValueError(
-                    f"`{argument}` must be an integer of {minimum} or more. Received: {value!r}"
-                )
+        check_integers(1, batch_size=batch_size)
+        check_integers(0, seed=seed)
         length = len(x) // batch_size if drop_remainder else -(-len(x) // batch_size)
         if len(x) != len(y) or length < 1:
             raise ValueError(
@@ -290,8 +288,7 @@ class MicroBatches(keras.utils.PyDataset):
 
     def __init__(self, batches: Batches | RecordBatches, parts: int) -> None:
         super().__init__()
-        if not isinstance(parts, int) or parts < 1:
-            raise ValueError(f"`parts` must be a positive integer. Received: parts={parts!r}")
+        check_integers(1, parts=parts)
         self.batches = batches
         self.parts = parts
         self.batch_sizes = {size // parts for size in batches.batch_sizes}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zoo.checks import is_integer
 from zoo.datasets import download, image_files
 from zoo.datasets.download import DownloadError
 from zoo.types import PathLike, Shape
@@ -85,7 +86,7 @@ def averaged(images: Images, side: int) -> Images:
         side: Side of the new images, in pixels; a divisor of 32.
 
     Raises:
-        ValueError: if they are larger.
+        ValueError: if they are larger, or `side` is no divisor.
 
     Example:
     >>> averaged(load("digits"), 4).x_test.shape
@@ -94,6 +95,8 @@ def averaged(images: Images, side: int) -> Images:
     height, width = images.x_train.shape[1:3]
     if max(height, width) > 32:
         raise ValueError(f"Expected images of up to 32 x 32 pixels. Received: {height} x {width}")
+    if not is_integer(side, 1) or 32 % side:
+        raise ValueError(f"`side` must be a divisor of 32. Received: side={side!r}")
     resized = {}
     for key in ("x_train", "x_test"):
         x = getattr(images, key)

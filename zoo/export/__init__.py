@@ -22,7 +22,7 @@ from zoo.io import remove_leftovers, temporary_path
 # ValueError if the format cannot hold a model; add_labels(path, text); and reader(path), which
 # returns a function from an endpoint's name and its inputs to its outputs, by name.
 FORMATS = {"saved_model": saved_model, "onnx": onnx, "litert": litert}
-OTHER_SUFFIXES = (".h5", ".hdf5", ".keras", ".pb", ".pt", ".pth")  # formats not written here
+OTHER_SUFFIXES = (".h5", ".hdf5", ".keras", ".onnx", ".pb", ".pt", ".pth", ".tflite")  # of files
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 
 
@@ -55,7 +55,7 @@ def export(
         model: A Functional or built Sequential `keras.Model`.
         path: File or folder to write; an artifact of this format is replaced.
         format: "saved_model", "onnx" or "litert"; None: that of the path's suffix, `.onnx` or
-            `.tflite`, else "saved_model".
+            `.tflite`, or "saved_model" without one.
         labels: Names of the classes, stored one a line: in `assets.extra/labels.txt` of a
             SavedModel; as the metadata `labels` of ONNX; as `labels.txt` in a zip archive at the
             end of a LiteRT file.
@@ -106,9 +106,18 @@ def export(
 
 
 def format_of(path: pathlib.Path) -> str:
-    """Return the format that a path's suffix selects."""
+    """Return the format that a path's suffix selects.
+
+    Raises:
+        ValueError: if the suffix is that of no format.
+    """
     by_suffix = {module.SUFFIX: name for name, module in FORMATS.items()}
-    return by_suffix.get(path.suffix, "saved_model")
+    if path.suffix not in by_suffix:
+        raise ValueError(
+            f"`path` must be a folder without a suffix, for a SavedModel, or end in .onnx or "
+            f".tflite. Received: {path}. Choose another, or name the format."
+        )
+    return by_suffix[path.suffix]
 
 
 def write(
@@ -160,14 +169,8 @@ def _check_target(path, format):
         return
     if path.suffix in OTHER_SUFFIXES:
         raise ValueError(
-            f"`path` must be a folder for a SavedModel, or end in .onnx or .tflite. Received: "
-            f"{path}. `model.save` writes .keras and .h5 files."
-        )
-    other = format_of(path)
-    if other != format:
-        raise ValueError(
-            f"`path` of a SavedModel is a folder. Received: {path}. "
-            f"Choose another, or format={other!r}."
+            f"`path` of a SavedModel is a folder. Received: {path}. Choose another, or the format "
+            f"of that suffix; `model.save` writes .keras and .h5 files."
         )
     names = os.listdir(path) if path.is_dir() else []
     if path.is_file() or (names and "saved_model.pb" not in names):

@@ -48,12 +48,12 @@ def export(
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode == 0:
         return float(done.stdout.rpartition("max deviation ")[2])
-    message = re.search(r"^zoo\.export: (.*)", done.stderr, re.MULTILINE | re.DOTALL)
+    message = re.search(r"^zoo\.export( failed)?: (.*)", done.stderr, re.MULTILINE | re.DOTALL)
     if message is None:
         raise RuntimeError(
             f"Expected a TensorFlow process to write the artifact. Received: exit status "
             f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with KERAS_BACKEND=tensorflow "
             f"from the saved weights to see where it fails."
         )
-    error = ValueError if done.returncode == 1 else RuntimeError
-    raise error(message[1].strip())
+    error = RuntimeError if message[1] else ValueError
+    raise error(message[2].strip())

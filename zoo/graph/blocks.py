@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import keras
 
 from zoo.graph.calls import Call, Graph, auto_named, calls_before
+from zoo.layers.drop_block import DropBlock
 from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.layers.skip import Skip
 from zoo.types import Shape
@@ -33,7 +34,7 @@ class Block:
             where that is inside a skip layer, or missing (a plain layer that changes the shape).
         f: Slot of the residual branch's end; None where no slot has f = y - x: for a skip layer, a
             composite layer, or a sum of more than two branches.
-        y: Slot of the output.
+        y: Slot of the output, that of its `DropBlock` where it has one.
         shape: Shape of y, with the batch.
         layer: The skip layer, or None.
         stage: Blocks of one stage have outputs of one shape.
@@ -178,6 +179,7 @@ def candidates(
                 f'grain="layer" makes a block of it'
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
+    _end_after_drops(graph, named)
     return named, [(graph.calls[index].name, rejected[index]) for index in sorted(rejected)]
 
 
@@ -356,6 +358,15 @@ def _named(graph, blocks):
             name += "_"
         named[name] = dataclasses.replace(block, name=name)
     return named
+
+
+def _end_after_drops(graph, named):
+    """Make the layers that drop blocks at random the ends of these blocks."""
+    for call in graph.calls:
+        if isinstance(call.layer, DropBlock):
+            for name, block in named.items():
+                if (block.x, block.y) == call.sources:
+                    named[name] = dataclasses.replace(block, y=call.outputs[0])
 
 
 def _has_weights(call):

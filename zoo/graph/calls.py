@@ -10,6 +10,7 @@ import keras
 from keras import tree
 
 from zoo.graph.duplicate import duplicate
+from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
@@ -243,8 +244,8 @@ class Graph:
     ) -> keras.Model:
         """Return a model from `new_inputs` to flattened outputs, in the old model's structure."""
         return keras.Model(
-            tree.pack_sequence_as(self.model._inputs_struct, [*inputs.values()]),
-            tree.pack_sequence_as(self.model._outputs_struct, outputs),
+            tree.pack_sequence_as(self.model.input, [*inputs.values()]),
+            tree.pack_sequence_as(self.model.output, outputs),
             name=name or self.model.name,
         )
 
@@ -302,6 +303,17 @@ def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
             needed.update(call.sources)
             selected.append(call)
     return selected[::-1]
+
+
+def activation_of(call: Call | None) -> str | None:
+    """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
+    layer = getattr(call, "layer", None)
+    if type(layer).__name__ in ("Softmax", "Sigmoid"):  # the layer, and the operation
+        return type(layer).__name__.lower()
+    if isinstance(layer, Skip):  # its activation is inside
+        return None
+    names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
+    return names.get(getattr(layer, "activation", None))
 
 
 def _mark_dense(outputs, inputs):

@@ -74,7 +74,7 @@ class Chain:
         self.plan = [(Step(block.index),) for block in self.blocks]
         self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}
-        self._inner = [self._calls_to(block, block.y) for block in self.blocks]
+        self._inner = [self.graph.between(b.source, b.y) for b in self.blocks]
         after_blocks = {c.index for block in self.blocks for c in self.graph.after(block.y)}
         self._dependent = {
             s for c in self.graph.calls if c.index in after_blocks for s in c.outputs
@@ -101,11 +101,6 @@ class Chain:
         before = [calls_before(slot, self.graph.calls) for slot in needed]
         stem = {call.index: call for calls in before for call in calls}
         self.links[0] = [stem[index] for index in sorted(stem)]
-
-    def _calls_to(self, block, slot):
-        if block.layer:
-            return [self.graph.calls[block.call]]
-        return self.graph.between(block.source, slot)
 
     def _add_sides(self, calls, given, position, results=()):
         """Add what calls, and the network's results, read from elsewhere to the sides."""
@@ -181,7 +176,7 @@ class Chain:
                 return y
             return self.graph.keep_mask(x, x + step.factor * (y - x))
         if layer is None:
-            calls = self._calls_to(block, block.x)
+            calls = self.graph.between(block.source, block.x)
             return self._run(calls, block.source, state, block.x, apply)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:

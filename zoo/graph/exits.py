@@ -1,5 +1,6 @@
 """Networks of variable depth: blocks dropped at random in training, and exits before the end."""
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,60 +9,13 @@ import numpy as np
 from keras import ops, tree
 
 from zoo.backend import compiled
+from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, find_blocks
-from zoo.graph.calls import Graph, calls_before, symbolic
-from zoo.types import Shape, Tensor
+from zoo.graph.calls import Graph, activation_of, calls_before, symbolic
+from zoo.layers.drop_block import DropBlock
+from zoo.types import Tensor
 
 Rates = float | Mapping[str, float]
-
-
-@keras.saving.register_keras_serializable("zoo")
-class DropBlock(keras.layers.Layer):
-    """A block's output y in training, or for a random share of the examples its skip input x.
-
-    In inference x + (1 - rate) (y - x), the expected output.
-
-    Args:
-        rate: Probability of x, from 0 to 1.
-        seed: Random seed.
-        **kwargs: `name`, `dtype`.
-
-    Call arguments:
-        x: Skip input.
-        y: Output, of the same shape.
-        training: True to drop.
-
-    Raises:
-        ValueError: if `rate` is out of range.
-
-    Reference: Huang et al. (2016), "Deep Networks with Stochastic Depth", arXiv:1603.09382,
-    section 3 (where all examples of a batch drop the same blocks).
-    """
-
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if not 0 <= rate <= 1:
-            raise ValueError(f"`rate` must be from 0 to 1. Received: rate={rate!r}")
-        self.rate = rate
-        self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
-
-    def call(self, x: Tensor, y: Tensor, training: bool | None = None) -> Tensor:
-        """Return x or y of each example, or their mean."""
-        if not training:
-            return x + (1 - self.rate) * (y - x)
-        shape = (ops.shape(y)[0], *[1] * (len(y.shape) - 1))
-        dropped = keras.random.uniform(shape, seed=self.seed_generator) < self.rate
-        return ops.where(dropped, x, y)
-
-    def compute_output_shape(self, x_shape: Shape, y_shape: Shape) -> Shape:
-        """Return the shape of y."""
-        return y_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
 def drop_blocks(
@@ -76,7 +30,7 @@ def drop_blocks(
         model: A Functional or built Sequential `keras.Model`; see `zoo.blocks.find_blocks`.
         rates: Probability of dropping the last of L blocks; the l-th then has l / L of it (the
             paper's linear decay, whose last rate is 0.5). Or probabilities by block name; others
-            are not dropped.
+            are not dropped. Blocks without a skip cannot be dropped.
         seed: Random seed; the l-th block's is `seed + l`, so that blocks are dropped independently.
         grain: As in `zoo.blocks.find_blocks`.
 
@@ -84,8 +38,8 @@ def drop_blocks(
         A Functional `keras.Model`, not compiled.
 
     Raises:
-        ValueError: if there is no such block, a rate is out of range, or a named block's skip input
-            is inside of a layer.
+        ValueError: if there is no such block, a rate is out of range, or a named block has no skip
+            input, or one inside of a layer.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -98,18 +52,21 @@ def drop_blocks(
     """
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
-    names = [block.name for block in blocks]
-    if not isinstance(rates, Mapping):
-        rates = {
-            block.name: rates * number / len(blocks)
-            for number, block in enumerate(blocks, start=1)
-            if block.x is not None
-        }
-    for name in rates:
-        if name not in names or blocks[names.index(name)].x is None:
-            expected = [block.name for block in blocks if block.x is not None]
-            raise ValueError(f"Expected names of blocks with a skip, {expected}. Received: {name}")
-    by_call = {block.call: block for block in blocks if rates.get(block.name, 0) != 0}
+    decay = {b.name: number / len(blocks) for number, b in enumerate(blocks, 1) if _has_skip(b)}
+    by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
+    unknown = [name for name in by_name if name not in decay]
+    if unknown or not decay:
+        raise ValueError(
+            f"Expected names of blocks with a skip, {[*decay]}. Received: {unknown or model.name}"
+        )
+    if not all(isinstance(r, numbers.Real) and 0 <= r <= 1 for r in by_name.values()):
+        raise ValueError(
+            f"`rates` must be a number from 0 to 1, or such numbers by block name. Received: "
+            f"rates={rates!r}"
+        )
+    if by_name is not rates:
+        by_name = {name: rate * decay[name] for name, rate in by_name.items()}
+    by_call = {block.call: block for block in blocks if by_name.get(block.name)}
     inputs = graph.new_inputs()
     values = {**inputs}
 
@@ -119,13 +76,18 @@ def drop_blocks(
             return symbolic(call, *args, **kwargs)
         x = values[block.x]  # before it is dropped as read by none
         own_seed = None if seed is None else seed + block.index + 1
-        drop = DropBlock(rates[block.name], own_seed, name=graph.new_name(f"{block.name}_drop"))
+        drop = DropBlock(by_name[block.name], own_seed, name=graph.new_name(f"{block.name}_drop"))
         outputs = symbolic(call, *args, **kwargs)
         first, *others = tree.flatten(outputs)  # a whole layer may return more than y
         return tree.pack_sequence_as(outputs, [drop(x, first), *others])
 
     graph.run(values, apply, keep=True)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
+
+
+def _has_skip(block):
+    plain = block.layer is not None and block.layer.variant == "plain"
+    return block.x is not None and not plain
 
 
 def add_exits(
@@ -201,10 +163,10 @@ class EarlyExit:
     exit gets the next power of two, so that compilers see few shapes.
 
     Args:
-        model: A model with exits, whose outputs are class probabilities; see `add_exits`.
+        model: A model with exits, each of which ends in a softmax or sigmoid; see `add_exits`.
 
     Raises:
-        ValueError: if the model does not have a dictionary of outputs.
+        ValueError: if the model does not have a dictionary of such outputs.
 
     Reference: Teerapittayanon, McDanel, Kung (2016), arXiv:1709.01686, section III-D (with entropy
     as the criterion).
@@ -214,7 +176,16 @@ class EarlyExit:
         if not isinstance(model.output, dict):
             raise ValueError(f"Expected a model of `add_exits`. Received: outputs {model.output!r}")
         self._graph = Graph(model)
-        self._segments = _segments(self._graph, model)
+        paths = [(slot, calls_before(slot, self._graph.calls)) for slot in self._graph.outputs]
+        paths.sort(key=lambda path: len(path[1]))
+        self._activations = [activation_of(calls[-1] if calls else None) for _, calls in paths]
+        if None in self._activations:
+            raise ValueError(
+                f"Expected exits that end in a softmax or sigmoid. Received: {model.name!r}, whose "
+                f"exits end in {[calls[-1].name for _, calls in paths if calls]}. Add it to each "
+                f"head."
+            )
+        self._segments = _segments(self._graph, paths, model)
 
     def predict(
         self, x: Any, threshold: float = 0.9, batch_size: int = 128
@@ -223,13 +194,18 @@ class EarlyExit:
 
         Args:
             x: Inputs, as the model takes them: an array, or a list or dictionary of arrays.
-            threshold: Largest probability, over the last axis and averaged over others, from which
-                an example is confident.
+            threshold: Confidence from which an example leaves: the largest class probability, or
+                after a sigmoid the smallest of its outputs' max(p, 1 - p); averaged over positions.
+                An example with NaN stays to the end.
             batch_size: Examples in a batch.
 
         Returns:
             Arrays `(examples, ..., classes)` and `(examples,)`.
+
+        Raises:
+            ValueError: if there is no example, or `batch_size` is not positive.
         """
+        check_integers(1, batch_size=batch_size, examples=len(tree.flatten(x)[0]))
         results = []
         for start in range(0, len(tree.flatten(x)[0]), batch_size):
             rows = slice(start, start + batch_size)
@@ -250,8 +226,8 @@ class EarlyExit:
             if result is None:
                 result = np.empty((count, *output.shape[1:]), output.dtype)
             result[rows] = output
-            largest = output.max(axis=-1).reshape(len(rows), -1).mean(axis=1)
-            undecided = np.flatnonzero(largest < threshold)
+            certain = _confidence(output, self._activations[number]) >= threshold
+            undecided = np.flatnonzero(~certain)  # NaN is
             exits[np.delete(rows, undecided)] = number
             if not len(undecided):
                 break
@@ -262,18 +238,23 @@ class EarlyExit:
         return result, exits
 
 
+def _confidence(p, activation):
+    """Return how certain each example's output is, the mean over its positions."""
+    binary = activation == "sigmoid"
+    values = np.maximum(p, 1 - p).min(axis=-1) if binary else p.max(axis=-1)
+    return values.reshape(len(p), -1).mean(axis=1)
+
+
 def _rows(tensor, rows):
     return ops.take(tensor, rows, axis=0) if tensor.shape and tensor.shape[0] != 1 else tensor
 
 
-def _segments(graph, model):
+def _segments(graph, paths, model):
     """Return a compiled function for each exit, in the order of the graph.
 
     Each maps the values by slot that it and later ones read to the exit's output, and the values
     that later ones read.
     """
-    paths = [(slot, calls_before(slot, graph.calls)) for slot in graph.outputs]
-    paths.sort(key=lambda path: len(path[1]))
     done: set[int] = set()
     parts = []
     for _, calls in paths:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import keras
 
+from zoo.checks import check_integers
 from zoo.graph.blocks import Block, Grain, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
 from zoo.layers.loop import Loop, takes_use
@@ -183,8 +184,7 @@ def loop(
     Reference: Sun et al. (2024), "Transformer Layers as Painters", arXiv:2407.09298, section 3.6
     (looping a run of layers).
     """
-    if not isinstance(times, int) or times < 0:
-        raise ValueError(f"`times` must be a non-negative integer. Received: times={times!r}")
+    check_integers(0, times=times)
     region = Region(model, first, last, blocks, grain)
     inputs = region.graph.new_inputs()
     x, values = region.start(inputs, symbolic)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from zoo.checks import check_integers
 from zoo.graph.blocks import Grain
 from zoo.graph.calls import rebuild
 from zoo.graph.chain import Chain, Plan, Step
@@ -134,12 +135,13 @@ def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Pl
 def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
     """Return the plan of `shuffle`."""
     plan = [*chain.plan]
-    for position, name in order.items():
+    mapping = order if isinstance(order, Mapping) else {}
+    for position, name in mapping.items():
         plan[chain.index(position)] = (Step(chain.index(name)),)
-    if sorted(order) != sorted(order.values()):
+    if mapping is not order or sorted(order) != sorted(order.values()):
         raise ValueError(
-            f"`order` must be a permutation: each block that leaves a position takes another's. "
-            f"Received: order={order}"
+            f"`order` must be a permutation, a dictionary of names by position: each block "
+            f"that leaves a position takes another's. Received: order={order}"
         )
     return plan
 
@@ -155,8 +157,7 @@ def exit_plan(chain: Chain, name: str) -> Plan:
 
 def unroll_plan(chain: Chain, times: int, scale: float = 1.0) -> Plan:
     """Return the plan of `unroll`."""
-    if not isinstance(times, int) or times < 0:
-        raise ValueError(f"`times` must be a non-negative integer. Received: times={times!r}")
+    check_integers(0, times=times)
     last = len(chain.blocks) - 1
     return [*chain.plan[:-1], (Step(last), *[Step(last, "scale", scale)] * times)]
 

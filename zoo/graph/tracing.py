@@ -40,6 +40,7 @@ def observe(
         `c`, where it has them. A plain skip layer that changes the shape has no `x` and `f`.
     """
     by_call = {block.call: block for block in blocks}
+    by_end = {block.y: block for block in blocks}
     sources = {block.source for block in blocks}
     marked = sources | {block.x for block in blocks}
     inputs = {}  # of blocks, by slot: a sum needs its input after its branches have read it
@@ -56,11 +57,16 @@ def observe(
         block = by_call.get(call.index)
         if block is None:
             outputs = apply(call, *args, **kwargs)
+            dropped = by_end.get(call.outputs[0])
+            if dropped is not None:  # by a `DropBlock`, after the block's own call
+                part = parts[dropped.name]
+                part |= {"f": outputs - part["x"], "y": outputs}
         else:
             if block.layer is None:
                 x = inputs[block.x]
                 outputs = apply(call, *args, **kwargs)
-                y = keras.tree.flatten(outputs)[call.outputs.index(block.y)]
+                flat = keras.tree.flatten(outputs)
+                y = dict(zip(call.outputs, flat, strict=True)).get(block.y, flat[0])
                 part = {"x": x, "f": y - x if block.f is None else values[block.f], "y": y}
             else:
                 name = graph.new_name(f"{block.name}_branches")

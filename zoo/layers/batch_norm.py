@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import batch_norm, compiled
-from zoo.layers.skip import check_positive
+from zoo.checks import check_integers
 from zoo.types import Shape, Tensor
 
 CAN_SHARE = ("statistics", "affine")
@@ -89,7 +89,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(uses=uses)
+        check_integers(1, uses=uses)
         if isinstance(share, str) or not set(share) <= set(CAN_SHARE):
             raise ValueError(
                 f"`share` must be a sequence of any of {CAN_SHARE}. Received: share={share!r}"

@@ -19,7 +19,7 @@ class CarryLSTM(keras.layers.Layer):
     makes such batches; `shuffle=False` keeps them). The state is a variable, so it is carried
     in `fit`, `evaluate` and `predict` on every backend; gradients stop at it. No peepholes,
     one bias vector, no forget-gate offset. Saved models hold the weights and not the state,
-    so that they load into a model of another batch size; `zoo.callbacks.Resume` saves both. Where
+    so that they load into a model of another batch size; `zoo.checkpoint.Resume` saves both. Where
     replicas split a batch, each reads and writes its rows, and the variable is the state of all.
 
     Args:

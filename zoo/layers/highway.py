@@ -4,11 +4,12 @@ from typing import Any
 
 import keras
 
+from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.conv import Conv2D
 from zoo.layers.dense import Dense
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip, check_positive
+from zoo.layers.skip import GateBias, Skip
 from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape
 
 AXES = {"channels_last": -1, "channels_first": 1}  # of the channels
@@ -80,7 +81,7 @@ class HighwayDense(Skip):
             **kwargs,
         )
         if units is not None:
-            check_positive(units=units)
+            check_integers(1, units=units)
         self.units = units
         self.supports_masking = True
         self.activation = keras.activations.get(activation)
@@ -176,17 +177,17 @@ class HighwayConv2D(Skip):
             bias_constraint=bias_constraint,
             **kwargs,
         )
-        check_positive(kernel_size=kernel_size, dilation_rate=dilation_rate, groups=groups)
+        check_integers(1, kernel_size=kernel_size, dilation_rate=dilation_rate, groups=groups)
         if data_format not in AXES:
             raise ValueError(
                 f"`data_format` must be one of {(*AXES,)}. Received: data_format={data_format!r}"
             )
         if filters is not None:
-            check_positive(filters=filters)
+            check_integers(1, filters=filters)
         self.filters = filters
-        self.kernel_size = kernel_size
-        self.dilation_rate = dilation_rate
-        self.groups = groups
+        self.kernel_size = int(kernel_size)
+        self.dilation_rate = int(dilation_rate)
+        self.groups = int(groups)
         self.data_format = data_format
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())

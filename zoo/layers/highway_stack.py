@@ -9,8 +9,9 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.checks import check_integers
 from zoo.layers.highway import HighwayDense, branch_options
-from zoo.layers.skip import GateBias, check_positive
+from zoo.layers.skip import GateBias
 from zoo.types import Activation, Initializer, Shape, Tensor
 
 
@@ -70,7 +71,7 @@ class HighwayDenseStack(HighwayDense):
                 "A stack returns its last layer's output, so it cannot penalize each layer's. "
                 "Received: `activity_regularizer`. Use single `zoo.HighwayDense` layers."
             )
-        check_positive(depth=depth)
+        check_integers(1, depth=depth)
         self.depth = depth
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:

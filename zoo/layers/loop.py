@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.layers.skip import check_positive
+from zoo.checks import check_integers
 from zoo.types import Shape, Tensor
 
 MODES = (None, "uniform", "poisson")
@@ -19,9 +19,12 @@ class Loop(keras.layers.Layer):
     """The same layers `times` times, one after the other: x <- g(x), weights shared.
 
     With `random`, the number of uses differs from batch to batch in training, so that the network
-    also works with more or fewer uses than it was trained with; inference takes `times`, which may
-    be assigned at any time. All `most` uses are then computed, and those beyond the number are not
-    passed on.
+    also works with more or fewer uses than it was trained with; inference takes `times`. All `most`
+    uses are then computed, and those beyond the number are not passed on.
+
+    `times` may be assigned at any time. What TensorFlow and JAX compiled before keeps the old
+    number until `model.compile` is called again, or `model.make_predict_function(force=True)`, and
+    for `evaluate` and `fit` `make_test_function` and `make_train_function`.
 
     A layer whose call takes `use` gets the index of the use, from 0: normalizations are unshared by
     `UnsharedBatchNormalization(uses=loop.most)`, or a `ResidualBlock` with as many `uses`.
@@ -69,7 +72,7 @@ class Loop(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(times=times)
+        check_integers(1, times=times)
         if random not in MODES:
             raise ValueError(f"`random` must be one of {MODES}. Received: random={random!r}")
         self.layers = [layers] if isinstance(layers, keras.layers.Layer) else [*layers]

@@ -5,11 +5,12 @@ from typing import Any
 
 import keras
 
+from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import BatchNormalization, UnsharedBatchNormalization
 from zoo.layers.conv import Conv2D
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip, check_positive
+from zoo.layers.skip import GateBias, Skip
 from zoo.types import Initializer, Shape, Tensor
 
 
@@ -142,9 +143,9 @@ class ResidualBlock(Skip):
         **kwargs,
     ) -> None:
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        check_positive(filters=filters, strides=strides, uses=uses)
+        check_integers(1, filters=filters, strides=strides, uses=uses)
         self.filters = filters
-        self.strides = strides
+        self.strides = int(strides)
         self.bottleneck = bottleneck
         self.preactivation = preactivation
         self.batch_norm = batch_norm

@@ -6,9 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from zoo.checks import check_integers, is_integer
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.conv import Conv2D
-from zoo.layers.skip import Skip, check_positive
+from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
 
 IDENTITIES = ("pad", "duplicate")
@@ -73,8 +74,8 @@ class Simplified(Skip):
         **kwargs,
     ) -> None:
         super().__init__(variant=self.default_variant, **kwargs)
-        check_positive(filters=filters, strides=strides)
-        if not isinstance(kernel_size, int) or kernel_size < 1 or kernel_size % 2 == 0:
+        check_integers(1, filters=filters, strides=strides)
+        if not is_integer(kernel_size, 1) or kernel_size % 2 == 0:
             raise ValueError(
                 f"`kernel_size` must be odd: the identity sits at the kernel's centre. "
                 f"Received: kernel_size={kernel_size!r}"
@@ -84,8 +85,8 @@ class Simplified(Skip):
                 f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}"
             )
         self.filters = filters
-        self.kernel_size = kernel_size
-        self.strides = strides
+        self.kernel_size = int(kernel_size)
+        self.strides = int(strides)
         self.identity = identity
         self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
         initializer = kernel_initializer or self.default_initializer()

@@ -38,13 +38,6 @@ class GateBias(keras.initializers.Initializer):
         return {"logit": self.logit, "initializer": initializer}
 
 
-def check_positive(**arguments: int) -> None:
-    """Raise a `ValueError` unless each argument, given by its name, is a positive integer."""
-    for name, value in arguments.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
-
-
 LACKING = {  # arguments of Keras's layers that a skip layer may not have, and the remedy
     "strides": "an identity keeps height and width. Put a Conv2D or a pooling layer before it, or "
     "use `zoo.ResidualBlock`.",

@@ -1,0 +1,44 @@
+"""Sizes may be NumPy's integers; True and False are no sizes."""
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from zoo.datasets.batches import Batches
+
+EIGHT = np.int64(8)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: zoo.highway_mlp(EIGHT, EIGHT, classes=EIGHT, input_shape=(EIGHT,)),
+        lambda: zoo.highway_mlp(EIGHT, EIGHT, input_shape=(EIGHT,), stacked=True),
+        lambda: zoo.simplified_residual_net(EIGHT, widths=[EIGHT] * 3, input_shape=(EIGHT, 8, 1)),
+        lambda: zoo.highway_mnist(EIGHT),
+        lambda: zoo.cifar_resnet(EIGHT, input_shape=(32, np.int16(32), np.int8(1))),
+    ],
+)
+def test_networks_of_numpy_s_sizes_are_built_and_have_a_json_configuration(build):
+    model = build()
+    loaded = keras.models.model_from_json(model.to_json())
+    assert model(np.ones((2, *model.input_shape[1:]))).shape == (2, *model.output_shape[1:])
+    assert loaded.count_params() == model.count_params()
+
+
+@pytest.mark.parametrize(
+    "call, argument",
+    [
+        (lambda: zoo.HighwayDense(True), "units=True"),
+        (lambda: zoo.HighwayConv2D(4, kernel_size=True), "kernel_size=True"),
+        (lambda: zoo.highway_mnist(classes=True), "classes=True"),
+        (lambda: zoo.seed_everything(True), "seed=True"),
+        (lambda: Batches(np.ones((2, 1)), np.ones(2), batch_size=True), "batch_size=True"),
+        (lambda: zoo.optimizers.accumulating(keras.optimizers.SGD(), True), "steps=True"),
+        (lambda: zoo.highway_mnist(input_shape=(28, 28, True)), "input_shape"),
+    ],
+)
+def test_true_is_no_integer(call, argument):
+    with pytest.raises(ValueError, match=f"Received: {argument}"):
+        call()
