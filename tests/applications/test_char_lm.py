@@ -8,7 +8,7 @@ from keras import ops
 import zoo
 from helpers.forked import Forked
 from helpers.gradients import assert_close, numpy_of
-from helpers.harness import output_of, slow_elsewhere, without_backend
+from helpers.harness import few_elsewhere, output_of, slow_elsewhere, without_backend
 from zoo.applications.char_lm_inference import (
     Scorer,
     flat,
@@ -168,7 +168,7 @@ def test_a_compiled_model_loads_with_its_loss(tmp_path):
     assert_close(loaded.evaluate(x, x, BATCH, verbose=0), model.evaluate(x, x, BATCH, verbose=0), 0)
 
 
-@pytest.mark.parametrize("tabulate", [True, False])
+@pytest.mark.parametrize("tabulate", few_elsewhere([True, False], [True]))
 def test_the_model_with_its_state_as_an_argument_is_the_same_model(model, tabulate):
     x = ids(3, BATCH, STEPS)
     stateful = with_state(model, tabulate)
@@ -191,6 +191,7 @@ def test_words_may_be_given_by_their_characters(model):
     assert_close(logits, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
 
 
+@slow_elsewhere
 def test_a_flat_graph_is_the_same_model_with_its_highway_layers_as_blocks():
     model = char_lm(size="large", limit=0.1)
     x = ids(3, STEPS)  # any number of texts, each from a state of zeros
@@ -273,6 +274,7 @@ def test_scoring_neither_reads_nor_changes_the_state_of_training(model, scorer):
     assert all(v.any() for v in before)
 
 
+@slow_elsewhere
 def test_mixed_precision_gives_float32_logits_and_rounds_no_word_id():
     # bfloat16 has 8 bits: of the ids above 512 it keeps every fourth.
     many = Vocabulary.from_texts(" ".join(f"w{i}" for i in range(600)) + "\n")

@@ -185,6 +185,7 @@ def test_dropout_stands_in_two_places_only():
     assert [(la.name, la.rate) for la in dropouts(model)] == [("dropout1", 0.5), ("dropout2", 0.5)]
 
 
+@slow_elsewhere
 def test_words_and_the_first_lstm_are_deterministic_in_training_and_the_rest_is_not():
     model = char_lm()
     names = [layer.name for layer in model.layers[1:]]
@@ -207,6 +208,7 @@ def test_words_and_the_first_lstm_are_deterministic_in_training_and_the_rest_is_
 # Rule 6: training carries the state over batches and epochs; validation starts from zero.
 
 
+@slow_elsewhere
 def test_fit_carries_the_state_over_batches_and_epochs_and_validates_from_zero():
     model = char_lm()
     model.compile(keras.optimizers.SGD(0.0), loss=sequence_nll)

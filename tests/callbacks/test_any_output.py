@@ -88,6 +88,7 @@ def test_a_language_model_s_lesions_have_losses_and_distances_without_labels(mod
     assert table.values("lesion_kl")[None] == 0 and table.values("lesion_agreement")[None] == 1
 
 
+@slow_elsewhere
 def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     weights = X["padding_mask"].astype("float32")
     intact = log_probabilities(model)
@@ -194,6 +195,7 @@ def test_block_influence_is_the_angle_of_each_position(model):
     assert runs[NAMES[1]] == pytest.approx((np.arccos(cosine(x, z)) / np.pi).mean(), rel=1e-4)
 
 
+@slow_elsewhere
 def test_outputs_that_are_no_distribution_have_a_relative_change():
     def end(x):
         return {"sequence": layers.Dense(3)(x), "pooled": layers.GlobalMaxPooling1D()(x)}

@@ -288,6 +288,7 @@ def test_greedy_search_sees_that_two_blocks_cancel_each_other():
     assert damage["greedy"] <= damage["once"]
 
 
+@slow_elsewhere
 def test_a_pruned_and_healed_network_recovers():
     keras.utils.set_random_seed(1)
     top = layers.Dense(2, "softmax")

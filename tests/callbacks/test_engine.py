@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from helpers.reference_highway import (
     CLASSES,
     UNITS,
@@ -245,6 +245,7 @@ def test_probes_measure_sums_with_a_projected_or_pooled_shortcut(kind):
     assert table.values("gradient_norm")["sum"] > 0
 
 
+@slow_elsewhere
 def test_logits_and_probabilities_give_the_same_values(model):
     top = model.get_layer("top")
     x = keras.Input((5,))
@@ -270,6 +271,7 @@ def test_examples_with_a_tiny_loss_have_a_gradient(model):
         assert all(np.isfinite(row.value) for row in table)
 
 
+@slow_elsewhere
 def test_plain_networks_have_probes_too():
     model = zoo.cifar_resnet(14, variant="plain")
     data = reference.images(2, 32, 32, 3), np.array([0, 1])

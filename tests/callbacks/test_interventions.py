@@ -9,6 +9,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
+from helpers.harness import slow_elsewhere
 from zoo import callbacks
 from zoo.callbacks.probes.sweep import Trials
 from zoo.graph.chain import Step
@@ -66,6 +67,7 @@ def test_sweeps_of_exits_and_repetitions_equal_the_modified_networks(model):
     assert [row.unit for row in table.of_probe("unroll_0.25_loss")] == [0, 1, 2]
 
 
+@slow_elsewhere
 def test_random_lesions_repeat_with_their_seed(model):
     table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
     rows = [*table.of_probe("lesions_accuracy")][1:]
@@ -153,6 +155,7 @@ def test_unrolling_a_network_of_one_block_does_not_repeat_its_stem():
     assert expected[2][0] == np.mean(y.argmax(1) == Y)
 
 
+@slow_elsewhere
 def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
     single = callbacks.lesions(model, (X, Y))
     monkeypatch.setattr("zoo.callbacks.probes.sweep.SPAN", 2)
@@ -169,6 +172,7 @@ def test_a_prune_report_has_accuracy_loss_parameters_and_operations(model):
     assert np.diff(report["operations"]) == [-3 * 4 * 4]
 
 
+@slow_elsewhere
 def test_sweeps_take_one_hot_labels_and_batches(model):
     table = callbacks.lesions(model, (X, Y))
     one_hot = np.eye(3, dtype="float32")[Y]

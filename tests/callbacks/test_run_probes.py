@@ -10,7 +10,7 @@ from keras import layers
 
 import zoo
 from helpers import reference
-from helpers.harness import fresh_python, output_of, start_module, without_backend
+from helpers.harness import fresh_python, output_of, slow_elsewhere, start_module, without_backend
 from helpers.test_data import write_images
 from zoo import callbacks
 
@@ -48,6 +48,7 @@ def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
     assert len(rows) == 4 and rows[0]["loss"]
 
 
+@slow_elsewhere
 def test_logs_have_one_number_for_each_probe_or_every_block_s(tmp_path):
     probes = [callbacks.CosineLoss(), callbacks.GradientNorm(), callbacks.GateActivity()]
     columns = []
@@ -276,6 +277,7 @@ def saved_digits_model(path):
     keras.Model(inputs, layers.Dense(10, "softmax")(x)).save(path)
 
 
+@slow_elsewhere
 def test_the_shell_writes_a_table_and_a_page(tmp_path):
     saved_digits_model(tmp_path / "model.keras")
     out = tmp_path / "out"

@@ -43,7 +43,7 @@ def deviations():
 
 @pytest.mark.parametrize("name", SEVERAL[BACKEND])
 def test_training_on_two_devices_equals_training_on_one(name, deviations):
-    assert len(deviations[name]) == 6
+    assert len(deviations[name]) == (5 if name == "model_parallel" else 6)
     for quantity, deviation in deviations[name].items():  # float32, sums in another order
         assert deviation < 1e-5, f"{quantity}: {deviations[name]}"
 

@@ -5,6 +5,7 @@ import pytest
 from keras import layers
 
 import zoo
+from helpers.harness import slow_elsewhere
 from zoo.graph.cost import Count
 
 
@@ -99,6 +100,7 @@ def test_shared_parameters_count_once_and_their_products_at_each_use():
     assert cost.parameters == cost.rest.parameters + sum(c.parameters for c in cost.blocks.values())
 
 
+@slow_elsewhere
 def test_published_multiply_adds_of_mobilenet():
     model = keras.applications.MobileNet(weights=None)
     assert round(zoo.cost(model).operations / 1e6) == 569  # arXiv:1704.04861, Table 4

@@ -8,6 +8,7 @@ from keras import layers, ops
 import zoo
 from helpers import families, reference
 from helpers.families import Adding
+from helpers.harness import slow_elsewhere
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph
 
@@ -254,6 +255,7 @@ def test_block_names_do_not_depend_on_networks_built_before():
     assert names() == names() == ["dense0_sum", "dense1_sum", "sum2", "mine", "block4"]
 
 
+@slow_elsewhere
 def test_sums_that_are_not_like_a_block_are_not_listed():
     model = families.mobilenet_v3()  # its gates and activations add numbers
     assert find_blocks(model)[1] == []

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 from absl import flags
+from matplotlib.figure import Figure
 
 import reproduce
+from helpers.forked import save_quickly
 from helpers.harness import ROOT
 
 FLAGS = flags.FLAGS
@@ -22,7 +24,9 @@ def recipe(name, *options):
     try:
         module = importlib.import_module(name)
         FLAGS([f"{name}.py", *options])
-        yield module
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", save_quickly)
+            yield module
     finally:
         _remove_flags()
         sys.modules.pop(name, None)

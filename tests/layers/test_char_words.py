@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import run_layer_test
+from helpers.harness import few_elsewhere, run_layer_test, slow_elsewhere
 from helpers.reference import images
 
 CHARACTERS, DIM, WIDTHS, FILTERS = 9, 4, (1, 2, 4), (3, 2, 5)
@@ -86,6 +86,7 @@ def test_a_word_of_pads_has_the_responses_of_the_biases_alone():
     assert_close(cnn(np.zeros((1, SLOTS), "int32"))[0], expected, 1e-6)  # tanh's last place
 
 
+@slow_elsewhere
 def test_more_pads_than_the_widest_filter_change_nothing():
     cnn, table = built_cnn(), words()
     padded, wider = (np.pad(table, ((0, 0), (0, n))) for n in (max(WIDTHS), 3 * max(WIDTHS)))
@@ -185,7 +186,7 @@ def test_the_same_word_has_the_same_vector_at_every_position():
     np.testing.assert_array_equal(vectors[0, 0], vectors[1, 2])
 
 
-@pytest.mark.parametrize("max_distinct", [None, 8])
+@pytest.mark.parametrize("max_distinct", few_elsewhere([None, 8], [8]))
 def test_a_word_outside_the_table_is_nan_and_changes_no_other_word(max_distinct):
     layer = embedding(max_distinct)
     others = np.array([[3, 5, 3], [7, 0, 11]], "int32")
@@ -212,7 +213,7 @@ def test_room_for_no_word_is_an_error():
         zoo.CharWordEmbedding(encoder(), WORDS, SLOTS, 0)
 
 
-@pytest.mark.parametrize("max_distinct", [None, 3])
+@pytest.mark.parametrize("max_distinct", few_elsewhere([None, 3], [3]))
 def test_a_char_word_embedding_is_a_keras_layer(max_distinct):
     run_layer_test(
         zoo.CharWordEmbedding,

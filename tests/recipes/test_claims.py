@@ -11,7 +11,7 @@ from helpers.recipes import refused
 from helpers.test_data import write_images
 from report import claims, claims_page, verdicts
 
-pytestmark = without_backend
+pytestmark = [without_backend, pytest.mark.usefixtures("forked_help")]
 CLAIM = claims.CLAIMS[1]  # a ratio, at least 100
 
 

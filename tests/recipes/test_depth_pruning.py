@@ -32,9 +32,8 @@ def test_rank_correlations_and_their_interval():
 
 @slow_elsewhere
 def test_the_study_writes_scores_and_damage_of_every_block(tmp_path):
-    output_of(
-        start_recipe("depth_pruning.py", "--budget=smoke", "--seeds=1", f"--run_dir={tmp_path}")
-    )
+    data = write_images(tmp_path / "a.npz", (8, 8, 1)), "--data=other", "--budget=smoke"
+    output_of(start_recipe("depth_pruning.py", *data, "--seeds=1", f"--run_dir={tmp_path}"))
     lines = lines_of(tmp_path)
     assert {line["metric"] for line in lines} == {
         f"rank_correlation_{score}"

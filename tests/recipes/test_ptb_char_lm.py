@@ -49,7 +49,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     def train(name, killed_at=None):
         """At the paper's learning rate of 1 the loss of so small a text may rise; not at 0.05."""
         options = f"--data_dir={data}", f"--run_dir={tmp_path / name}", "--export=false"
-        options += "--epochs=3", "--budget=paper", "--size=small"
+        options += "--epochs=3", "--budget=paper", "--filters=10,10", "--units=50"
         changes = {"killed_at": killed_at, "LEARNING_RATE": 0.05}
         return start_changed_recipe(tmp_path, "ptb_char_lm.py", *options, **changes)
 
@@ -82,7 +82,9 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     assert row["test_perplexity_of_best_epoch"] < 0.8 * perplexity[0]
     assert f"{row['unigram_perplexity']:.2f} by word frequencies alone" in output
     assert row["epochs"] == 3 and len(row["val_perplexity"]) == 3 and row["seconds"] > 0
-    assert row["departures"] == ["text instead of Penn Treebank", "3 of 25 epochs"]
+    assert row["departures"] == [
+        *("text instead of Penn Treebank", "filters [10, 10]", "units 50", "3 of 25 epochs")
+    ]
     assert row["verdict"] == "not comparable" and row["commit"] and row["hardware"]
 
 
@@ -92,7 +94,7 @@ def test_without_tensorflow_it_trains_evaluates_and_says_what_export_needs(tmp_p
     code = f"""
 import sys
 sys.argv = ["ptb_char_lm.py", "--budget=smoke", "--epochs=1", "--data_dir={data}",
-            "--run_dir={tmp_path / "run"}"]
+            "--run_dir={tmp_path / "run"}", "--filters=4,4", "--units=8"]
 sys.path.insert(0, "recipes")
 import ptb_char_lm
 from absl import app

@@ -16,7 +16,7 @@ def test_six_variants_are_run_compared_and_not_run_again(tmp_path):
     for part, count in (("train", 400), ("valid", 110), ("test", 110)):
         (tmp_path / f"{part}.txt").write_text(f"{WORDS}\n" * count)
     options = f"--data_dir={tmp_path}", "--budget=smoke", "--export=false"
-    options += "--vocabulary=6", "--filters=25,50,75", "--units=100"
+    options += "--vocabulary=6", "--filters=10,20", "--units=20"
     folder = tmp_path / "run"
     for again in (False, True):
         start = start_recipe("ptb_char_lm.py", *options, "--variant", "all", f"--run_dir={folder}")
@@ -40,6 +40,6 @@ def test_six_variants_are_run_compared_and_not_run_again(tmp_path):
     (line,) = map(json.loads, (tmp_path / "a" / "results.jsonl").read_text().splitlines())
     assert line["value"] == table["full"]
     assert line["paper"] is None  # of another text
-    config = {"size": "small", "variant": "full", "filters": [25, 50, 75], "units": 100}
+    config = {"size": "small", "variant": "full", "filters": [10, 20], "units": 20}
     assert line["config"] == config
-    assert {"8 words of vocabulary", "units 100"} <= {*line["departures"]}  # | and + beside the six
+    assert {"8 words of vocabulary", "units 20"} <= {*line["departures"]}  # | and + beside the six

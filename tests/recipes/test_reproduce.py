@@ -7,22 +7,11 @@ import signal
 import pytest
 
 import reproduce
-from helpers.harness import ROOT, fresh_python, start_recipe, without_backend
+from helpers.harness import ROOT, fresh_python, without_backend
 from helpers.recipes import refused
 from report import artifacts, recipe_flags, records
 
-pytestmark = without_backend
-
-
-@pytest.fixture(autouse=True)
-def forked_help(monkeypatch):
-    """Read the recipes' help from processes in which Keras is already imported."""
-
-    def help_of(path):
-        text, _ = start_recipe(path.name, "--helpxml").communicate(300)
-        return text[text.index("<?xml") :]
-
-    monkeypatch.setattr(recipe_flags, "help_of", help_of)
+pytestmark = [without_backend, pytest.mark.usefixtures("forked_help")]
 
 
 @pytest.fixture
