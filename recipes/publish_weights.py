@@ -224,7 +224,7 @@ def publish(name):
     source = SETS[name]
     folder = run_directory(name)
     lines = results.read(folder / "results.jsonl")
-    line = next(row for row in lines if row["metric"] == source.metric)
+    line = [row for row in lines if row["metric"] == source.metric][-1]  # of a run that went on
     value = line[source.value]
     trained = value[-1] if isinstance(value, list) else value
     config = json.loads((folder / "config.json").read_text("utf-8"))

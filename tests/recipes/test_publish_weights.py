@@ -53,7 +53,9 @@ def write_run_directory(folder):
         "hardware": "a computer",
         "backend": "torch",
     }
-    (folder / "results.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    shorter = {**line, "value": [11.0], "departures": ["one epoch"]}  # before the run went on
+    lines = f"{json.dumps(shorter)}\n{json.dumps(line)}\n"
+    (folder / "results.jsonl").write_text(lines, encoding="utf-8")
     (folder / "config.json").write_text('{"images": 100}', encoding="utf-8")
     (folder / "metrics.csv").write_text("epoch,loss\n1,2.5\n", encoding="utf-8")
     return model
