@@ -21,7 +21,7 @@ needs_data = pytest.mark.skipif(not CORPORA.exists(), reason="needs the data bes
 @without_backend
 def test_names_are_found_by_their_own_or_their_builder_s_pattern():
     assert zoo.list_weights("mnist10k_hi*") == ["mnist10k_highway", "mnist10k_highway50"]
-    assert zoo.list_weights("char_lm") == ["ptb_miniature_coupled"]
+    assert zoo.list_weights("char_lm") == ["ptb_coupled", "ptb_miniature_coupled"]
     assert zoo.list_weights("nothing") == []
 
 
