@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import keras
 
+from zoo.backend import RETURNS_EARLY
 from zoo.layers.carry_lstm import CarryLSTM
 
 
@@ -128,7 +129,7 @@ class StopOnNaN(keras.callbacks.Callback):
         FloatingPointError: in `fit`.
     """
 
-    async_safe = True  # Keras need not wait for the device after each batch
+    async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
 
     def __init__(self, every: int = 50) -> None:
         super().__init__()
@@ -196,7 +197,7 @@ class Progress(keras.callbacks.Callback):
         write: Function that receives the lines; `None` prints them, and allows the bar.
     """
 
-    async_safe = True  # Keras need not wait for the device after each batch
+    async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ M_MMAP_MAX = -4
 
 
 GENERATOR = np.random.default_rng()  # what unseeded zoo initializers sample from
+RETURNS_EARLY = keras.backend.backend() == "jax"  # a compiled step, before it is done
 
 
 def seed_everything(seed: int) -> None:
