@@ -7,6 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import reference
+from helpers.harness import slow_elsewhere
 from zoo.io import load_model
 
 IMAGES, VECTORS = (8, 8, 4), (8,)
@@ -43,6 +44,7 @@ def test_a_quantized_model_is_saved_and_loaded(name, mode, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+@slow_elsewhere
 def test_a_quantized_highway_network_is_close_to_what_it_was():
     inputs = keras.Input((50,))
     x = inputs

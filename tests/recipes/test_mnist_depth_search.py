@@ -127,6 +127,7 @@ class InterruptedTrainingError(Exception):
     """As if the process had ended."""
 
 
+@slow_elsewhere
 def test_an_interrupted_group_ends_as_an_uninterrupted_one(monkeypatch, tmp_path):
     write_noise(tmp_path)
     noise = images.load("noise", tmp_path / "noise.npz")
