@@ -71,8 +71,6 @@ flags.DEFINE_enum("gates", "like_h", ["like_h", "pointwise"], help_text)
 imagenet.define_flags()
 inspection.define_flags()
 common.define_image_flags()
-for module in (common, imagenet, inspection):
-    flags.adopt_module_key_flags(module)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +92,8 @@ class Trained:
     failure: str = ""
 
 
-def main(argv):
+def main():
     """Train and inspect the networks, or inspect a file."""
-    common.check(argv)
     names = FLAGS.networks
     if names is None:
         names = SMOKE_NETWORKS if FLAGS.budget == "smoke" else NETWORKS

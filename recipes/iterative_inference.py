@@ -34,7 +34,6 @@ from absl import flags
 
 import zoo
 from experiment import data as image_data
-from experiment import flags as common
 from experiment import hardware, training
 from jastrzebski2018 import figures, miniature, study
 from jastrzebski2018.study import BATCH, Inspection
@@ -75,13 +74,11 @@ flags.DEFINE_integer("depth", None, help_text, lower_bound=14)
 help_text = "Number of repetitions of the last block. Default: 20."
 flags.DEFINE_integer("unroll", None, help_text, lower_bound=1)
 study.define_flags()
-flags.adopt_module_key_flags(study)
 FLAGS = flags.FLAGS
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     inspection = trained_miniature() if FLAGS.budget == "minutes" else trained_network()
     inspect(inspection)
     unroll(inspection)

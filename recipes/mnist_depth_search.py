@@ -60,7 +60,6 @@ common.define_data_flags()
 common.define_output_flags("RUNS/mnist-depth-DATA-SEED-DIGEST")
 # Not mixed_float16: a loss scale skips a step for all networks if one of them diverges.
 common.define_training_flags(["float32", "mixed_bfloat16"])
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
@@ -114,9 +113,8 @@ class Search:
         run_dirs.write(self.folder, result)
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     search = prepare(depths())
     zoo.keep_memory()
     total = sum(len(group.members) for group in search.groups)

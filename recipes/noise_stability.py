@@ -28,7 +28,6 @@ import numpy as np
 from absl import flags
 
 import zoo
-from experiment import flags as common
 from experiment import plots, training
 from experiment.flags import FLAGS
 from yutomasi2019 import figures, networks
@@ -53,7 +52,6 @@ EXCEPTIONS = {20: 2, 32: 2}  # layers of Fig. 3's networks with no larger cushio
 networks.define_flags(ARTIFACTS)
 help_text = "Epochs between two measurements of dominance in training. Default: a tenth of them."
 flags.DEFINE_integer("flow_every", None, help_text, lower_bound=1)
-flags.adopt_module_key_flags(networks)
 
 
 @dataclasses.dataclass
@@ -104,9 +102,8 @@ class DominanceByEpoch(keras.callbacks.Callback):
             callbacks.Table(rows).to_csv(self.path)
 
 
-def main(argv):
+def main():
     """Measure the networks, then draw figures and write results that compare them."""
-    common.check(argv)
     selected = networks.selected(ARTIFACTS)
     folder = networks.figures_folder("noise-stability", selected)
     measured = {}

@@ -103,7 +103,6 @@ common.define_output_flags(
 )
 common.define_training_flags([*common.PRECISIONS, SOFTMAX_BFLOAT16])
 common.define_export_flag()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
@@ -131,9 +130,8 @@ class Run:
         return f"Perplexity per word of {self.corpus.name}, char_lm {self.size} {self.variant}"
 
 
-def main(argv):
+def main():
     """Train one variant, or all six and compare them."""
-    common.check(argv)
     size = FLAGS.size or ("small" if FLAGS.budget == "smoke" else "large")
     with process.usage_errors():
         devices = hardware.devices(BATCH)

@@ -153,12 +153,10 @@ flags.DEFINE_list("only", None, help_text)
 help_text = "Folder with a run directory of each set to publish."
 flags.DEFINE_string("run_dir", "runs/claims", help_text)
 common.define_data_flags()
-flags.adopt_module_key_flags(common)
 
 
-def main(argv):
+def main():
     """Write the files and the cards."""
-    common.check(argv)
     known = SETS if FLAGS.task == "publish" else read_cards()
     names = FLAGS.only or [*known]
     if unknown := {*names} - {*known}:

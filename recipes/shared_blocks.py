@@ -36,7 +36,6 @@ from absl import app, flags
 
 import zoo
 from experiment import data as image_data
-from experiment import flags as common
 from experiment import run_dirs, training
 from jastrzebski2018 import figures, sharing, study
 from jastrzebski2018.study import BATCH
@@ -69,7 +68,6 @@ flags.DEFINE_bool("ablation", False, help_text)
 help_text = "Number of layers of the networks that share, 6 n + 2. Default: 110."
 flags.DEFINE_integer("depth", None, help_text, lower_bound=44)
 study.define_flags()
-flags.adopt_module_key_flags(study)
 FLAGS = flags.FLAGS
 
 
@@ -98,9 +96,8 @@ class Measured:
     failure: str | None
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     if FLAGS.budget == "minutes":
         study.check_miniature("depth", "probe_examples")
         selected = select(DEPTHS["paper"])

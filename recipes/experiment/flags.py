@@ -1,23 +1,14 @@
-"""Flags that recipes share, each defined once.
-
-A recipe calls the functions whose flags it takes, then
-`flags.adopt_module_key_flags(common)`, so that its `--help` lists them beside its own.
-"""
+"""Flags that recipes share, each defined once: a recipe calls the functions of those it takes."""
 
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
+flags.disclaim_key_flags()  # `--help` of a recipe lists them beside its own
 FLAGS = flags.FLAGS
 BUDGETS = ("smoke", "minutes", "paper")
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-
-
-def check(argv: Sequence[str]) -> None:
-    """Raise a usage error if the command line has arguments that are not flags."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
 
 
 def define_output_flags(

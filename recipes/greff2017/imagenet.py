@@ -16,6 +16,8 @@ from zoo.datasets.batches import Batches, RecordBatches, RecordValidation
 from zoo.datasets.crops import CENTRE, Crops
 from zoo.datasets.preprocessing import per_image
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 SIZES = {  # paper: section 5.1, and 4.2 for the probes; the others ours; None: all
     "smoke": {
         "image_size": 32,

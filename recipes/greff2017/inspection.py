@@ -20,6 +20,8 @@ from zoo.callbacks.training import PassProgress
 from zoo.datasets.crops import MEAN, STD
 from zoo.graph.blocks import find_blocks
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 NUM_PATCHES = 9  # Fig. 4, of each block
 CAFFE = ".h5"  # weights for keras.applications.ResNet50, which were Caffe's
 

@@ -25,6 +25,8 @@ from zoo import callbacks
 from zoo.callbacks import Table
 from zoo.optimizers import CaffeSGD
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 Splits = Mapping[str, tuple[np.ndarray, np.ndarray]]  # images and labels, "train" and "test"
 
 BATCH = 128  # the first author's later code; the paper does not say
@@ -68,7 +70,6 @@ def define_flags() -> None:
     help_text = "Learning rates of cifar_resnet: as the paper prints them, or the later code's."
     flags.DEFINE_enum("schedule", "printed", ["printed", "later"], help_text)
     common.define_image_flags()
-    flags.adopt_module_key_flags(common)
 
 
 def study(network: str, errors: Sequence[float], artifact: str) -> Study:

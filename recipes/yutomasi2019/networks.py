@@ -32,6 +32,8 @@ from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
 from zoo.regularizers import FACTOR, penalize
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 Artifacts = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # networks and depths, by table
 Network = tuple[str, int]  # name and depth
 
@@ -81,7 +83,6 @@ def define_flags(artifacts: Artifacts) -> None:
     flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
     define_network_flags()
     common.define_image_flags()
-    flags.adopt_module_key_flags(common)
 
 
 def define_network_flags() -> None:

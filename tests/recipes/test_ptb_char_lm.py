@@ -112,7 +112,7 @@ assert "tensorflow" not in sys.modules
 def refuse(recipe, capsys=None, **given):
     """The message with which the recipe ends."""
     with flagsaver.flagsaver(**given), pytest.raises(SystemExit) as ended:
-        recipe.main(["ptb_char_lm.py"])
+        recipe.main()
     assert ended.value.code not in (0, None)
     return str(ended.value.code)
 
