@@ -363,13 +363,9 @@ def record_cosines(inspection, tables, times, scale):
 
 
 def record_borderline(inspection, table, paper, **more):
-    """Write the result of Fig. 7, if there is a borderline example.
+    """Write the result of Fig. 7, if there is a borderline example, of an unrolled network's table.
 
-    Args:
-        inspection: Inspection of the trained network.
-        table: Table of the unrolled network, on test images.
-        paper: The paper's accuracies before and after the repetitions, or None.
-        **more: Further keys of the line.
+    The paper's accuracies are those before and after the repetitions, or None.
     """
     if f"{BORDERLINE}_accuracy" not in table.probes():
         print("no borderline example: no result for Fig. 7")

@@ -176,12 +176,7 @@ def prepare(depths):
 
 
 def report(networks, search):
-    """Write fig1-configurations.csv, Fig. 1 and the results.
-
-    Args:
-        networks: Lists of `Trained` by kind and depth.
-        search: The finished search.
-    """
+    """Write fig1-configurations.csv, Fig. 1 and the results of `Trained` by kind and depth."""
     rows = []
     points = []
     for (kind, depth), trained in networks.items():
@@ -224,13 +219,7 @@ def configuration(kind: str, depth: int, network: Trained) -> dict:
 def record(kind, depth, networks, top, mean, search):
     """Print and write the result of one kind and depth.
 
-    Args:
-        kind: "plain" or "highway".
-        depth: Number of layers.
-        networks: Sorted, the best one first.
-        top: Number of networks in the best tenth.
-        mean: Mean of their lowest losses.
-        search: The finished search.
+    The networks are sorted, the best one first; `mean` is that of the lowest losses of the `top`.
     """
     best = networks[0]
     settings = {k: v for k, v in dataclasses.asdict(best.settings).items() if v is not None}

@@ -179,12 +179,8 @@ def dominance(run):
 def measure_dominance(run, measured, folder, first, in_training):
     """Measure the dominant gradient flow after training, and write its result.
 
-    Args:
-        run: A trained run.
-        measured: Its `Measured`, of which `flows` and `flow_epochs` are set.
-        folder: For figures and results.
-        first: Table before training.
-        in_training: Rows of `DominanceByEpoch`.
+    `first` is the table before training, `in_training` has the rows of `DominanceByEpoch`; of
+    `measured`, `flows` and `flow_epochs` are set.
     """
     start = time.perf_counter()
     last = dominance(run)

@@ -35,11 +35,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(study: Any, default_data: str) -> Prepared:
-    """Load and prepare the images for a `Study`.
-
-    Args:
-        study: Its resize, preprocessing, batch, validation, tested and number of images are used.
-        default_data: Default of --data.
+    """Load and prepare the images for a `Study`; `default_data` is the default of --data.
 
     Raises:
         ValueError: if there are too few images.

@@ -14,13 +14,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 def define_output_flags(
     run_dir: str, budget: str = "Size of the run: smoke is two batches.", seed: int = 0
 ) -> None:
-    """Define what every recipe takes: --budget, --seed, --run_dir and --results.
-
-    Args:
-        run_dir: Default folder, for the help text.
-        budget: Help text of --budget.
-        seed: Default seed.
-    """
+    """Define what every recipe takes: --budget, --seed, --run_dir and --results."""
     flags.DEFINE_enum("budget", "minutes", BUDGETS, budget)
     help_text = "Random seed for initialization, data order and augmentation."
     flags.DEFINE_integer("seed", seed, help_text, lower_bound=0)
@@ -33,12 +27,7 @@ def define_output_flags(
 def define_training_flags(
     precisions: Sequence[str] = PRECISIONS, precision: str = "float32"
 ) -> None:
-    """Define what every recipe that trains takes: length, run directories and devices.
-
-    Args:
-        precisions: Permitted dtype policies.
-        precision: Default dtype policy.
-    """
+    """Define what every recipe that trains takes: length, run directories and devices."""
     help_text = "Number of epochs. Default: the budget's."
     flags.DEFINE_integer("epochs", None, help_text, lower_bound=1)
     flags.DEFINE_string("runs", "runs", "Folder in which recipes keep and find trained networks.")

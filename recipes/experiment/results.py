@@ -255,10 +255,7 @@ def _processor():
 
 
 def processor(cpuinfo: str) -> str:
-    r"""Return a processor's name and its widest vector instructions.
-
-    Args:
-        cpuinfo: Content of /proc/cpuinfo.
+    r"""Return a processor's name and its widest vector instructions, as /proc/cpuinfo has them.
 
     Raises:
         KeyError: if it has no line "model name", as on processors other than x86.

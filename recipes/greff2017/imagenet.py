@@ -128,12 +128,8 @@ class Mapped:
 def load(image_size: int, least: int) -> Inputs:
     """Load the images that the flags select.
 
-    Args:
-        image_size: Side of the network's input in pixels.
-        least: Number of training images that must be there.
-
     Raises:
-        ValueError: if there are fewer, or none.
+        ValueError: if there are fewer training images than `least`, or none.
     """
     name = FLAGS.data or DATA[FLAGS.budget]
     if name in ("imagenet", "imagenet2012"):
@@ -236,11 +232,9 @@ def load_arrays(name: str, image_size: int, least: int) -> Inputs:
 
 
 def sample(total: int, count: int | None) -> np.ndarray:
-    """Return sorted indices of `count` of `total` images; of sets sorted by class, of all classes.
+    """Return sorted indices of `count` of `total` images, or of all.
 
-    Args:
-        total: Number of images.
-        count: Number of indices; None: all.
+    Of sets sorted by class, they are of all classes.
     """
     order = np.random.default_rng(0).permutation(total)
     return np.sort(order[:count])

@@ -105,12 +105,7 @@ def study(network: str, errors: Sequence[float], artifact: str) -> Study:
 
 
 def accuracies(errors: Sequence[float], data: str) -> tuple[float | None, float | None]:
-    """Return training and test accuracy in %; None where the paper gives none.
-
-    Args:
-        errors: As in `study`.
-        data: Name of the data set.
-    """
+    """Return the training and test accuracy in % on a data set; None where the paper gives none."""
     if not errors or data not in DATA:
         return None, None
     start = 2 * DATA.index(data)
@@ -144,10 +139,7 @@ def all_test_images(inspection: "Inspection", split: str) -> tuple[np.ndarray, n
 
 
 def check_miniature(*names: str) -> None:
-    """Refuse flags that the miniature of --budget minutes does not follow.
-
-    Args:
-        *names: Flags of the recipe, beside those of both recipes.
+    """Refuse flags, those of both recipes and `names`, that --budget minutes does not follow.
 
     Raises:
         app.UsageError: if one is given.
@@ -201,16 +193,7 @@ def record(
     deviations: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Result:
-    """Write the result of a trained network.
-
-    Args:
-        run: A trained run.
-        name: Name of the network.
-        config: Settings that distinguish it.
-        errors: As in `study`.
-        deviations: From the paper, of this network.
-        assumptions: Choices that the paper leaves open.
-    """
+    """Write the result of a trained network; its `errors` as in `study`."""
     history = run.history
     paper_train, paper_test = accuracies(errors, image_data.original_name(run.images))
     if FLAGS.validation:
@@ -288,13 +271,8 @@ class Inspection:
     ) -> None:
         """Write another result, of what was measured in the network.
 
-        Args:
-            artifact: E.g. "fig3".
-            metric: Name of the quantity.
-            value: Measured value.
-            paper: The paper's value, if it is of this network and these data.
-            assumptions: Choices of ours in the measurement.
-            **more: Further keys of the line.
+        The paper's value is given only if it is of this network and these data. Assumptions are
+        those of the measurement, and `more` are further keys of the line.
         """
         counts = {split: len(labels) for split, (_, labels) in self.splits.items()}
         images = self.run.images

@@ -119,9 +119,7 @@ class Measured:
     def paper(self, numbers: Mapping[str, Mapping[int, Any]], default: Any = None) -> Any:
         """Return the paper's value for this network and these images, or `default`.
 
-        Args:
-            numbers: Values by network and depth.
-            default: Value where the paper gives none.
+        `numbers` has the values by network and depth.
         """
         value = numbers.get(self.network, {}).get(self.depth, default)
         return value if self.trained.known else default
@@ -262,13 +260,7 @@ def weight_rows(measured: Measured) -> list[dict[str, Any]]:
 def write_weight_result(
     folder: pathlib.Path, measured: Measured, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write the result of Table 3: the identity's share of the mass of large weights.
-
-    Args:
-        folder: For figures and results.
-        measured: The network.
-        rows: Rows of `weight_rows`.
-    """
+    """Write the result of Table 3: the identity's share of the mass of large weights."""
     by_group = {(row["when"], row["entries"]): row for row in rows}
     before = by_group["before", "identity"]["l1"]
     after = by_group["after", "identity"]["l1"]
