@@ -123,21 +123,13 @@ class ResumePair(Resume):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A residual network and its plain equivalent after training.
+    """A residual network and its plain equivalent after training."""
 
-    Attributes:
-        depth: Number of layers of both.
-        start: Key of `STARTS`.
-        differences: The largest difference of a weight after each step.
-        seconds: Duration of the training.
-        folder: Its run directory.
-    """
-
-    depth: int
-    start: str
-    differences: list
+    depth: int  # of both
+    start: str  # key of `STARTS`
+    differences: list  # the largest of a weight after each step
     seconds: float
-    folder: pathlib.Path
+    folder: pathlib.Path  # the run directory
 
 
 def main():

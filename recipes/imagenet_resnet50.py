@@ -75,21 +75,13 @@ common.define_image_flags()
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained network.
+    """A trained network."""
 
-    Attributes:
-        folder: Its run directory.
-        history: Metrics of the epochs, lists by key.
-        result: Its result, or None if training diverged.
-        residuals: Rows of `figures.section3_2`.
-        failure: Message if training diverged, or "".
-    """
-
-    folder: pathlib.Path
-    history: dict
-    result: Result | None
-    residuals: Sequence[Mapping] = ()
-    failure: str = ""
+    folder: pathlib.Path  # its run directory
+    history: dict  # metrics of the epochs, lists by key
+    result: Result | None  # None if training diverged
+    residuals: Sequence[Mapping] = ()  # rows of `figures.section3_2`
+    failure: str = ""  # message if training diverged
 
 
 def main():

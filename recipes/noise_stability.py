@@ -56,24 +56,14 @@ flags.DEFINE_integer("flow_every", None, help_text, lower_bound=1)
 
 @dataclasses.dataclass
 class Measured:
-    """Measurements of one network; None where an artifact is not asked for.
-
-    Attributes:
-        trained: Its metadata.
-        sample: Number of images of Figs 3 and 10, and its deviations: attributes of a result.
-        cushions: Tables of Fig. 3, "before" and "after" training.
-        features: Features and gradients of Fig. 10.
-        flows: Dominance of Fig. 12 by block, at the "first" and the "last" iteration and their
-            "mean" over training.
-        flow_epochs: Epochs after which it was measured; 0: before the first.
-    """
+    """Measurements of one network; None where an artifact is not asked for."""
 
     trained: networks.Trained
-    sample: dict
-    cushions: dict | None = None
-    features: tuple | None = None
-    flows: dict | None = None
-    flow_epochs: list | None = None
+    sample: dict  # number of images of Figs 3 and 10, and its deviations: attributes of a result
+    cushions: dict | None = None  # tables of Fig. 3, "before" and "after" training
+    features: tuple | None = None  # features and gradients of Fig. 10
+    flows: dict | None = None  # Fig. 12: "first" and "last" iteration, "mean" over training
+    flow_epochs: list | None = None  # after which that was measured; 0: before the first
 
 
 class DominanceByEpoch(keras.callbacks.Callback):

@@ -108,20 +108,12 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training that is ready to start.
-
-    Attributes:
-        corpus: The text.
-        size: One of `SIZES`.
-        variant: One of `VARIANTS`.
-        folder: The run directory.
-        resume: Its checkpoint.
-    """
+    """A training that is ready to start."""
 
     corpus: text.Corpus
-    size: str
-    variant: str
-    folder: pathlib.Path
+    size: str  # one of `SIZES`
+    variant: str  # one of `VARIANTS`
+    folder: pathlib.Path  # the run directory
     resume: zoo.checkpoint.Resume
 
     @property

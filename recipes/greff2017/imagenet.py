@@ -77,19 +77,12 @@ def setting(key: str) -> Any:
 
 @dataclasses.dataclass
 class Inputs:
-    """Images as a training and its probes read them.
+    """Images as a training and its probes read them."""
 
-    Attributes:
-        prepared: Images for training and validation.
-        probed: Batches of the validation images to probe.
-        indices: Indices of the probed images in the validation set.
-        deviations: Parts of the data set that are left out.
-    """
-
-    prepared: Prepared
-    probed: Iterable
-    indices: np.ndarray
-    deviations: list[str]
+    prepared: Prepared  # for training and validation
+    probed: Iterable  # batches of the validation images to probe
+    indices: np.ndarray  # of the probed images in the validation set
+    deviations: list[str]  # parts of the data set that are left out
 
     @property
     def name(self) -> str:

@@ -244,21 +244,13 @@ def common_assumptions(run: Run) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """A trained network, the images that it is probed on, and where figures and results go.
-
-    Attributes:
-        run: A trained run.
-        name: Name of the network.
-        splits: Result of `examples`.
-        folder: For figures and results.
-        trained: The result of `record`.
-    """
+    """A trained network, the images that it is probed on, and where figures and results go."""
 
     run: Run
     name: str
-    splits: Splits
+    splits: Splits  # of `examples`
     folder: pathlib.Path
-    trained: Result
+    trained: Result  # of `record`
 
     def write(
         self,

@@ -357,21 +357,13 @@ def training_batches(run: Run, count: int) -> Iterator[tuple[np.ndarray, np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained network's metadata, kept while other networks train.
-
-    Attributes:
-        network: Name.
-        depth: Number of layers.
-        history: Metrics of the epochs, lists by key.
-        known: True if its images are the paper's, so that the paper's numbers are comparable.
-        result: Template of its results.
-    """
+    """A trained network's metadata, kept while other networks train."""
 
     network: str
     depth: int
-    history: Mapping[str, Sequence[float]]
-    known: bool
-    result: Result
+    history: Mapping[str, Sequence[float]]  # metrics of the epochs, by key
+    known: bool  # its images are the paper's, so that the paper's numbers are comparable
+    result: Result  # template of its results
 
     @classmethod
     def of(cls, run: Run, network: str, depth: int) -> "Trained":

@@ -71,35 +71,22 @@ RISKS = {"plain": {32: 0.13, 44: 0.46}, "transferred": {32: 0.055, 44: 0.083}}  
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Losses of a network before or after training.
+    """Losses of a network before or after training."""
 
-    Attributes:
-        training_loss: Mean cross entropy over training images, in evaluation.
-        penalty: The penalty that training pays: a residual network pays its plain equivalent's.
-        own_penalty: The penalty of the weights as they are.
-    """
-
-    training_loss: float
-    penalty: float
-    own_penalty: float
+    training_loss: float  # mean cross entropy over training images, in evaluation
+    penalty: float  # that training pays: a residual network pays its plain equivalent's
+    own_penalty: float  # of the weights as they are
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Measurements of a trained network.
-
-    Attributes:
-        trained: Its metadata.
-        losses: Losses "before" and "after" training.
-        weights: Entries of the plain kernels by group, "before" and "after"; None where a block's
-            kernel is not a full one.
-        error: Share of test images that are misclassified after training.
-    """
+    """Measurements of a trained network."""
 
     trained: Trained
-    losses: Mapping[str, Losses]
+    losses: Mapping[str, Losses]  # "before" and "after" training
+    # entries of the plain kernels by group, as above; None where a block's kernel is not a full one
     weights: Mapping[str, Mapping[str, np.ndarray]] | None
-    error: float
+    error: float  # share of test images that are misclassified after training
 
     @property
     def network(self) -> str:
