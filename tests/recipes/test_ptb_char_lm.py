@@ -97,9 +97,8 @@ sys.argv = ["ptb_char_lm.py", "--budget=smoke", "--epochs=1", "--data_dir={data}
             "--run_dir={tmp_path / "run"}", "--filters=4,4", "--units=8"]
 sys.path.insert(0, "recipes")
 import ptb_char_lm
-from absl import app
 try:
-    app.run(ptb_char_lm.main)
+    ptb_char_lm.run_script(ptb_char_lm.main)
 except RuntimeError as error:
     assert "pip install tensorflow" in str(error), error
     print("said so")
