@@ -71,32 +71,21 @@ flags.DEFINE_enum("gates", "like_h", ["like_h", "pointwise"], help_text)
 imagenet.define_flags()
 inspection.define_flags()
 common.define_image_flags()
-for module in (common, imagenet, inspection):
-    flags.adopt_module_key_flags(module)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained network.
+    """A trained network."""
 
-    Attributes:
-        folder: Its run directory.
-        history: Metrics of the epochs, lists by key.
-        result: Its result, or None if training diverged.
-        residuals: Rows of `figures.section3_2`.
-        failure: Message if training diverged, or "".
-    """
-
-    folder: pathlib.Path
-    history: dict
-    result: Result | None
-    residuals: Sequence[Mapping] = ()
-    failure: str = ""
+    folder: pathlib.Path  # its run directory
+    history: dict  # metrics of the epochs, lists by key
+    result: Result | None  # None if training diverged
+    residuals: Sequence[Mapping] = ()  # rows of `figures.section3_2`
+    failure: str = ""  # message if training diverged
 
 
-def main(argv):
+def main():
     """Train and inspect the networks, or inspect a file."""
-    common.check(argv)
     names = FLAGS.networks
     if names is None:
         names = SMOKE_NETWORKS if FLAGS.budget == "smoke" else NETWORKS

@@ -72,13 +72,11 @@ flags.DEFINE_integer("depth", None, help_text, lower_bound=8)
 help_text = "Number of test images to measure on. Default: 1000; for --budget paper all."
 flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
 common.define_image_flags()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     if {*FLAGS.networks} - {*NETWORKS} or not FLAGS.networks:
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS)}. Received: {','.join(FLAGS.networks)}"

@@ -66,14 +66,7 @@ LABELS = 24  # largest number of names at an axis
 
 
 def write(table: Any, path: str | pathlib.Path, title: str, head: str = "") -> None:
-    """Write the page of a table.
-
-    Args:
-        table: A `Table` (whose module imports this one).
-        path: The file.
-        title: Title of the page.
-        head: HTML below the title, such as a table of verdicts.
-    """
+    """Write the page of a `Table`; `head` is HTML below its title, such as a table of verdicts."""
     blocks = _blocks(table)
     parts = [f"<h1>{_text(title)}</h1>", head]
     strip = [probe for probe in panels(table) if len(_last_values(table, probe)) > 1]

@@ -134,12 +134,7 @@ def members_of(group: Group) -> dict:
 
 
 class Pace:
-    """Time that a search has taken and will take, estimated from this process's part of it.
-
-    Args:
-        groups: All of the search, in their order.
-        epochs: Number of epochs of each.
-    """
+    """Time that groups take, each for so many epochs, estimated from this process's part of it."""
 
     def __init__(self, groups: Sequence[Group], epochs: int) -> None:
         self.groups = [*groups]
@@ -167,14 +162,7 @@ class Pace:
 
 
 class GroupProgress(keras.callbacks.Callback):
-    """Print every 20 seconds and at the end: epoch, lowest loss, diverged networks, time left.
-
-    Args:
-        group: The networks in training.
-        epochs: Number of epochs in all.
-        pace: Pace of the whole search.
-        interval: Seconds between two lines.
-    """
+    """Print every 20 seconds and at the end: epoch, lowest loss, diverged networks, time left."""
 
     def __init__(self, group: Group, epochs: int, pace: Pace, interval: float = 20.0) -> None:
         super().__init__()
@@ -235,15 +223,7 @@ class Trained:
 def train(
     group: Group, resume: Resume, images: Images, epochs: int, pace: Pace | None = None
 ) -> list[Trained]:
-    """Train a group, resuming from its checkpoint if there is one.
-
-    Args:
-        group: The networks.
-        resume: Resume of the group's run directory.
-        images: Images of MNIST.
-        epochs: Number of epochs in all.
-        pace: Pace of the whole search. Default: of this group alone.
-    """
+    """Train a group, resuming from its checkpoint if there is one; `pace` is the whole search's."""
     pace = pace or Pace([group], epochs)
     checkpoint = resume.read()
     before = checkpoint["epoch"] if checkpoint else 0

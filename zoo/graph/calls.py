@@ -161,11 +161,7 @@ class Graph:
         return call.outputs
 
     def start(self, x: Any) -> Values:
-        """Return the model's inputs by slot, converted to tensors, for `run`.
-
-        Args:
-            x: The input, or a list or dictionary of inputs, as the model takes it.
-        """
+        """Return inputs in the structure that the model takes as tensors by slot, for `run`."""
         if isinstance(x, dict):
             keyed = isinstance(self.model.input, dict)
             x = [x[name] for name in (sorted(self.model.input) if keyed else self.input_names)]
@@ -226,10 +222,7 @@ class Graph:
         return [tensor.name.split("/")[-1] for tensor in self.model.inputs]
 
     def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
-        """Return new symbolic inputs like the model's, by slot.
-
-        Args:
-            shapes: Other shapes, with the batch, by name.
+        """Return new symbolic inputs by slot, of the model's shapes or of `shapes`, batch included.
 
         Raises:
             ValueError: if there is no input of a name.

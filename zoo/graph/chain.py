@@ -134,12 +134,9 @@ class Chain:
         return self.graph.shapes[self.blocks[index].source]
 
     def link(self, index: int, x: State | Values, apply: Apply = infer) -> State:
-        """Return the input of block `index`.
+        """Return the input of block `index` from the output of the block before.
 
-        Args:
-            index: Index of the block.
-            x: Output of the block before; for the first block, the inputs by slot.
-            apply: As in `Graph.run`.
+        For the first block, that is the inputs by slot.
         """
         source = self.blocks[index].source
         if isinstance(x, State):
