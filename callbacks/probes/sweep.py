@@ -112,9 +112,8 @@ class Trials:
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
             for numbers, y in self._outputs(operations, self.chain.graph.start(x)):
-                outputs = self._call("end", self._end, y)
-                intact = intact or outputs
-                scores = self._call("score", self._score, outputs, intact, labels, mask_tensor)
+                intact = intact or self._call("end", self._end, y)
+                scores = self._call("score", self._score, y, intact, labels, mask_tensor)
                 sums[numbers] += ops.convert_to_numpy(scores)
             seen += int(np.count_nonzero(mask))
         own = [name in ("accuracy", "loss") for name in names]  # others: of two networks
@@ -190,9 +189,10 @@ class Trials:
         outputs = self.chain.end(y, self.objective.apply)
         return [self.objective.logits(outputs[0]), *outputs[1:]]
 
-    def _score(self, outputs, intact, labels, mask):
+    def _score(self, y, intact, labels, mask):
         """Return the summed numbers of a batch, in the order of `_names`."""
         objective = self.objective
+        outputs = self._end(y)
         logits = outputs[0]
         scores = []
         if labels and objective.classifies:
