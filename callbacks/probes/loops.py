@@ -70,10 +70,10 @@ def loops(
     count = 0
     for x, y, mask in _batches(data, measure.objective.check, **options):
         labels = None if y is None else to_tensors(y)
+        kept = np.flatnonzero(mask)
         for key, value in measure.batch(x, labels, times).items():
-            values = ops.convert_to_numpy(value).astype("float64")
-            sums[key] = sums.get(key, 0.0) + float(np.sum(values[mask != 0] * mask[mask != 0]))
-        count += int(np.count_nonzero(mask))
+            sums[key] = sums.get(key, 0.0) + float(np.sum(_array(value)[kept] * mask[kept]))
+        count += len(kept)
     rows = [
         Row(f"loop_{name}", region.name, region.stage, number, None, total / count)
         for (name, number), total in sorted(sums.items())
@@ -213,7 +213,7 @@ def fixed_point(
         states = [x]
         for _ in range(times):
             states.append(step(states[-1], values))
-        kept = mask != 0
+        kept = np.flatnonzero(mask)
         size = norm(states[-1]) + SMALLEST
         distances = [_array(norm(state - states[-1]) / size) for state in states[:-1]]
         collected["distance"].append(np.stack(distances, axis=1)[kept])

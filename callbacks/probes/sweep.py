@@ -9,7 +9,13 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches, to_tensors
+from zoo.callbacks.probes.batching import (
+    Progress,
+    masked_sum,
+    padded_batches,
+    to_arrays,
+    to_tensors,
+)
 from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, divergence
 from zoo.callbacks.probes.probe import flat, norm
 from zoo.callbacks.probes.table import Row, Table
@@ -114,7 +120,7 @@ class Trials:
             for numbers, y in self._outputs(operations, self.chain.graph.start(x)):
                 intact = intact or self._call("end", self._end, y)
                 scores = self._call("score", self._score, y, intact, labels, mask_tensor)
-                sums[numbers] += ops.convert_to_numpy(scores)
+                sums[numbers] += to_arrays(scores, mask)
             seen += int(np.count_nonzero(mask))
         own = [name in ("accuracy", "loss") for name in names]  # others: of two networks
         measured = sums[:, own] if any(own) else sums
