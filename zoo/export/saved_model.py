@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from zoo.export.signatures import input_names
+from zoo.export.signatures import input_specs
 
 PACKAGES = ()  # besides TensorFlow
 SUFFIX = ""
@@ -16,17 +16,8 @@ def write(models: dict[str, keras.Model], path: str | pathlib.Path) -> None:
     """Write the endpoints to the folder `path`."""
     archive = keras.export.ExportArchive()  # it tracks the variables that the endpoints use
     for name, model in models.items():
-        archive.add_endpoint(name, _inference(model), [_specs(model)])
+        archive.add_endpoint(name, _inference(model), [input_specs(model)])
     archive.write_out(str(path), verbose=False)
-
-
-def _specs(model):
-    """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
-    import tensorflow as tf
-
-    tensors = zip(keras.tree.flatten(model.input), input_names(model), strict=True)
-    flat = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in tensors]
-    return keras.tree.pack_sequence_as(model.input, flat)
 
 
 def _inference(model):
