@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import keras
 
-from zoo.export.signatures import input_names, input_specs
+from zoo.export.saved_model import input_specs
+from zoo.export.signatures import input_names
 
 PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
 SUFFIX = ".onnx"

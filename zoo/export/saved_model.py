@@ -2,11 +2,12 @@
 
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 
-from zoo.export.signatures import input_specs
+from zoo.export.signatures import input_names
 
 PACKAGES = ()  # besides TensorFlow
 SUFFIX = ""
@@ -18,6 +19,15 @@ def write(models: dict[str, keras.Model], path: str | pathlib.Path) -> None:
     for name, model in models.items():
         archive.add_endpoint(name, _inference(model), [input_specs(model)])
     archive.write_out(str(path), verbose=False)
+
+
+def input_specs(model: keras.Model) -> Any:
+    """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
+    import tensorflow as tf
+
+    tensors = zip(keras.tree.flatten(model.input), input_names(model), strict=True)
+    flat = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in tensors]
+    return keras.tree.pack_sequence_as(model.input, flat)
 
 
 def _inference(model):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -59,15 +58,6 @@ def input_names(model: keras.Model) -> list[str]:
     named = keras.tree.flatten_with_path(model.input)
     names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
     return [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
-
-
-def input_specs(model: keras.Model) -> Any:
-    """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
-    import tensorflow as tf
-
-    tensors = zip(keras.tree.flatten(model.input), input_names(model), strict=True)
-    flat = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in tensors]
-    return keras.tree.pack_sequence_as(model.input, flat)
 
 
 def in_float32(model: keras.Model) -> keras.Model:
