@@ -90,11 +90,13 @@ class Region:
 
     def _check_closed(self) -> None:
         hidden = {slot for call in self._inner for slot in call.outputs} - {self._end}
-        for call in self._after:
-            if {*call.sources} & (hidden | {self._start}):
+        hidden.add(self._start)
+        readers = [(call.name, {*call.sources}) for call in self._after]
+        for reader, slots in [*readers, ("an output", {*self.graph.outputs})]:
+            if slots & hidden:
                 raise ValueError(
                     f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
-                    f"{self.graph.model.name!r}, where {call.name} reads a tensor from before its "
+                    f"{self.graph.model.name!r}, where {reader} reads a tensor from before its "
                     f"end. Name other blocks."
                 )
 
