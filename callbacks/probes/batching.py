@@ -61,13 +61,7 @@ def repeatable(data: Any) -> Any:
 
 
 def first(data: Any, count: int, batch_size: int) -> list[tuple[Any, ...]]:
-    """Return the first examples of data, as batches.
-
-    Args:
-        data: As in `zoo.callbacks.run`.
-        count: Number of examples, positive; or more than there are.
-        batch_size: As in `batches`.
-    """
+    """Return the first `count` examples, or all if there are fewer, in batches as of `batches`."""
     found: list[tuple[Any, ...]] = []
     for x, y in batches(data, min(batch_size, count), weighted=True):
         labels = y if isinstance(y, Labels) else (y,)
@@ -129,15 +123,9 @@ def padded_batches(
 
     The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
-    one before, so that compiled functions see one shape; where nothing is compiled, on PyTorch, the
-    mask has the examples only.
-
-    Args:
-        data: As in `batches`.
-        batch_size: As in `batches`.
-        progress: A function called with the number of examples so far, after each batch.
-        multiple: A number that sizes must be a multiple of.
-        check: As in `batches`.
+    one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
+    compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
+    examples so far, after each batch; the others are those of `batches`.
 
     Raises:
         ValueError: if there is no example.

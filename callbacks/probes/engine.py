@@ -80,14 +80,7 @@ def run(  # noqa: PLR0913 (options of one pass, by keyword)
 
 
 class Observer:
-    """The compiled pass of probes over one model.
-
-    Args:
-        probes, model, loss, blocks, grain: As in `run`.
-
-    Raises:
-        ValueError: as `run`.
-    """
+    """The compiled pass of probes over one model; arguments and errors are those of `run`."""
 
     def __init__(
         self,

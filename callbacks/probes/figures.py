@@ -26,16 +26,11 @@ def panels(table: Any) -> list[str]:
 
 
 def draw(table: Any, probes: Sequence[str], path: str | pathlib.Path | None = None) -> Figure:
-    """Draw one panel for each probe.
+    """Draw one panel for each probe of a `Table`, and write the PNG file `path` if there is one.
 
     Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
     over examples at the last one; the whole network's is a dashed line. Values by unit are an image
     of blocks and units.
-
-    Args:
-        table: A `Table` (whose module imports this one).
-        probes: Names of its probes.
-        path: PNG file to write; `None`: none.
     """
     from matplotlib.figure import Figure
 

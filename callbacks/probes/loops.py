@@ -14,7 +14,7 @@ from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks
 from zoo.callbacks.probes.batching import padded_batches, to_tensors
-from zoo.callbacks.probes.objective import Loss, Objective, average
+from zoo.callbacks.probes.objective import Loss, Objective, average, divergence
 from zoo.callbacks.probes.probe import dot, norm
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import Grain
@@ -135,9 +135,8 @@ class _Measure:
         return self.objective.losses(labels, logits), self.objective.hits(labels, logits)
 
     def _divergence(self, logits, others):
-        p = self.objective.log_probabilities(logits)
-        q = self.objective.log_probabilities(others)
-        return average(ops.sum(ops.exp(p) * (p - q), axis=-1), self.objective.weights(None, logits))
+        p, q = map(self.objective.log_probabilities, (logits, others))
+        return average(divergence(p, q), self.objective.weights(None, logits))
 
 
 def _compiled(region, function, model):

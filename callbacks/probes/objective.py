@@ -248,9 +248,7 @@ def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
 def divergence(intact: Tensor, other: Tensor) -> Tensor:
     """Return the KL divergence of distributions from others, `(batch, ...)`, in nats.
 
-    Args:
-        intact: Logarithms of probabilities, `(batch, ..., classes)`.
-        other: Those of the distributions that they diverge from.
+    Both are logarithms of probabilities, `(batch, ..., classes)`; `intact` diverges from `other`.
     """
     difference = other - intact
     # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
@@ -266,10 +264,7 @@ def agreement(intact: Tensor, other: Tensor) -> Tensor:
 def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:
     """Return labels that are integers or one-hot as integers, `(batch, ...)`.
 
-    Args:
-        labels: Labels.
-        num_classes: Number of classes.
-        rank: Number of axes of the outputs, that of classes included.
+    `rank` is the number of axes of the outputs, that of classes included.
     """
     if len(labels.shape) == rank and labels.shape[-1] == num_classes:
         return ops.argmax(labels, axis=-1)
@@ -283,12 +278,7 @@ def values_of(labels: Any) -> Any:
 
 
 def average(v: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean over positions, `(batch, ...)` to `(batch,)`.
-
-    Args:
-        v: A value of each position.
-        weights: As `Objective.weights` returns them.
-    """
+    """Return the mean over positions, `(batch, ...)` to `(batch,)`; see `Objective.weights`."""
     if len(v.shape) == 1:
         return v
     if weights is None:

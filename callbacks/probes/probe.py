@@ -33,11 +33,7 @@ class Parts(dict):
         self.use = use
 
     def average(self, v: Tensor) -> Tensor:
-        """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`.
-
-        Args:
-            v: A value of each position of the output.
-        """
+        """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`."""
         return average(v, self.get("weights"))
 
 
