@@ -71,7 +71,7 @@ def highway_mnist(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -119,7 +119,7 @@ def highway_a(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -222,7 +222,7 @@ def highway_cifar(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:

@@ -76,12 +76,10 @@ class Steps(keras.utils.PyDataset):
 
 
 class Twin(keras.callbacks.Callback):
-    """Train a second network on the same batches, and log the largest difference of a weight.
+    """Train a second, plain network on the batches of `fit`, and log how far their weights differ.
 
-    Args:
-        model: The second, plain network; `fit` trains the residual one.
-        steps: The `Steps` that `fit` reads, after an `Epochs` callback of them.
-        progress: A `PassProgress` over steps.
+    Key of the logs: the largest difference of a weight. The `Steps` follow an `Epochs` callback of
+    them; `progress` is a `PassProgress` over steps.
     """
 
     state = ("elapsed",)  # what `Resume` saves

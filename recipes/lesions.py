@@ -36,7 +36,6 @@ from jastrzebski2018 import miniature
 from zoo import callbacks
 from zoo.callbacks.training import PassProgress
 from zoo.graph.blocks import find_blocks
-from zoo.optimizers import CaffeSGD
 
 NETWORKS = ("residual", "plain")
 DEPTHS = {"residual": 110, "plain": 20}  # --budget paper
@@ -52,15 +51,7 @@ PAPER = Study(  # fb.resnet.torch, with which Veit et al. trained
     artifact="greff2017/section2",
     preprocessing="he_cifar",
     batch=128,
-    optimizer=lambda iterations: CaffeSGD(
-        training.piecewise([0.1, 0.01, 0.001], [81, 122], 164)(iterations),
-        momentum=0.9,
-        nesterov=True,
-        decay=1e-4,
-        last_decay=1e-4,
-        bias_rate=1.0,
-        decay_all=True,
-    ),
+    optimizer=training.fb_resnet_sgd([0.1, 0.01, 0.001], [81, 122], 164),
     epochs=164,
     minutes=164,
     paper={"CIFAR-10": None},

@@ -280,7 +280,7 @@ def write_mean(  # noqa: PLR0913 (what distinguishes the three results)
         artifact,
         metric,
         round(float(finite.mean()), 5) if finite.size else None,
-        assumptions=[*networks.assumptions(), "mean over blocks and images", *assumptions],
+        assumptions=["mean over blocks and images", *assumptions],
         seconds=round(time.perf_counter() - start, 1),
         more={
             "deviation_over_blocks": round(float(finite.std()), 5) if finite.size else None,
@@ -310,7 +310,7 @@ def measure_noise(run, measured, folder):
         lost[-1],
         config={"images": count, "noise": NOISES[-1]},
         deviations=networks.sample_deviations(run, count),
-        assumptions=[*networks.assumptions(), "normal noise on all kernels, sizes ours"],
+        assumptions=["normal noise on all kernels, sizes ours"],
         seconds=round(time.perf_counter() - start, 1),
         more={"noises": NOISES, "accuracy_lost_by_noise": lost},
     )
@@ -341,7 +341,6 @@ def write_features(folder, measured):
         "fig10",
         "mean_of_final_gradients_in_deviations",
         gradient_mean,
-        assumptions=networks.assumptions(),
         more={
             "feature_mean": feature_mean,
             "feature_deviation": round(float(features.std()), 6),
@@ -400,7 +399,7 @@ def compare_cushions(folder, depth, measured):
         exceptions,
         EXCEPTIONS.get(depth),
         model=f"nets {depth}",
-        assumptions=[*networks.assumptions(), "means over images compared, of all blocks"],
+        assumptions=["means over images compared, of all blocks"],
         more={"layers": len(plain)},
         **pair[0].sample,
     )
@@ -429,10 +428,7 @@ def compare_dominance(folder, depth, measured):
                 [f"mean after epochs {epochs}; the paper's is over the whole training"],
                 model=f"{prefix}nets {depth}",
                 config={"images": FLOW_IMAGES[FLAGS.budget]},
-                assumptions=[
-                    *networks.assumptions(),
-                    "shallow: the first half; the paper's part is lost",
-                ],
+                assumptions=["shallow: the first half; the paper's part is lost"],
             )
 
 

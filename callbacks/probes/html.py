@@ -2,10 +2,9 @@
 
 import base64
 import html
+import io
 import math
 import pathlib
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -336,18 +335,15 @@ def _count_chart(rows):
 
 def _image(values):
     """Return an image of values by block (rows) and unit; blue: negative, red: positive."""
+    from matplotlib.image import imsave
+
     largest = np.nanmax(np.abs(values), initial=0) or 1.0
     strength = np.nan_to_num(np.abs(values) / largest)[..., None]
     tone = np.where(values[..., None] < 0, (31, 95, 168), (192, 74, 38))
     pixels = (255 - strength * (255 - tone)).astype("uint8")
-    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
-    size = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    png = io.BytesIO()
+    imsave(png, pixels)
+    source = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
     height = min(max(8 * len(values), 40), 200)
     rows = f"{len(values)} blocks (rows), {values.shape[1]} units; largest {largest:.4g}"
     return f'<img alt="{rows}" src="{source}" style="height:{height}px"><small>{rows}</small>'

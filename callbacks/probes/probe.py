@@ -188,7 +188,7 @@ def flat(v: Tensor) -> Tensor:
 
 def norm(v: Tensor) -> Tensor:
     """Return the Euclidean norm of each example, `(batch,)`."""
-    return ops.sqrt(ops.sum(ops.square(flat(v)), axis=1))
+    return ops.norm(flat(v), axis=1)
 
 
 def by_unit(v: Tensor) -> Tensor:

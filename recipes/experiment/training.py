@@ -23,6 +23,7 @@ from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.prefetch import Ahead
 from zoo.io import save_model
+from zoo.optimizers import CaffeSGD
 
 History = Mapping[str, Sequence[float]]
 
@@ -82,6 +83,15 @@ def piecewise(
         return keras.optimizers.schedules.PiecewiseConstantDecay(ends, rates)
 
     return schedule
+
+
+def fb_resnet_sgd(
+    rates: Sequence[float], drops: Sequence[float], total: float
+) -> Callable[[int], CaffeSGD]:
+    """Return fb.resnet.torch's optimizer, in which all weights decay; arguments as `piecewise`."""
+    schedule = piecewise(rates, drops, total)
+    decay = {"decay": 1e-4, "last_decay": 1e-4, "bias_rate": 1.0, "decay_all": True}
+    return lambda iterations: CaffeSGD(schedule(iterations), momentum=0.9, nesterov=True, **decay)
 
 
 class Diverged(SystemExit):

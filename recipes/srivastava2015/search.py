@@ -164,17 +164,16 @@ class Pace:
 class GroupProgress(keras.callbacks.Callback):
     """Print every 20 seconds and at the end: epoch, lowest loss, diverged networks, time left."""
 
-    def __init__(self, group: Group, epochs: int, pace: Pace, interval: float = 20.0) -> None:
+    def __init__(self, group: Group, epochs: int, pace: Pace) -> None:
         super().__init__()
         self.group = group
         self.epochs = epochs
         self.pace = pace
-        self.interval = interval
         self.elapsed = 0.0
         self.state = ("elapsed",)  # what `Resume` restores
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Start the interval."""
+        """Start the clock of the lines."""
         self._last = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -186,7 +185,7 @@ class GroupProgress(keras.callbacks.Callback):
         now = time.perf_counter()
         self.elapsed += now - self._start
         self.pace.advance(self.group)
-        if now - self._last < self.interval and epoch + 1 < self.epochs:
+        if now - self._last < 20 and epoch + 1 < self.epochs:
             return
         self._last = now
         losses = [value for name, value in logs.items() if name != "loss"]

@@ -370,12 +370,16 @@ class Trained:
         """Return the metadata of a trained run."""
         name = f"{network}{depth}"
         deviations = [*run.deviations(), *width_deviations()]
-        result = run.result(model=name, metric="", value=None, deviations=deviations)
+        result = run.result(
+            model=name, metric="", value=None, deviations=deviations, assumptions=assumptions()
+        )
         return cls(network, depth, run.history, run.known, result)
 
     def at_start(self, deviations: Sequence[str]) -> "Trained":
         """Return the metadata before training, where data, length and precision do not matter."""
-        result = dataclasses.replace(self.result, epochs=0, deviations=[*deviations])
+        result = dataclasses.replace(
+            self.result, epochs=0, deviations=[*deviations], assumptions=[]
+        )
         return dataclasses.replace(self, result=result)
 
     def write(
@@ -386,12 +390,14 @@ class Trained:
         value: float | None,
         paper: float | None = None,
         deviations: Sequence[str] = (),
+        assumptions: Sequence[str] = (),
         **values: Any,
     ) -> None:
         """Append a result of a figure or table to the folder's results.jsonl and to --results.
 
         The paper's value counts on its images only. Deviations are added to those of data, length
-        and precision; `values` are other attributes of the `Result`.
+        and precision, assumptions to those of the training; `values` are other attributes of the
+        `Result`.
         """
         result = dataclasses.replace(
             self.result,
@@ -400,6 +406,7 @@ class Trained:
             value=value,
             paper=paper if self.known else None,
             deviations=[*self.result.deviations, *deviations],
-            **{"assumptions": [], **values},
+            assumptions=[*self.result.assumptions, *assumptions],
+            **values,
         )
         run_dirs.write(folder, result)

@@ -177,7 +177,6 @@ def draw(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
                 "training_risk",
                 round(network.risk[-1], 6),
                 paper,
-                assumptions=networks.assumptions(),
             )
         figures.fig9(folder / "fig9.png", rows)
 
@@ -205,7 +204,6 @@ def write_curves(folder: pathlib.Path, measured: Measured) -> None:
         "test_error",
         round(measured.error, 5),
         error,
-        assumptions=networks.assumptions(),
         more={
             "training_loss": measured.losses["after"].training_loss,
             "risk_by_epoch": [round(value, 6) for value in measured.risk],
@@ -260,7 +258,6 @@ def write_weight_result(
         "percent_of_large_mass_in_identity_entries",
         round(100 * after / large, 3) if large else None,
         measured.paper(LARGE_SHARES),
-        assumptions=networks.assumptions(),
         more={
             "identity_l1": [round(before, 3), round(after, 3)],
             "large_l1": round(large, 3),
@@ -331,7 +328,6 @@ def _penalty_row(  # noqa: PLR0913 (the columns of Table 4)
         f"penalty_{when}_training",
         round(value, 10),
         paper_penalty,
-        assumptions=[] if when == "before" else networks.assumptions(),
         more={
             "training_loss": round(losses.training_loss, 6),
             "paper_training_loss": paper_loss,
