@@ -51,6 +51,9 @@ MEANINGS = {  # of values that no probe measures, by the beginning of their name
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
     "exit_": "The network stopped after each block: later ones return their skip input.",
     "unroll_": "The last block applied up to so many times more, with its residual part scaled.",
+    "loop_": "A run of blocks used so many times; angles in degrees, divergences in nats.",
+    "fixed_point_": "Where a run of blocks leads if it is repeated: distances from the last state, "
+    "the factor from step to step, and the largest |eigenvalue| there.",
     "interlayer_cushion": "How much better the part of the network from one block to another "
     "passes the signal than noise, which it passes alike in every direction.",
     "minimal_interlayer_cushion": "The smallest interlayer cushion from each block to any later "

@@ -55,6 +55,11 @@ class Objective:
         self._masked = graph.masked
         self._shape = tuple(graph.model.outputs[0].shape)
         loss = loss or getattr(model, "loss", None)
+        if isinstance(loss, dict):  # by output, of which the first is measured
+            keyed = isinstance(model.output, dict)
+            loss = loss.get(min(model.output) if keyed else model.output_names[0])
+        elif isinstance(loss, (list, tuple)):
+            loss = loss[0]
         self._given = None if loss is None else keras.losses.get(loss)
         binary = self._activation == "sigmoid" or _kind(self._given) in BINARY
         self.classifies = self._shape[-1] > 1 or binary
@@ -174,6 +179,11 @@ class Objective:
         """
         weights = labels.weights if isinstance(labels, Labels) else np.ones(1)
         labels = values_of(labels)
+        if not hasattr(labels, "shape"):
+            raise ValueError(
+                f"Expected one array of labels, of the first output. Received: {len(labels)} in a "
+                f"{type(labels).__name__}. Give those of the output of shape {self._shape}."
+            )
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
         weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
@@ -188,6 +198,12 @@ class Objective:
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
+        elif _kind(loss) in ONE_HOT and labels.ndim < len(self._shape):
+            raise ValueError(
+                f"Expected one-hot labels, as {_kind(loss).__name__} takes them. Received: labels "
+                f"of shape {labels.shape}. For class indices give "
+                f"loss='sparse_categorical_crossentropy'."
+            )
         elif _kind(loss) in ONE_HOT + BINARY:
             fits = (labels >= 0) & (labels <= 1)
             expected = "labels from 0 to 1"

@@ -137,6 +137,21 @@ def test_a_rebuilt_model_has_weights_of_its_own_and_the_replaced_layers():
     assert [layer.name for layer in without.layers[1:]] == ["shared", "dropout"]
 
 
+@without_backend
+def test_a_rebuilt_model_keeps_functions_that_are_not_registered():
+    def double(x):
+        return 2 * x
+
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(4, activation=double, trainable=False)(inputs)
+    model = keras.Model(inputs, keras.layers.Lambda(double)(x))
+    copy = rebuild(model)
+    x = reference.images(3, 4)
+    assert np.array_equal(ops.convert_to_numpy(copy(x)), ops.convert_to_numpy(model(x)))
+    assert not {id(v) for v in copy.variables} & {id(v) for v in model.variables}
+    assert not copy.trainable_weights
+
+
 @pytest.mark.parametrize("variant", zoo.FORMS)
 def test_a_trace_returns_the_model_s_bits_and_the_papers_letters(variant):
     inputs = keras.Input((4,))

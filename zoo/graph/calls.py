@@ -1,6 +1,7 @@
 """A Functional model as a list of layer calls that can be run, replaced and copied."""
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -430,11 +431,15 @@ def rebuild(
 
 
 def _copy(layer):
-    """Return a new layer or operation of the same configuration."""
-    ours = type(layer).__module__.startswith(("keras.src.", "zoo."))
-    if ours or not isinstance(layer, keras.layers.Layer):
+    """Return a new layer or operation of the same configuration, or a duplicate of a layer."""
+    if not isinstance(layer, keras.layers.Layer):
         return type(layer).from_config(layer.get_config())
-    return duplicate(layer)  # others may lack a configuration; some of KerasHub's layers do
+    # layers of others may lack a configuration; some of KerasHub's do
+    if type(layer).__module__.startswith(("keras.src.", "zoo.")):
+        # what a configuration refers to, such as the function of a Lambda, may not be registered
+        with contextlib.suppress(TypeError, ValueError):
+            return type(layer).from_config(layer.get_config())
+    return duplicate(layer)
 
 
 def compile_like(new: keras.Model, model: keras.Model) -> keras.Model:
