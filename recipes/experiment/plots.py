@@ -181,7 +181,7 @@ def _draw_mark(axis, mark, x, y, style, limits):
     if _known(mark, x) and _known(mark, y):
         axis.plot(mark[x], value, label=label, **shape | color)
     elif _known(mark, x) and isinstance(mark[x], Sequence):
-        axis.axvspan(*mark[x], color="0.9", label=label)
+        axis.axvspan(*mark[x], color="0.9", label=label, zorder=0)
     elif _known(mark, x):
         axis.axvline(mark[x], **across | color)
     elif _known(mark, y):
