@@ -92,14 +92,16 @@ def section2(path: pathlib.Path, rows: Rows) -> None:
             whole.setdefault(row["network"], []).append(row)
         else:
             shown.append({**row, "index": indices[row["block"]]} if by_block else row)
+    # on a logarithmic axis as the curve's
+    means = {"accuracy": statistics.mean, "loss": statistics.geometric_mean}
     marks = [
         {
             "network": network,
             "label": f"{network}, whole",
-            key: statistics.mean(row[key] for row in same),
+            key: mean(row[key] for row in same),
         }
         for network, same in whole.items()
-        for key in ("accuracy", "loss")
+        for key, mean in means.items()
     ]
     plots.lines(
         path,

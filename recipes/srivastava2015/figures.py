@@ -7,6 +7,7 @@ too: PAPER stands in their kind or layer.
 
 import math
 import pathlib
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -119,7 +120,7 @@ def lesion_rows(
 
 def fig4(path: pathlib.Path, rows: Rows) -> None:
     """Draw the training loss without each layer, and that of the whole network."""
-    intact = float(np.mean([row["loss"] for row in rows]))
+    intact = statistics.geometric_mean(row["loss"] for row in rows)  # as the curve on its axis
     idle = [row["layer"] for row in rows if row["idle_in_paper"]]
     marks: list[Row] = [{"loss_without": intact, "label": "whole network"}]
     if idle:
