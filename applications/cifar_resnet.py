@@ -51,7 +51,7 @@ def cifar_resnet(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -64,10 +64,8 @@ def cifar_resnet(
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4 and Table 1; He et al. (2016),
     arXiv:1603.05027.
     """
-    blocks = blocks_of(depth)
-    stages = tuple((width, blocks, 2 if width > 16 else 1) for width in (16, 32, 64))
-    name = name or f"cifar_resnet{depth}"
-    top = Top(include_top, pooling, classifier_activation, weights, name)
+    stages = three_stages(blocks_of(depth))
+    top = Top(include_top, pooling, classifier_activation, weights, name or f"cifar_resnet{depth}")
     return preactivated(16, stages, classes, input_shape, top, variant)
 
 
@@ -85,16 +83,8 @@ def resnet110(
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    return cifar_resnet(
-        110,
-        classes,
-        input_shape,
-        include_top=include_top,
-        pooling=pooling,
-        classifier_activation=classifier_activation,
-        weights=weights,
-        name=name,
-    )
+    top = Top(include_top, pooling, classifier_activation, weights, name or "cifar_resnet110")
+    return preactivated(16, three_stages(blocks_of(110)), classes, input_shape, top)
 
 
 def single_representation_resnet(
@@ -195,7 +185,7 @@ def shared_resnet(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -225,10 +215,9 @@ def shared_resnet(
         "share": share,
         "gamma": initial_gamma if gamma is None else gamma,
     }
-    stages = tuple((width, UNSHARED, 2 if width > 16 else 1) for width in (16, 32, 64))
     name = name or f"shared_resnet{depth}_{batch_norm}"
     top = Top(include_top, pooling, classifier_activation, weights, name)
-    return preactivated(16, stages, classes, input_shape, top, shared=shared)
+    return preactivated(16, three_stages(UNSHARED), classes, input_shape, top, shared=shared)
 
 
 def blocks_of(depth: int) -> int:
@@ -243,6 +232,11 @@ def blocks_of(depth: int) -> int:
             f"more layers have: 8, 14, 20, 26, 32, 38, 44, 56, 110. Received: depth={depth!r}"
         )
     return (depth - 2) // 6
+
+
+def three_stages(blocks: int) -> tuple[tuple[int, int, int], ...]:
+    """Return channels, number of blocks and strides of three stages of so many blocks each."""
+    return (16, blocks, 1), (32, blocks, 2), (64, blocks, 2)
 
 
 def preactivated(

@@ -71,7 +71,7 @@ def highway_mnist(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -119,7 +119,7 @@ def highway_a(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -222,7 +222,7 @@ def highway_cifar(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:
@@ -262,14 +262,7 @@ def fitnet(
 ) -> keras.Model:
     """Return the stages, one fully connected layer and the classifier: Table 2, after the FitNets.
 
-    Args:
-        stages: The convolutions.
-        depth: Number of layers, which determines the gates' initial bias.
-        units: Size of the fully connected layer.
-        variant: A row of `zoo.FORMS`.
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
-        top: See `Top`.
+    `depth`, the number of layers, determines the gates' initial bias.
     """
     inputs = input_and_head.image_input(input_shape, 4)
     stages = (*stages[:-1], stages[-1]._replace(pool=None))
@@ -293,13 +286,8 @@ def trunk(
 ) -> Tensor:
     """Apply the convolutions of `stages`, with pools and dropout between them.
 
-    Args:
-        x: Images.
-        stages: The stages.
-        bias: Initial logit of the transform gates.
-        variant: A row of `zoo.FORMS`.
-        dropout: Rates before the first layer and after each pool.
-        first: Initializer of the first convolution; `None` is that of all.
+    The `dropout` rates are before the first layer and after each pool, `bias` is the initial logit
+    of the transform gates, and `first` another initializer for the first convolution.
     """
     x = layers.Dropout(dropout[0], name="dropout0")(x)
     for number, stage in enumerate(stages, 1):

@@ -49,7 +49,7 @@ def highway_mlp(
             `HighwayDense`, of which a Keras graph can hold about 900. `None`: from depth 200.
         include_top: False ends the model in the last features.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:

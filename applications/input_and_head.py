@@ -44,12 +44,9 @@ class Top(NamedTuple):
 def image_input(input_shape: Shape, smallest: int) -> Tensor:
     """Return the input of a network that needs images of at least `smallest` pixels a side.
 
-    Args:
-        input_shape: `(height, width, channels)`; `None` for a side that may vary.
-        smallest: Smallest side, in pixels.
-
     Raises:
-        ValueError: if `input_shape` is no such shape or an image is too small.
+        ValueError: if `input_shape` is no `(height, width, channels)`, where None is a side that
+            may vary, or an image is too small.
     """
     shape = tuple(input_shape)
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
@@ -84,15 +81,9 @@ def classifier(
 ) -> keras.Model:
     """Return the model from `inputs` to class probabilities, or to features.
 
-    Args:
-        inputs: Input of the network.
-        x: Its last features, `(batch, height, width, channels)`.
-        head: Layers between the features and the classifier.
-        classes: Number of classes.
-        initializer: Initializer of the classifier's kernel.
-        top: Layers after the features; see `Top`.
-        uniform_bias: Start the classifier's biases as PyTorch's linear layers do, from
-            U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
+    `head` are the layers between `x`, the last features, `(batch, height, width, channels)`, and
+    the classifier, whose kernel `initializer` starts. With `uniform_bias` its biases start as those
+    of PyTorch's linear layers do, from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
 
     Raises:
         ValueError: if `classes` is not positive, `pooling` is unknown, images of unknown size
@@ -149,12 +140,9 @@ def predictions(
 def load_weights(
     model: keras.Model, weights: PathLike, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Load trained weights by name, or those that `model.save_weights` wrote.
+    """Load trained weights that `zoo.list_weights` names, or what `model.save_weights` wrote.
 
-    Args:
-        model: The network.
-        weights: A name of `zoo.list_weights()`, or the path of a file.
-        options: Arguments of the model's builder that trained weights permit.
+    `options` are arguments of the model's builder that trained weights permit.
 
     Raises:
         ValueError: if there is no such name or file, or it does not fit the model.

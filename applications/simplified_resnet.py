@@ -51,7 +51,7 @@ def simplified_plain_net(
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
 
     Raises:

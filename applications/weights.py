@@ -117,14 +117,7 @@ def verify(name: str, data_dir: PathLike | None = None, batch_size: int = 200) -
 def measure(
     model: keras.Model, facts: Card, data_dir: PathLike | None = None, batch_size: int = 200
 ) -> tuple[float, int]:
-    """Return the metric of a card for a network, and the number of examples.
-
-    Args:
-        model: The network.
-        facts: Its card.
-        data_dir: As in `verify`.
-        batch_size: Images in a batch.
-    """
+    """Return the metric of a network's card, and the number of examples; see `verify`."""
     if facts.metric == "test_perplexity":
         test = corpus(facts, data_dir).test
         return round(Scorer(model).contiguous(test), 3), len(test)

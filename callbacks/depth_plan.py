@@ -17,6 +17,7 @@ from zoo.graph.cost import Count, cost
 from zoo.graph.surgery import lesion, lesion_plan
 
 CHEAP = {"block_influence": BlockInfluence, "l2_ratio": L2Ratio}  # scores without lesions
+KINDS = ("parameters", "multiply-adds")
 LESIONS = ("lesion_kl", "lesion_change", "lesion_loss")
 
 
@@ -29,7 +30,8 @@ class DepthPlan:
         score: Name of the score.
         scores: The score of each of them when it was chosen: with "greedy" that of the network
             without it and the ones before.
-        before, after: Parameters and multiply-adds of the network, and of it without the blocks.
+        before, after: Parameters and multiply-adds of the network, and of it without the blocks; 0
+            multiply-adds where they depend on sizes that the network does not fix.
     """
 
     blocks: tuple[str, ...]
@@ -44,10 +46,11 @@ class DepthPlan:
             for name, value in zip(self.blocks, self.scores, strict=True)
         ]
         shares = [
-            after / max(before, 1) for before, after in zip(self.before, self.after, strict=True)
+            f"{after / before:.1%} of the {kind}"
+            for kind, before, after in zip(KINDS, self.before, self.after, strict=True)
+            if before
         ]
-        kept = f"{shares[0]:.1%} of the parameters and {shares[1]:.1%} of the multiply-adds stay"
-        return "\n".join([f"Remove {len(lines)} blocks; {kept}:", *lines])
+        return "\n".join([f"Remove {len(lines)} blocks; {' and '.join(shares)} stay:", *lines])
 
 
 def depth_plan(
@@ -104,15 +107,18 @@ def depth_plan(
         values = _score_once(model, data, score, shared)
         lowest = _lowest({name: values[name] for name in names}, count)
     chosen, scores = zip(*lowest, strict=True)
-    before = cost(model)
-    after = cost(lesion(model, *chosen, **options))
     return DepthPlan(
-        chosen,
-        score,
-        scores,
-        Count(before.parameters, before.operations),
-        Count(after.parameters, after.operations),
+        chosen, score, scores, _count(model), _count(lesion(model, *chosen, **options))
     )
+
+
+def _count(model):
+    """Return a network's `Count`, with 0 operations where sizes are unknown."""
+    try:
+        counted = cost(model)
+    except ValueError:  # of networks for any length of text or size of image
+        return Count(model.count_params(), 0)
+    return Count(counted.parameters, counted.operations)
 
 
 def _candidates(model, keep, score, search, options):

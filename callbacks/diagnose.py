@@ -281,11 +281,9 @@ def _lesions(model, data, shared, progress):
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:
-    """Return the verdict on a block and the reason; see `diagnose` for the rules.
+    """Return the verdict on a block and the reason, by the rules of `diagnose`.
 
-    Args:
-        numbers: Values by name; missing ones decide nothing.
-        means: Their means over the network's blocks.
+    Missing numbers decide nothing; `means` are those over the network's blocks.
 
     Example:
     >>> judge({"l2_ratio": 1.5, "norm_growth": 1.8})

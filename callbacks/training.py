@@ -156,9 +156,7 @@ class StopOnNaN(keras.callbacks.Callback):
 class Epochs(keras.callbacks.Callback):
     """Set the epoch of the batches, also if `Resume` starts `fit` at a later one.
 
-    Args:
-        batches: The `zoo.datasets.batches.Batches` or `RecordBatches` that `fit` trains on, or
-            a wrapper of them.
+    The batches are those that `fit` trains on, of `zoo.datasets.batches`, or a wrapper of them.
 
     Raises:
         ValueError: When training starts, if an epoch is not one pass over the batches.

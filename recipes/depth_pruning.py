@@ -82,12 +82,10 @@ help_text = "Folder with the wheel of the ResNet; see real_networks.py. Default:
 flags.DEFINE_string("wheel_dir", None, help_text)
 common.define_data_flags()
 common.define_output_flags("runs/depth-pruning-BUDGET", f"Epochs of the trainings: {EPOCHS}.")
-flags.adopt_module_key_flags(common)
 
 
-def main(argv):
+def main():
     """Score the blocks of the networks, and correlate scores with damage."""
-    common.check(argv)
     start = time.process_time()
     folder = pathlib.Path(FLAGS.run_dir or f"runs/depth-pruning-{FLAGS.budget}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,6 @@ STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network that is ini
 
 networks.define_network_flags()
 common.define_image_flags(["float64", "float32"], "float64")  # the paper's precision: float64
-flags.adopt_module_key_flags(common)
-flags.adopt_module_key_flags(networks)
 help_text = f"Numbers of layers, 3 n + 2. Default by budget: {DEPTHS}."
 flags.DEFINE_list("depths", None, help_text)
 help_text = f"Initial weights, of {', '.join(STARTS)}."
@@ -78,12 +76,10 @@ class Steps(keras.utils.PyDataset):
 
 
 class Twin(keras.callbacks.Callback):
-    """Train a second network on the same batches, and log the largest difference of a weight.
+    """Train a second, plain network on the batches of `fit`, and log how far their weights differ.
 
-    Args:
-        model: The second, plain network; `fit` trains the residual one.
-        steps: The `Steps` that `fit` reads, after an `Epochs` callback of them.
-        progress: A `PassProgress` over steps.
+    Key of the logs: the largest difference of a weight. The `Steps` follow an `Epochs` callback of
+    them; `progress` is a `PassProgress` over steps.
     """
 
     state = ("elapsed",)  # what `Resume` saves
@@ -125,26 +121,18 @@ class ResumePair(Resume):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A residual network and its plain equivalent after training.
+    """A residual network and its plain equivalent after training."""
 
-    Attributes:
-        depth: Number of layers of both.
-        start: Key of `STARTS`.
-        differences: The largest difference of a weight after each step.
-        seconds: Duration of the training.
-        folder: Its run directory.
-    """
-
-    depth: int
-    start: str
-    differences: list
+    depth: int  # of both
+    start: str  # key of `STARTS`
+    differences: list  # the largest of a weight after each step
     seconds: float
-    folder: pathlib.Path
+    folder: pathlib.Path  # the run directory
 
 
-def main(argv):
+def main():
     """Train the pairs, then draw Fig. 6 and write its results."""
-    depths = selected_depths(argv)
+    depths = selected_depths()
     if keras.config.backend() == "jax":
         sys.modules["jax"].config.update("jax_enable_x64", FLAGS.precision == "float64")
     keras.config.set_floatx(FLAGS.precision)
@@ -167,13 +155,12 @@ def main(argv):
     sys.exit("\n".join(failures) or None)
 
 
-def selected_depths(argv):
+def selected_depths():
     """Return the depths, if the flags are usable for this recipe.
 
     Raises:
         UsageError: if not.
     """
-    common.check(argv)
     networks.widths()  # raises
     depths = FLAGS.depths or DEPTHS[FLAGS.budget]
     if not all(networks.exists("residual", depth) for depth in depths):

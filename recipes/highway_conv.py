@@ -90,13 +90,11 @@ flags.DEFINE_enum("variant", "coupled", list(zoo.FORMS), "Functional form of its
 help_text = "Number of channels of highway_mnist; the paper's are 16 and 32."
 flags.DEFINE_integer("width", 16, help_text, lower_bound=1)
 common.define_image_flags()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     study, deviations = choose()
     run = training.prepare(
         study,

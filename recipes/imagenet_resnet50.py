@@ -41,7 +41,6 @@ from experiment.results import Result
 from experiment.training import Study
 from greff2017 import figures, imagenet, inspection, pointwise, variants
 from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
-from zoo.optimizers import CaffeSGD
 
 NETWORKS = {  # Table 1b: builder, batch normalization, mean and deviation of 3 top-5 errors in %
     "highway": ("highway_resnet50", False, 10.03, 0.17),
@@ -55,7 +54,6 @@ BATCH = 256  # fb.resnet.torch
 EPOCHS = 90  # ibid.
 RATE_FACTORS = (1.0, 0.1, 0.01)  # ibid.
 DROPS = (30, 60)  # ibid., in epochs
-DECAY = 1e-4  # ibid.: of all weights
 AUGMENTATION = "no colour jitter, no lighting noise, bilinear: fb.resnet.torch has all three"
 HIGHWAY_WIDTHS = "widths 48, 88, 192, 376 are ours: the paper gives none"
 NO_BATCH_NORM = "the last convolution of a branch starts at a quarter: ours, without normalisation"
@@ -71,32 +69,21 @@ flags.DEFINE_enum("gates", "like_h", ["like_h", "pointwise"], help_text)
 imagenet.define_flags()
 inspection.define_flags()
 common.define_image_flags()
-for module in (common, imagenet, inspection):
-    flags.adopt_module_key_flags(module)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained network.
+    """A trained network."""
 
-    Attributes:
-        folder: Its run directory.
-        history: Metrics of the epochs, lists by key.
-        result: Its result, or None if training diverged.
-        residuals: Rows of `figures.section3_2`.
-        failure: Message if training diverged, or "".
-    """
-
-    folder: pathlib.Path
-    history: dict
-    result: Result | None
-    residuals: Sequence[Mapping] = ()
-    failure: str = ""
+    folder: pathlib.Path  # its run directory
+    history: dict  # metrics of the epochs, lists by key
+    result: Result | None  # None if training diverged
+    residuals: Sequence[Mapping] = ()  # rows of `figures.section3_2`
+    failure: str = ""  # message if training diverged
 
 
-def main(argv):
+def main():
     """Train and inspect the networks, or inspect a file."""
-    common.check(argv)
     names = FLAGS.networks
     if names is None:
         names = SMOKE_NETWORKS if FLAGS.budget == "smoke" else NETWORKS
@@ -133,7 +120,7 @@ def study(network, inputs):
     """Return the paper's training of one network."""
     batch = imagenet.setting("batch")
     rate = imagenet.setting("learning_rate") * batch / BATCH  # the batch: Goyal et al. (2017)
-    schedule = training.piecewise([rate * factor for factor in RATE_FACTORS], DROPS, EPOCHS)
+    rates = [rate * factor for factor in RATE_FACTORS]
     metric = error_metric(inputs)
     top5 = keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")
     mean, deviation = NETWORKS[network][2:]
@@ -141,15 +128,7 @@ def study(network, inputs):
         artifact="greff2017/table1b",
         preprocessing="fb.resnet.torch",
         batch=batch,
-        optimizer=lambda iterations: CaffeSGD(
-            schedule(iterations),
-            momentum=0.9,
-            nesterov=True,
-            decay=DECAY,
-            last_decay=DECAY,
-            bias_rate=1.0,
-            decay_all=True,
-        ),
+        optimizer=training.fb_resnet_sgd(rates, DROPS, EPOCHS),
         epochs=EPOCHS,
         minutes=18,  # ours
         paper={"ImageNet": mean},

@@ -34,7 +34,6 @@ from absl import flags
 
 import zoo
 from experiment import data as image_data
-from experiment import flags as common
 from experiment import hardware, training
 from jastrzebski2018 import figures, miniature, study
 from jastrzebski2018.study import BATCH, Inspection
@@ -75,13 +74,11 @@ flags.DEFINE_integer("depth", None, help_text, lower_bound=14)
 help_text = "Number of repetitions of the last block. Default: 20."
 flags.DEFINE_integer("unroll", None, help_text, lower_bound=1)
 study.define_flags()
-flags.adopt_module_key_flags(study)
 FLAGS = flags.FLAGS
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     inspection = trained_miniature() if FLAGS.budget == "minutes" else trained_network()
     inspect(inspection)
     unroll(inspection)
@@ -366,13 +363,9 @@ def record_cosines(inspection, tables, times, scale):
 
 
 def record_borderline(inspection, table, paper, **more):
-    """Write the result of Fig. 7, if there is a borderline example.
+    """Write the result of Fig. 7, if there is a borderline example, of an unrolled network's table.
 
-    Args:
-        inspection: Inspection of the trained network.
-        table: Table of the unrolled network, on test images.
-        paper: The paper's accuracies before and after the repetitions, or None.
-        **more: Further keys of the line.
+    The paper's accuracies are those before and after the repetitions, or None.
     """
     if f"{BORDERLINE}_accuracy" not in table.probes():
         print("no borderline example: no result for Fig. 7")

@@ -36,7 +36,6 @@ from jastrzebski2018 import miniature
 from zoo import callbacks
 from zoo.callbacks.training import PassProgress
 from zoo.graph.blocks import find_blocks
-from zoo.optimizers import CaffeSGD
 
 NETWORKS = ("residual", "plain")
 DEPTHS = {"residual": 110, "plain": 20}  # --budget paper
@@ -52,15 +51,7 @@ PAPER = Study(  # fb.resnet.torch, with which Veit et al. trained
     artifact="greff2017/section2",
     preprocessing="he_cifar",
     batch=128,
-    optimizer=lambda iterations: CaffeSGD(
-        training.piecewise([0.1, 0.01, 0.001], [81, 122], 164)(iterations),
-        momentum=0.9,
-        nesterov=True,
-        decay=1e-4,
-        last_decay=1e-4,
-        bias_rate=1.0,
-        decay_all=True,
-    ),
+    optimizer=training.fb_resnet_sgd([0.1, 0.01, 0.001], [81, 122], 164),
     epochs=164,
     minutes=164,
     paper={"CIFAR-10": None},
@@ -72,13 +63,11 @@ flags.DEFINE_integer("depth", None, help_text, lower_bound=8)
 help_text = "Number of test images to measure on. Default: 1000; for --budget paper all."
 flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
 common.define_image_flags()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     if {*FLAGS.networks} - {*NETWORKS} or not FLAGS.networks:
         raise app.UsageError(
             f"Expected --networks of {', '.join(NETWORKS)}. Received: {','.join(FLAGS.networks)}"

@@ -57,12 +57,10 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 flags.DEFINE_string("data_dir", None, "Folder with [ptb.]train.txt and so on. Default: download.")
 flags.DEFINE_integer("seeds", 1, "Number of seeds, from --seed on.", lower_bound=1)
 common.define_output_flags("runs/looped-lm-BUDGET", f"Updates of the weights: {UPDATES}.")
-flags.adopt_module_key_flags(common)
 
 
-def main(argv):
+def main():
     """Train and measure the four networks for each seed."""
-    common.check(argv)
     folder = pathlib.Path(FLAGS.run_dir or f"runs/looped-lm-{FLAGS.budget}")
     folder.mkdir(parents=True, exist_ok=True)
     text, characters = load()

@@ -35,7 +35,6 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_float("rate", 0.05, "Learning rate.", lower_bound=0.0)  # ours
 common.define_image_flags()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 STUDY = training.Study(
@@ -51,9 +50,8 @@ STUDY = training.Study(
 )
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     name = f"highway_mlp{depth()}"
     run = training.prepare(STUDY, name, "mnist", build, depth=depth())
     training.train(run)

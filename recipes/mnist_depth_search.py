@@ -60,7 +60,6 @@ common.define_data_flags()
 common.define_output_flags("RUNS/mnist-depth-DATA-SEED-DIGEST")
 # Not mixed_float16: a loss scale skips a step for all networks if one of them diverges.
 common.define_training_flags(["float32", "mixed_bfloat16"])
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
@@ -114,9 +113,8 @@ class Search:
         run_dirs.write(self.folder, result)
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     search = prepare(depths())
     zoo.keep_memory()
     total = sum(len(group.members) for group in search.groups)
@@ -178,12 +176,7 @@ def prepare(depths):
 
 
 def report(networks, search):
-    """Write fig1-configurations.csv, Fig. 1 and the results.
-
-    Args:
-        networks: Lists of `Trained` by kind and depth.
-        search: The finished search.
-    """
+    """Write fig1-configurations.csv, Fig. 1 and the results of `Trained` by kind and depth."""
     rows = []
     points = []
     for (kind, depth), trained in networks.items():
@@ -226,13 +219,7 @@ def configuration(kind: str, depth: int, network: Trained) -> dict:
 def record(kind, depth, networks, top, mean, search):
     """Print and write the result of one kind and depth.
 
-    Args:
-        kind: "plain" or "highway".
-        depth: Number of layers.
-        networks: Sorted, the best one first.
-        top: Number of networks in the best tenth.
-        mean: Mean of their lowest losses.
-        search: The finished search.
+    The networks are sorted, the best one first; `mean` is that of the lowest losses of the `top`.
     """
     best = networks[0]
     settings = {k: v for k, v in dataclasses.asdict(best.settings).items() if v is not None}

@@ -75,13 +75,11 @@ flags.DEFINE_float("gate_bias", None, help_text)
 help_text = "Number of training images to probe. Default: all."
 flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
 common.define_image_flags()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     name = f"highway_mlp{depth()}"
     study = STUDY
     if FLAGS.data and "cifar" in FLAGS.data:

@@ -28,7 +28,6 @@ import numpy as np
 from absl import flags
 
 import zoo
-from experiment import flags as common
 from experiment import plots, training
 from experiment.flags import FLAGS
 from yutomasi2019 import figures, networks
@@ -53,29 +52,18 @@ EXCEPTIONS = {20: 2, 32: 2}  # layers of Fig. 3's networks with no larger cushio
 networks.define_flags(ARTIFACTS)
 help_text = "Epochs between two measurements of dominance in training. Default: a tenth of them."
 flags.DEFINE_integer("flow_every", None, help_text, lower_bound=1)
-flags.adopt_module_key_flags(networks)
 
 
 @dataclasses.dataclass
 class Measured:
-    """Measurements of one network; None where an artifact is not asked for.
-
-    Attributes:
-        trained: Its metadata.
-        sample: Number of images of Figs 3 and 10, and its deviations: attributes of a result.
-        cushions: Tables of Fig. 3, "before" and "after" training.
-        features: Features and gradients of Fig. 10.
-        flows: Dominance of Fig. 12 by block, at the "first" and the "last" iteration and their
-            "mean" over training.
-        flow_epochs: Epochs after which it was measured; 0: before the first.
-    """
+    """Measurements of one network; None where an artifact is not asked for."""
 
     trained: networks.Trained
-    sample: dict
-    cushions: dict | None = None
-    features: tuple | None = None
-    flows: dict | None = None
-    flow_epochs: list | None = None
+    sample: dict  # number of images of Figs 3 and 10, and its deviations: attributes of a result
+    cushions: dict | None = None  # tables of Fig. 3, "before" and "after" training
+    features: tuple | None = None  # features and gradients of Fig. 10
+    flows: dict | None = None  # Fig. 12: "first" and "last" iteration, "mean" over training
+    flow_epochs: list | None = None  # after which that was measured; 0: before the first
 
 
 class DominanceByEpoch(keras.callbacks.Callback):
@@ -104,9 +92,8 @@ class DominanceByEpoch(keras.callbacks.Callback):
             callbacks.Table(rows).to_csv(self.path)
 
 
-def main(argv):
+def main():
     """Measure the networks, then draw figures and write results that compare them."""
-    common.check(argv)
     selected = networks.selected(ARTIFACTS)
     folder = networks.figures_folder("noise-stability", selected)
     measured = {}
@@ -182,12 +169,8 @@ def dominance(run):
 def measure_dominance(run, measured, folder, first, in_training):
     """Measure the dominant gradient flow after training, and write its result.
 
-    Args:
-        run: A trained run.
-        measured: Its `Measured`, of which `flows` and `flow_epochs` are set.
-        folder: For figures and results.
-        first: Table before training.
-        in_training: Rows of `DominanceByEpoch`.
+    `first` is the table before training, `in_training` has the rows of `DominanceByEpoch`; of
+    `measured`, `flows` and `flow_epochs` are set.
     """
     start = time.perf_counter()
     last = dominance(run)
@@ -297,7 +280,7 @@ def write_mean(  # noqa: PLR0913 (what distinguishes the three results)
         artifact,
         metric,
         round(float(finite.mean()), 5) if finite.size else None,
-        assumptions=[*networks.assumptions(), "mean over blocks and images", *assumptions],
+        assumptions=["mean over blocks and images", *assumptions],
         seconds=round(time.perf_counter() - start, 1),
         more={
             "deviation_over_blocks": round(float(finite.std()), 5) if finite.size else None,
@@ -327,7 +310,7 @@ def measure_noise(run, measured, folder):
         lost[-1],
         config={"images": count, "noise": NOISES[-1]},
         deviations=networks.sample_deviations(run, count),
-        assumptions=[*networks.assumptions(), "normal noise on all kernels, sizes ours"],
+        assumptions=["normal noise on all kernels, sizes ours"],
         seconds=round(time.perf_counter() - start, 1),
         more={"noises": NOISES, "accuracy_lost_by_noise": lost},
     )
@@ -358,7 +341,6 @@ def write_features(folder, measured):
         "fig10",
         "mean_of_final_gradients_in_deviations",
         gradient_mean,
-        assumptions=networks.assumptions(),
         more={
             "feature_mean": feature_mean,
             "feature_deviation": round(float(features.std()), 6),
@@ -417,7 +399,7 @@ def compare_cushions(folder, depth, measured):
         exceptions,
         EXCEPTIONS.get(depth),
         model=f"nets {depth}",
-        assumptions=[*networks.assumptions(), "means over images compared, of all blocks"],
+        assumptions=["means over images compared, of all blocks"],
         more={"layers": len(plain)},
         **pair[0].sample,
     )
@@ -446,10 +428,7 @@ def compare_dominance(folder, depth, measured):
                 [f"mean after epochs {epochs}; the paper's is over the whole training"],
                 model=f"{prefix}nets {depth}",
                 config={"images": FLOW_IMAGES[FLAGS.budget]},
-                assumptions=[
-                    *networks.assumptions(),
-                    "shallow: the first half; the paper's part is lost",
-                ],
+                assumptions=["shallow: the first half; the paper's part is lost"],
             )
 
 

@@ -27,7 +27,6 @@ from experiment.script import run_script
 
 import keras
 import numpy as np
-from absl import flags
 
 from experiment import flags as common
 from experiment import training
@@ -49,12 +48,10 @@ ARTIFACTS = {  # the networks and depths that each needs
 MEASURED = {"smoke": 256, "minutes": None, "paper": None}  # images of the training loss; all
 
 networks.define_flags(ARTIFACTS)
-flags.adopt_module_key_flags(networks)
 
 
-def main(argv):
+def main():
     """Train and measure the networks, then write tables, figures and results."""
-    common.check(argv)
     selected = networks.selected(ARTIFACTS)
     folder = networks.figures_folder("plain-vs-residual", selected)
     measured = []

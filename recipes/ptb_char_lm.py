@@ -103,26 +103,17 @@ common.define_output_flags(
 )
 common.define_training_flags([*common.PRECISIONS, SOFTMAX_BFLOAT16])
 common.define_export_flag()
-flags.adopt_module_key_flags(common)
 FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training that is ready to start.
-
-    Attributes:
-        corpus: The text.
-        size: One of `SIZES`.
-        variant: One of `VARIANTS`.
-        folder: The run directory.
-        resume: Its checkpoint.
-    """
+    """A training that is ready to start."""
 
     corpus: text.Corpus
-    size: str
-    variant: str
-    folder: pathlib.Path
+    size: str  # one of `SIZES`
+    variant: str  # one of `VARIANTS`
+    folder: pathlib.Path  # the run directory
     resume: zoo.checkpoint.Resume
 
     @property
@@ -131,9 +122,8 @@ class Run:
         return f"Perplexity per word of {self.corpus.name}, char_lm {self.size} {self.variant}"
 
 
-def main(argv):
+def main():
     """Train one variant, or all six and compare them."""
-    common.check(argv)
     size = FLAGS.size or ("small" if FLAGS.budget == "smoke" else "large")
     with process.usage_errors():
         devices = hardware.devices(BATCH)

@@ -56,26 +56,17 @@ SMALL_MNIST = {"name": "mnist", "preprocessing": "miniature", "side": 16, "teste
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Origin of a set of weights.
+    """Origin of a set of weights."""
 
-    Attributes:
-        builder, arguments, data, licence: As in the card; data without what a run learned of them.
-        folder: Pattern of its run directory in --run_dir.
-        metric: That of its line of results.
-        value: Key of the card's metric in this line, whose last value counts.
-        weights: File of the run directory.
-        traces: Tables of the repository, as in the card; of none, that of the run directory.
-    """
-
-    builder: str
+    builder: str  # as in the card, as are the next three
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # without what a run learned of them
     licence: str
-    folder: str
-    metric: str = "test_accuracy"
-    value: str = "value"
-    weights: str = "model.keras"
-    traces: tuple[str, ...] = ()
+    folder: str  # pattern of its run directory in --run_dir
+    metric: str = "test_accuracy"  # of its line of results
+    value: str = "value"  # key of the card's metric in this line; the last value counts
+    weights: str = "model.keras"  # file of the run directory
+    traces: tuple[str, ...] = ()  # tables of the repository; of none, that of the run directory
 
 
 SETS = {
@@ -153,12 +144,10 @@ flags.DEFINE_list("only", None, help_text)
 help_text = "Folder with a run directory of each set to publish."
 flags.DEFINE_string("run_dir", "runs/claims", help_text)
 common.define_data_flags()
-flags.adopt_module_key_flags(common)
 
 
-def main(argv):
+def main():
     """Write the files and the cards."""
-    common.check(argv)
     known = SETS if FLAGS.task == "publish" else read_cards()
     names = FLAGS.only or [*known]
     if unknown := {*names} - {*known}:

@@ -61,12 +61,10 @@ help_text = "Folder with the two wheels, as pip download leaves them there."
 flags.DEFINE_string("wheel_dir", "runs/wheels", help_text)
 common.define_data_flags()
 common.define_output_flags("runs/real-networks-BUDGET-SEED", f"Sequences and draws: {COUNTS}.")
-flags.adopt_module_key_flags(common)
 
 
-def main(argv):
+def main():
     """Measure the networks whose wheels are there."""
-    common.check(argv)
     wheels = {p: sorted(pathlib.Path(FLAGS.wheel_dir).glob(p)) for p in (ALBERT, onnx_resnet.WHEEL)}
     if not any(wheels.values()):
         raise app.UsageError(

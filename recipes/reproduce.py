@@ -153,10 +153,7 @@ def commands_of(name):
 def plan(names, options, flags):
     """Return what to run: pairs of a command's words, a tuple, and the artifacts that it makes.
 
-    Args:
-        names: Artifacts.
-        options: This script's flags.
-        flags: The recipes' flags.
+    `options` are this script's flags, `flags` the recipes'.
 
     Raises:
         ValueError: if nothing is measured in these artifacts, or nothing could be kept.
@@ -231,11 +228,7 @@ def lines_flag(words):
 def environment(words, artifact, options, seeds):
     """Return the environment that says where else a recipe's figures go; None: nowhere else.
 
-    Args:
-        words: The command.
-        artifact: An artifact that it makes.
-        options: This script's flags.
-        seeds: Folder for the figures of each seed, by paper.
+    `artifact` is one that the command makes, `seeds` the folder for figures of each seed, by paper.
     """
     paper = artifact.split("/")[0]
     if words[-1].startswith("--seed="):

@@ -36,7 +36,6 @@ from absl import app, flags
 
 import zoo
 from experiment import data as image_data
-from experiment import flags as common
 from experiment import run_dirs, training
 from jastrzebski2018 import figures, sharing, study
 from jastrzebski2018.study import BATCH
@@ -69,38 +68,25 @@ flags.DEFINE_bool("ablation", False, help_text)
 help_text = "Number of layers of the networks that share, 6 n + 2. Default: 110."
 flags.DEFINE_integer("depth", None, help_text, lower_bound=44)
 study.define_flags()
-flags.adopt_module_key_flags(study)
 FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Numbers that the figures show of one network, until its loss was NaN or Inf.
-
-    Attributes:
-        depth: Number of layers.
-        folder: The run directory.
-        history: Metrics of the finished epochs, lists by key.
-        paper: The paper's training and test accuracy, or None.
-        start: Tables before the first epoch, by split.
-        training: Table after each epoch on test images.
-        gradients: The same on training images.
-        failure: Message of a training that diverged, or None.
-    """
+    """Numbers that the figures show of one network, until its loss was NaN or Inf."""
 
     depth: int
-    folder: pathlib.Path
-    history: dict[str, list[float]]
-    paper: tuple[float | None, float | None]
-    start: dict[str, Table]
-    training: Table
-    gradients: Table
-    failure: str | None
+    folder: pathlib.Path  # the run directory
+    history: dict[str, list[float]]  # metrics of the finished epochs, by key
+    paper: tuple[float | None, float | None]  # training and test accuracy
+    start: dict[str, Table]  # before the first epoch, by split
+    training: Table  # after each epoch on test images
+    gradients: Table  # the same on training images
+    failure: str | None  # message of a training that diverged
 
 
-def main(argv):
+def main():
     """Run the recipe."""
-    common.check(argv)
     if FLAGS.budget == "minutes":
         study.check_miniature("depth", "probe_examples")
         selected = select(DEPTHS["paper"])

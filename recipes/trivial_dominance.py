@@ -19,7 +19,6 @@ import time
 from experiment.script import run_script
 
 import numpy as np
-from absl import flags
 
 from experiment import flags as common
 from experiment import results
@@ -41,12 +40,10 @@ SIMULATED = {"smoke": 5, "minutes": 100, "paper": 1000}  # ours: networks for ea
 common.define_output_flags(
     "runs/trivial-dominance-BUDGET-SEED", f"Number of simulated networks: {SIMULATED}."
 )
-flags.adopt_module_key_flags(common)
 
 
-def main(argv):
+def main():
     """Simulate and approximate, then draw both figures and write their results."""
-    common.check(argv)
     start = time.perf_counter()
     count = SIMULATED[FLAGS.budget]
     folder = pathlib.Path(FLAGS.run_dir or f"runs/trivial-dominance-{FLAGS.budget}-{FLAGS.seed}")

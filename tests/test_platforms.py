@@ -72,7 +72,7 @@ sys.path.insert(0, "recipes")
 from experiment.script import run_script
 import keras
 
-def main(argv):
+def main():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.export({folder!r}, verbose=False)
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from zoo.backend import STATIC_SHAPES
 from zoo.backend.replicas import spread_shards
 from zoo.checks import check_integers
 from zoo.types import Tensor
@@ -60,13 +61,7 @@ def repeatable(data: Any) -> Any:
 
 
 def first(data: Any, count: int, batch_size: int) -> list[tuple[Any, ...]]:
-    """Return the first examples of data, as batches.
-
-    Args:
-        data: As in `zoo.callbacks.run`.
-        count: Number of examples, positive; or more than there are.
-        batch_size: As in `batches`.
-    """
+    """Return the first `count` examples, or all if there are fewer, in batches as of `batches`."""
     found: list[tuple[Any, ...]] = []
     for x, y in batches(data, min(batch_size, count), weighted=True):
         labels = y if isinstance(y, Labels) else (y,)
@@ -128,14 +123,9 @@ def padded_batches(
 
     The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
-    one before, so that compiled functions see one shape.
-
-    Args:
-        data: As in `batches`.
-        batch_size: As in `batches`.
-        progress: A function called with the number of examples so far, after each batch.
-        multiple: A number that sizes must be a multiple of.
-        check: As in `batches`.
+    one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
+    compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
+    examples so far, after each batch; the others are those of `batches`.
 
     Raises:
         ValueError: if there is no example.
@@ -145,7 +135,7 @@ def padded_batches(
     for x, y in batches(data, batch_size, check, weighted=True):
         count = len(tree.flatten(x)[0])
         size = max(size, -(-count // multiple) * multiple)
-        mask = np.pad(nan_mask(x), (0, size - count))
+        mask = np.pad(nan_mask(x), (0, size - count if STATIC_SHAPES else 0))
         yield _pad(x, size), None if y is None else _pad(y, size), mask
         seen += count
         if progress:
@@ -173,7 +163,7 @@ def _pad(structure, size):
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
     """Return the sum over examples; see `padded_batches` for the mask."""
-    return ops.sum(_without_padding(v, mask, 0.0), axis=0) + _nan_or_zero(mask)
+    return ops.sum(_without_padding(v, mask, 0.0), axis=0)
 
 
 def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
@@ -185,14 +175,18 @@ def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
         value = ops.min(_without_padding(v, mask, np.inf), axis=0, keepdims=True)
     else:
         value = ops.max(_without_padding(v, mask, -np.inf), axis=0, keepdims=True)
-    return spread_shards(value + _nan_or_zero(mask))
+    return spread_shards(value)
 
 
 def _without_padding(v, mask, replacement):
+    v = ops.cast(v[: mask.shape[0]], "float32")
+    if not STATIC_SHAPES:
+        return v
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
+    return ops.where(mask == 0, replacement, v)
 
 
-def _nan_or_zero(mask):
-    """Return NaN if an example has it, else 0: a number, where a product would cost a pass."""
-    return ops.sum(0.0 * mask)
+def to_arrays(sums: Any, mask: np.ndarray) -> Any:
+    """Return a structure of tensors as arrays, NaN if an example of the batch has NaN."""
+    nan_or_zero = 0.0 * mask.sum()
+    return tree.map_structure(lambda v: ops.convert_to_numpy(v) + nan_or_zero, sums)

@@ -15,6 +15,7 @@ from zoo.callbacks.probes.batching import (
     masked_extreme,
     masked_sum,
     padded_batches,
+    to_arrays,
     to_tensors,
 )
 from zoo.callbacks.probes.objective import Loss, Objective, average, values_of
@@ -79,14 +80,7 @@ def run(  # noqa: PLR0913 (options of one pass, by keyword)
 
 
 class Observer:
-    """The compiled pass of probes over one model.
-
-    Args:
-        probes, model, loss, blocks, grain: As in `run`.
-
-    Raises:
-        ValueError: as `run`.
-    """
+    """The compiled pass of probes over one model; arguments and errors are those of `run`."""
 
     def __init__(
         self,
@@ -169,7 +163,7 @@ class Observer:
             )
         labels = (to_tensors(y),) if self.reads_labels and y is not None else ()
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
-        return keras.tree.map_structure(ops.convert_to_numpy, sums)
+        return to_arrays(sums, mask)
 
     def _check_weights(self):
         for probe in self.probes:

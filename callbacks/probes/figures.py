@@ -13,8 +13,8 @@ from zoo.io import replace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COUNTS = ("lesions_", "shuffle_", "unroll_", "noise_")  # values over counts: the column `unit`
-
+# values over counts: the column `unit`
+COUNTS = ("lesions_", "shuffle_", "unroll_", "noise_", "loop_", "fixed_point_distance")
 
 LABELS = 30  # largest number of blocks' names at an axis
 
@@ -26,20 +26,18 @@ def panels(table: Any) -> list[str]:
 
 
 def draw(table: Any, probes: Sequence[str], path: str | pathlib.Path | None = None) -> Figure:
-    """Draw one panel for each probe.
+    """Draw one panel for each probe of a `Table`, and write the PNG file `path` if there is one.
 
     Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
     over examples at the last one; the whole network's is a dashed line. Values by unit are an image
     of blocks and units.
-
-    Args:
-        table: A `Table` (whose module imports this one).
-        probes: Names of its probes.
-        path: PNG file to write; `None`: none.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 2.6 * len(probes)), layout="constrained")
+    named = [row.block for row in table if row.block is not None and row.unit is None]
+    longest = max(map(len, named), default=0)
+    height = max(2.6, 1.6 + 0.06 * longest)  # inches, with the names below a panel
+    figure = Figure(figsize=(7, height * len(probes)), layout="constrained")
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
     for axis, probe in zip(axes, probes, strict=True):
         rows = table.of_probe(probe)
@@ -55,15 +53,21 @@ def draw(table: Any, probes: Sequence[str], path: str | pathlib.Path | None = No
 
 
 def _draw_counts(axis, rows, probe):
-    """Draw values over counts (lesions, swaps, repetitions); dashed: the unmodified network."""
-    counted = [row for row in rows if row.unit is not None]
-    units = [row.unit for row in counted]
-    line = "o-" if len({*units}) == len(units) else "o"
-    axis.plot(units, [row.value for row in counted], line, color=_colour(0, 1), markersize=3)
+    """Draw values over counts (lesions, loops); dashed: the unmodified network."""
+    by_block = {}
     for row in rows:
         if row.unit is None:
             axis.axhline(row.value, linestyle="--", color="0.5", linewidth=1)
-    axis.set(xlabel="count", ylabel=probe)
+        else:
+            by_block.setdefault(row.block, {})[row.unit] = row.value
+    for i, (block, values) in enumerate(by_block.items()):
+        curve = len(values) > 1  # of one block's counts, and no point of its own
+        colour = _colour(i, len(by_block)) if curve else _colour(0, 1)
+        line = "o-" if curve else "o"
+        axis.plot([*values], [*values.values()], line, color=colour, markersize=3, label=block)
+        if curve and len(by_block) > 1:
+            axis.legend(fontsize=7)
+    axis.set(xlabel="count", title=probe)
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
@@ -107,7 +111,7 @@ def _draw_blocks(axis, table, probe):
         text = f"epochs {epochs[0]} (light) to {epochs[-1]}"
         corner = {"ha": "right", "va": "top", "transform": axis.transAxes}
         axis.text(0.99, 0.97, text, fontsize=8, **corner)
-    axis.set(xlabel="block", ylabel=probe, xlim=(-0.5, max(len(blocks), 1) - 0.5))
+    axis.set(xlabel="block", title=probe, xlim=(-0.5, max(len(blocks), 1) - 0.5))
     _name_blocks(axis.xaxis, blocks, rotation=90)
 
 

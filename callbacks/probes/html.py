@@ -2,10 +2,9 @@
 
 import base64
 import html
+import io
 import math
 import pathlib
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +51,9 @@ MEANINGS = {  # of values that no probe measures, by the beginning of their name
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
     "exit_": "The network stopped after each block: later ones return their skip input.",
     "unroll_": "The last block applied up to so many times more, with its residual part scaled.",
+    "loop_": "A run of blocks used so many times; angles in degrees, divergences in nats.",
+    "fixed_point_": "Where a run of blocks leads if it is repeated: distances from the last state, "
+    "the factor from step to step, and the largest |eigenvalue| there.",
     "interlayer_cushion": "How much better the part of the network from one block to another "
     "passes the signal than noise, which it passes alike in every direction.",
     "minimal_interlayer_cushion": "The smallest interlayer cushion from each block to any later "
@@ -66,14 +68,7 @@ LABELS = 24  # largest number of names at an axis
 
 
 def write(table: Any, path: str | pathlib.Path, title: str, head: str = "") -> None:
-    """Write the page of a table.
-
-    Args:
-        table: A `Table` (whose module imports this one).
-        path: The file.
-        title: Title of the page.
-        head: HTML below the title, such as a table of verdicts.
-    """
+    """Write the page of a `Table`; `head` is HTML below its title, such as a table of verdicts."""
     blocks = _blocks(table)
     parts = [f"<h1>{_text(title)}</h1>", head]
     strip = [probe for probe in panels(table) if len(_last_values(table, probe)) > 1]
@@ -343,18 +338,15 @@ def _count_chart(rows):
 
 def _image(values):
     """Return an image of values by block (rows) and unit; blue: negative, red: positive."""
+    from matplotlib.image import imsave
+
     largest = np.nanmax(np.abs(values), initial=0) or 1.0
     strength = np.nan_to_num(np.abs(values) / largest)[..., None]
     tone = np.where(values[..., None] < 0, (31, 95, 168), (192, 74, 38))
     pixels = (255 - strength * (255 - tone)).astype("uint8")
-    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
-    size = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    png = io.BytesIO()
+    imsave(png, pixels)
+    source = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
     height = min(max(8 * len(values), 40), 200)
     rows = f"{len(values)} blocks (rows), {values.shape[1]} units; largest {largest:.4g}"
     return f'<img alt="{rows}" src="{source}" style="height:{height}px"><small>{rows}</small>'

@@ -185,9 +185,8 @@ def _products(chain, first, last):
 def _summary(signal, squares):
     """Return the cushion over examples.
 
-    Args:
-        signal: |J x| / |x| of each example, scaled; inf where x is zero.
-        squares: Estimates of each example's |J|_F^2, `(projections, examples)`.
+    `signal` is each example's |J x| / |x|, scaled; inf where x is zero. `squares` are estimates of
+    its |J|_F^2, `(projections, examples)`.
     """
     alive = ~np.isinf(signal) & (squares.mean(0) != 0)
     if not alive.any():

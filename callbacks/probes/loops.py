@@ -14,7 +14,7 @@ from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks
 from zoo.callbacks.probes.batching import padded_batches, to_tensors
-from zoo.callbacks.probes.objective import Loss, Objective, average
+from zoo.callbacks.probes.objective import Loss, Objective, average, divergence
 from zoo.callbacks.probes.probe import dot, norm
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import Grain
@@ -70,10 +70,10 @@ def loops(
     count = 0
     for x, y, mask in _batches(data, measure.objective.check, **options):
         labels = None if y is None else to_tensors(y)
+        kept = np.flatnonzero(mask)
         for key, value in measure.batch(x, labels, times).items():
-            values = ops.convert_to_numpy(value).astype("float64")
-            sums[key] = sums.get(key, 0.0) + float(np.sum(values[mask != 0] * mask[mask != 0]))
-        count += int(np.count_nonzero(mask))
+            sums[key] = sums.get(key, 0.0) + float(np.sum(_array(value)[kept] * mask[kept]))
+        count += len(kept)
     rows = [
         Row(f"loop_{name}", region.name, region.stage, number, None, total / count)
         for (name, number), total in sorted(sums.items())
@@ -135,9 +135,8 @@ class _Measure:
         return self.objective.losses(labels, logits), self.objective.hits(labels, logits)
 
     def _divergence(self, logits, others):
-        p = self.objective.log_probabilities(logits)
-        q = self.objective.log_probabilities(others)
-        return average(ops.sum(ops.exp(p) * (p - q), axis=-1), self.objective.weights(None, logits))
+        p, q = map(self.objective.log_probabilities, (logits, others))
+        return average(divergence(p, q), self.objective.weights(None, logits))
 
 
 def _compiled(region, function, model):
@@ -213,7 +212,7 @@ def fixed_point(
         states = [x]
         for _ in range(times):
             states.append(step(states[-1], values))
-        kept = mask != 0
+        kept = np.flatnonzero(mask)
         size = norm(states[-1]) + SMALLEST
         distances = [_array(norm(state - states[-1]) / size) for state in states[:-1]]
         collected["distance"].append(np.stack(distances, axis=1)[kept])

@@ -55,6 +55,11 @@ class Objective:
         self._masked = graph.masked
         self._shape = tuple(graph.model.outputs[0].shape)
         loss = loss or getattr(model, "loss", None)
+        if isinstance(loss, dict):  # by output, of which the first is measured
+            keyed = isinstance(model.output, dict)
+            loss = loss.get(min(model.output) if keyed else model.output_names[0])
+        elif isinstance(loss, (list, tuple)):
+            loss = loss[0]
         self._given = None if loss is None else keras.losses.get(loss)
         binary = self._activation == "sigmoid" or _kind(self._given) in BINARY
         self.classifies = self._shape[-1] > 1 or binary
@@ -174,6 +179,11 @@ class Objective:
         """
         weights = labels.weights if isinstance(labels, Labels) else np.ones(1)
         labels = values_of(labels)
+        if not hasattr(labels, "shape"):
+            raise ValueError(
+                f"Expected one array of labels, of the first output. Received: {len(labels)} in a "
+                f"{type(labels).__name__}. Give those of the output of shape {self._shape}."
+            )
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
         weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
@@ -188,6 +198,12 @@ class Objective:
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
+        elif _kind(loss) in ONE_HOT and labels.ndim < len(self._shape):
+            raise ValueError(
+                f"Expected one-hot labels, as {_kind(loss).__name__} takes them. Received: labels "
+                f"of shape {labels.shape}. For class indices give "
+                f"loss='sparse_categorical_crossentropy'."
+            )
         elif _kind(loss) in ONE_HOT + BINARY:
             fits = (labels >= 0) & (labels <= 1)
             expected = "labels from 0 to 1"
@@ -248,9 +264,7 @@ def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
 def divergence(intact: Tensor, other: Tensor) -> Tensor:
     """Return the KL divergence of distributions from others, `(batch, ...)`, in nats.
 
-    Args:
-        intact: Logarithms of probabilities, `(batch, ..., classes)`.
-        other: Those of the distributions that they diverge from.
+    Both are logarithms of probabilities, `(batch, ..., classes)`; `intact` diverges from `other`.
     """
     difference = other - intact
     # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
@@ -266,10 +280,7 @@ def agreement(intact: Tensor, other: Tensor) -> Tensor:
 def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:
     """Return labels that are integers or one-hot as integers, `(batch, ...)`.
 
-    Args:
-        labels: Labels.
-        num_classes: Number of classes.
-        rank: Number of axes of the outputs, that of classes included.
+    `rank` is the number of axes of the outputs, that of classes included.
     """
     if len(labels.shape) == rank and labels.shape[-1] == num_classes:
         return ops.argmax(labels, axis=-1)
@@ -283,12 +294,7 @@ def values_of(labels: Any) -> Any:
 
 
 def average(v: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean over positions, `(batch, ...)` to `(batch,)`.
-
-    Args:
-        v: A value of each position.
-        weights: As `Objective.weights` returns them.
-    """
+    """Return the mean over positions, `(batch, ...)` to `(batch,)`; see `Objective.weights`."""
     if len(v.shape) == 1:
         return v
     if weights is None:

@@ -33,11 +33,7 @@ class Parts(dict):
         self.use = use
 
     def average(self, v: Tensor) -> Tensor:
-        """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`.
-
-        Args:
-            v: A value of each position of the output.
-        """
+        """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`."""
         return average(v, self.get("weights"))
 
 
@@ -192,7 +188,7 @@ def flat(v: Tensor) -> Tensor:
 
 def norm(v: Tensor) -> Tensor:
     """Return the Euclidean norm of each example, `(batch,)`."""
-    return ops.sqrt(ops.sum(ops.square(flat(v)), axis=1))
+    return ops.norm(flat(v), axis=1)
 
 
 def by_unit(v: Tensor) -> Tensor:

@@ -9,7 +9,13 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import Progress, masked_sum, padded_batches, to_tensors
+from zoo.callbacks.probes.batching import (
+    Progress,
+    masked_sum,
+    padded_batches,
+    to_arrays,
+    to_tensors,
+)
 from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, divergence
 from zoo.callbacks.probes.probe import flat, norm
 from zoo.callbacks.probes.table import Row, Table
@@ -112,10 +118,9 @@ class Trials:
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
             for numbers, y in self._outputs(operations, self.chain.graph.start(x)):
-                outputs = self._call("end", self._end, y)
-                intact = intact or outputs
-                scores = self._call("score", self._score, outputs, intact, labels, mask_tensor)
-                sums[numbers] += ops.convert_to_numpy(scores)
+                intact = intact or self._call("end", self._end, y)
+                scores = self._call("score", self._score, y, intact, labels, mask_tensor)
+                sums[numbers] += to_arrays(scores, mask)
             seen += int(np.count_nonzero(mask))
         own = [name in ("accuracy", "loss") for name in names]  # others: of two networks
         measured = sums[:, own] if any(own) else sums
@@ -190,9 +195,10 @@ class Trials:
         outputs = self.chain.end(y, self.objective.apply)
         return [self.objective.logits(outputs[0]), *outputs[1:]]
 
-    def _score(self, outputs, intact, labels, mask):
+    def _score(self, y, intact, labels, mask):
         """Return the summed numbers of a batch, in the order of `_names`."""
         objective = self.objective
+        outputs = self._end(y)
         logits = outputs[0]
         scores = []
         if labels and objective.classifies:

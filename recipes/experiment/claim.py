@@ -13,41 +13,23 @@ FIVE_SEEDS = "five seeds, after three had left some of these claims undecided"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim of a paper, and the comparison that decides it.
+    """A claim of a paper, and the comparison that decides it."""
 
-    Attributes:
-        name: E.g. "S1".
-        paper: A key of `records.TITLES`.
-        section: Section, table or figure of the paper.
-        statement: The claim, in one sentence.
-        quantity: Noun phrase for the measured number.
-        measure: Function from the lines of one seed's runs to that number.
-        least: The claim holds if the number is at least this; or None.
-        most: The claim holds if the number is at most this; or None.
-        ratio: True if the number is positive and averaged by its logarithm.
-        commands: Scripts and flags of the miniatures, beside --seed, --run_dir and --runs.
-        backend: Keras backend that runs it fastest.
-        figure: Name of the figure in the run directory, e.g. "fig1"; "": none.
-        seeds: Number of seeds, the first of 0, 1, 2, ...
-        changed: Change of the measurement after a run, and its cause; "": none.
-        reason: Most likely reason of a measured number that contradicts the claim; "": none.
-    """
-
-    name: str
-    paper: str
-    section: str
-    statement: str
-    quantity: str
-    measure: Callable[[Lines], float]
-    least: float | None = None
-    most: float | None = None
-    ratio: bool = False
-    commands: tuple[str, ...]
-    backend: str = "torch"
-    figure: str = ""
-    seeds: int = 3
-    changed: str = ""
-    reason: str = ""
+    name: str  # e.g. "S1"
+    paper: str  # a key of `records.TITLES`
+    section: str  # section, table or figure of the paper
+    statement: str  # the claim, in one sentence
+    quantity: str  # noun phrase for the measured number
+    measure: Callable[[Lines], float]  # from the lines of one seed's runs to that number
+    least: float | None = None  # the claim holds if the number is at least this
+    most: float | None = None  # the claim holds if the number is at most this
+    ratio: bool = False  # the number is positive and averaged by its logarithm
+    commands: tuple[str, ...]  # scripts and flags, beside --seed, --run_dir and --runs
+    backend: str = "torch"  # that runs it fastest
+    figure: str = ""  # its name in the run directory, e.g. "fig1"
+    seeds: int = 3  # their number, the first of 0, 1, 2, ...
+    changed: str = ""  # change of the measurement after a run, and its cause
+    reason: str = ""  # most likely one of a measured number that contradicts the claim
 
     @property
     def criterion(self) -> str:

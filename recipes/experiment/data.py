@@ -17,29 +17,17 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 class Prepared(NamedTuple):
-    """Images and what training and evaluation read of them.
+    """Images and what training and evaluation read of them."""
 
-    Attributes:
-        images: `zoo.datasets.images.Images`, or what has its attributes.
-        preprocess: Function that prepares images for evaluation, or None if they are prepared.
-        train: Batches for training.
-        test: Batches for validation: of the test images, or of the images held out.
-        x_test: The test images, prepared for evaluation.
-    """
-
-    images: Any
-    preprocess: Any
-    train: Any
-    test: Any
-    x_test: np.ndarray
+    images: Any  # `zoo.datasets.images.Images`, or what has its attributes
+    preprocess: Any  # function that prepares images for evaluation, or None if they are prepared
+    train: Any  # batches for training
+    test: Any  # batches for validation: of the test images, or of the images held out
+    x_test: np.ndarray  # prepared for evaluation
 
 
 def prepare(study: Any, default_data: str) -> Prepared:
-    """Load and prepare the images for a `Study`.
-
-    Args:
-        study: Its resize, preprocessing, batch, validation, tested and number of images are used.
-        default_data: Default of --data.
+    """Load and prepare the images for a `Study`; `default_data` is the default of --data.
 
     Raises:
         ValueError: if there are too few images.

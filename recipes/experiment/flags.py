@@ -1,35 +1,20 @@
-"""Flags that recipes share, each defined once.
-
-A recipe calls the functions whose flags it takes, then
-`flags.adopt_module_key_flags(common)`, so that its `--help` lists them beside its own.
-"""
+"""Flags that recipes share, each defined once: a recipe calls the functions of those it takes."""
 
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
+flags.disclaim_key_flags()  # `--help` of a recipe lists them beside its own
 FLAGS = flags.FLAGS
 BUDGETS = ("smoke", "minutes", "paper")
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
-def check(argv: Sequence[str]) -> None:
-    """Raise a usage error if the command line has arguments that are not flags."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
-
-
 def define_output_flags(
     run_dir: str, budget: str = "Size of the run: smoke is two batches.", seed: int = 0
 ) -> None:
-    """Define what every recipe takes: --budget, --seed, --run_dir and --results.
-
-    Args:
-        run_dir: Default folder, for the help text.
-        budget: Help text of --budget.
-        seed: Default seed.
-    """
+    """Define what every recipe takes: --budget, --seed, --run_dir and --results."""
     flags.DEFINE_enum("budget", "minutes", BUDGETS, budget)
     help_text = "Random seed for initialization, data order and augmentation."
     flags.DEFINE_integer("seed", seed, help_text, lower_bound=0)
@@ -42,12 +27,7 @@ def define_output_flags(
 def define_training_flags(
     precisions: Sequence[str] = PRECISIONS, precision: str = "float32"
 ) -> None:
-    """Define what every recipe that trains takes: length, run directories and devices.
-
-    Args:
-        precisions: Permitted dtype policies.
-        precision: Default dtype policy.
-    """
+    """Define what every recipe that trains takes: length, run directories and devices."""
     help_text = "Number of epochs. Default: the budget's."
     flags.DEFINE_integer("epochs", None, help_text, lower_bound=1)
     flags.DEFINE_string("runs", "runs", "Folder in which recipes keep and find trained networks.")

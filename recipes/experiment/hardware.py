@@ -67,12 +67,7 @@ def _temporary_root():
 
 
 def fit_into_memory(model: keras.Model, optimizer: keras.optimizers.Optimizer, batch: int) -> tuple:
-    """Return model and optimizer as --remat and --accumulate change them.
-
-    Args:
-        model: Not yet compiled.
-        optimizer: For batches of `batch` examples.
-        batch: Examples of a batch.
+    """Return a new model and its optimizer as --remat and --accumulate change them.
 
     Raises:
         ValueError: if `--accumulate` does not divide the batch, or the model has no block.

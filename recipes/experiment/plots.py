@@ -226,12 +226,9 @@ def colors_for(count: int) -> list[str]:
 
 
 def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
-    """Return a figure without global state or window, and its axes.
+    """Return a figure of so many inches without global state or window, and its axes.
 
-    Args:
-        width: In inches.
-        height: In inches.
-        **grid: Arguments of `Figure.subplots`, e.g. ncols=2.
+    `grid` are arguments of `Figure.subplots`, e.g. ncols=2.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**grid)

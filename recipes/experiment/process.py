@@ -12,12 +12,7 @@ INTERRUPTED = 128 + signal.SIGINT  # exit status, as of a shell
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to its end and return its exit status; signals that end us end it, too.
-
-    Args:
-        command: Program and arguments.
-        environment: Environment of the child. Default: this process's.
-    """
+    """Run a command to its end and return its exit status; signals that end us end it, too."""
     with subprocess.Popen(command, env=environment) as child:
         before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         try:

@@ -31,47 +31,30 @@ VECTORS = {  # flags of /proc/cpuinfo, the widest first
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """One measured value and everything needed to judge and repeat it.
+    """One measured value and everything needed to judge and repeat it."""
 
-    Attributes:
-        artifact: Table or figure, e.g. "greff2017/table1a".
-        model: Name of the network.
-        config: Settings that distinguish the network, or the measurement.
-        metric: Name of the measured quantity.
-        value: Measured value; None if no number is finite.
-        std: Standard deviation over seeds, or None of a single run.
-        seeds: Random seeds.
-        paper: The paper's value of the same quantity, or None.
-        data: Name of the data set.
-        budget: Budget of the run, "smoke", "minutes" or "paper".
-        epochs: Length of the training, or None.
-        deviations: From the paper; with any, value and paper are not comparable.
-        verdict: Comparison with the paper. Default: that of `compare`.
-        command, commit, backend, hardware: Origin of the result. Default: this process's.
-        seconds: Duration.
-        assumptions: Choices that the paper leaves open; None: the line has no such key.
-        more: Further keys of the line, e.g. "spread": the paper's mean and standard deviation.
-    """
-
-    artifact: str
-    model: str
+    artifact: str  # table or figure, e.g. "greff2017/table1a"
+    model: str  # name of the network
+    # settings that distinguish the network, or the measurement
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    metric: str
-    value: float | None
-    std: float | None = None
+    metric: str  # name of the measured quantity
+    value: float | None  # None if no number is finite
+    std: float | None = None  # over seeds
     seeds: Sequence[int] = ()
-    paper: float | None = None
-    data: str = ""
-    budget: str = ""
+    paper: float | None = None  # the paper's value of the same quantity
+    data: str = ""  # name of the data set
+    budget: str = ""  # "smoke", "minutes" or "paper"
     epochs: float | None = None
-    deviations: Sequence[str] = ()
-    verdict: str | None = None
+    deviations: Sequence[str] = ()  # from the paper; with any, both values are not comparable
+    verdict: str | None = None  # comparison with the paper; None: that of `compare`
     command: str = dataclasses.field(default_factory=lambda: command())
     commit: str = dataclasses.field(default_factory=lambda: commit())
     backend: str = dataclasses.field(default_factory=keras.config.backend)
     hardware: str = dataclasses.field(default_factory=lambda: hardware())
     seconds: float = 0.0
+    # choices that the paper leaves open; None: the line has no such key
     assumptions: Sequence[str] | None = None
+    # further keys of the line, e.g. "spread": the paper's mean and standard deviation
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
@@ -255,10 +238,7 @@ def _processor():
 
 
 def processor(cpuinfo: str) -> str:
-    r"""Return a processor's name and its widest vector instructions.
-
-    Args:
-        cpuinfo: Content of /proc/cpuinfo.
+    r"""Return a processor's name and its widest vector instructions, as /proc/cpuinfo has them.
 
     Raises:
         KeyError: if it has no line "model name", as on processors other than x86.

@@ -27,13 +27,7 @@ def optimizer_settings(optimizer: keras.optimizers.Optimizer) -> dict:
 
 
 def folder_of(name: str, data: str, identity: Mapping) -> pathlib.Path:
-    """Return the folder in --runs of the run with this identity, and of no other.
-
-    Args:
-        name: Name of the network.
-        data: Name of the data set.
-        identity: Everything that determines the run.
-    """
+    """Return the folder in --runs of the run with this identity, and of no other."""
     data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
     return pathlib.Path(FLAGS.runs) / f"{name}-{data}-{FLAGS.seed}-{_digest(identity)}"
 
@@ -41,9 +35,7 @@ def folder_of(name: str, data: str, identity: Mapping) -> pathlib.Path:
 def figures_folder(name: str, networks: Sequence[pathlib.Path]) -> pathlib.Path:
     """Return the folder for figures of several networks: --run_dir, or one in --runs.
 
-    Args:
-        name: Name of the recipe.
-        networks: The networks' own folders.
+    The latter has the recipe's name and a digest of the networks' own folders.
     """
     default = f"{name}-{_digest([folder.name for folder in networks])}"
     folder = hardware.folder_for(FLAGS.run_dir or pathlib.Path(FLAGS.runs) / default)
@@ -56,12 +48,7 @@ def _digest(identity):
 
 
 def open_folder(folder: pathlib.Path, identity: Mapping, megabytes: int = 200) -> Resume:
-    """Make or reopen a run directory and return the `Resume` of its checkpoint.
-
-    Args:
-        folder: The run directory.
-        identity: Everything that determines the run.
-        megabytes: Free space that it needs.
+    """Make or reopen a run directory, which needs free space, and return its checkpoint's `Resume`.
 
     Raises:
         ValueError: if the folder cannot be used; see `zoo.callbacks.checkpoint.open_run`; or a file

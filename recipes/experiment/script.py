@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -49,7 +49,7 @@ if IS_QUIET:
         import keras  # noqa: F401 - and its backend
 
 
-def run_script(main: Callable[[Sequence[str]], object]) -> None:
+def run_script(main: Callable[[], object]) -> None:
     """Parse the command line and run a recipe's `main`.
 
     Ctrl-C, a full disk and a limit of file sizes end the process in one line that says how to
@@ -71,12 +71,14 @@ def _parse(words):
 
 def _run(main, argv):
     try:
+        if len(argv) > 1:
+            raise app.UsageError(f"Expected flags only. Received: {argv[1:]}. See --help.")
         if IS_QUIET and importlib.util.find_spec("tensorflow"):
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
             absl_logging.get_absl_handler().addFilter(_is_ours_or_an_error)
             with without_start_up_lines():
                 importlib.import_module("tensorflow")  # as Keras does on every backend to save
-        return main(argv)
+        return main()
     except app.UsageError as error:
         error.exitcode = 2
         raise

@@ -23,6 +23,7 @@ from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.prefetch import Ahead
 from zoo.io import save_model
+from zoo.optimizers import CaffeSGD
 
 History = Mapping[str, Sequence[float]]
 
@@ -34,44 +35,27 @@ def accuracy_percent(history: History) -> list[float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """A paper's training of one network.
+    """A paper's training of one network."""
 
-    Attributes:
-        artifact: Artifact of the result, e.g. "srivastava2015/table1".
-        preprocessing: A recipe of `zoo.datasets.preprocessing`.
-        batch: Number of images in a batch.
-        optimizer: Function from the number of iterations to a Keras optimizer.
-        iterations: Number of the paper's updates; or None, and `epochs` counts.
-        epochs: Number of the paper's epochs.
-        scales: True if a shorter training drops its learning rate at the same fractions.
-        minutes: Number of epochs of `--budget minutes`; ours.
-        minutes_images: Number of its training images. Default: all.
-        paper: The paper's test accuracy in %, or None, by data set.
-        spread: Mean and standard deviation of the paper's runs, by data set.
-        metrics: Keras metrics beside accuracy.
-        score: Name of the result's metric, and function from the history to its values in %.
-        validation: Number of the last training images that are held out for validation.
-        tested: Number of the first test images of the learning curve. Default: all.
-        resize: Function from the images to images of another size, or None.
-        data: Function from the study and the default data to a `data.Prepared`.
-    """
-
-    artifact: str
-    preprocessing: str
-    batch: int
-    optimizer: Callable[[int], keras.optimizers.Optimizer]
-    iterations: int | None = None
-    epochs: int | None = None
-    scales: bool = True
-    minutes: int
-    minutes_images: int | None = None
-    paper: Mapping[str, float | None]
+    artifact: str  # of the result, e.g. "srivastava2015/table1"
+    preprocessing: str  # a recipe of `zoo.datasets.preprocessing`
+    batch: int  # images in a batch
+    optimizer: Callable[[int], keras.optimizers.Optimizer]  # from the number of iterations
+    iterations: int | None = None  # the paper's updates; None: `epochs` counts
+    epochs: int | None = None  # the paper's
+    scales: bool = True  # a shorter training drops its learning rate at the same fractions
+    minutes: int  # epochs of `--budget minutes`; ours
+    minutes_images: int | None = None  # its training images; None: all
+    paper: Mapping[str, float | None]  # the paper's test accuracy in %, by data set
+    # mean and standard deviation of the paper's runs, by data set
     spread: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    metrics: Sequence = ()
+    metrics: Sequence = ()  # of Keras, beside accuracy
+    # name of the result's metric, and function from the history to its values in %
     score: tuple[str, Callable[[History], list[float]]] = ("test_accuracy", accuracy_percent)
-    validation: int = 0
-    tested: int | None = None
-    resize: Callable[[Any], Any] | None = None
+    validation: int = 0  # the last training images, which are held out for validation
+    tested: int | None = None  # first test images of the learning curve; None: all
+    resize: Callable[[Any], Any] | None = None  # from the images to images of another size
+    # from the study and the default data
     data: Callable[["Study", str], image_data.Prepared] = image_data.prepare
 
     def num_epochs(self, num_train: int) -> int:
@@ -99,6 +83,15 @@ def piecewise(
         return keras.optimizers.schedules.PiecewiseConstantDecay(ends, rates)
 
     return schedule
+
+
+def fb_resnet_sgd(
+    rates: Sequence[float], drops: Sequence[float], total: float
+) -> Callable[[int], CaffeSGD]:
+    """Return fb.resnet.torch's optimizer, in which all weights decay; arguments as `piecewise`."""
+    schedule = piecewise(rates, drops, total)
+    decay = {"decay": 1e-4, "last_decay": 1e-4, "bias_rate": 1.0, "decay_all": True}
+    return lambda iterations: CaffeSGD(schedule(iterations), momentum=0.9, nesterov=True, **decay)
 
 
 class Diverged(SystemExit):

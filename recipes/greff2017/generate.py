@@ -13,14 +13,9 @@ LIKELIEST = 10  # ours: words to sample from
 def generate(
     model: keras.Model, vocabulary: Vocabulary, text: str, num_words: int, seed: int
 ) -> str:
-    """Continue a text by words that are sampled from the ten likeliest.
+    """Continue a text by words that are sampled from the ten likeliest, but never the unknown word.
 
-    Args:
-        model: A `zoo.char_lm`.
-        vocabulary: Its vocabulary. The unknown word is never sampled.
-        text: The beginning; words outside the vocabulary are read by their characters.
-        num_words: Number of words to add.
-        seed: Seed of the sampling.
+    Words of the text outside the vocabulary are read by their characters.
 
     Returns:
         The text and its continuation.

@@ -16,6 +16,8 @@ from zoo.datasets.batches import Batches, RecordBatches, RecordValidation
 from zoo.datasets.crops import CENTRE, Crops
 from zoo.datasets.preprocessing import per_image
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 SIZES = {  # paper: section 5.1, and 4.2 for the probes; the others ours; None: all
     "smoke": {
         "image_size": 32,
@@ -75,19 +77,12 @@ def setting(key: str) -> Any:
 
 @dataclasses.dataclass
 class Inputs:
-    """Images as a training and its probes read them.
+    """Images as a training and its probes read them."""
 
-    Attributes:
-        prepared: Images for training and validation.
-        probed: Batches of the validation images to probe.
-        indices: Indices of the probed images in the validation set.
-        deviations: Parts of the data set that are left out.
-    """
-
-    prepared: Prepared
-    probed: Iterable
-    indices: np.ndarray
-    deviations: list[str]
+    prepared: Prepared  # for training and validation
+    probed: Iterable  # batches of the validation images to probe
+    indices: np.ndarray  # of the probed images in the validation set
+    deviations: list[str]  # parts of the data set that are left out
 
     @property
     def name(self) -> str:
@@ -126,12 +121,8 @@ class Mapped:
 def load(image_size: int, least: int) -> Inputs:
     """Load the images that the flags select.
 
-    Args:
-        image_size: Side of the network's input in pixels.
-        least: Number of training images that must be there.
-
     Raises:
-        ValueError: if there are fewer, or none.
+        ValueError: if there are fewer training images than `least`, or none.
     """
     name = FLAGS.data or DATA[FLAGS.budget]
     if name in ("imagenet", "imagenet2012"):
@@ -234,11 +225,9 @@ def load_arrays(name: str, image_size: int, least: int) -> Inputs:
 
 
 def sample(total: int, count: int | None) -> np.ndarray:
-    """Return sorted indices of `count` of `total` images; of sets sorted by class, of all classes.
+    """Return sorted indices of `count` of `total` images, or of all.
 
-    Args:
-        total: Number of images.
-        count: Number of indices; None: all.
+    Of sets sorted by class, they are of all classes.
     """
     order = np.random.default_rng(0).permutation(total)
     return np.sort(order[:count])

@@ -20,6 +20,8 @@ from zoo.callbacks.training import PassProgress
 from zoo.datasets.crops import MEAN, STD
 from zoo.graph.blocks import find_blocks
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 NUM_PATCHES = 9  # Fig. 4, of each block
 CAFFE = ".h5"  # weights for keras.applications.ResNet50, which were Caffe's
 
@@ -114,16 +116,7 @@ def inspect(
     epochs: int | None,
     bgr: bool = False,
 ) -> list[dict[str, Any]]:
-    """Draw both figures and write the result of Fig. 3.
-
-    Args:
-        model: The network.
-        name: Name of the network, for titles and files.
-        folder: For figures and results.
-        inputs: Images to probe.
-        deviations: From the paper.
-        epochs: Epochs of its training, or None.
-        bgr: True if channels are blue, green, red.
+    """Draw both figures and write the result of Fig. 3; `bgr`: channels are blue, green, red.
 
     Returns:
         The rows of equation 9's figure: the relative mean of each block's residual function.
@@ -212,14 +205,9 @@ def draw_patches(
     indices: np.ndarray,
     bgr: bool,
 ) -> None:
-    """Draw Fig. 4: patches and their gradients, and write where they lie.
+    """Draw Fig. 4: patches of a unit and their gradients, and write where they lie.
 
-    Args:
-        path: Path of the PNG.
-        patches: Patches of `zoo.callbacks.top_patches`.
-        unit: Their channel.
-        indices: Indices of the probed images in the validation set.
-        bgr: True if channels are blue, green, red.
+    `indices` are those of the probed images in the validation set; `bgr` as in `inspect`.
     """
     if bgr:
         patches = [

@@ -29,11 +29,7 @@ class PointwiseGatedBlock(ResidualBlock):
 
 
 def with_pointwise_gates(model: keras.Model) -> keras.Model:
-    """Return a new network with `PointwiseGatedBlock`s in place of `ResidualBlock`s.
-
-    Args:
-        model: A Functional model; it shares no weights with the new one.
-    """
+    """Return a new network, with new weights, of `PointwiseGatedBlock`s for `ResidualBlock`s."""
 
     def clone(layer: keras.layers.Layer) -> Any:
         kind = PointwiseGatedBlock if type(layer) is ResidualBlock else type(layer)

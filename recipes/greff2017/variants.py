@@ -21,10 +21,7 @@ def compare(
 ) -> None:
     """Print, draw and write how the variants compare; end the process if they are not comparable.
 
-    Args:
-        results: By variant.
-        paper: The paper's test perplexity of the large model, by variant.
-        folder: For the figure and the result.
+    `results` and `paper`, the test perplexities of the paper's large model, are by variant.
     """
     epochs = {variant: result.epochs for variant, result in results.items()}
     if len({*epochs.values()}) > 1:

@@ -33,10 +33,7 @@ IN_TRAINING = ("cosine_loss_block", "l2_ratio", "intermediate_accuracy")  # prob
 def block_rows(tables: Mapping[str, Table], probe: str, mark: float | None = None) -> list[Row]:
     """Return the rows of Figs 2, 3 and 4: a probe of each block; no block: all of them.
 
-    Args:
-        tables: By split.
-        probe: Its name.
-        mark: The paper's value at the last block, where there is one.
+    Tables are by split; `mark` is the paper's value at the last block, where there is one.
     """
     rows = [
         {"split": split, "block": block or "", probe: value}
@@ -82,9 +79,7 @@ fig3 = fig4 = fig10 = fig11 = fig12 = fig2
 def epoch_rows(table: Table, probes: Sequence[str]) -> list[Row]:
     """Return the rows of Figs 5, 13, 14, 18 and 19: the last stage's blocks in training.
 
-    Args:
-        table: Table of `RunProbes`; without rows if no epoch was probed.
-        probes: Names of the probes.
+    The table is of `RunProbes`, without rows if no epoch was probed.
     """
     values = {probe: last_stage(table, probe) for probe in probes} if len(table) else {}
     rows = []
@@ -126,10 +121,8 @@ def at_end(table: Table, probe: str) -> list[float]:
 def group_rows(tables: Mapping[str, Table], first: int = 0, paper: Sequence[Row] = ()) -> list[Row]:
     """Return the rows of Figs 6 and 7: accuracy, loss and entropy of three groups of examples.
 
-    Args:
-        tables: By split, with `BorderlineExamples`.
-        first: Number of the first place.
-        paper: The paper's values, by the columns split, group, place, and accuracy or loss.
+    Tables of `BorderlineExamples` are by split, places count from `first`, and the paper's values
+    have the columns split, group, place, and accuracy or loss.
     """
     metrics = ("accuracy", "loss", "entropy")
     rows = []
@@ -178,9 +171,7 @@ def fig7(path: pathlib.Path, rows: Sequence[Row]) -> None:
 def unrolled_rows(tables: Mapping[float, Mapping[str, Table]], trained: int) -> list[Row]:
     """Return the rows of Fig. 20: probes of the last stage, its last block repeated.
 
-    Args:
-        tables: By scale of the repetitions, and by split.
-        trained: Number of blocks that the last stage was trained with.
+    Tables are by scale of the repetitions, and by split; the trained stage had `trained` blocks.
     """
     return [
         {

@@ -44,12 +44,9 @@ STUDY = Study(
 
 
 def train(variant: str = "residual") -> Run:
-    """Train the network, or find it trained.
+    """Train the network, "residual" or "plain", or find it trained.
 
     The run directory gets training.csv: the last stage's residual blocks after each epoch.
-
-    Args:
-        variant: "residual" or "plain".
     """
     study = STUDY
     if FLAGS.budget == "smoke":

@@ -51,12 +51,7 @@ STUDY = dataclasses.replace(
 
 
 def measure(networks: Networks, folder: pathlib.Path) -> None:
-    """Measure and train networks; write results and figures.
-
-    Args:
-        networks: Arguments of `zoo.shared_resnet` by name; None: nothing is shared.
-        folder: For results and figures.
-    """
+    """Measure and train networks, of `zoo.shared_resnet`'s arguments; write results and figures."""
     norms = [row for name in networks for row in at_start(name, networks[name], folder)]
     for averages in AVERAGES:
         rows = [row for row in norms if row["averages"] == averages]

@@ -25,6 +25,8 @@ from zoo import callbacks
 from zoo.callbacks import Table
 from zoo.optimizers import CaffeSGD
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 Splits = Mapping[str, tuple[np.ndarray, np.ndarray]]  # images and labels, "train" and "test"
 
 BATCH = 128  # the first author's later code; the paper does not say
@@ -68,7 +70,6 @@ def define_flags() -> None:
     help_text = "Learning rates of cifar_resnet: as the paper prints them, or the later code's."
     flags.DEFINE_enum("schedule", "printed", ["printed", "later"], help_text)
     common.define_image_flags()
-    flags.adopt_module_key_flags(common)
 
 
 def study(network: str, errors: Sequence[float], artifact: str) -> Study:
@@ -104,12 +105,7 @@ def study(network: str, errors: Sequence[float], artifact: str) -> Study:
 
 
 def accuracies(errors: Sequence[float], data: str) -> tuple[float | None, float | None]:
-    """Return training and test accuracy in %; None where the paper gives none.
-
-    Args:
-        errors: As in `study`.
-        data: Name of the data set.
-    """
+    """Return the training and test accuracy in % on a data set; None where the paper gives none."""
     if not errors or data not in DATA:
         return None, None
     start = 2 * DATA.index(data)
@@ -143,10 +139,7 @@ def all_test_images(inspection: "Inspection", split: str) -> tuple[np.ndarray, n
 
 
 def check_miniature(*names: str) -> None:
-    """Refuse flags that the miniature of --budget minutes does not follow.
-
-    Args:
-        *names: Flags of the recipe, beside those of both recipes.
+    """Refuse flags, those of both recipes and `names`, that --budget minutes does not follow.
 
     Raises:
         app.UsageError: if one is given.
@@ -200,16 +193,7 @@ def record(
     deviations: Sequence[str] = (),
     assumptions: Sequence[str] = (),
 ) -> Result:
-    """Write the result of a trained network.
-
-    Args:
-        run: A trained run.
-        name: Name of the network.
-        config: Settings that distinguish it.
-        errors: As in `study`.
-        deviations: From the paper, of this network.
-        assumptions: Choices that the paper leaves open.
-    """
+    """Write the result of a trained network; its `errors` as in `study`."""
     history = run.history
     paper_train, paper_test = accuracies(errors, image_data.original_name(run.images))
     if FLAGS.validation:
@@ -260,21 +244,13 @@ def common_assumptions(run: Run) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """A trained network, the images that it is probed on, and where figures and results go.
-
-    Attributes:
-        run: A trained run.
-        name: Name of the network.
-        splits: Result of `examples`.
-        folder: For figures and results.
-        trained: The result of `record`.
-    """
+    """A trained network, the images that it is probed on, and where figures and results go."""
 
     run: Run
     name: str
-    splits: Splits
+    splits: Splits  # of `examples`
     folder: pathlib.Path
-    trained: Result
+    trained: Result  # of `record`
 
     def write(
         self,
@@ -287,13 +263,8 @@ class Inspection:
     ) -> None:
         """Write another result, of what was measured in the network.
 
-        Args:
-            artifact: E.g. "fig3".
-            metric: Name of the quantity.
-            value: Measured value.
-            paper: The paper's value, if it is of this network and these data.
-            assumptions: Choices of ours in the measurement.
-            **more: Further keys of the line.
+        The paper's value is given only if it is of this network and these data. Assumptions are
+        those of the measurement, and `more` are further keys of the line.
         """
         counts = {split: len(labels) for split, (_, labels) in self.splits.items()}
         images = self.run.images

@@ -34,13 +34,10 @@ def enlarge(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def convert(path_or_bytes: str | bytes) -> keras.Model:
-    """Return the network of an ONNX file as a Functional model that takes channels last.
+    """Return the network of an ONNX file, or of its bytes, as a Functional model of channels last.
 
     Known are the nodes of residual classifiers with batch normalization folded into convolutions:
     `KNOWN`, and one transposition of the input to channels first, which is left out.
-
-    Args:
-        path_or_bytes: A path, or the file's bytes.
 
     Raises:
         ValueError: for any other node, or a padding that Keras has not.

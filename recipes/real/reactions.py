@@ -65,9 +65,6 @@ def make(seed: int) -> list[str]:
     on; each has a random solvent. They are plausible reactions of 13 common types, but nobody
     carried them out.
 
-    Args:
-        seed: Random seed of order and solvents.
-
     Example:
     >>> len(make(seed=0)), make(seed=0)[0].count(">>")
     (1232, 1)

@@ -49,13 +49,7 @@ def write():
 
 
 def page(claims, rows, folder):
-    """Return the page's HTML: claims and papers, which unfold.
-
-    Args:
-        claims: Lines of claims.jsonl.
-        rows: Lines of results, merged.
-        folder: Folder of the pictures.
-    """
+    """Return the page's HTML: claims and papers, which unfold, with the pictures of a folder."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     parts = [
         f'<!doctype html>\n<html lang="en">\n<head>{head}<title>Claims and results</title>',

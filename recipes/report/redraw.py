@@ -26,11 +26,10 @@ def function_of(artifact: str) -> Draw | None:
 
 
 def redraw(folder: pathlib.Path = records.FOLDER) -> list[pathlib.Path]:
-    """Draw all figures that are functions of their rows, and return their paths.
+    """Draw all figures in a folder of results that are functions of their rows; return their paths.
 
-    Args:
-        folder: Folder of results; the figures of a paper are in a folder of its name, and those of
-            claims in such a folder in its folder `claims`.
+    The figures of a paper are in a folder of its name, and those of claims in such a folder in its
+    folder `claims`.
     """
     drawn = []
     for artifact in artifacts.ARTIFACTS:
@@ -45,12 +44,9 @@ def redraw(folder: pathlib.Path = records.FOLDER) -> list[pathlib.Path]:
 
 
 def average(folders: Sequence[pathlib.Path], target: pathlib.Path, paper: str) -> None:
-    """Draw the figures of several seeds as means in bands; others are the first seed's.
+    """Draw a paper's figures of several seeds as means in bands; others are the first seed's.
 
-    Args:
-        folders: The figures of each seed, with their CSV files.
-        target: Folder for the figures.
-        paper: Name of the paper, e.g. "jastrzebski2018".
+    Each of `folders` has the figures of a seed, with their CSV files.
     """
     target.mkdir(parents=True, exist_ok=True)
     for first in sorted(folders[0].iterdir()):
@@ -62,11 +58,7 @@ def average_one(
 ) -> None:
     """Draw one figure of several seeds as means in bands, with its CSV file; see `average`.
 
-    Args:
-        name: File name of the figure, or of a table, which is copied.
-        folders: Those of the seeds.
-        target: Folder for the figure.
-        paper: Name of the paper.
+    `name` is the file name of a figure, or of a table, which is copied.
     """
     artifacts_of_paper = [
         artifact for artifact in artifacts.ARTIFACTS if artifact.startswith(f"{paper}/")

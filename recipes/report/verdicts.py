@@ -57,13 +57,7 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
 
 
 def evaluate(claim: Claim, runs: Mapping[int, Lines], seconds: float) -> dict[str, Any]:
-    """Return the line of claims.jsonl of a claim.
-
-    Args:
-        claim: The claim.
-        runs: Lines of results of each seed's run.
-        seconds: Processor time of all runs.
-    """
+    """Return a claim's line of claims.jsonl; `runs` has each seed's lines of results."""
     values = [claim.measure(lines) for lines in runs.values()]
     mean = statistics.geometric_mean(values) if claim.ratio else statistics.fmean(values)
     ends = interval(values, claim.ratio)
@@ -103,12 +97,8 @@ def run(
 ) -> int:
     """Run those of a claim's commands that have not ended yet; return the first bad exit status.
 
-    Args:
-        claim: The claim.
-        seed: Random seed.
-        flags: Flags of the recipes that replace those of the miniature.
-        runs: Folder of the run directories; trained networks are kept in its folder `networks`.
-        dry_run: True prints the commands only.
+    `flags` replace those of the miniature. `runs` is the folder of the run directories, and trained
+    networks are kept in its folder `networks`. With `dry_run` commands are only printed.
     """
     for command in claim.commands:
         folder = folder_of(command, seed, runs)
@@ -192,13 +182,8 @@ def main(
 ) -> int:
     """Run what is missing of claims, print their verdicts, and return the first bad exit status.
 
-    Args:
-        names: Names of claims; none: all.
-        seeds: Number of seeds of each; None: the claim's own.
-        flags: Flags for every recipe, e.g. --data_dir.
-        runs: Folder of the run directories.
-        keep: True writes claims.jsonl and figures of all seeds into recipes/results.
-        dry_run: True prints the commands of what is missing, and runs none.
+    Without names these are all claims; without `seeds` each has its own number. `keep` writes
+    claims.jsonl and figures of all seeds into recipes/results. Other arguments as in `run`.
 
     Raises:
         ValueError: if there is no such claim, or there are too many seeds.

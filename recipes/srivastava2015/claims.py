@@ -1,6 +1,5 @@
 """Claims of Srivastava et al. (2015), each with a criterion that was written before its runs."""
 
-import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +15,13 @@ def loss(lines: Lines, kind: str, depth: int) -> float:
     return line(lines, "best_training_loss", kind=kind, depth=depth)["value"]
 
 
-def epochs_to(lines: Lines, kind: str, depth: int, target: float = 0.1) -> int:
-    """Return after how many epochs the best network's training loss is below `target`.
+def epochs(lines: Lines, kind: str, depth: int) -> int:
+    """Return after how many epochs the best network's training loss is below 0.1.
 
     One that does not get there counts with all epochs, which understates the difference.
     """
     losses = line(lines, "best_training_loss", kind=kind, depth=depth)["training_loss_by_epoch"]
-    reached = [epoch for epoch, value in enumerate(losses, start=1) if value < target]
+    reached = [epoch for epoch, value in enumerate(losses, start=1) if value < 0.1]
     return min(reached, default=len(losses))
 
 
@@ -34,11 +33,8 @@ def growth(lines: Lines) -> float:
 
 def speed(lines: Lines) -> float:
     """Return how many times as many epochs the plain network takes, geometric mean over depths."""
-    logs = [
-        math.log(epochs_to(lines, "plain", depth) / epochs_to(lines, "highway", depth))
-        for depth in DEPTHS
-    ]
-    return math.exp(statistics.fmean(logs))
+    ratios = (epochs(lines, "plain", depth) / epochs(lines, "highway", depth) for depth in DEPTHS)
+    return statistics.geometric_mean(ratios)
 
 
 SEARCH = {

@@ -143,10 +143,7 @@ class SideBySide(keras.layers.Layer):
 def compile_networks(model: keras.Model, settings: Sequence[Any], steps: int) -> None:
     """Compile a model of `build` so that its networks train independently of each other.
 
-    Args:
-        model: Model of `build`.
-        settings: One a network, with `rate`, `momentum` and `decay`, the factor of an epoch.
-        steps: Number of batches in an epoch.
+    Each has its rate, momentum and decay, the factor of an epoch of `steps` batches, in `settings`.
     """
 
     def column(name):

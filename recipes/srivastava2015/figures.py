@@ -57,12 +57,9 @@ def fig1(path: pathlib.Path, rows: Rows) -> None:
 
 
 def unit_rows(panel: str, values: np.ndarray, center: float | None = None) -> Iterator[Row]:
-    """Yield the rows of a map of Fig. 2 or 3.
+    """Yield the rows of a map of Fig. 2 or 3: a panel of layers by units.
 
-    Args:
-        panel: Its title.
-        values: Array of layers by units.
-        center: Value at the middle of its colors, or None: from 0 to 1.
+    `center` is the value at the middle of its colors, or None: from 0 to 1.
     """
     for layer, unit in np.ndindex(*values.shape):
         value = float(values[layer, unit])
@@ -111,12 +108,9 @@ def _map(cells):
 def lesion_rows(
     losses: Sequence[float], intact: float, idle: tuple[int, int] | None
 ) -> Iterator[Row]:
-    """Yield the rows of Fig. 4.
+    """Yield the rows of Fig. 4: training losses without each layer, and of the intact network.
 
-    Args:
-        losses: Training loss without each layer.
-        intact: Loss of the whole network.
-        idle: First and last idle layer of the paper, or None.
+    `idle` are the first and the last idle layer of the paper, or None.
     """
     for layer, loss in enumerate(losses, 1):
         in_paper = int(idle is not None and idle[0] <= layer <= idle[1])

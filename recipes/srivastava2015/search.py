@@ -134,12 +134,7 @@ def members_of(group: Group) -> dict:
 
 
 class Pace:
-    """Time that a search has taken and will take, estimated from this process's part of it.
-
-    Args:
-        groups: All of the search, in their order.
-        epochs: Number of epochs of each.
-    """
+    """Time that groups take, each for so many epochs, estimated from this process's part of it."""
 
     def __init__(self, groups: Sequence[Group], epochs: int) -> None:
         self.groups = [*groups]
@@ -167,26 +162,18 @@ class Pace:
 
 
 class GroupProgress(keras.callbacks.Callback):
-    """Print every 20 seconds and at the end: epoch, lowest loss, diverged networks, time left.
+    """Print every 20 seconds and at the end: epoch, lowest loss, diverged networks, time left."""
 
-    Args:
-        group: The networks in training.
-        epochs: Number of epochs in all.
-        pace: Pace of the whole search.
-        interval: Seconds between two lines.
-    """
-
-    def __init__(self, group: Group, epochs: int, pace: Pace, interval: float = 20.0) -> None:
+    def __init__(self, group: Group, epochs: int, pace: Pace) -> None:
         super().__init__()
         self.group = group
         self.epochs = epochs
         self.pace = pace
-        self.interval = interval
         self.elapsed = 0.0
         self.state = ("elapsed",)  # what `Resume` restores
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Start the interval."""
+        """Start the clock of the lines."""
         self._last = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -198,7 +185,7 @@ class GroupProgress(keras.callbacks.Callback):
         now = time.perf_counter()
         self.elapsed += now - self._start
         self.pace.advance(self.group)
-        if now - self._last < self.interval and epoch + 1 < self.epochs:
+        if now - self._last < 20 and epoch + 1 < self.epochs:
             return
         self._last = now
         losses = [value for name, value in logs.items() if name != "loss"]
@@ -235,15 +222,7 @@ class Trained:
 def train(
     group: Group, resume: Resume, images: Images, epochs: int, pace: Pace | None = None
 ) -> list[Trained]:
-    """Train a group, resuming from its checkpoint if there is one.
-
-    Args:
-        group: The networks.
-        resume: Resume of the group's run directory.
-        images: Images of MNIST.
-        epochs: Number of epochs in all.
-        pace: Pace of the whole search. Default: of this group alone.
-    """
+    """Train a group, resuming from its checkpoint if there is one; `pace` is the whole search's."""
     pace = pace or Pace([group], epochs)
     checkpoint = resume.read()
     before = checkpoint["epoch"] if checkpoint else 0

@@ -55,10 +55,8 @@ TRIVIAL_LABELS = {
 def cushion_rows(name: str, when: str, table: Table) -> Iterator[Row]:
     """Yield a network's rows of Fig. 3: shares of images by block and layer cushion.
 
-    Args:
-        name: Name of the network.
-        when: "before" or "after" training.
-        table: Table of `zoo.callbacks.LayerCushion` up to `LARGEST_CUSHION`.
+    The table, of before or after training, has `zoo.callbacks.LayerCushion` up to
+    `LARGEST_CUSHION`.
     """
     histograms = table.array("layer_cushion_histogram")
     edges = np.linspace(0, LARGEST_CUSHION, histograms.shape[1] + 1)[:-1].tolist()
@@ -98,12 +96,9 @@ def fig6(path: pathlib.Path, rows: Rows) -> None:
 def weight_rows(
     name: str, weights: Mapping[str, Mapping[str, np.ndarray]], mode: float | None
 ) -> Iterator[Row]:
-    """Yield a network's rows of Fig. 7: histograms of its weights.
+    """Yield a network's rows of Fig. 7: histograms of its weights, "before" and "after", by group.
 
-    Args:
-        name: Name of the network.
-        weights: Entries by group, "before" and "after" training.
-        mode: The paper's mode of the identity's entries after training, or None.
+    `mode` is the paper's mode of the identity's entries after training, or None.
     """
     for when, groups in weights.items():
         for group in ("all", "identity"):
@@ -142,15 +137,9 @@ def risk_rows(  # noqa: PLR0913 (columns of the figure, by keyword)
     paper_risk: float | None,
     paper_test_error: float | None,
 ) -> Iterator[Row]:
-    """Yield a network's rows of Fig. 8.
+    """Yield a network's rows of Fig. 8: training cross entropy and test accuracy of each epoch.
 
-    Args:
-        network: Name of the network.
-        depth: Number of layers.
-        risk: Mean training cross entropy of each epoch.
-        accuracy: Test accuracy after each.
-        paper_risk: The paper's risk at the end, or None.
-        paper_test_error: Its test error at the end, or None.
+    The paper's numbers are those at its end, or None.
     """
     for epoch, (loss, share) in enumerate(zip(risk, accuracy, strict=True), 1):
         row = {"network": network, "depth": depth, "epoch": epoch, "risk": loss}
@@ -182,13 +171,9 @@ def fig8(path: pathlib.Path, rows: Rows) -> None:
 def start_rows(
     network: str, depth: int, risk: Sequence[float], paper: float | None
 ) -> Iterator[Row]:
-    """Yield a plain network's rows of Fig. 9.
+    """Yield a plain network's rows of Fig. 9: its mean training cross entropy of each epoch.
 
-    Args:
-        network: Its name, a key of `STARTS`.
-        depth: Number of layers.
-        risk: Mean training cross entropy of each epoch.
-        paper: The paper's risk at the end, a mean over ten runs, or None.
+    The paper's risk is that at its end, a mean over ten runs, or None.
     """
     for epoch, loss in enumerate(risk, 1):
         row = {"network": network, "depth": depth, "epoch": epoch, "risk": loss}
@@ -228,11 +213,7 @@ def fig9(path: pathlib.Path, rows: Rows) -> None:
 
 
 def in_deviations(values: np.ndarray) -> np.ndarray:
-    """Return all features' values in units of their standard deviations, without dead features.
-
-    Args:
-        values: Array of shape `(images, features)`.
-    """
+    """Return `(images, features)` in standard deviations of the features, without dead features."""
     deviations = values.std(0)
     return (values[:, deviations > 0] / deviations[deviations > 0]).ravel()
 
@@ -240,9 +221,7 @@ def in_deviations(values: np.ndarray) -> np.ndarray:
 def feature_rows(name: str, pair: tuple[np.ndarray, np.ndarray]) -> Iterator[Row]:
     """Yield a network's rows of Fig. 10: densities of final features and of the loss's gradients.
 
-    Args:
-        name: Name of the network.
-        pair: Features and gradients, arrays of shape `(images, features)`.
+    Both are arrays of shape `(images, features)`.
     """
     width = FEATURE_BINS[1] - FEATURE_BINS[0]
     for quantity, values in zip(("feature", "gradient"), pair, strict=True):
@@ -271,12 +250,7 @@ def _normal(x):
 
 
 def flow_rows(name: str, flows: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
-    """Yield a network's rows of Fig. 12.
-
-    Args:
-        name: Name of the network.
-        flows: Dominance by block, by iteration: "first", "last" or "mean".
-    """
+    """Yield a network's rows of Fig. 12: dominance by block, by iteration: first, last or mean."""
     for iteration, by_block in flows.items():
         for block, flow in enumerate(by_block.values(), 1):
             row = {"network": name, "iteration": iteration, "block": block}

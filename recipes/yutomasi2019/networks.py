@@ -32,6 +32,8 @@ from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
 from zoo.regularizers import FACTOR, penalize
 
+flags.disclaim_key_flags()  # they are the recipe's
+
 Artifacts = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # networks and depths, by table
 Network = tuple[str, int]  # name and depth
 
@@ -62,11 +64,7 @@ RISK = "sparse_categorical_crossentropy"  # metric by epoch: Keras's loss includ
 
 
 def define_flags(artifacts: Artifacts) -> None:
-    """Define the flags of recipes for images, and which networks to compare.
-
-    Args:
-        artifacts: The networks and depths that each table or figure needs, by its name.
-    """
+    """Define the flags of recipes for images, and which networks to compare."""
     help_text = "Only this table or figure, and the networks that it needs. Default: all."
     flags.DEFINE_enum("artifact", None, list(artifacts), help_text)
     known = ", ".join(SIMPLE + FULL)
@@ -81,7 +79,6 @@ def define_flags(artifacts: Artifacts) -> None:
     flags.DEFINE_integer("probe_examples", None, help_text, lower_bound=1)
     define_network_flags()
     common.define_image_flags()
-    flags.adopt_module_key_flags(common)
 
 
 def define_network_flags() -> None:
@@ -138,11 +135,7 @@ def wants(artifact: str) -> bool:
 
 
 def selected(artifacts: Artifacts) -> list[Network]:
-    """Return the networks that the command line asks for, by increasing depth.
-
-    Args:
-        artifacts: As of `define_flags`.
-    """
+    """Return the networks that the command line asks for, by increasing depth."""
     widths()  # raises
     networks, depths = artifacts.get(FLAGS.artifact, (DEFAULT, DEPTHS))
     pairs = [
@@ -182,12 +175,7 @@ def exists(network: str, depth: str) -> bool:
 
 
 def figures_folder(name: str, networks: Sequence[Network]) -> pathlib.Path:
-    """Return the folder for figures of these networks: --run_dir, or one in --runs.
-
-    Args:
-        name: Name of the recipe.
-        networks: Networks of `selected`.
-    """
+    """Return the folder for figures of the `selected` networks: --run_dir, or one in --runs."""
     keys = "artifact data data_dir train_examples probe_examples budget epochs precision accumulate"
     identity = {"networks": networks, **{key: FLAGS[key].value for key in keys.split()}}
     identity |= {key: setting(key) for key in MINIATURE}
@@ -199,11 +187,7 @@ def figures_folder(name: str, networks: Sequence[Network]) -> pathlib.Path:
 def prepare_each(
     networks: Sequence[Network], inspect: Callable[[Run, str, int], None]
 ) -> list[str]:
-    """Prepare the training of one network after the other, and hand it to `inspect`.
-
-    Args:
-        networks: Networks of `selected`.
-        inspect: Function of a run, name and depth that trains the network and measures it.
+    """Prepare the trainings of networks one after the other; `inspect` trains and measures each.
 
     Returns:
         Messages of the trainings that diverged.
@@ -308,13 +292,6 @@ def fully_fledged(
     Section 5: a plain block is convolution, normalization, ReLU, twice; a residual block adds its
     input to the output of the second normalization. Where the shape changes, the input passes a
     1 x 1 convolution and a normalization: ours, the paper does not say.
-
-    Args:
-        depth: Number of layers.
-        variant: "plain" or "residual".
-        input_shape: `(height, width, channels)`.
-        classes: Number of classes.
-        widths: Channels of the three groups.
     """
     inputs = input_and_head.image_input(input_shape, 4)
     x = layers.Conv2D(
@@ -351,12 +328,7 @@ def own_penalty(model: keras.Model) -> float:
 
 
 def num_examples(run: Run, by_budget: Mapping[str, int | None]) -> int:
-    """Return how many training images to measure.
-
-    Args:
-        run: A run.
-        by_budget: Numbers by budget; None: all.
-    """
+    """Return how many training images to measure: the flag's, or the budget's (None: all)."""
     total = len(run.images.x_train)
     return min(FLAGS.probe_examples or by_budget[FLAGS.budget] or total, total)
 
@@ -385,33 +357,29 @@ def training_batches(run: Run, count: int) -> Iterator[tuple[np.ndarray, np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained network's metadata, kept while other networks train.
-
-    Attributes:
-        network: Name.
-        depth: Number of layers.
-        history: Metrics of the epochs, lists by key.
-        known: True if its images are the paper's, so that the paper's numbers are comparable.
-        result: Template of its results.
-    """
+    """A trained network's metadata, kept while other networks train."""
 
     network: str
     depth: int
-    history: Mapping[str, Sequence[float]]
-    known: bool
-    result: Result
+    history: Mapping[str, Sequence[float]]  # metrics of the epochs, by key
+    known: bool  # its images are the paper's, so that the paper's numbers are comparable
+    result: Result  # template of its results
 
     @classmethod
     def of(cls, run: Run, network: str, depth: int) -> "Trained":
         """Return the metadata of a trained run."""
         name = f"{network}{depth}"
         deviations = [*run.deviations(), *width_deviations()]
-        result = run.result(model=name, metric="", value=None, deviations=deviations)
+        result = run.result(
+            model=name, metric="", value=None, deviations=deviations, assumptions=assumptions()
+        )
         return cls(network, depth, run.history, run.known, result)
 
     def at_start(self, deviations: Sequence[str]) -> "Trained":
         """Return the metadata before training, where data, length and precision do not matter."""
-        result = dataclasses.replace(self.result, epochs=0, deviations=[*deviations])
+        result = dataclasses.replace(
+            self.result, epochs=0, deviations=[*deviations], assumptions=[]
+        )
         return dataclasses.replace(self, result=result)
 
     def write(
@@ -422,18 +390,14 @@ class Trained:
         value: float | None,
         paper: float | None = None,
         deviations: Sequence[str] = (),
+        assumptions: Sequence[str] = (),
         **values: Any,
     ) -> None:
-        """Append a result to the folder's results.jsonl and to --results.
+        """Append a result of a figure or table to the folder's results.jsonl and to --results.
 
-        Args:
-            folder: For figures and results.
-            artifact: E.g. "fig9".
-            metric: Name of the quantity.
-            value: Measured value.
-            paper: The paper's value of the same quantity on its images.
-            deviations: From the paper, beside those of data, length and precision.
-            **values: Other attributes of the `Result`.
+        The paper's value counts on its images only. Deviations are added to those of data, length
+        and precision, assumptions to those of the training; `values` are other attributes of the
+        `Result`.
         """
         result = dataclasses.replace(
             self.result,
@@ -442,6 +406,7 @@ class Trained:
             value=value,
             paper=paper if self.known else None,
             deviations=[*self.result.deviations, *deviations],
-            **{"assumptions": [], **values},
+            assumptions=[*self.result.assumptions, *assumptions],
+            **values,
         )
         run_dirs.write(folder, result)

@@ -71,35 +71,22 @@ RISKS = {"plain": {32: 0.13, 44: 0.46}, "transferred": {32: 0.055, 44: 0.083}}  
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Losses of a network before or after training.
+    """Losses of a network before or after training."""
 
-    Attributes:
-        training_loss: Mean cross entropy over training images, in evaluation.
-        penalty: The penalty that training pays: a residual network pays its plain equivalent's.
-        own_penalty: The penalty of the weights as they are.
-    """
-
-    training_loss: float
-    penalty: float
-    own_penalty: float
+    training_loss: float  # mean cross entropy over training images, in evaluation
+    penalty: float  # that training pays: a residual network pays its plain equivalent's
+    own_penalty: float  # of the weights as they are
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Measurements of a trained network.
-
-    Attributes:
-        trained: Its metadata.
-        losses: Losses "before" and "after" training.
-        weights: Entries of the plain kernels by group, "before" and "after"; None where a block's
-            kernel is not a full one.
-        error: Share of test images that are misclassified after training.
-    """
+    """Measurements of a trained network."""
 
     trained: Trained
-    losses: Mapping[str, Losses]
+    losses: Mapping[str, Losses]  # "before" and "after" training
+    # entries of the plain kernels by group, as above; None where a block's kernel is not a full one
     weights: Mapping[str, Mapping[str, np.ndarray]] | None
-    error: float
+    error: float  # share of test images that are misclassified after training
 
     @property
     def network(self) -> str:
@@ -119,9 +106,7 @@ class Measured:
     def paper(self, numbers: Mapping[str, Mapping[int, Any]], default: Any = None) -> Any:
         """Return the paper's value for this network and these images, or `default`.
 
-        Args:
-            numbers: Values by network and depth.
-            default: Value where the paper gives none.
+        `numbers` has the values by network and depth.
         """
         value = numbers.get(self.network, {}).get(self.depth, default)
         return value if self.trained.known else default
@@ -192,7 +177,6 @@ def draw(folder: pathlib.Path, measured: Sequence[Measured]) -> None:
                 "training_risk",
                 round(network.risk[-1], 6),
                 paper,
-                assumptions=networks.assumptions(),
             )
         figures.fig9(folder / "fig9.png", rows)
 
@@ -220,7 +204,6 @@ def write_curves(folder: pathlib.Path, measured: Measured) -> None:
         "test_error",
         round(measured.error, 5),
         error,
-        assumptions=networks.assumptions(),
         more={
             "training_loss": measured.losses["after"].training_loss,
             "risk_by_epoch": [round(value, 6) for value in measured.risk],
@@ -262,13 +245,7 @@ def weight_rows(measured: Measured) -> list[dict[str, Any]]:
 def write_weight_result(
     folder: pathlib.Path, measured: Measured, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write the result of Table 3: the identity's share of the mass of large weights.
-
-    Args:
-        folder: For figures and results.
-        measured: The network.
-        rows: Rows of `weight_rows`.
-    """
+    """Write the result of Table 3: the identity's share of the mass of large weights."""
     by_group = {(row["when"], row["entries"]): row for row in rows}
     before = by_group["before", "identity"]["l1"]
     after = by_group["after", "identity"]["l1"]
@@ -281,7 +258,6 @@ def write_weight_result(
         "percent_of_large_mass_in_identity_entries",
         round(100 * after / large, 3) if large else None,
         measured.paper(LARGE_SHARES),
-        assumptions=networks.assumptions(),
         more={
             "identity_l1": [round(before, 3), round(after, 3)],
             "large_l1": round(large, 3),
@@ -352,7 +328,6 @@ def _penalty_row(  # noqa: PLR0913 (the columns of Table 4)
         f"penalty_{when}_training",
         round(value, 10),
         paper_penalty,
-        assumptions=[] if when == "before" else networks.assumptions(),
         more={
             "training_loss": round(losses.training_loss, 6),
             "paper_training_loss": paper_loss,

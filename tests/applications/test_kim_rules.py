@@ -279,7 +279,7 @@ def test_the_recipe_reports_the_last_epoch_and_the_best(recipe, tmp_path):
     run_dir = tmp_path / "run"
     where = {"data_dir": str(tmp_path), "run_dir": str(run_dir), "export": False}
     with flagsaver.flagsaver(budget="smoke", epochs=2, size="small", **where):
-        recipe.main(["recipe"])
+        recipe.main()
     (line,) = map(json.loads, (run_dir / "results.jsonl").read_text().splitlines())
     assert (line["epochs"], line["best_epoch"], len(line["val_perplexity"])) == (2, 1, 2)
     assert line["val_perplexity"][0] < line["val_perplexity"][1]

@@ -13,6 +13,7 @@ import zoo
 from helpers.gradients import assert_close, gradients
 from helpers.harness import fresh_python, without_backend
 from zoo import backend as zoo_backend
+from zoo.backend import compiled
 
 BATCH, STEPS, FEATURES, UNITS = 3, 6, 4, 5
 
@@ -230,3 +231,17 @@ def test_compiling_a_function_for_each_block_brings_no_warning(caplog, monkeypat
     x = ops.ones((1, 2))
     values = [zoo_backend.compiled(lambda x, i=i: i * model(x), model)(x) for i in range(8)]
     assert len(values) == 8 and not caplog.records
+
+
+@pytest.mark.parametrize("depth", [1, 40])  # JAX passes all of a few variables, else those it read
+def test_a_compiled_function_reads_the_weights_of_each_call(depth):
+    first, last = (keras.layers.Dense(1, use_bias=False) for _ in range(2))
+    between = [keras.layers.Dense(1, kernel_initializer="ones") for _ in range(depth)]
+    model = keras.Sequential([keras.Input((1,)), first, *between])
+    last.build((None, 1))
+    shapes = compiled(lambda x: model(x) if x.shape[0] == 1 else last(model(x)), model)
+    for weight in (3.0, 5.0):
+        first.set_weights([np.full((1, 1), weight)])
+        last.set_weights([np.full((1, 1), 2 * weight)])
+        assert_close(shapes(np.ones((1, 1), "float32")), [[weight]], 0)
+        assert_close(shapes(np.ones((2, 1), "float32")), [[2 * weight**2]] * 2, 0)

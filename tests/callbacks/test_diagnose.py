@@ -261,6 +261,16 @@ def test_a_greedy_plan_reads_an_iterator_s_batches_again():
     assert plan.blocks == ("block1", "block2")
 
 
+@without_backend
+def test_a_plan_for_inputs_of_any_length_has_parameters_and_no_multiply_adds():
+    x = inputs = keras.Input((None, 4))
+    for i in range(2):
+        x = layers.Add(name=f"sum{i}")([x, layers.Dense(4, use_bias=False)(x)])
+    plan = zoo.depth_plan(keras.Model(inputs, x), X[:, None], 0.5, "lesion_change")
+    assert plan.before == (32, 0) and plan.after == (16, 0)
+    assert "1 blocks; 50.0% of the parameters stay" in str(plan)
+
+
 @pytest.mark.parametrize("search", ["greedy", "once"])
 def test_a_plan_of_scores_that_are_nan_is_refused(search):
     with pytest.raises(ValueError, match="Received: NaN for .*'block0'"):

@@ -7,6 +7,7 @@ from keras import layers
 
 import zoo
 from helpers import reference
+from helpers.harness import without_backend
 from helpers.reference import relu, sigmoid
 from helpers.reference_highway import CLASSES, X, Y, cosines, highway_model
 from zoo import callbacks
@@ -183,3 +184,27 @@ def test_gradients_of_a_network_in_half_precision_come_from_its_logits():
     p = np.asarray(keras.ops.convert_to_numpy(model(X)), "float64")
     loss = -np.log(p[np.arange(7), Y]).mean()
     assert table.values("intermediate_accuracy_loss")["block"] == pytest.approx(loss, rel=2e-3)
+
+
+@without_backend
+def test_of_several_outputs_the_loss_and_the_labels_are_the_first_one_s():
+    model, _ = one_block(CLASSES, "softmax")
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    expected = callbacks.lesions(model, (X, Y), loss=loss).values("lesion_loss")
+    second = layers.Dense(1)(model.output)
+    for outputs, losses in (
+        ([model.output, second], [loss, "mse"]),
+        ({"second": second, "first": model.output}, {"second": "mse", "first": loss}),
+    ):
+        both = keras.Model(model.input, outputs)
+        both.compile(loss=losses)
+        assert callbacks.lesions(both, (X, Y)).values("lesion_loss") == expected
+    with pytest.raises(ValueError, match="one array of labels, of the first output. Received: 2"):
+        callbacks.lesions(both, (X, {"first": Y, "second": Y}))
+
+
+@without_backend
+def test_class_indices_for_a_loss_of_one_hot_labels_are_refused():
+    model, _ = one_block(CLASSES, "softmax")
+    with pytest.raises(ValueError, match="one-hot labels.*loss='sparse_categorical_crossentropy'"):
+        callbacks.lesions(model, (X, Y % 2), loss="categorical_crossentropy")

@@ -104,7 +104,7 @@ def test_deviations_are_bands_and_signed_values_have_a_zero_line():
     rows += [Row("weight_statistics_std", f"block{i}", 0, None, None, 1.0) for i in range(3)]
     figure = Table(rows).plot()
     cosine, statistics = figure.axes  # the latter is no deviation of another value
-    assert cosine.get_ylabel() == "cosine_loss"
+    assert cosine.get_title() == "cosine_loss"
     (band,) = cosine.collections
     heights = band.get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose([heights.min(), heights.max()], [-0.25, 0.05])
@@ -130,11 +130,12 @@ def test_names_are_text_in_the_page_and_in_its_charts(tmp_path):
 
 def test_values_over_counts_are_curves_and_interventions_are_explained(tmp_path):
     rows = [Row("unroll_0.5_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
+    rows += [row._replace(probe="loop_loss") for row in rows]
     rows += [Row("lesion_loss", name, 1, None, None, 2.0) for name in (None, "block0")]
     table = Table(rows)
-    figure = table.plot(["unroll_0.5_loss"])
-    (line,) = figure.axes[0].get_lines()
-    assert [*line.get_xdata()] == [0, 1, 2, 3] and line.get_ydata()[-1] == 0.625
+    for axis in table.plot(["unroll_0.5_loss", "loop_loss"]).axes:
+        (line,) = axis.get_lines()
+        assert [*line.get_xdata()] == [0, 1, 2, 3] and line.get_ydata()[-1] == 0.625
     table.to_html(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "Each block left out, one at a time" in text and "applied up to" in text

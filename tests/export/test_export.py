@@ -231,6 +231,17 @@ def test_without_tensorflow_the_error_says_what_to_do(tiny, tmp_path, backend, m
     assert not list(tmp_path.iterdir())
 
 
+@without_backend
+def test_a_model_with_a_call_of_its_own_is_refused(tmp_path):
+    class Doubled(keras.Model):
+        def call(self, x, **context):
+            return super().call(2 * x)
+
+    inputs = keras.Input((4,))
+    with pytest.raises(ValueError, match="without a `call` of its own"):
+        export(Doubled(inputs, keras.layers.Dense(4)(inputs)), tmp_path / "doubled")
+
+
 def test_endpoints_that_no_other_process_could_import_are_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match="top level of a module"):
         export(tiny, tmp_path / "artifact", endpoints=lambda model: serve(model))

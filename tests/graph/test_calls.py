@@ -7,6 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import reference
+from helpers.harness import without_backend
 from zoo.graph.calls import Graph, rebuild, rewire
 from zoo.graph.tracing import trace
 
@@ -64,6 +65,43 @@ def test_several_inputs_come_by_name_or_in_order():
     assert ops.convert_to_numpy(result["difference"]).tolist() == [[-2.0, -2.0]]
 
 
+@without_backend
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_inputs_come_by_the_keys_of_the_model_and_their_number_is_checked():
+    a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+    graph = Graph(keras.Model({"second": b, "first": [a]}, a - b))
+    ones = np.ones((1, 2), "float32")
+    values = graph.start({"first": [3 * ones], "second": ones})
+    assert ops.convert_to_numpy(values[graph.inputs[0]]).max() == 3
+    with pytest.raises(ValueError, match=r"Expected the 2 inputs \['a', 'b'\] .* a tuple"):
+        graph.start(ones)
+
+
+@without_backend
+def test_a_model_with_a_call_of_its_own_is_no_graph_but_a_layer_of_one():
+    class Doubled(keras.Model):
+        def call(self, x, **context):
+            return super().call(2 * x)
+
+    inputs = keras.Input((4,))
+    doubled = Doubled(inputs, keras.layers.Dense(4)(inputs), name="doubled")
+    with pytest.raises(ValueError, match="Expected a Functional model"):
+        Graph(doubled)
+    around = keras.Model(inputs, doubled(inputs))
+    assert [call.name for call in Graph(around).calls] == ["doubled"]
+
+
+@without_backend
+def test_layers_of_one_name_in_two_nested_models_are_refused():
+    x = inputs = keras.Input((4,))
+    for name in ("lower", "upper"):
+        tower_input = keras.Input((4,))
+        outputs = keras.layers.Dense(4, name="dense")(tower_input)
+        x = keras.Model(tower_input, outputs, name=name)(x)
+    with pytest.raises(ValueError, match="several layers are called 'dense' .* Rename them"):
+        rebuild(keras.Model(inputs, x))
+
+
 def test_a_subclassed_model_has_no_graph():
     class Opaque(keras.Model):
         def call(self, x):
@@ -97,6 +135,21 @@ def test_a_rebuilt_model_has_weights_of_its_own_and_the_replaced_layers():
     assert not {id(v) for v in copy.variables} & {id(v) for v in model.variables}
     without = rebuild(model, lambda call: (lambda x, **context: x) if call.name == "norm" else None)
     assert [layer.name for layer in without.layers[1:]] == ["shared", "dropout"]
+
+
+@without_backend
+def test_a_rebuilt_model_keeps_functions_that_are_not_registered():
+    def double(x):
+        return 2 * x
+
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(4, activation=double, trainable=False)(inputs)
+    model = keras.Model(inputs, keras.layers.Lambda(double)(x))
+    copy = rebuild(model)
+    x = reference.images(3, 4)
+    assert np.array_equal(ops.convert_to_numpy(copy(x)), ops.convert_to_numpy(model(x)))
+    assert not {id(v) for v in copy.variables} & {id(v) for v in model.variables}
+    assert not copy.trainable_weights
 
 
 @pytest.mark.parametrize("variant", zoo.FORMS)

@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import families, reference
-from helpers.harness import slow_elsewhere
+from helpers.harness import slow_elsewhere, without_backend
 from zoo import callbacks
 
 WIDTH = 4
@@ -212,6 +212,22 @@ def test_blocks_of_keras_hub_are_looped_dropped_and_left(name):
 
 def flat(outputs):
     return [ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(outputs)]
+
+
+@without_backend
+def test_a_tensor_without_a_row_for_each_example_reaches_later_blocks_whole():
+    class Positions(keras.layers.Layer):
+        def call(self, x):
+            return ops.reshape(ops.arange(6.0), (2, 3))
+
+    x = inputs = keras.Input((2, 3))
+    positions = Positions()(inputs)
+    for name in "ab":
+        x = keras.layers.Add(name=name)([x, keras.layers.Dense(3)(x + positions)])
+    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(x))
+    images = reference.images(5, 2, 3)
+    actual, _ = zoo.EarlyExit(zoo.add_exits(model, ["a"])).predict(images, threshold=2)
+    np.testing.assert_allclose(actual, ops.convert_to_numpy(model(images)), rtol=1e-5)
 
 
 def test_what_is_no_exit_is_refused(model):

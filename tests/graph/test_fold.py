@@ -272,6 +272,15 @@ def test_why_a_skip_cannot_be_folded(branch, reason):
         zoo.fold_identity(around(*branch))
 
 
+@without_backend
+def test_a_quantized_kernel_does_not_fold():
+    dense = layers.Dense(2, name="branch")
+    model = around(dense)
+    dense.quantize("int8")
+    with pytest.raises(ValueError, match="sum: the kernel of branch is quantized"):
+        zoo.fold_identity(model)
+
+
 def test_a_shared_kernel_does_not_fold():
     inputs = keras.Input((4, 4, 2))
     shared = conv()

@@ -106,6 +106,8 @@ def test_what_cannot_be_repeated_is_refused(network):
     first, *_, last = zoo.blocks.find_blocks(model)[0]
     with pytest.raises(ValueError, match="keep the shape can be repeated"):
         zoo.loop(model, first.name, last.name)
+    with pytest.raises(ValueError, match="an output reads a tensor from before its end"):
+        zoo.loop(keras.Model(network.input, [network.output, network.input]))
     with pytest.raises(ValueError, match="`times` must be ascending"):
         callbacks.loops(network, X, times=[2, 1])
 

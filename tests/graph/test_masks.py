@@ -99,3 +99,18 @@ def test_gradients_are_measured_with_the_mask(model):
     expected = cosines(f.reshape(2, -1), gradient.reshape(2, -1)).mean()
     actual = callbacks.run([callbacks.CosineLoss()], model, (IDS, LABELS)).values("cosine_loss")
     np.testing.assert_allclose(actual["block1"], expected, atol=2e-3)  # finite differences
+
+
+def test_attention_and_recurrent_layers_see_the_mask_in_changed_networks_and_exits():
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(7, 4, mask_zero=True)(inputs)
+    x = layers.Add(name="sum0")([x, layers.Dense(4)(x)])
+    x = layers.Add(name="sum1")([x, layers.MultiHeadAttention(2, 2)(x, x)])  # takes x's mask off
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(layers.LSTM(4)(x)))
+    reference.random_weights(model)
+    expected = array(model(IDS))
+    close(array(zoo.loop(model, times=1)(IDS)), expected)
+    exits = zoo.EarlyExit(zoo.add_exits(model, ["sum0"]))
+    close(exits.predict(IDS, threshold=2)[0], expected)
+    graph = zoo.calls.Graph(model)
+    close(array(graph.run(graph.start(IDS))[graph.outputs[0]]), expected)

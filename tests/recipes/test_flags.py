@@ -13,7 +13,7 @@ FLAGS = flags.FLAGS
 SCRIPTS = {  # those without absl flags have their own tests
     path.stem
     for path in (ROOT / "recipes").glob("*.py")
-    if "absl" in path.read_text(encoding="utf-8")
+    if "run_script" in path.read_text(encoding="utf-8")
 }
 
 

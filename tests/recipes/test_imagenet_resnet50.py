@@ -187,7 +187,7 @@ def test_bad_input_ends_the_run_before_it_starts(tmp_path):
     for message, options in words.items():
         with recipe("imagenet_resnet50", "--budget=smoke", *options) as module:
             with pytest.raises((SystemExit, app.UsageError), match=f"(?s){message}"):
-                module.main(["imagenet_resnet50.py"])
+                module.main()
     assert not (tmp_path / "run").exists()
 
 

@@ -144,4 +144,4 @@ def test_unrolling_reports_the_accuracy_of_borderline_examples_if_there_are_any(
 def test_the_miniature_refuses_flags_of_the_paper_s_networks():
     with recipe("iterative_inference", "--depth=38", "--schedule=later") as module:
         with pytest.raises(app.UsageError, match="Expected --depth, --schedule with --budget pap"):
-            module.main(["iterative_inference.py"])
+            module.main()

@@ -62,4 +62,4 @@ def test_images_are_averaged_to_16_pixels_over_squares_of_the_padded_ones():
 def test_unknown_networks_are_refused():
     with recipe("lesions", "--networks=vgg") as module:
         with pytest.raises(app.UsageError, match="residual, plain. Received: vgg"):
-            module.main(["lesions.py"])
+            module.main()

@@ -103,7 +103,7 @@ def test_a_search_in_which_all_networks_diverge_says_so(tmp_path, monkeypatch, c
     monkeypatch.setattr(search, "train", train)
     options = write_noise(tmp_path), "--data=noise", f"--run_dir={tmp_path / 'run'}"
     with recipe("mnist_depth_search", *options, "--budget=smoke", "--depths=2,3") as module:
-        module.main(["mnist_depth_search.py"])
+        module.main()
     output = capsys.readouterr().out
     assert "depth 2: all networks of a kind diverged, there is no ratio" in output
     lines = {line["model"]: line for line in lines_of(tmp_path / "run")}
@@ -194,7 +194,7 @@ def test_bad_depths_and_missing_data_end_the_search_before_it_starts(option, mes
     options = f"--run_dir={tmp_path / 'run'}", "--data=noise", option
     with recipe("mnist_depth_search", *options) as module:
         with pytest.raises((app.UsageError, SystemExit), match=message):
-            module.main(["mnist_depth_search.py"])
+            module.main()
     assert not (tmp_path / "run").exists()
 
 

@@ -97,9 +97,8 @@ sys.argv = ["ptb_char_lm.py", "--budget=smoke", "--epochs=1", "--data_dir={data}
             "--run_dir={tmp_path / "run"}", "--filters=4,4", "--units=8"]
 sys.path.insert(0, "recipes")
 import ptb_char_lm
-from absl import app
 try:
-    app.run(ptb_char_lm.main)
+    ptb_char_lm.run_script(ptb_char_lm.main)
 except RuntimeError as error:
     assert "pip install tensorflow" in str(error), error
     print("said so")
@@ -112,7 +111,7 @@ assert "tensorflow" not in sys.modules
 def refuse(recipe, capsys=None, **given):
     """The message with which the recipe ends."""
     with flagsaver.flagsaver(**given), pytest.raises(SystemExit) as ended:
-        recipe.main(["ptb_char_lm.py"])
+        recipe.main()
     assert ended.value.code not in (0, None)
     return str(ended.value.code)
 

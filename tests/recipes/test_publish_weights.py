@@ -75,14 +75,14 @@ def test_a_run_directory_becomes_weights_a_card_and_pages(tmp_path, monkeypatch,
         monkeypatch.setattr(module, "SETS", {"small": source})
         monkeypatch.setattr(module, "LARGEST_IN_WHEEL", 0)  # the file is for a checkout only
         monkeypatch.setattr(module, "EXAMPLES", 32)
-        module.main([""])
+        module.main()
         card = zoo.weights.card("small")
         path = cards.path("small")
         content = (module.FOLDER / "cards.json").read_bytes()
 
         (module.PAGES / "small.html").unlink()
         for module.FLAGS.task in ("diagnose", "verify"):
-            module.main([""])
+            module.main()
         assert (module.FOLDER / "cards.json").read_bytes() == content  # both found the same again
         page = (module.PAGES / "small.html").read_text(encoding="utf-8")
         loaded = zoo.weights.build("small").get_weights()
@@ -114,7 +114,7 @@ def test_no_set_is_written_before_all_run_directories_are_there(tmp_path, monkey
         with pytest.raises(
             app.UsageError, match="one run directory ptb-small.*Train the set first"
         ):
-            module.main([""])
+            module.main()
 
 
 def test_only_the_cards_that_are_asked_for_change(tmp_path, monkeypatch):
@@ -133,7 +133,7 @@ def test_only_the_cards_that_are_asked_for_change(tmp_path, monkeypatch):
             return found
 
         monkeypatch.setattr(zoo.weights, "verify", verify)
-        module.main([""])
+        module.main()
         after = json.loads((tmp_path / "cards.json").read_text(encoding="utf-8"))
     verified = after["mnist10k_plain20"].pop("verified")
     assert verified == {**card.verified, "jax": 2.5, "torch": 1.5}
@@ -146,7 +146,7 @@ def test_a_set_that_does_not_verify_keeps_its_card(monkeypatch):
         found = zoo.weights.Verification(1.0, 2.0, 5000, agrees=False)
         monkeypatch.setattr(zoo.weights, "verify", lambda name, data_dir: found)
         with pytest.raises(ValueError, match="Expected 2.0, .* publish the set again"):
-            module.main([""])
+            module.main()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_set_that_does_not_verify_keeps_its_card(monkeypatch):
 def test_unknown_sets_and_missing_run_directories_are_named(options, message):
     with recipe("publish_weights", *options) as module:
         with pytest.raises(app.UsageError, match=message):
-            module.main([""])
+            module.main()
 
 
 def test_every_set_names_its_card_s_builder_and_data():

@@ -55,7 +55,7 @@ def test_the_miniature_leaves_what_the_claims_measure(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     start = [write_images(tmp_path / "images.npz"), "--data=other", "--epochs=1", "--export=false"]
     with recipe("shared_blocks", *start, f"--runs={tmp_path}", f"--run_dir={run_dir}") as module:
-        module.main(["shared_blocks.py"])
+        module.main()
     lines = lines_of(run_dir)
     names = ("unshared", "naive", "statistics", "gamma", "ubn")
     assert [line["config"]["network"] for line in lines] == [*names, *names]
@@ -72,7 +72,7 @@ def test_the_miniature_leaves_what_the_claims_measure(tmp_path, monkeypatch):
 def test_the_miniature_refuses_a_depth():
     with recipe("shared_blocks", "--depth=44") as module:
         with pytest.raises(app.UsageError, match="Expected --depth with --budget paper"):
-            module.main(["shared_blocks.py"])
+            module.main()
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_network_that_explodes_is_drawn_and_the_others_are_trained(tmp_path, m
     start = [*options(tmp_path), f"--run_dir={tmp_path / 'run'}", "--networks=naive,unshared"]
     with recipe("shared_blocks", *start) as module:
         with pytest.raises(SystemExit, match="naive: shared_blocks.py: .*checkpoint: none"):
-            module.main(sys.argv)
+            module.main()
     networks = {row["network"] for row in rows_of(tmp_path / "run" / "fig8-depth44.csv")}
     assert networks == {"unshared 38", "naive 44, diverged"}
     assert (kept(tmp_path, "cifar_resnet38") / "results.jsonl").exists()
@@ -165,7 +165,7 @@ def test_curves_and_norms_of_networks_are_drawn_from_their_tables(tmp_path):
 def test_unknown_networks_and_depths_are_refused_with_the_known_ones(flag):
     with recipe("shared_blocks", "--budget=paper", flag) as module:
         with pytest.raises(app.UsageError, match="unshared, naive, statistics, gamma, ubn.*6 n"):
-            module.main(["shared_blocks.py"])
+            module.main()
 
 
 @without_backend
@@ -173,5 +173,5 @@ def test_too_few_training_images_end_the_run_before_it_starts(tmp_path):
     data = write_images(tmp_path / "images.npz"), "--data=other", f"--run_dir={tmp_path / 'run'}"
     with recipe("shared_blocks", "--budget=paper", *data, "--train_examples=1") as module:
         with pytest.raises(SystemExit, match="up to 260.*Received: 1, of 1 classes"):
-            module.main(["shared_blocks.py"])
+            module.main()
     assert not (tmp_path / "run").exists()

@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
+
 
 def compiled(function: Callable, model: keras.Model, strategy: Any = None) -> Callable:
     """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
@@ -63,13 +65,34 @@ def _tensorflow(function, model, strategy):
 def _jax(function, model, strategy):
     import jax
 
+    few = len(model.variables) <= FEW
+    read = {id(variable): variable for variable in (model.variables if few else [])}
+    traced = few
+
+    class Reading(keras.StatelessScope):
+        def get_current_value(self, variable):
+            read.setdefault(id(variable), variable)
+            return super().get_current_value(variable)
+
     def pure(values, arguments):
-        mapping = [*zip(model.variables, values, strict=True)]
-        with keras.StatelessScope(state_mapping=mapping):
+        mapping = [*zip([*read.values()][: len(values)], values, strict=True)]
+        with Reading(state_mapping=mapping):
             return function(*arguments)
 
     jitted = jax.jit(pure)
-    return lambda *arguments: jitted([v.value for v in model.variables], arguments)
+
+    def call(*arguments):
+        nonlocal traced
+        if not traced:
+            jax.eval_shape(pure, [], arguments)  # to know what it reads
+            traced = True
+        while True:
+            known = len(read)
+            results = jitted([v.value for v in read.values()], arguments)
+            if len(read) == known:
+                return results  # else this trace took other variables' values as constants
+
+    return call
 
 
 def _torch(function, model, strategy):

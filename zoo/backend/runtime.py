@@ -19,6 +19,7 @@ M_MMAP_MAX = -4
 
 GENERATOR = np.random.default_rng()  # what unseeded zoo initializers sample from
 RETURNS_EARLY = keras.backend.backend() == "jax"  # a compiled step, before it is done
+STATIC_SHAPES = keras.backend.backend() != "torch"  # another shape is compiled again
 
 
 def seed_everything(seed: int) -> None:

@@ -66,12 +66,8 @@ def centre_box(shape: Sequence[int], fraction: float = CENTRE) -> np.ndarray:
 def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
     """Return a random box for each of many images: `zoo.datasets.imagenet.random_box` in NumPy.
 
-    Args:
-        shape: Height and width of the images.
-        uniform: Uniform samples from 0 to 1, of shape `(num_images, 5, tries)`.
-
-    Returns:
-        Integers of shape `(num_images, 4)`: top, left, height, width.
+    From uniform samples from 0 to 1, `(num_images, 5, tries)`, it makes integers `(num_images, 4)`:
+    top, left, height, width.
     """
     sides = np.array(shape)
     uniform = np.asarray(uniform, "float32")

@@ -54,11 +54,7 @@ def _listing(folder, limit=12):
 
 
 def read(path: Path, side: int | None = None) -> tuple[Arrays, tuple[str, ...], bool]:
-    """Read the images in the folder or .npz file `path`.
-
-    Args:
-        path: The folder or file.
-        side: `None`, or the side of the squares that images of a folder are cut to, in pixels.
+    """Read the images in a folder, cut to squares of `side` pixels, or in a .npz file.
 
     Returns:
         The arrays; the names of the classes, if they have any; and if the images of a file were

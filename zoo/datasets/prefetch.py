@@ -13,10 +13,8 @@ class Ahead(keras.utils.PyDataset):
     """The batches of another dataset, each prepared by a thread while its predecessor is in use.
 
     Batches and order are the same as without: the thread prepares no batch of another epoch,
-    unlike Keras's own `workers`, which carry the first batches of an epoch into the next one.
-
-    Args:
-        batches: The dataset. A batch out of order is prepared on access.
+    unlike Keras's own `workers`, which carry the first batches of an epoch into the next one. A
+    batch out of order is prepared on access.
 
     Example:
     >>> import numpy as np

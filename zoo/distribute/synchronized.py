@@ -8,14 +8,12 @@ import keras
 
 @contextlib.contextmanager
 def synchronized(model: keras.Model) -> Iterator[None]:
-    """Make a step of `model` on replicas of tf.distribute equal the step of one device.
+    """Make a step of a compiled model on replicas of tf.distribute equal the step of one device.
 
     Keras's own step differs twice: a normalization sees its replica's examples only, and an
     optimizer clips each replica's gradient before it adds them up. Here statistics are the whole
-    batch's, and gradients are added up, then clipped. Other backends do so anyway.
-
-    Args:
-        model: A compiled `keras.Model`; it is restored when the context ends.
+    batch's, and gradients are added up, then clipped. Other backends do so anyway. The model is
+    restored when the context ends.
     """
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "tensorflow":

@@ -17,7 +17,6 @@ def fit_workers(
     epochs: int,
     validation: keras.utils.PyDataset | None = None,
     callbacks: Iterable[keras.callbacks.Callback] = (),
-    log_every: int = 50,
 ) -> keras.callbacks.History:
     """Train on batches of which each worker reads and computes its part.
 
@@ -31,9 +30,8 @@ def fit_workers(
             `zoo.datasets.batches.part_of`.
         epochs: The number of the last epoch.
         validation: Batches that are read after each epoch, or None.
-        callbacks: Keras callbacks. Logs reach `on_train_batch_end` every `log_every` batches only,
-            since reading them synchronizes the workers.
-        log_every: See `callbacks`.
+        callbacks: Keras callbacks. Logs reach `on_train_batch_end` every 50 batches only, since
+            reading them synchronizes the workers.
 
     Returns:
         The training history.
@@ -55,7 +53,7 @@ def fit_workers(
     for epoch in range(model._initial_epoch or 0, epochs):
         model.reset_metrics()
         callback_list.on_epoch_begin(epoch)
-        logs = steps.train_epoch(batches, callback_list, log_every)
+        logs = steps.train_epoch(batches, callback_list)
         if validation is not None:
             logs |= steps.evaluate(validation, callback_list)
         callback_list.on_epoch_end(epoch, logs)
@@ -105,11 +103,11 @@ class _Steps:
         values = self.model.get_metrics_result()
         return {key: float(keras.ops.convert_to_numpy(value)) for key, value in values.items()}
 
-    def train_epoch(self, batches, callbacks, log_every):
+    def train_epoch(self, batches, callbacks):
         for index in range(len(batches)):
             callbacks.on_train_batch_begin(index)
             self.train(self.distribute(batches, index))
-            callbacks.on_train_batch_end(index, self.metrics() if index % log_every == 0 else {})
+            callbacks.on_train_batch_end(index, self.metrics() if index % 50 == 0 else {})
             if self.model.stop_training:
                 break
         return self.metrics()

@@ -109,9 +109,7 @@ def largest(cases: Cases) -> float:
 def deviation(read: Callable[[str, Arrays], Arrays], cases: Cases) -> float:
     """Return the largest absolute deviation from `cases`; infinite if a shape differs.
 
-    Args:
-        read: Function from an endpoint's name and its inputs to its outputs, by name.
-        cases: Inputs and expected outputs.
+    `read` is a function from an endpoint's name and its inputs to its outputs, by name.
     """
     deviations = []
     for endpoint, (inputs, outputs) in cases.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import keras
 
+from zoo.export.saved_model import input_specs
 from zoo.export.signatures import input_names
 
 PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
@@ -21,7 +22,7 @@ def write(models: dict[str, keras.Model], path: pathlib.Path) -> None:
     import onnx
 
     (model,) = models.values()
-    model, specs = _flat(model)
+    model, specs = _flat(model), keras.tree.flatten(input_specs(model))
     with warnings.catch_warnings():  # keras 3.15 tests for np.object to patch tf2onnx
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
         model.export(str(path), format="onnx", input_signature=[specs], verbose=False)
@@ -42,15 +43,10 @@ def write(models: dict[str, keras.Model], path: pathlib.Path) -> None:
 
 
 def _flat(model):
-    """Return `model` with a list of inputs and unique names, as ONNX needs, and its input specs."""
-    import tensorflow as tf
-
-    inputs = keras.tree.flatten(model.input)
+    """Return `model` with a list of inputs and unique names, as ONNX needs."""
     names = input_names(model)
     outputs = {f"new_{name}" if name in names else name: y for name, y in model.output.items()}
-    pairs = zip(inputs, names, strict=True)
-    specs = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in pairs]
-    return keras.Model(inputs, outputs, name=model.name), specs
+    return keras.Model(keras.tree.flatten(model.input), outputs, name=model.name)
 
 
 def add_labels(path: pathlib.Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,11 +17,11 @@ def write(models: dict[str, keras.Model], path: str | pathlib.Path) -> None:
     """Write the endpoints to the folder `path`."""
     archive = keras.export.ExportArchive()  # it tracks the variables that the endpoints use
     for name, model in models.items():
-        archive.add_endpoint(name, _inference(model), [_specs(model)])
+        archive.add_endpoint(name, _inference(model), [input_specs(model)])
     archive.write_out(str(path), verbose=False)
 
 
-def _specs(model):
+def input_specs(model: keras.Model) -> Any:
     """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
     import tensorflow as tf
 

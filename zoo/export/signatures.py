@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from zoo.datasets.preprocessing import EPSILON, RECIPES, Preprocessing
+from zoo.graph.calls import functional as graph_of
 from zoo.types import Shape
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
@@ -24,10 +25,10 @@ def functional(model: keras.Model) -> keras.Model:
     Raises:
         ValueError: If it is a subclass with its own `call`, or not built.
     """
-    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
+    if not isinstance(model, keras.Model) or graph_of(model) is None:
         raise ValueError(
-            f"`model` must be a Functional or a built Sequential keras.Model, whose inputs are "
-            f"known. Received: {model!r}. Call it on a keras.Input, and give keras.Model(x, y)."
+            f"`model` must be a Functional or a built Sequential keras.Model, without a `call` of "
+            f"its own. Received: {model!r}. Call it on a keras.Input, and give keras.Model(x, y)."
         )
     if isinstance(model, keras.Sequential):
         return keras.Model(model.inputs[0], model.outputs[0], name=model.name)

@@ -143,12 +143,8 @@ def candidates(
 ) -> tuple[dict[str, Block], list[tuple[str, str]]]:
     """Return all blocks by name, nested ones included, and the rejected calls with reasons.
 
-    Args:
-        graph: The graph.
-        grain: As in `find_blocks`.
-
     Raises:
-        ValueError: if there is no such grain.
+        ValueError: if there is no such grain; see `find_blocks`.
     """
     if grain not in GRAINS:
         raise ValueError(f"`grain` must be one of {[*GRAINS]}. Received: grain={grain!r}")

@@ -1,5 +1,7 @@
 """A Functional model as a list of layer calls that can be run, replaced and copied."""
 
+import collections
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -8,6 +10,7 @@ from typing import Any, TypeAlias
 
 import keras
 from keras import tree
+from keras.src.backend import get_keras_mask, set_keras_mask  # Keras exports them nowhere else
 
 from zoo.graph.duplicate import duplicate
 from zoo.layers.skip import Skip
@@ -30,6 +33,7 @@ class Call:
         inputs: Pairs of a key of `arguments` and the slot that holds its value.
         outputs: Slots of the flattened outputs.
         shapes: Shapes of the outputs.
+        masks: Pairs of a key of `arguments` and the slot whose mask is its value.
     """
 
     index: int
@@ -39,6 +43,7 @@ class Call:
     inputs: tuple[tuple[int, int], ...]
     outputs: tuple[int, ...]
     shapes: tuple[Shape, ...]
+    masks: tuple[tuple[int, int], ...] = ()
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -47,7 +52,8 @@ class Call:
 
     def bind(self, values: Values) -> tuple[tuple, dict[str, Any]]:
         """Return the positional and keyword arguments, with the values of their slots."""
-        return self.arguments.fill_in({key: values[slot] for key, slot in self.inputs})
+        masks = {key: get_keras_mask(values[slot]) for key, slot in self.masks}
+        return self.arguments.fill_in(masks | {key: values[slot] for key, slot in self.inputs})
 
 
 class Graph:
@@ -135,11 +141,11 @@ class Graph:
     def _add(self, node, slots, prefix):
         layer = node.operation
         tensors = node.arguments.keras_tensors
-        masks = {id(mask) for mask in (getattr(t, "_keras_mask", None) for t in tensors)}
-        # Layers take masks from their inputs when they are called: as arguments of their own,
-        # masks would bypass the blocks.
+        masks = {id(get_keras_mask(t)): t for t in tensors if get_keras_mask(t) is not None}
+        # Masks are those of the inputs when the layer is called: with slots of their own they would
+        # bypass the blocks.
         read = [t for t in tensors if id(t) not in masks]
-        self.masked |= len(masks - {id(None)}) > 0
+        self.masked |= len(masks) > 0
         use = self._num_uses.get(id(layer), 0)
         self._num_uses[id(layer)] = use + 1
         call = Call(
@@ -150,17 +156,23 @@ class Graph:
             inputs=tuple((id(t), slots[id(t)]) for t in read),
             outputs=tuple(next(self._next_slot) for _ in node.outputs),
             shapes=tuple(tuple(tensor.shape) for tensor in node.outputs),
+            masks=tuple((key, slots[id(t)]) for key, t in masks.items()),
         )
         self.calls.append(call)
         return call.outputs
 
     def start(self, x: Any) -> Values:
-        """Return the model's inputs by slot, converted to tensors, for `run`.
-
-        Args:
-            x: The input, or a list or dictionary of inputs, as the model takes it.
-        """
-        flat = [x[name] for name in self.input_names] if isinstance(x, dict) else tree.flatten(x)
+        """Return inputs in the structure that the model takes as tensors by slot, for `run`."""
+        if isinstance(x, dict):
+            keyed = isinstance(self.model.input, dict)
+            x = [x[name] for name in (sorted(self.model.input) if keyed else self.input_names)]
+        flat = tree.flatten(x)
+        if len(flat) != len(self.inputs):
+            raise ValueError(
+                f"Expected the {len(self.inputs)} inputs {self.input_names} of "
+                f"{self.model.name!r}. Received: {len(flat)}. A list of data is a list of batches: "
+                f"give a dictionary, or for inputs without labels a tuple of one list, ([a, b],)."
+            )
         return {
             slot: keras.ops.convert_to_tensor(value, dtype=like.dtype)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
@@ -188,7 +200,12 @@ class Graph:
         apply = apply or infer
         for call in self.calls if calls is None else calls:
             args, kwargs = call.bind(values)
+            # `MultiHeadAttention` takes the masks off its inputs, which other layers read, too.
+            masks = {slot: get_keras_mask(values[slot]) for slot in call.sources}
             outputs = tree.flatten(apply(call, *args, **kwargs))
+            for slot, mask in masks.items():
+                if mask is not None:
+                    set_keras_mask(values[slot], mask)
             if not isinstance(call.layer, keras.layers.Layer):
                 _mark_dense(outputs, tree.flatten((args, kwargs)))
             values.update(zip(call.outputs, outputs, strict=True))
@@ -206,10 +223,7 @@ class Graph:
         return [tensor.name.split("/")[-1] for tensor in self.model.inputs]
 
     def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
-        """Return new symbolic inputs like the model's, by slot.
-
-        Args:
-            shapes: Other shapes, with the batch, by name.
+        """Return new symbolic inputs by slot, of the model's shapes or of `shapes`, batch included.
 
         Raises:
             ValueError: if there is no input of a name.
@@ -242,12 +256,27 @@ class Graph:
     def new_model(
         self, inputs: Values, outputs: Sequence[Tensor], name: str | None = None
     ) -> keras.Model:
-        """Return a model from `new_inputs` to flattened outputs, in the old model's structure."""
-        return keras.Model(
-            tree.pack_sequence_as(self.model.input, [*inputs.values()]),
-            tree.pack_sequence_as(self.model.output, outputs),
-            name=name or self.model.name,
-        )
+        """Return a model from `new_inputs` to flattened outputs, in the old model's structure.
+
+        Raises:
+            ValueError: if layers of nested models have one name, which a flat model cannot have.
+        """
+        layers = {id(call.layer): call.layer.name for call in self.calls}
+        twice = [n for n, count in collections.Counter(layers.values()).items() if count > 1]
+        try:
+            return keras.Model(
+                tree.pack_sequence_as(self.model.input, [*inputs.values()]),
+                tree.pack_sequence_as(self.model.output, outputs),
+                name=name or self.model.name,
+            )
+        except ValueError as error:
+            if not twice:
+                raise
+            raise ValueError(
+                f"Expected layers with names of their own, as nested models are flattened. "
+                f"Received: {self.model.name!r}, in which several layers are called {twice[0]!r} "
+                f"({len(twice)} such names). Rename them in one model: `layer.name = ...`."
+            ) from error
 
     def after(self, slot: int) -> list[Call]:
         """Return the calls that depend on a slot's value, in running order."""
@@ -402,11 +431,15 @@ def rebuild(
 
 
 def _copy(layer):
-    """Return a new layer or operation of the same configuration."""
-    ours = type(layer).__module__.startswith(("keras.src.", "zoo."))
-    if ours or not isinstance(layer, keras.layers.Layer):
+    """Return a new layer or operation of the same configuration, or a duplicate of a layer."""
+    if not isinstance(layer, keras.layers.Layer):
         return type(layer).from_config(layer.get_config())
-    return duplicate(layer)  # others may lack a configuration; some of KerasHub's layers do
+    # layers of others may lack a configuration; some of KerasHub's do
+    if type(layer).__module__.startswith(("keras.src.", "zoo.")):
+        # what a configuration refers to, such as the function of a Lambda, may not be registered
+        with contextlib.suppress(TypeError, ValueError):
+            return type(layer).from_config(layer.get_config())
+    return duplicate(layer)
 
 
 def compile_like(new: keras.Model, model: keras.Model) -> keras.Model:
@@ -417,7 +450,12 @@ def compile_like(new: keras.Model, model: keras.Model) -> keras.Model:
 
 
 def functional(x: Any) -> Any:
-    """Return the graph of `x`, itself or a Sequential's, or None."""
+    """Return the graph of `x`, itself or a Sequential's, or None.
+
+    A model with a `call` of its own may compute something else than its graph, and has none.
+    """
+    if not type(x).call.__module__.startswith("keras.src."):
+        return None
     x = getattr(x, "_functional", None) or x
     return x if isinstance(x, keras.Function) else None
 

@@ -134,12 +134,9 @@ class Chain:
         return self.graph.shapes[self.blocks[index].source]
 
     def link(self, index: int, x: State | Values, apply: Apply = infer) -> State:
-        """Return the input of block `index`.
+        """Return the input of block `index` from the output of the block before.
 
-        Args:
-            index: Index of the block.
-            x: Output of the block before; for the first block, the inputs by slot.
-            apply: As in `Graph.run`.
+        For the first block, that is the inputs by slot.
         """
         source = self.blocks[index].source
         if isinstance(x, State):
@@ -227,12 +224,11 @@ class Chain:
                 f"left out."
             )
 
-    def to_model(self, plan: Plan, name: str | None = None) -> keras.Model:
+    def to_model(self, plan: Plan) -> keras.Model:
         """Return a flat Functional model that runs `plan` with the same layers.
 
         Args:
             plan: A tuple of `Step`s for each position.
-            name: Name of the model; `None`: the old one's.
 
         Raises:
             ValueError: if a block does not fit its position.
@@ -246,7 +242,7 @@ class Chain:
                 if repetition and self.repeats_link(index):
                     x = self.link(index, x, symbolic)
                 x = self.do(step, x, symbolic)
-        return self.graph.new_model(inputs, self.end(x, symbolic), name)
+        return self.graph.new_model(inputs, self.end(x, symbolic))
 
 
 @keras.saving.register_keras_serializable("zoo")

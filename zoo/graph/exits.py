@@ -7,11 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops, tree
+from keras.src.backend import get_keras_mask, set_keras_mask  # Keras exports them nowhere else
 
 from zoo.backend import compiled
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, find_blocks
-from zoo.graph.calls import Graph, activation_of, calls_before, symbolic
+from zoo.graph.calls import Graph, Values, activation_of, calls_before, symbolic
 from zoo.layers.drop_block import DropBlock
 from zoo.types import Tensor
 
@@ -218,10 +219,11 @@ class EarlyExit:
         count = len(tree.flatten(x)[0])
         exits = np.full(count, len(self._segments) - 1)
         rows = np.arange(count)  # of the undecided examples
-        values = self._graph.start(x)
+        values: Values = self._graph.start(x)
+        masks: Values = {}
         result = None
         for number, segment in enumerate(self._segments):
-            output, values = segment(values)
+            output, values, masks = segment(values, masks)
             output = ops.convert_to_numpy(output)[: len(rows)]
             if result is None:
                 result = np.empty((count, *output.shape[1:]), output.dtype)
@@ -233,9 +235,19 @@ class EarlyExit:
                 break
             size = 1 << (len(undecided) - 1).bit_length()
             padded = np.pad(undecided, (0, size - len(undecided)), mode="edge")
-            values = {slot: _rows(v, padded) for slot, v in values.items()}
+            values = self._rows(values, padded)
+            masks = self._rows(masks, padded)
             rows = rows[undecided]
         return result, exits
+
+    def _rows(self, values, rows):
+        """Return the rows of those values that have a row for each example."""
+        shapes = self._graph.shapes
+        sizes = (None, shapes[self._graph.inputs[0]][0])
+        return {
+            slot: ops.take(v, rows, axis=0) if shapes[slot] and shapes[slot][0] in sizes else v
+            for slot, v in values.items()
+        }
 
 
 def _confidence(p, activation):
@@ -245,15 +257,11 @@ def _confidence(p, activation):
     return values.reshape(len(p), -1).mean(axis=1)
 
 
-def _rows(tensor, rows):
-    return ops.take(tensor, rows, axis=0) if tensor.shape and tensor.shape[0] != 1 else tensor
-
-
 def _segments(graph, paths, model):
     """Return a compiled function for each exit, in the order of the graph.
 
-    Each maps the values by slot that it and later ones read to the exit's output, and the values
-    that later ones read.
+    Each maps the values by slot that it and later ones read, and their masks, to the exit's output,
+    and the values and masks that later ones read.
     """
     done: set[int] = set()
     parts = []
@@ -268,8 +276,12 @@ def _segments(graph, paths, model):
 
 
 def _segment(graph, calls, slot, later):
-    def run(values):
+    def run(values, masks):
+        for masked, mask in masks.items():
+            set_keras_mask(values[masked], mask)
         values = graph.run({**values}, calls=calls, keep=True)
-        return values[slot], {s: v for s, v in values.items() if s in later}
+        kept = {s: v for s, v in values.items() if s in later}
+        masks = {s: get_keras_mask(v) for s, v in kept.items()}
+        return values[slot], kept, {s: mask for s, mask in masks.items() if mask is not None}
 
     return run

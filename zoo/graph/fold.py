@@ -234,6 +234,8 @@ def _layer_reason(layer):
     """Return why the identity cannot be added to a layer's kernel, or None."""
     if type(layer) not in (*CONVOLUTIONS, keras.layers.Dense):
         return f"its branch is a {type(layer).__name__}, not a Conv2D or Dense"
+    if layer.quantization_mode is not None:
+        return f"the kernel of {layer.name} is quantized"
     if layer.activation is not keras.activations.linear:
         return f"the activation of {layer.name} lies between its kernel and the sum"
     if type(layer) is keras.layers.Dense:

@@ -90,20 +90,20 @@ class Region:
 
     def _check_closed(self) -> None:
         hidden = {slot for call in self._inner for slot in call.outputs} - {self._end}
-        for call in self._after:
-            if {*call.sources} & (hidden | {self._start}):
+        hidden.add(self._start)
+        readers = [(call.name, {*call.sources}) for call in self._after]
+        for reader, slots in [*readers, ("an output", {*self.graph.outputs})]:
+            if slots & hidden:
                 raise ValueError(
                     f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
-                    f"{self.graph.model.name!r}, where {call.name} reads a tensor from before its "
+                    f"{self.graph.model.name!r}, where {reader} reads a tensor from before its "
                     f"end. Name other blocks."
                 )
 
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
         """Return the run's input, and the tensors of what does not depend on it, by slot.
 
-        Args:
-            values: The graph's inputs by slot.
-            apply: As in `Graph.run`.
+        `values` are the graph's inputs by slot; `apply` is as in `Graph.run`.
         """
         values = self.graph.run({**values}, apply, self._before, keep=True)
         read = {slot for call in (*self._inner, *self._after) for slot in call.sources}
@@ -111,13 +111,9 @@ class Region:
         return rest.pop(self._start), rest
 
     def once(self, x: Tensor, values: Values, use: int, apply: Apply = infer) -> Tensor:
-        """Return the output of one use of the run.
+        """Return the output of one use of the run, the `use`-th from 0, for its input.
 
-        Args:
-            x: Its input.
-            values: What `start` returned beside it.
-            use: Index of the use, from 0.
-            apply: As in `Graph.run`.
+        `values` are what `start` returned beside it.
         """
         if self._loop is not None:
             for layer in self._loop.layer.layers:
@@ -135,13 +131,7 @@ class Region:
         return min(use, 1) if self._wrap else 0
 
     def end(self, x: Tensor, values: Values, apply: Apply = infer) -> list[Tensor]:
-        """Return the network's outputs, flattened, from the run's output.
-
-        Args:
-            x: Output of the run.
-            values: What `start` returned beside the run's input.
-            apply: As in `Graph.run`.
-        """
+        """Return the network's outputs, flattened, from the run's output and `start`'s `values`."""
         values = self.graph.run({**values, self._end: x}, apply, self._after, keep=True)
         return [values[slot] for slot in self.graph.outputs]
 

@@ -167,10 +167,7 @@ def random_order(
 ) -> tuple[dict[str, str], float]:
     """Return a random order of blocks and its Kendall tau.
 
-    Args:
-        names: Blocks that may take each other's position.
-        swaps: Number of random pairs to swap, one after the other.
-        rng: A `numpy.random.Generator`.
+    It exchanges random pairs of `names`, blocks that may take each other's position, `swaps` times.
 
     Returns:
         A dictionary for `shuffle`, and tau: 1 for the original order, -1 for its reverse.

@@ -133,12 +133,7 @@ def _combined(block, terms, mark):
 
 
 class Branches(keras.layers.Layer):
-    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision.
-
-    Args:
-        layer: A skip layer.
-        name: Name of this layer.
-    """
+    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision."""
 
     def __init__(self, layer: Skip, name: str) -> None:
         super().__init__(name=name, dtype=layer.dtype_policy)

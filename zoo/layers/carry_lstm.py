@@ -133,18 +133,10 @@ class CarryLSTM(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("zoo")
 class ExplicitState(keras.layers.Layer):
-    """A layer with a `CarryLSTM`'s weights whose state is an argument, for any batch size.
+    """A layer with a built `CarryLSTM`'s weights whose state is an argument, for any batch size.
 
-    Args:
-        lstm: The built `CarryLSTM`; its own state is neither read nor written.
-        **kwargs: `name`, `dtype`.
-
-    Call arguments:
-        x: `(batch, steps, features)`.
-        h, c: `(batch, units)`.
-
-    Returns:
-        Outputs `(batch, steps, units)`, h and c.
+    The `CarryLSTM`'s own state is neither read nor written. Called on x, `(batch, steps,
+    features)`, h and c, `(batch, units)`, it returns outputs `(batch, steps, units)`, h and c.
     """
 
     def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
@@ -182,13 +174,7 @@ class ExplicitState(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("zoo")
 class ZeroState(keras.layers.Layer):
-    """The initial state of a text, with as many rows as the input has.
-
-    Args:
-        units: Size of the state.
-
-    Input shape: `(batch, ...)`.
-    Output shape: `(batch, units)`.
+    """The initial state of a text, with as many rows as the input has: `(batch, units)`.
 
     Example:
     >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)

@@ -29,9 +29,8 @@ class HighwayDenseStack(HighwayDense):
         activation: Activation of H; the gates are sigmoids.
         variant: A row of `zoo.layers.gating.FORMS`.
         gate_bias: Initial bias of T, a logit, in every layer; C starts at `-gate_bias`.
-        kernel_initializer: Initializer of one layer's kernel, sampled once per layer (with an
-            integer seed, each layer gets the same values).
-        bias_initializer: Initializer of one layer's bias, sampled once per layer.
+        kernel_initializer: Initializer of one layer's kernel, sampled for each layer.
+        bias_initializer: Initializer of one layer's bias, sampled for each layer.
         **kwargs: `stage`, regularizers and constraints of each layer's weights (see `Skip`),
             `name`, `dtype`.
 
@@ -238,12 +237,21 @@ class StackedDense(keras.layers.Layer):
 def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     """Return an initializer of stacked weights that samples `initializer` once per layer.
 
-    `initializer` itself would count the axis of layers into the fan.
+    `initializer` itself would count the axis of layers into the fan. Keras's own are sampled for
+    all layers at once: a thousand calls take a second.
     """
+    own = keras.initializers
+    kinds = own.Constant | own.Zeros | own.RandomNormal | own.RandomUniform | own.TruncatedNormal
+    scales = type(initializer).__call__ is own.VarianceScaling.__call__
 
     def sample(shape, dtype=None):
-        if isinstance(initializer, keras.initializers.Constant | keras.initializers.Zeros):
-            return initializer(shape, dtype=dtype)  # at once: a thousand calls take a second
+        if isinstance(initializer, kinds):
+            return initializer.clone()(shape, dtype=dtype)
+        if scales and len(shape) == 3:
+            fresh = initializer.clone()  # with a seed of its own, unless one was given
+            options = {"seed": fresh.seed, "input_axes": [1], "output_axes": [2]}
+            stacked = own.VarianceScaling(fresh.scale, fresh.mode, fresh.distribution, **options)
+            return stacked(shape, dtype=dtype)
         samples = [initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])]
         return ops.convert_to_tensor(np.stack([ops.convert_to_numpy(v) for v in samples]), dtype)
 

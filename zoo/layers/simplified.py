@@ -18,11 +18,7 @@ IDENTITIES = ("pad", "duplicate")
 class Identity(keras.layers.Layer):
     """S(x): every `strides`-th pixel; channels padded with zeros, or repeated, up to `filters`.
 
-    Args:
-        filters: Channels of the output.
-        strides: Stride, in pixels.
-        kind: "pad" or "duplicate".
-        **kwargs: `name`, `dtype`.
+    The `kind` is "pad" or "duplicate".
     """
 
     def __init__(self, filters: int, strides: int, kind: str, **kwargs) -> None:
