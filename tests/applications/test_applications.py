@@ -135,7 +135,7 @@ def run_in_new_processes(folder, names):
     zoo.seed_everything(0)
     expected = {}
     for name in names:
-        model = build(name)
+        model = build(name, classifier_activation=None)  # a softmax of 1,000 classes is flat
         x = batch_for(model)
         expected[name] = ops.convert_to_numpy(model(x, training=False))
         np.save(folder / f"{name}.npy", x)
@@ -150,8 +150,9 @@ def assert_all_backends_compute(folder, expected):
         with np.load(folder / f"models-{backend}.npz") as outputs:
             assert {*outputs} == {*expected}
             for name, y in expected.items():
-                assert np.ptp(y) > 0.01 * np.max(np.abs(y)), f"{name} is constant"
-                assert_close(outputs[name], y, 1e-5)  # keras_facts.md, section 11
+                size = np.max(np.abs(y))  # a network without normalization makes logits of 100
+                assert np.ptp(y) > 0.01 * size, f"{name} is constant"
+                assert_close(outputs[name] / size, y / size, 1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import zoo
-from helpers.harness import run_layer_test
+from helpers.harness import run_layer_test, without_backend
 from zoo import callbacks
 
 WIDTH = 3
@@ -225,6 +225,15 @@ def test_a_loop_keeps_its_shape_or_says_so():
         zoo.Loop(keras.layers.Dense(3), times=2).build((None, 2))
     with pytest.raises(ValueError, match="`random` must be one of"):
         zoo.Loop(keras.layers.Dense(3), times=2, random="normal")
+
+
+@without_backend
+def test_the_random_numbers_of_uses_follow_the_assigned_number():
+    loop = zoo.Loop(keras.layers.Dense(3), times=2, random="uniform")
+    loop.times = 6
+    assert loop.most == zoo.Loop.from_config(loop.get_config()).most == 11
+    with pytest.raises(ValueError, match="`times` must be a positive integer. Received: times=0"):
+        loop.times = 0
 
 
 def test_a_compiled_model_takes_another_number_of_loops_once_its_functions_are_made_again():

@@ -72,18 +72,27 @@ class Loop(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_integers(1, times=times)
         if random not in MODES:
             raise ValueError(f"`random` must be one of {MODES}. Received: random={random!r}")
         self.layers = [layers] if isinstance(layers, keras.layers.Layer) else [*layers]
-        self.times = times
         self.random = random
         self.seed = seed
-        chances = _chances(times, random)
-        self.most = len(chances)
-        self._bounds = np.cumsum(chances)[:-1].astype("float32")
+        self.times = times
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
+
+    @property
+    def times(self) -> int:
+        """Number of uses in inference; the random numbers of training follow it."""
+        return self._times
+
+    @times.setter
+    def times(self, times: int) -> None:
+        check_integers(1, times=times)
+        self._times = times
+        chances = _chances(times, self.random)
+        self.most = len(chances)
+        self._bounds = np.cumsum(chances)[:-1].astype("float32")
 
     def build(self, input_shape: Shape) -> None:
         """Build the layers."""
