@@ -1,17 +1,19 @@
 """Every test starts from the same state: seeds, Keras's names, figures without a screen."""
 
+import gc
 import os
 
 os.environ["MPLBACKEND"] = "Agg"  # before matplotlib is imported, here and in new processes
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up lines
 # Three suites share the cores, and torch's threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Compiling takes most of JAX's time here; 0 tests what XLA optimizes, as users run it.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
-if os.environ.get("KERAS_BACKEND") == "tensorflow":  # the same of TensorFlow's XLA
-    unoptimized = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    os.environ.setdefault("XLA_FLAGS", unoptimized)
+# Compiling takes most of JAX's time here, and some of TensorFlow's. An empty XLA_FLAGS tests what
+# XLA optimizes, as users run it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 
 import keras
 import pytest
@@ -20,6 +22,12 @@ import zoo
 from helpers import recipes
 from helpers.harness import start_recipe
 from report import recipe_flags
+
+
+def pytest_collection_finish():
+    """Collect garbage rarely, and without looking at what has been imported."""
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(autouse=True)

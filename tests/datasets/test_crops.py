@@ -7,6 +7,8 @@ import pytest
 from helpers.harness import without_backend
 from zoo.datasets import crops, imagenet
 
+pytestmark = without_backend
+
 
 @pytest.fixture
 def images():
@@ -23,13 +25,11 @@ def test_a_box_is_resized_as_keras_resizes_its_pixels(images, size):
         np.testing.assert_allclose(resized, keras.ops.convert_to_numpy(expected), atol=1e-3)
 
 
-@without_backend
 def test_a_box_of_the_new_size_is_the_image_itself(images):
     result = crops.resize_boxes(images[:1], [[2, 3, 8, 8]], 8)
     np.testing.assert_array_equal(result[0], images[0, 2:10, 3:11])
 
 
-@without_backend
 def test_boxes_are_those_of_imagenet_s_pipeline():
     pytest.importorskip("tensorflow", reason="the boxes to compare with are TensorFlow's")
     samples = np.random.default_rng(1).random((50, 5, 10)).astype("float32")
@@ -39,7 +39,6 @@ def test_boxes_are_those_of_imagenet_s_pipeline():
         np.testing.assert_array_equal(crops.random_boxes(shape, samples), expected)
 
 
-@without_backend
 def test_evaluation_uses_the_normalized_centre(images):
     seen = crops.Crops(18)(images)  # 224 / 256 of 20 is 17.5, rounded to even
     expected = (images[:, 1:19, 6:24] / 255 - imagenet.MEAN) / imagenet.STD
@@ -47,7 +46,6 @@ def test_evaluation_uses_the_normalized_centre(images):
     assert seen.dtype == np.float32
 
 
-@without_backend
 def test_training_crops_depend_on_the_generator_and_half_are_mirrored():
     ramp = np.broadcast_to(np.arange(40.0)[None, None, :, None], (400, 40, 40, 1))
     cut = crops.Crops(16)
@@ -58,7 +56,6 @@ def test_training_crops_depend_on_the_generator_and_half_are_mirrored():
     assert 0.4 < falling < 0.6  # 5 standard deviations are 0.125
 
 
-@without_backend
 def test_arrays_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"1 or 3\). Received: shape \(2, 8, 8, 4\)"):
         crops.Crops(8)(np.zeros((2, 8, 8, 4)))

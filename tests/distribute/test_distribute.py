@@ -1,6 +1,7 @@
 """Two devices end where one does; missing strategies are named; dead workers are restarted."""
 
 import json
+import os
 
 import keras
 import numpy as np
@@ -19,7 +20,8 @@ PROCESSES = {  # of strategies that take several processes, the first is that of
     "torch": [],
 }
 HELPERS = ROOT / "tests" / "helpers"
-TWO_DEVICES = {"jax": {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}}
+XLA_FLAGS = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
+TWO_DEVICES = {"jax": {"XLA_FLAGS": XLA_FLAGS}}
 on_several = pytest.mark.skipif(BACKEND == "torch", reason="has no strategies")
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.distribute")
 X = np.ones((8, 2))

@@ -10,7 +10,7 @@ import pytest
 import zoo
 from benchmarks import char_lm as benchmark
 from helpers.benchmarks import run_benchmark
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
@@ -72,6 +72,7 @@ def weights_for_torch(model):
     return weights
 
 
+@slow_elsewhere
 def test_the_peer_computes_the_same_logits_and_carries_the_same_state(models, corpus):
     ours, peer = models
     x, _ = text.streams(corpus.train, BATCH, STEPS)
@@ -82,6 +83,7 @@ def test_the_peer_computes_the_same_logits_and_carries_the_same_state(models, co
         np.testing.assert_allclose(logits.detach().cpu().numpy(), expected, rtol=0, atol=1e-5)
 
 
+@slow_elsewhere
 def test_the_peer_has_the_same_perplexity(models, corpus):
     ours, peer = models
     x, y = text.streams(corpus.valid, BATCH, STEPS)
@@ -89,6 +91,7 @@ def test_the_peer_has_the_same_perplexity(models, corpus):
     assert peer.evaluate(x, y) == pytest.approx(expected, rel=1e-5)  # both sum in float64
 
 
+@slow_elsewhere
 def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
     ours, peer = models
     for name in ("dropout1", "dropout2"):

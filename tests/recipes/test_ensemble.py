@@ -10,7 +10,7 @@ import zoo
 from helpers.harness import without_backend
 from srivastava2015 import ensemble
 
-SEEDS, BIASES = (11, 12, 13), (-1, -4, -2)
+DEPTH, SEEDS, BIASES = 3, (11, 12, 13), (-1, -4, -2)
 BUILDERS = {
     "plain": lambda depth, act, bias, **more: zoo.plain_mlp(depth, 71, act, **more),
     "highway": lambda depth, act, bias, **more: zoo.highway_mlp(
@@ -57,8 +57,8 @@ def together(kind, depth, activation, x, y, settings=SETTINGS):
 
 @functools.cache
 def exact(kind, activation):
-    """Return five layers trained in float32 with `SETTINGS`, and their losses."""
-    return together(kind, 5, activation, *images())
+    """Return three layers trained in float32 with `SETTINGS`, and their losses."""
+    return together(kind, DEPTH, activation, *images())
 
 
 @pytest.mark.parametrize("kind, activation", [("plain", "relu"), ("highway", "tanh")])
@@ -67,7 +67,7 @@ def test_networks_side_by_side_train_as_each_does_alone(kind, activation):
     model, losses = exact(kind, activation)
     logits = keras.ops.convert_to_numpy(model(x))
     for index in range(3):
-        single, history = alone(kind, 5, activation, index, x, y, steps=3)
+        single, history = alone(kind, DEPTH, activation, index, x, y, steps=3)
         np.testing.assert_allclose(losses[index], history, rtol=2e-5)  # float32, nine steps
         wanted = keras.ops.convert_to_numpy(single(x))
         np.testing.assert_allclose(logits[:, index], wanted, rtol=1e-3, atol=1e-4)
@@ -77,11 +77,11 @@ def test_networks_side_by_side_train_as_each_does_alone(kind, activation):
 def test_initial_networks_are_those_of_the_builders():
     x, _ = images(8)
     for kind in UNITS:
-        shape = kind, 12, UNITS[kind], "relu", SEEDS, BIASES, x.shape[1:], 4
+        shape = kind, DEPTH, UNITS[kind], "relu", SEEDS, BIASES, x.shape[1:], 4
         logits = keras.ops.convert_to_numpy(ensemble.build(*shape)(x))
         zoo.seed_everything(SEEDS[1])
         more = {"input_shape": x.shape[1:], "classes": 4, "classifier_activation": None}
-        wanted = BUILDERS[kind](12, "relu", BIASES[1], **more)(x)
+        wanted = BUILDERS[kind](DEPTH, "relu", BIASES[1], **more)(x)
         np.testing.assert_allclose(
             logits[:, 1], keras.ops.convert_to_numpy(wanted), rtol=1e-4, atol=1e-5
         )
@@ -91,7 +91,7 @@ def test_a_network_that_diverges_leaves_the_others_alone():
     x, y = images()
     _, expected = exact("plain", "relu")
     diverging = (SETTINGS[0], Settings(1e30, 0.5, 1.0), SETTINGS[2])
-    _, losses = together("plain", 5, "relu", x, y, diverging)
+    _, losses = together("plain", DEPTH, "relu", x, y, diverging)
     assert not np.isfinite(losses[1]).all()
     assert (losses[0], losses[2]) == (expected[0], expected[2])
 
@@ -101,7 +101,7 @@ def test_bfloat16_trains_nearly_as_float32_and_classifies_in_it():
     _, expected = exact("highway", "tanh")
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        model, losses = together("highway", 5, "tanh", x, y)
+        model, losses = together("highway", DEPTH, "tanh", x, y)
         assert keras.backend.standardize_dtype(model(x).dtype) == "float32"
     finally:
         keras.config.set_dtype_policy("float32")

@@ -225,7 +225,7 @@ def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
         assert answer.startswith(text)
         ids = vocabulary.encode(answer.removeprefix(text))
         assert vocabulary.unknown not in ids and len(ids) >= 12
-        assert sample(model, vocabulary, text, 12, seed=1) == answer
+    assert sample(model, vocabulary, text, 12, seed=1) == answer
 
 
 @slow_elsewhere

@@ -93,6 +93,7 @@ def reference(weights, tokens, padding):
     return x @ table.T + weights["predictions.bias"]
 
 
+@slow_elsewhere
 def test_albert_is_that_of_the_paper():
     pytest.importorskip("keras_hub")
     from real import albert
