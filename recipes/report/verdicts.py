@@ -35,8 +35,13 @@ VERDICTS = ("shown", "contradicted", "undecided")
 
 
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
-    """Return the ends of Student's 95 % interval of the mean over seeds; None below three."""
+    """Return the ends of Student's 95 % interval of the mean over seeds; None below three.
+
+    None, too, where a value is not finite, or a ratio not positive.
+    """
     if len(values) not in QUANTILES or not all(map(math.isfinite, values)):
+        return None
+    if ratio and min(values) <= 0:
         return None
     shown = [math.log(value) for value in values] if ratio else values
     half = QUANTILES[len(values)] * statistics.stdev(shown) / math.sqrt(len(values))
@@ -59,7 +64,8 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
 def evaluate(claim: Claim, runs: Mapping[int, Lines], seconds: float) -> dict[str, Any]:
     """Return a claim's line of claims.jsonl; `runs` has each seed's lines of results."""
     values = [claim.measure(lines) for lines in runs.values()]
-    mean = statistics.geometric_mean(values) if claim.ratio else statistics.fmean(values)
+    is_ratio = claim.ratio and min(values) > 0  # one that is 0 has no logarithm
+    mean = statistics.geometric_mean(values) if is_ratio else statistics.fmean(values)
     ends = interval(values, claim.ratio)
     rows = [row for lines in runs.values() for row in lines]
     origin = {

@@ -38,6 +38,13 @@ def test_the_interval_is_students():
     )
 
 
+def test_a_ratio_that_is_zero_in_one_seed_leaves_the_claim_undecided():
+    values = iter([2.0, 0.0, 4.0])
+    claim = dataclasses.replace(CLAIM, measure=lambda lines: next(values))
+    line = verdicts.evaluate(claim, {seed: [] for seed in range(3)}, seconds=1.0)
+    assert (line["verdict"], line["interval"], line["value"]) == ("undecided", None, 2.0)
+
+
 def test_a_criterion_has_one_bound_and_names_are_unique():
     for claim in claims.CLAIMS:
         assert (claim.least is None) != (claim.most is None), claim.name
