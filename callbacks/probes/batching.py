@@ -179,11 +179,10 @@ def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
 
 
 def _without_padding(v, mask, replacement):
-    v = ops.cast(v[: mask.shape[0]], "float32")
     if not STATIC_SHAPES:
-        return v
+        return ops.cast(v[: mask.shape[0]], "float32")
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.where(mask == 0, replacement, v)
+    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
 
 
 def to_arrays(sums: Any, mask: np.ndarray) -> Any:

@@ -23,7 +23,7 @@ from zoo.graph.blocks import Grain
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
 
-SPAN = 9  # unmodified blocks that are compiled as one function; ours: a call costs TensorFlow 1 ms
+SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
 
 
 class Label(NamedTuple):

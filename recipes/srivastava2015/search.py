@@ -20,6 +20,7 @@ from zoo.datasets.images import Images
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
 BATCH = 100  # ours: the paper does not say
+INTERVAL = 20  # ours: seconds between two lines of progress
 RANGES = {  # ours, except the names, the activations and the gate bias
     "log10_rate": (-3.0, -0.5),
     "momentum": (0.5, 0.99),
@@ -185,7 +186,7 @@ class GroupProgress(keras.callbacks.Callback):
         now = time.perf_counter()
         self.elapsed += now - self._start
         self.pace.advance(self.group)
-        if now - self._last < 20 and epoch + 1 < self.epochs:
+        if now - self._last < INTERVAL and epoch + 1 < self.epochs:
             return
         self._last = now
         losses = [value for name, value in logs.items() if name != "loss"]

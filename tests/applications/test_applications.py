@@ -153,6 +153,8 @@ def assert_all_backends_compute(folder, expected):
                 size = np.max(np.abs(y))  # a network without normalization makes logits of 100
                 assert np.ptp(y) > 0.01 * size, f"{name} is constant"
                 assert_close(outputs[name] / size, y / size, 1e-5)
+                # keras_facts.md, section 11
+                assert_close(ops.softmax(outputs[name]), ops.softmax(y), 1e-5)
 
 
 @pytest.fixture(scope="module")

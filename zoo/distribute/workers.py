@@ -9,6 +9,8 @@ import numpy as np
 from zoo.datasets.batches import part_of
 from zoo.distribute.devices import processes
 
+LOG_EVERY = 50  # ours: batches between two readings of the logs
+
 
 def fit_workers(
     strategy: Any,
@@ -107,7 +109,7 @@ class _Steps:
         for index in range(len(batches)):
             callbacks.on_train_batch_begin(index)
             self.train(self.distribute(batches, index))
-            callbacks.on_train_batch_end(index, self.metrics() if index % 50 == 0 else {})
+            callbacks.on_train_batch_end(index, self.metrics() if index % LOG_EVERY == 0 else {})
             if self.model.stop_training:
                 break
         return self.metrics()

@@ -14,6 +14,15 @@ from zoo.layers.highway import HighwayDense, branch_options
 from zoo.layers.skip import GateBias
 from zoo.types import Activation, Initializer, Shape, Tensor
 
+WITHOUT_FAN = (  # initializers whose values do not depend on the shape
+    keras.initializers.Constant,
+    keras.initializers.Zeros,
+    keras.initializers.Ones,
+    keras.initializers.RandomNormal,
+    keras.initializers.RandomUniform,
+    keras.initializers.TruncatedNormal,
+)
+
 
 @keras.saving.register_keras_serializable("zoo")
 class HighwayDenseStack(HighwayDense):
@@ -240,17 +249,16 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     `initializer` itself would count the axis of layers into the fan. Keras's own are sampled for
     all layers at once: a thousand calls take a second.
     """
-    own = keras.initializers
-    kinds = own.Constant | own.Zeros | own.RandomNormal | own.RandomUniform | own.TruncatedNormal
-    scales = type(initializer).__call__ is own.VarianceScaling.__call__
+    scaling = keras.initializers.VarianceScaling
+    is_scaled = type(initializer).__call__ is scaling.__call__ and initializer.input_axes is None
 
     def sample(shape, dtype=None):
-        if isinstance(initializer, kinds):
+        if type(initializer) in WITHOUT_FAN:
             return initializer.clone()(shape, dtype=dtype)
-        if scales and len(shape) == 3:
+        if is_scaled and len(shape) == 3:
             fresh = initializer.clone()  # with a seed of its own, unless one was given
             options = {"seed": fresh.seed, "input_axes": [1], "output_axes": [2]}
-            stacked = own.VarianceScaling(fresh.scale, fresh.mode, fresh.distribution, **options)
+            stacked = scaling(fresh.scale, fresh.mode, fresh.distribution, **options)
             return stacked(shape, dtype=dtype)
         samples = [initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])]
         return ops.convert_to_tensor(np.stack([ops.convert_to_numpy(v) for v in samples]), dtype)
