@@ -24,6 +24,15 @@ from helpers.harness import start_recipe
 from report import recipe_flags
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leave tests that are marked `without_backend` to torch's suite."""
+    if keras.backend.backend() == "torch":
+        return
+    left = [item for item in items if item.get_closest_marker("without_backend")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not item.get_closest_marker("without_backend")]
+
+
 def pytest_collection_finish():
     """Collect garbage rarely, and without looking at what has been imported."""
     gc.freeze()

@@ -25,7 +25,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     def call(self, x: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
         """Return normalized features."""
-        fused = self.axis in (-1, len(x.shape) - 1) and not (self.renorm or self.synchronized)
+        renorm = getattr(self, "renorm", False)  # of Keras 3.14 and newer
+        fused = self.axis in (-1, len(x.shape) - 1) and not (renorm or self.synchronized)
         fused = fused and self.variable_dtype == "float32"
         double = keras.backend.standardize_dtype(x.dtype) == "float64"
         if mask is not None or double or not fused or isinstance(x, keras.KerasTensor):
