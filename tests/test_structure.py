@@ -165,8 +165,8 @@ def test_every_dependency_has_a_tested_version():
     assert names <= {line.partition("==")[0] for line in pinned}
     oldest = dict(re.findall(r"^([\w-]+)==(.*)$", (ROOT / ".ci/oldest.txt").read_text(), re.M))
     bounds = dict(re.match(r"([\w-]+)>=([\d.]+)", name).groups() for name in asked if ">=" in name)
-    for name, version in oldest.items():
-        assert version.startswith(bounds[name]), f"{name}: .ci/oldest.txt is not the lower bound"
+    for name in ("keras", "numpy", "scipy", "matplotlib", "jax"):
+        assert f"{oldest[name]}.".startswith(f"{bounds[name]}."), f"{name}: see .ci/oldest.txt"
 
 
 BESIDE = """

@@ -1,6 +1,5 @@
 """Many fully connected highway layers in one, for networks too deep to compile layer by layer."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,10 +90,8 @@ class HighwayDenseStack(HighwayDense):
             bias_initializer if bias is None else GateBias(bias, bias_initializer)
         )
         for option, function in self.weight_options().items():
-            if function and option.endswith("regularizer"):
-                options[option] = _PenaltyOfEach(function)
-            else:
-                options[option] = function and functools.partial(_of_each, function)
+            each = _PenaltyOfEach if option.endswith("regularizer") else _ConstrainedEach
+            options[option] = function and each(function)
         return StackedDense(self.depth, **options)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
@@ -277,6 +274,16 @@ class _PenaltyOfEach(keras.regularizers.Regularizer):
 
     def __call__(self, weights) -> Any:
         return ops.sum(_of_each(self.regularizer, weights))
+
+
+class _ConstrainedEach(keras.constraints.Constraint):
+    """A constraint of each layer of stacked weights."""
+
+    def __init__(self, constraint) -> None:
+        self.constraint = constraint
+
+    def __call__(self, weights) -> Any:
+        return _of_each(self.constraint, weights)
 
 
 def _of_each(function, weights):
