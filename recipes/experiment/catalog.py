@@ -18,8 +18,13 @@ TITLES = {
     "stability",
 }
 EXPERIMENTS = {  # module below zoo.recipes, by name
+    "srivastava2015/depth_search": "srivastava2015.depth_search",
     "srivastava2015/gates": "srivastava2015.gates",
     "srivastava2015/gates_cifar": "srivastava2015.gates",
+    "srivastava2015/thousand_layers": "srivastava2015.thousand_layers",
+    "srivastava2015/table1": "srivastava2015.convolutional",
+    "srivastava2015/table2": "srivastava2015.convolutional",
+    "srivastava2015/table3": "srivastava2015.convolutional",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
