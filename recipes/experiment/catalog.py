@@ -25,6 +25,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "srivastava2015/table1": "srivastava2015.convolutional",
     "srivastava2015/table2": "srivastava2015.convolutional",
     "srivastava2015/table3": "srivastava2015.convolutional",
+    "greff2017/lesions": "greff2017.lesions",
     "greff2017/char_lm": "ptb_char_lm",
     "greff2017/table1a": "ptb_char_lm",
 }
