@@ -39,6 +39,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
         )
     },
     "jastrzebski2018/sharing": "jastrzebski2018.sharing",
+    "pruning/scores": "pruning.scores",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
