@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.backend import batch_norm, compiled
+from zoo.backend import batch_norm, compiled, keras_private
 from zoo.checks import check_integers
 from zoo.types import Shape, Tensor
 
@@ -191,7 +191,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
 
 def _uses_of_averages(model):
     """Return pairs of a `BatchNormalization` and the number of calls that move its averages."""
-    layers = list(model._flatten_layers())
+    layers = keras_private.inner_layers(model)
     uses = {}
     for layer in layers:
         if isinstance(layer, UnsharedBatchNormalization):

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.layers.highway import HighwayDense, branch_options
 from zoo.layers.skip import GateBias
@@ -120,7 +121,7 @@ class HighwayDenseStack(HighwayDense):
                 parts[letter] = branch.call(x, slices[2 * i], slices[2 * i + 1])
             return self.output_of(parts)
 
-        if self._remat_mode:
+        if keras_private.is_rematerialized(self):
             step = keras.remat(step)  # layer by layer: each layer's input is all that is stored
         return backend.scan_layers(step, x, weights, self.depth, with_states)
 
