@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from zoo.backend.layers import Conv2D, Dense
+from zoo.backend.layers import Conv2D
 from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
@@ -145,7 +145,7 @@ class HighwayDense(Highway):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Dense` layer; see `Skip.branch`."""
-        return Dense(self.width, **self.branch_options(name, bias))
+        return keras.layers.Dense(self.width, **self.branch_options(name, bias))
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""

@@ -239,7 +239,7 @@ class StackedDense(keras.layers.Layer):
 
     def call(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         """Return one layer's output, with the operations of `keras.layers.Dense`."""
-        return self.activation(backend.dense(x, kernel, bias))
+        return self.activation(ops.add(ops.matmul(x, kernel), bias))
 
 
 def per_layer(initializer: keras.initializers.Initializer) -> Callable:

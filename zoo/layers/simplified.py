@@ -113,13 +113,6 @@ class Simplified(Skip):
             name=name,
         )
 
-    def call(self, x: Tensor) -> Tensor:
-        """Return ReLU(conv(x) + b), or ReLU(conv(x) + b + S(x))."""
-        h = self.transform(x)
-        if self.shortcut is not None:
-            x = self.shortcut(x)
-        return self.finish(self.form.mix(h, x))
-
     def finish(self, y: Tensor) -> Tensor:
         """Return ReLU(y)."""
         return self.activation(y)
