@@ -3,7 +3,6 @@ r"""Rank correlation of five cheap scores of a block with the damage of its remo
     python recipes/depth_pruning.py --seeds 5
     python recipes/depth_pruning.py --trained residual-miniature,residual56 --runs RUNS \
         --data_dir DATA
-    python recipes/depth_pruning.py --wheel_dir runs/wheels --data_dir DATA
 
 Trains three networks of ten blocks on the handwritten digits of scikit-learn: a residual network
 of dense layers (LayerNorm, ReLU, Dense), a highway network, and a pre-norm transformer whose tokens
@@ -22,12 +21,9 @@ blocks of a network that keep the shape, as the mean over networks, with an inte
 bootstrap over networks, or over the blocks if there is one network.
 
 With --trained, the networks that other recipes trained on MNIST at 16 x 16 pixels and keep in
---runs are measured instead; with --wheel_dir, the ResNet of real_networks.py on enlarged images,
-whose labels are the network's own decisions. Of these, `zoo.depth_plan` also chooses a quarter of
-the blocks to remove, on half of the images; on the other half the KL divergence without them is
-compared with those of random choices of as many blocks.
-(The ALBERT of real_networks.py cannot be studied: it is one layer used 12 times, and leaving out
-any use gives the same network.)
+--runs are measured instead. Of these, `zoo.depth_plan` also chooses a quarter of the blocks to
+remove, on half of the images; on the other half the KL divergence without them is compared with
+those of random choices of as many blocks.
 
 --run_dir gets scores.png and scores.csv, blocks.csv and results.jsonl.
 """
@@ -50,7 +46,6 @@ from experiment import flags as common
 from experiment import plots, results
 from experiment.flags import FLAGS
 from experiment.results import Result
-from real import onnx_resnet
 from zoo import callbacks
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model
@@ -60,7 +55,6 @@ WIDTH = 32
 EPOCHS = {"smoke": 1, "minutes": 20, "paper": 60}
 BOOTSTRAPS = 2000
 TESTED = {"smoke": 8, "minutes": 1000, "paper": 10000}  # images for networks trained elsewhere
-ENLARGED = {"smoke": 4, "minutes": 200, "paper": 1000}  # for the ResNet
 RANDOM = 20  # choices of blocks
 BATCH = 64
 NUMBERS = ("correlation", "low", "high", "networks")  # of a summary
@@ -78,8 +72,6 @@ help_text = (
 )
 flags.DEFINE_list("trained", [], help_text)
 flags.DEFINE_string("runs", "runs", "Folder in which recipes keep trained networks.")
-help_text = "Folder with the wheel of the ResNet; see real_networks.py. Default: none."
-flags.DEFINE_string("wheel_dir", None, help_text)
 common.define_data_flags()
 common.define_output_flags("runs/depth-pruning-BUDGET", f"Epochs of the trainings: {EPOCHS}.")
 
@@ -92,7 +84,7 @@ def main():
     rows = []
     for data, *network in networks():
         rows += measure(*network)
-        if FLAGS.trained or FLAGS.wheel_dir:
+        if FLAGS.trained:
             plan(folder, data, *network, start)
     plots.write_rows(folder / "blocks.csv", rows)
     summaries = [summary(score, rows) for score in SCORES]
@@ -104,24 +96,12 @@ def main():
 
 def networks():
     """Yield data's name, name, seed, compiled model, test images and labels of each network."""
-    if FLAGS.wheel_dir:
-        yield from_wheel()
     for name in FLAGS.trained:
         yield from from_runs(name)
-    if not (FLAGS.wheel_dir or FLAGS.trained):
+    if not FLAGS.trained:
         for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.seeds):
             for name in NETWORKS:
                 yield train(name, seed)
-
-
-def from_wheel():
-    """Return the ResNet of a wheel; labels are its own decisions."""
-    model = onnx_resnet.convert(onnx_resnet.read(FLAGS.wheel_dir))
-    source = images.load(FLAGS.data or "cifar10", FLAGS.data_dir)
-    x = onnx_resnet.enlarge(source.x_test[: ENLARGED[FLAGS.budget]], model.input_shape[1:3])
-    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    decisions = model.predict(x, verbose=0).argmax(-1)
-    return f"{source.name}, enlarged", "resnet", 0, model, x, decisions
 
 
 def from_runs(name):
@@ -315,7 +295,7 @@ def record_scores(folder, data, row, rows, start):
 
 def record(folder, start, **values):
     """Write a result."""
-    trained = not (FLAGS.trained or FLAGS.wheel_dir)
+    trained = not FLAGS.trained
     result = Result(
         budget=FLAGS.budget,
         epochs=EPOCHS[FLAGS.budget] if trained else None,
