@@ -18,8 +18,16 @@ TITLES = {
     "stability",
 }
 EXPERIMENTS = {  # module below zoo.recipes, by name
+    "srivastava2015/depth_search": "srivastava2015.depth_search",
     "srivastava2015/gates": "srivastava2015.gates",
     "srivastava2015/gates_cifar": "srivastava2015.gates",
+    "srivastava2015/thousand_layers": "srivastava2015.thousand_layers",
+    "srivastava2015/table1": "srivastava2015.convolutional",
+    "srivastava2015/table2": "srivastava2015.convolutional",
+    "srivastava2015/table3": "srivastava2015.convolutional",
+    "greff2017/lesions": "greff2017.lesions",
+    "greff2017/char_lm": "ptb_char_lm",
+    "greff2017/table1a": "ptb_char_lm",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",

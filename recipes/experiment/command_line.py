@@ -170,6 +170,10 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
         raise ValueError(f"Expected flags only. Received: {positional}. See --help.")
     scale = values["scale"].value
     chosen = experiment.scales[scale]
+    for one in experiment.scales.values():
+        other = {*settings.given(values, type(one))} - {*vars(chosen)}
+        if other:
+            raise ValueError(f"--scale {scale} has no --{sorted(other)[0]}. See --help.")
     chosen = dataclasses.replace(chosen, **settings.given(values, type(chosen)))
     options = Options(**{**experiment.options, **settings.given(values, Options)})
     seeds = experiment.seeds
@@ -197,7 +201,8 @@ def flag_values(experiment: Experiment) -> flags.FlagValues:
     )
     text = "Save what was measured and drawn in recipes/results."
     flags.DEFINE_bool("keep", False, text, flag_values=values)
-    settings.define(values, type(experiment.scales["full"]), experiment.scales)
+    for one in experiment.scales.values():
+        settings.define(values, type(one), experiment.scales)
     settings.define(values, Options, {"": Options(**experiment.options)})
     return values
 

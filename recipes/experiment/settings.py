@@ -46,7 +46,7 @@ class ImageSettings(Settings):
 
 
 def difference(settings: Settings, reference: Settings) -> list[str]:
-    """Return how settings differ from a paper's, a phrase each.
+    """Return how settings differ from a paper's, a phrase each; of fields that both have.
 
     Example:
     >>> difference(ImageSettings(epochs=3), ImageSettings(epochs=400))
@@ -54,6 +54,8 @@ def difference(settings: Settings, reference: Settings) -> list[str]:
     """
     phrases = []
     for field in dataclasses.fields(reference):
+        if not hasattr(settings, field.name):
+            continue
         value = getattr(settings, field.name)
         paper = getattr(reference, field.name)
         if value != paper:
@@ -77,6 +79,8 @@ def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) ->
         defaults: Instances of it by name of the scale, for the help text.
     """
     for field in dataclasses.fields(kind):
+        if field.name in values:  # of another scale's class
+            continue
         text = field.metadata["help"] + _defaults(field.name, defaults)
         choices = field.metadata.get("choices")
         item = _item(field.type)
@@ -132,7 +136,8 @@ def _item(kind):
 def _defaults(name, defaults):
     by_value: dict[str, list[str]] = {}
     for scale, settings in defaults.items():
-        by_value.setdefault(_text(getattr(settings, name)), []).append(scale)
-    if len(by_value) == 1:
+        if hasattr(settings, name):
+            by_value.setdefault(_text(getattr(settings, name)), []).append(scale)
+    if len(by_value) == 1 and len(next(iter(by_value.values()))) == len(defaults):
         return f" Default: {next(iter(by_value))}."
     return " Default: " + ", ".join(f"{v} ({'/'.join(s)})" for v, s in by_value.items()) + "."
