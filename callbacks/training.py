@@ -1,8 +1,8 @@
 """Callbacks for training: the rules of Kim et al. (2016), epochs of batches, and progress.
 
-Training rules: `CarryState`, `Perplexity`, `HalveOnStall`. For every training: `Epochs`, `StopOnNaN`,
-and `Progress`, which prints a line every so often and one an epoch. `PassProgress` does so for
-passes of probes and sweeps.
+Rules of the paper: `CarryState`, `Perplexity`, `HalveOnStall`. For every training: `Epochs`,
+`StopOnNaN`, and `Progress`, which prints a line every so often and one an epoch. `PassProgress`
+does so for passes of probes and sweeps.
 """
 
 import functools
@@ -15,6 +15,7 @@ import keras
 from zoo.backend import RETURNS_EARLY
 from zoo.layers.carry_lstm import CarryLSTM
 
+PRINT = functools.partial(print, flush=True)  # a log is read while it grows
 INTERVAL = 20.0  # seconds between two lines of a log
 CHECKED = 50  # batches between two checks of the loss, which wait for the device
 
@@ -207,7 +208,7 @@ class Progress(keras.callbacks.Callback):
         batches: int,
         per_batch: int,
         unit: str = "tokens",
-        write: Callable[[str], object] = functools.partial(print, flush=True),
+        write: Callable[[str], object] = PRINT,
     ) -> None:
         super().__init__()
         self.epochs = epochs
@@ -278,7 +279,7 @@ class PassProgress:
         if now - self.last > INTERVAL:
             self.last = now
             left = clock((now - self.start) * (self.total / self.done - 1))
-            print(f"{self.label}: {self.done / self.total:.0%}, {left} left", flush=True)
+            PRINT(f"{self.label}: {self.done / self.total:.0%}, {left} left")
 
 
 def clock(seconds: float) -> str:
