@@ -54,7 +54,6 @@ MEANINGS = {  # by the beginning of a value's name
     "lesions_": "Several random blocks left out at once; those that change the shape stay.",
     "logit_lens": "The network's tail applied to each block's output, against its own output.",
     "loop_": "A run of blocks used so many times; angles in degrees, divergences in nats.",
-    "minimal_interlayer_cushion": "The smallest interlayer cushion from a block to a later one.",
     "noise_": "Accuracy, loss and relative change of the output with normal noise on all kernels.",
     "norm_growth": "|y| / |x|: growth of activations through a block.",
     "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",

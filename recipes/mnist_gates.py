@@ -156,7 +156,7 @@ def inspect(run):
     example = callbacks.run([callbacks.GateActivity(), callbacks.BlockOutputs()], run.model, x[:1])
     (table + lesions).to_csv(run.folder / "probes.csv")
     title = f"highway_mlp{depth()}, {len(x)} training images of {images.name}"
-    (table + lesions).to_html(run.folder / "probes.html", title)
+    callbacks.write_html(table + lesions, run.folder / "probes.html", title)
     draw(run, table, example, lesions)
     return {**summarize(images, table, lesions), **measure_layers(images, table, example)}
 

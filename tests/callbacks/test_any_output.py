@@ -186,11 +186,12 @@ def test_block_influence_is_the_angle_of_each_position(model):
     def cosine(u, v):
         return (u * v).sum(-1) / np.linalg.norm(u, axis=-1) / np.linalg.norm(v, axis=-1)
 
-    table = callbacks.block_influence(model, X, batch_size=4)
+    table = callbacks.run([callbacks.BlockInfluence()], model, X, batch_size=4)
     assert [*table.values("block_influence")] == NAMES
     value = table.values("block_influence")[NAMES[1]]
     assert value == pytest.approx((1 - cosine(x, y)).mean(), rel=1e-4)
-    runs = callbacks.block_influence(model, X, span=2).values("block_influence")
+    table = callbacks.run([callbacks.BlockInfluence(span=2)], model, X)
+    runs = table.values("block_influence")
     assert [*runs] == NAMES[:-1]
     assert runs[NAMES[1]] == pytest.approx((np.arccos(cosine(x, z)) / np.pi).mean(), rel=1e-4)
 
