@@ -15,7 +15,7 @@ from zoo.callbacks.probes.engine import probe_list, run
 from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
-from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio, Scalar
+from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio
 from zoo.callbacks.probes.table import Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network
@@ -54,22 +54,22 @@ SCREEN = {  # columns of numbers: headings by name
 }
 
 
-class CosineInput(Scalar):
+class CosineInput(Probe):
     """Mean cosine of f and x: negative where a block takes away from its skip input."""
 
     needs = ("f", "x")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the cosine of each example."""
         return cosine(block["f"], block["x"])
 
 
-class NormGrowth(Scalar):
+class NormGrowth(Probe):
     """Mean ratio |y| / |x|: the growth of activations through a block; 0 where x is zero."""
 
     needs = ("x", "y")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the ratio of each example."""
         length = norm(block["x"])
         zero = length == 0

@@ -229,7 +229,11 @@ class Observer:
         sums = {}
         for stage in stages.values():
             for part in stage:
-                values = probe.measure(part, stage) if {*probe.needs} <= {*part} else None
+                if not {*probe.needs} <= {*part}:
+                    continue
+                values = probe.measure(part, stage)
+                if not isinstance(values, dict):
+                    values = {"mean": values, "square": ops.square(values)}
                 if values:
                     reduced = [
                         (key, masked_extreme(v, mask, probe.extremes[key]))

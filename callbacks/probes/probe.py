@@ -113,14 +113,19 @@ class Probe:
         """Return sentences about what was not measured."""
         return []
 
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return per-example values of one block, of shape `(batch, ...)`.
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor] | Tensor:
+        """Return per-example values of one block, of shape `(batch, ...)`, by key.
+
+        One number for each example, `(batch,)`, may be returned as it is; the results are its mean
+        and its standard deviation, `std`.
 
         Args:
             block: Tensors by key, see `needs`; `block.info` is its `zoo.blocks.Block`, `block.use`
                 which use of a shared layer it is.
             stage: The blocks of its stage, in order, including itself.
         """
+        if self.inspects:
+            return {}
         raise NotImplementedError(f"{type(self).__name__} must define `measure`.")
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -134,6 +139,8 @@ class Probe:
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return numbers, or arrays with a number for each unit, from averages (and extremes)."""
+        if {*mean} == {"mean", "square"}:
+            return {self.name: mean["mean"], "std": deviation(mean["mean"], mean["square"])}
         return mean
 
     def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -180,6 +187,11 @@ class Probe:
         self.count = 0
         self.sums: dict[str, dict[str, Any]] = {}
         self.inspected: dict[str, dict[str, Any]] = {}  # numbers about weights, by block
+
+
+def deviation(mean: Any, square: Any) -> Any:
+    """Return the standard deviation that follows from a mean and a mean square."""
+    return np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
 def flat(v: Tensor) -> Tensor:
