@@ -4,7 +4,7 @@ from zoo.callbacks.charts import plot as plot
 from zoo.callbacks.page import write_html as write_html
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
-from zoo.callbacks.probes.classifier import Lens as Lens
+from zoo.callbacks.probes.classifier import LogitLens as LogitLens
 from zoo.callbacks.probes.cushions import ActivationContraction as ActivationContraction
 from zoo.callbacks.probes.cushions import LayerCushion as LayerCushion
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow

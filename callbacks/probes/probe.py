@@ -9,7 +9,6 @@ from keras import ops
 
 from zoo.callbacks.probes.objective import average
 from zoo.graph.blocks import Block
-from zoo.graph.calls import Graph
 from zoo.types import Tensor
 
 
@@ -96,18 +95,6 @@ class Probe:
     def inspects(self) -> bool:
         """True if the probe reads weights instead of data."""
         return type(self).inspect is not Probe.inspect
-
-    def prepare(self, graph: Graph) -> bool:
-        """Prepare a pass over data, if the probe has to; `blocks` are the network's.
-
-        Returns:
-            True if `measure` will compute something else than in the last pass.
-        """
-        return False
-
-    def translate(self, info: Block, y: Tensor) -> Tensor:
-        """Return what the classifier is to read after a block, for probes that need `network`."""
-        return y
 
     def notes(self) -> list[str]:
         """Return sentences about what was not measured."""

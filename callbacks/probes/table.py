@@ -20,17 +20,14 @@ class Row(NamedTuple):
     unit: int | None
     epoch: int | None
     value: float
-    step: int | None = None
 
 
 class Table:
-    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch`, `value` and `step`.
+    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch` and `value`.
 
     `block` and `stage` are None for a value of the whole network; `unit` is None except for the
-    values of a block's single units. `step` is the number of training steps where that was asked
-    for; a table without it neither prints nor saves the column. A table has a length, iterates
-    over its rows, prints aligned, and adds to another. `zoo.callbacks.plot` and
-    `zoo.callbacks.write_html` draw it.
+    values of a block's single units. A table has a length, iterates over its rows, prints aligned,
+    and adds to another. `zoo.callbacks.plot` and `zoo.callbacks.write_html` draw it.
 
     Args:
         rows: A sequence of `Row`.
@@ -63,7 +60,7 @@ class Table:
 
     def __str__(self) -> str:
         padded = []
-        for column, name in enumerate(self._columns()):
+        for column, name in enumerate(Row._fields):
             cells = [_text(row[column]) for row in self.rows]
             width = max(map(len, [name, *cells]))
             head = name.rjust(width) if name == "value" else name.ljust(width)
@@ -71,10 +68,6 @@ class Table:
             padded.append([head, *(pad(cell, width) for cell in cells)])
         lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
         return "\n".join([*lines, *self.notes])
-
-    def _columns(self):
-        steps = any(row.step is not None for row in self.rows)
-        return Row._fields if steps else Row._fields[:-1]
 
     def of_probe(self, probe: str) -> "Table":
         """Return the rows of one probe.
@@ -124,9 +117,7 @@ class Table:
 
         def write(temporary):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
-                head = self._columns()
-                rows = (row[: len(head)] for row in self.rows)
-                csv.writer(file, lineterminator="\n").writerows([head, *rows])
+                csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
 
         replace(pathlib.Path(path), write)
 
@@ -139,14 +130,14 @@ class Table:
         """
         with open(path, encoding="utf-8", newline="") as file:
             head, *lines = [*csv.reader(file)] or [[]]
-        if tuple(head) not in (Row._fields, Row._fields[:-1]):
+        if tuple(head) != Row._fields:
             raise ValueError(
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
-        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float, int)
+        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         rows = []
         for line in lines:
-            cells = zip(types[: len(head)], line, strict=True)
+            cells = zip(types, line, strict=True)
             values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
             rows.append(Row(*values))
         return cls(rows)

@@ -172,9 +172,7 @@ def test_a_failing_write_leaves_the_earlier_file(tmp_path):
     assert path.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize(
-    "folder, size, message", [("file", 1, "can be"), ("a", 10**9, "MB free")]
-)
+@pytest.mark.parametrize("folder, size, message", [("file", 1, "can be"), ("a", 10**9, "MB free")])
 def test_folders_without_place_are_refused_before_training(tmp_path, folder, size, message):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=message):

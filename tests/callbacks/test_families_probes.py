@@ -34,7 +34,7 @@ EVERY = [
     callbacks.GradientNorm(),
     callbacks.IntermediateAccuracy(),
     callbacks.BorderlineExamples(),
-    callbacks.Lens(),
+    callbacks.LogitLens(),
 ]
 
 
