@@ -226,6 +226,5 @@ def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     )
     output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 2)
     assert "--probes: expected some of estimation_error" in output and "Traceback" not in output
-    for number in ("0", "many"):
-        output = output_of(start_module("zoo.probe", path, f"--examples={number}"), 2)
-        assert f"--examples: expected a positive integer, received '{number}'" in output
+    output = output_of(start_module("zoo.probe", path, "--examples=many"), 2)
+    assert "--examples: expected a positive integer, received 'many'" in output
