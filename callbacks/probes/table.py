@@ -2,7 +2,7 @@
 
 import csv
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,15 +59,8 @@ class Table:
         return Table(self.rows + other.rows, notes, self.title or other.title)
 
     def __str__(self) -> str:
-        padded = []
-        for column, name in enumerate(Row._fields):
-            cells = [_text(row[column]) for row in self.rows]
-            width = max(map(len, [name, *cells]))
-            head = name.rjust(width) if name == "value" else name.ljust(width)
-            pad = str.ljust if name in ("probe", "block") else str.rjust
-            padded.append([head, *(pad(cell, width) for cell in cells)])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-        return "\n".join([*lines, *self.notes])
+        lines = [[*Row._fields], *([_text(cell) for cell in row] for row in self.rows)]
+        return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
         """Return the rows of one probe.
@@ -141,6 +134,18 @@ class Table:
             values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
             rows.append(Row(*values))
         return cls(rows)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Return lines of cells with aligned columns, of which `left` are text, others numbers."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        for i in left:
+            cells[i] = line[i].ljust(widths[i])
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
 
 
 def _text(cell):
