@@ -142,7 +142,8 @@ def test_an_input_of_nan_makes_cushions_and_dominance_nan():
     x[1, 0, 0, 0] = np.nan
     probes = [callbacks.LayerCushion(), callbacks.ActivationContraction()]
     table = callbacks.run(probes, model, x)
-    table += callbacks.interlayer_cushions(model, x, projections=2)
+    cushions = callbacks.interlayer_cushions(model, x, projections=2)
+    table += cushions.of_probe("interlayer_cushion")
     table += callbacks.dominant_flow(model, (x, np.array([0, 1, 1])))
     assert not [row for row in table if not np.isnan(row.value)]
     with pytest.raises(ValueError, match="without NaN"):
