@@ -24,16 +24,13 @@ FOLDERS = [*PACKAGES, "recipes"]
 FACADE = {"zoo", "zoo.probe"}  # the public names, and a command's short name
 BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
-PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
+PEERS = {  # benchmarks: what is compared with
     "recipes/benchmarks/char_lm_torch.py",
     "recipes/benchmarks/cifar_torch.py",
-    "recipes/benchmarks/xla.py",
 }
 IN_FUNCTIONS = {
     *(f"zoo/export/{name}.py" for name in ("check", "formats", "text")),  # it writes artifacts
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
-    "recipes/real/albert.py",  # it reads a file of PyTorch
-    "recipes/benchmarks/pipelines.py",  # and the pipeline it is compared with
 }
 
 
