@@ -94,7 +94,7 @@ def test_a_strange_word_is_unknown_or_an_error(small):
 def test_a_vocabulary_needs_text_and_room():
     with pytest.raises(ValueError, match="at least one line"):
         text.Vocabulary.from_texts("", "")
-    with pytest.raises(ValueError, match="at least 3"):
+    with pytest.raises(ValueError, match="an integer of 3 or more"):
         text.Vocabulary.from_texts("a\n", max_word_length=2)
 
 
@@ -142,7 +142,7 @@ def test_rare_words_become_unknown_as_if_the_text_had_unk_for_them():
     same = text.Vocabulary.from_texts(*expected, max_word_length=4)
     assert (corpus.vocabulary.words, corpus.vocabulary.word_length) == (same.words, 3)
     assert {*corpus.vocabulary.characters} == {*same.characters}
-    with pytest.raises(ValueError, match="must be 1 or more"):
+    with pytest.raises(ValueError, match="must be a positive integer"):
         corpus.most_frequent(0)
 
 
@@ -234,9 +234,9 @@ def test_row_b_of_the_next_batch_continues_row_b(batch_size, num_steps):
 
 
 def test_too_few_tokens_for_one_batch_are_an_error():
-    with pytest.raises(ValueError, match="700 tokens are needed. Received: 699 tokens"):
+    with pytest.raises(ValueError, match=r"700 tokens are needed. Received: shape \(699,\)"):
         text.streams(np.zeros(699), 20, 35)
-    with pytest.raises(ValueError, match="must be 1 or more"):
+    with pytest.raises(ValueError, match="`num_steps` must be a positive integer"):
         text.streams(np.zeros(699), 20, 0)
     with pytest.raises(ValueError, match=r"shape \(3, 20, 35\)"):
         text.streams(np.zeros((3, 20, 35)), 20, 35)
