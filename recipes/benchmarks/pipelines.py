@@ -128,7 +128,7 @@ def textbook(records, batch, crop):
 
 def measure(batches, model, streams, rounds, steps):
     """Return seconds per batch in each round, by what was measured."""
-    from zoo.datasets.batches import Ahead
+    from zoo.datasets.prefetch import Ahead
 
     model.compile("sgd", "sparse_categorical_crossentropy")
     epochs = itertools.count()
