@@ -157,21 +157,17 @@ def test_a_saved_vocabulary_loads_as_it_was_even_after_a_failed_save(small, tmp_
     assert list(path.parent.iterdir()) == [path]  # nothing temporary is left
 
 
-NO_WORDS = (["the", "the", "+"], ["the"], None, ["+", "the cat"], ["+", 3], ["+", ""])
 CHANGES = [
-    *({"words": words} for words in NO_WORDS),
+    *({"words": words} for words in (["+", "+"], ["the"], None, ["+", "the cat"], ["+", 3])),
     {"characters": ["t", "h", "e"]},
     {"word_length": 2},
     {"word_length": "5"},
     {"fingerprint": "0" * 16},
-    # these are vocabularies, but not the one that was saved: the fingerprint tells
-    {"words": ["+", "the"]},
-    {"characters": [*" {}thecamnos+|"]},
-    {"word_length": 4},
+    {"words": ["+", "the"]},  # a vocabulary, but not the one that was saved
 ]
 
 
-@pytest.mark.parametrize("change", [*CHANGES, b"", b"{", b"[]", b"{}", b"3", b"\xff"], ids=str)
+@pytest.mark.parametrize("change", [*CHANGES, b"", b"[]", b"{}", b"3", b"\xff"], ids=str)
 def test_a_file_that_is_not_the_vocabulary_that_was_saved_is_an_error(small, tmp_path, change):
     path = tmp_path / "vocabulary.json"
     small.save(path)
