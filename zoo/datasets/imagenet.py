@@ -145,7 +145,8 @@ class RecordBatches(keras.utils.PyDataset):
 
         files = tf.random.experimental.stateless_shuffle(tf.constant(self.files), self._key())
         order = tf.random.experimental.stateless_fold_in(self._key(), 0)[0] % 2**31
-        return _read(files).shuffle(BUFFER, seed=order).repeat()
+        shuffled = _read(files).shuffle(BUFFER, seed=order, reshuffle_each_iteration=False)
+        return shuffled.repeat()
 
     def _example(self, index, record):
         import tensorflow as tf
