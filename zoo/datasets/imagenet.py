@@ -144,7 +144,8 @@ class RecordBatches(keras.utils.PyDataset):
         import tensorflow as tf
 
         files = tf.random.experimental.stateless_shuffle(tf.constant(self.files), self._key())
-        order = tf.random.experimental.stateless_fold_in(self._key(), 0)[0] % 2**31
+        order = tf.random.experimental.stateless_fold_in(self._key(), 0)[0]
+        order = tf.cast(order, "int64") % 2**31
         shuffled = _read(files).shuffle(BUFFER, seed=order, reshuffle_each_iteration=False)
         return shuffled.repeat()
 
