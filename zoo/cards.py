@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.datasets import download
+from zoo.datasets.text import Vocabulary
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "pretrained"
 REPOSITORY = FOLDER.parents[1] / "recipes" / "weights"  # of a checkout; for larger files
@@ -30,20 +31,10 @@ class Card:
             `zoo.weights.verify`.
         metric: "test_accuracy", in percent, or "test_perplexity".
         value: The metric of these weights, as the file holds them.
-        trained: The same as the run measured it before the weights were rounded.
         examples: Number of test images, or of test words.
-        verified: The metric as `zoo.weights.verify` measured it, by backend.
-        paper: The paper's value, or None.
-        paper_of: Source of the paper's value.
-        deviations: Of the training from the paper's.
-        command, commit, seed, seconds, hardware, backend: Origin of the training.
-        diagnosis: `zoo.diagnose` in a sentence.
-        traces: Tables of this training, and of what probes measured, that the repository has.
-        licence: Licence of the data.
-        parameters: Number of weights in the model.
-        place: "wheel" if the package has the file, "repository" if only a checkout.
         size: Size of the file, in bytes.
         sha256: Digest of the file.
+        provenance: Origin of the training, and other facts that docs/weights.md shows.
     """
 
     name: str
@@ -52,25 +43,10 @@ class Card:
     data: Mapping[str, Any]
     metric: str
     value: float
-    trained: float
     examples: int
-    verified: Mapping[str, float]
-    paper: float | None
-    paper_of: str
-    deviations: list[str]
-    command: str
-    commit: str
-    seed: int
-    seconds: float
-    hardware: str
-    backend: str
-    diagnosis: str
-    traces: list[str]
-    licence: str
-    parameters: int
-    place: str
     size: int
     sha256: str
+    provenance: Mapping[str, Any]
 
 
 def list_weights(pattern: str = "*") -> list[str]:
@@ -83,9 +59,8 @@ def list_weights(pattern: str = "*") -> list[str]:
     >>> list_weights("highway_mnist")
     ['mnist10k_highway']
     """
-    cards = _cards()
-    found = {name for name in cards if fnmatch.fnmatch(name, pattern)}
-    return sorted(found | {n for n, c in cards.items() if fnmatch.fnmatch(c.builder, pattern)})
+    cards = _cards().items()
+    return sorted(n for n, c in cards if fnmatch.filter([n, c.builder], pattern))
 
 
 def card(name: str) -> Card:
@@ -98,8 +73,8 @@ def card(name: str) -> Card:
         ValueError: if there are no such weights; the message names those that there are.
 
     Example:
-    >>> card("mnist10k_highway").parameters
-    38986
+    >>> card("mnist10k_highway").builder
+    'highway_mnist'
     """
     cards = _cards()
     if name not in cards:
@@ -112,8 +87,13 @@ def card(name: str) -> Card:
     return cards[name]
 
 
+def vocabulary(card: Card) -> Vocabulary:
+    """Return the words and characters of a language model's card."""
+    return Vocabulary.load(FOLDER / card.data["vocabulary"])
+
+
 def path(name: str) -> pathlib.Path:
-    """Return the file of trained weights, after a look at its digest.
+    """Return the file of trained weights, after verifying its SHA-256.
 
     It is looked for in the package, in the folder `recipes/weights` of a checkout, in the folder
     that the environment variable ZOO_WEIGHTS names, and in the cache, `$ZOO_CACHE/weights` or
@@ -130,26 +110,24 @@ def path(name: str) -> pathlib.Path:
     """
     expected = card(name)
     source = os.environ.get("ZOO_WEIGHTS", "")
-    is_address = "://" in source
-    folders = [FOLDER, REPOSITORY]
-    if source and not is_address:
-        folders.append(pathlib.Path(source).expanduser())
+    cache = pathlib.Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "weights"
+    folders = [FOLDER, REPOSITORY, cache]
+    if source and "://" not in source:
+        folders.insert(2, pathlib.Path(source).expanduser())
     for folder in folders:
         file = folder / f"{name}{SUFFIX}"
-        if file.is_file():
-            received = _digest(file)
-            if received != expected.sha256:
-                raise ValueError(
-                    f"Expected {file} with the SHA-256 digest {expected.sha256}. Received: "
-                    f"{received}. The file is damaged or another: delete it, and install again."
-                )
+        if not file.is_file():
+            continue
+        received = hashlib.sha256(file.read_bytes()).hexdigest()
+        if received == expected.sha256:
             return file
-    cache = pathlib.Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "weights"
-    file = cache / f"{name}{SUFFIX}"
-    if file.is_file() and _digest(file) == expected.sha256:
-        return file
-    places = ", ".join(map(str, [*folders, cache]))
-    if not is_address:
+        if folder != cache:  # which may have that of an older version
+            raise ValueError(
+                f"Expected {file} with the SHA-256 digest {expected.sha256}. Received: "
+                f"{received}. The file is damaged or another: delete it, and install again."
+            )
+    places = ", ".join(map(str, folders))
+    if "://" not in source:
         raise ValueError(
             f"Expected {file.name} in one of {places}. Received: no such file. Set ZOO_WEIGHTS to "
             f"the folder that has it, or to the https address of such a folder."
@@ -165,11 +143,12 @@ def path(name: str) -> pathlib.Path:
     return file
 
 
-def _digest(file):
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
 @functools.cache
 def _cards() -> dict[str, Card]:
-    content = json.loads((FOLDER / "cards.json").read_text("utf-8"))
-    return {name: Card(name=name, **facts) for name, facts in content.items()}
+    fields = {field.name for field in dataclasses.fields(Card)}
+    cards = {}
+    for name, facts in json.loads((FOLDER / "cards.json").read_text("utf-8")).items():
+        known = {key: value for key, value in facts.items() if key in fields}
+        others = {key: value for key, value in facts.items() if key not in fields}
+        cards[name] = Card(name=name, provenance=others, **known)
+    return cards
