@@ -93,7 +93,8 @@ def classifier(
     pooling = options["pooling"]
     if pooling is not None and (pooling not in POOLS or len(x.shape) != 4):
         raise ValueError(
-            f"`pooling` must be None, or 'avg' or 'max' of images. Received: pooling={pooling!r}"
+            f"`pooling` must be None, 'avg' or 'max', and None where features are no image. "
+            f"Received: pooling={pooling!r}"
         )
     if options["include_top"]:
         check_integers(1, classes=classes)

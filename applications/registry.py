@@ -55,7 +55,7 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
                 given["weights"] = _weights_file(given["weights"], function.__name__, given)
             if given.get("name", "") is None:
                 given["name"] = (name or function.__name__).format(**given)
-            return function(**given)
+            return function(**given)  # type: ignore[call-arg]
 
         build.__doc__ = docstring
         build.__signature__ = signature  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.datasets import download
 from zoo.datasets.text import Vocabulary
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "pretrained"
@@ -32,7 +31,6 @@ class Card:
         metric: "test_accuracy", in percent, or "test_perplexity".
         value: The metric of these weights, as the file holds them.
         examples: Number of test images, or of test words.
-        size: Size of the file, in bytes.
         sha256: Digest of the file.
         provenance: Origin of the training, and other facts that docs/weights.md shows.
     """
@@ -44,7 +42,6 @@ class Card:
     metric: str
     value: float
     examples: int
-    size: int
     sha256: str
     provenance: Mapping[str, Any]
 
@@ -95,10 +92,8 @@ def vocabulary(card: Card) -> Vocabulary:
 def path(name: str) -> pathlib.Path:
     """Return the file of trained weights, after verifying its SHA-256.
 
-    It is looked for in the package, in the folder `recipes/weights` of a checkout, in the folder
-    that the environment variable ZOO_WEIGHTS names, and in the cache, `$ZOO_CACHE/weights` or
-    `~/.cache/zoo/weights`. If ZOO_WEIGHTS is the https address of a folder, the file is downloaded
-    from there into the cache.
+    It is looked for in the package, in the folder `recipes/weights` of a checkout, and in the
+    folder that the environment variable ZOO_WEIGHTS names.
 
     Args:
         name: One of `list_weights()`.
@@ -106,41 +101,25 @@ def path(name: str) -> pathlib.Path:
     Raises:
         ValueError: if there are no such weights, the file is in none of the folders, or it has
             another digest.
-        DownloadError: if it cannot be downloaded, or the server's file has another digest.
     """
-    expected = card(name)
-    source = os.environ.get("ZOO_WEIGHTS", "")
-    cache = pathlib.Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "weights"
-    folders = [FOLDER, REPOSITORY, cache]
-    if source and "://" not in source:
-        folders.insert(2, pathlib.Path(source).expanduser())
-    for folder in folders:
-        file = folder / f"{name}{SUFFIX}"
-        if not file.is_file():
-            continue
-        received = hashlib.sha256(file.read_bytes()).hexdigest()
-        if received == expected.sha256:
-            return file
-        if folder != cache:  # which may have that of an older version
-            raise ValueError(
-                f"Expected {file} with the SHA-256 digest {expected.sha256}. Received: "
-                f"{received}. The file is damaged or another: delete it, and install again."
-            )
-    places = ", ".join(map(str, folders))
-    if "://" not in source:
+    expected = card(name).sha256
+    folders = [FOLDER, REPOSITORY]
+    if source := os.environ.get("ZOO_WEIGHTS"):
+        folders.append(pathlib.Path(source).expanduser())
+    files = [folder / f"{name}{SUFFIX}" for folder in folders]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
         raise ValueError(
-            f"Expected {file.name} in one of {places}. Received: no such file. Set ZOO_WEIGHTS to "
-            f"the folder that has it, or to the https address of such a folder."
+            f"Expected one of the files {', '.join(map(str, files))}. Received: no such file. "
+            f"Set ZOO_WEIGHTS to the folder that has it."
         )
-    address = f"{source.rstrip('/')}/{file.name}"
-    try:
-        download.fetch(address, file, expected.sha256, expected.size)
-    except download.FAILURES as error:
-        raise download.DownloadError(
-            f"{file.name} is in none of {places}, and its download from {address} failed: {error}. "
-            f"Put the file into {cache}, or set ZOO_WEIGHTS to the folder that has it."
-        ) from error
-    return file
+    received = hashlib.sha256(found.read_bytes()).hexdigest()
+    if received != expected:
+        raise ValueError(
+            f"Expected {found} with the SHA-256 digest {expected}. Received: {received}. The file "
+            f"is damaged or another: delete it, and install again."
+        )
+    return found
 
 
 @functools.cache
