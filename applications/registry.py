@@ -94,36 +94,29 @@ def _weights_file(weights: PathLike, name: str, given: Mapping[str, Any]) -> pat
             f"{cards.SUFFIX} file. Received: weights={str(weights)!r}, which is no such file."
         )
     card = cards.card(weights)
-    if different := _differences(card, name, given):
+    different = _differences(card, given)
+    if name != card.builder or different:
         arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
         raise ValueError(
             f"`weights` must be those of this very network. Received: weights={weights!r}, of "
-            f"zoo.{card.builder}({arguments}), for zoo.{name} with {', '.join(different)}. "
+            f"zoo.{card.builder}({arguments}), for zoo.{name}({', '.join(different)}). "
             f"zoo.weights.build({weights!r}) makes the network of these weights."
         )
     return cards.path(weights)
 
 
-def _differences(card, name, given):
+def _differences(card, given):
     """Return the arguments in which a network differs from that of trained weights."""
-    if name != card.builder:
-        return [f"{key}={given[key]!r}" for key in given if key not in NOT_COMPARED]
-    parameters = inspect.signature(BUILDERS[name]).parameters
+    parameters = inspect.signature(BUILDERS[card.builder]).parameters
     expected = {key: parameter.default for key, parameter in parameters.items()} | card.arguments
     ignored = NOT_COMPARED | (set() if given.get("include_top", True) else {"classes"})
-    different = [
-        f"{key}={value!r}"
-        for key, value in given.items()
-        if key not in ignored and _plain(value) != _plain(expected[key])
-    ]
-    vocabulary = given.get("vocabulary")
-    if vocabulary is not None and vocabulary.fingerprint != cards.vocabulary(card).fingerprint:
-        different.append(f"vocabulary={vocabulary!r}")
-    return different
-
-
-def _plain(value):
-    return list(value) if isinstance(value, tuple) else value  # JSON has lists only
+    values = {key: value for key, value in given.items() if key not in ignored}
+    lists = {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()}
+    different = [key for key, value in lists.items() if value != expected.get(key)]
+    words = given.get("vocabulary")
+    if words is not None and words.fingerprint != cards.vocabulary(card).fingerprint:
+        different.append("vocabulary")
+    return [f"{key}={given[key]!r}" for key in different]
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -7,7 +7,7 @@ The first writes NAME.weights.h5 into zoo/pretrained, or into recipes/weights if
 the wheel, the set's card into zoo/pretrained/cards.json, and a page of `zoo.diagnose` into
 recipes/results/weights. FACTS is a JSON file of the card's facts, see `publish`; the card that
 there is has the others. The second measures all sets again, or those that it names, and adds the
-metric on its backend to their cards. `reproduce.py report` then writes docs/weights.md.
+metric on its backend to their cards. Both write docs/weights.md.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 import zoo
+from report import weights_page
 from zoo import cards
 from zoo.applications.char_lm_inference import flat
 from zoo.callbacks.diagnose import VERDICTS
@@ -199,6 +200,7 @@ def main(words: list[str] | None = None) -> None:
         made = {name: verify(name, given.data_dir) for name in given.names}
     for name, card in made.items():
         print(f"{name}: {card['metric']} {card['value']} with {keras.config.backend()}")
+    weights_page.write()
 
 
 if __name__ == "__main__":
