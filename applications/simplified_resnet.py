@@ -9,9 +9,9 @@ from keras import layers
 
 from zoo.applications.input_and_head import Top, classifier, image_input
 from zoo.applications.registry import builder
+from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
-from zoo.layers.conv import Conv2D
 from zoo.layers.dominant import SimplifiedDominant
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.types import Shape
