@@ -12,6 +12,7 @@ from helpers.gradients import assert_close, gradient_of, numpy_of
 from helpers.harness import slow_elsewhere, without_backend
 from zoo.applications.char_lm_inference import Scorer, sequence_nll
 from zoo.datasets import text
+from zoo.recipes import ptb_char_lm
 
 WORDS = "the cat sat on mat | a dog or two ran by and all of them barked at it".split()
 VOCABULARY = text.Vocabulary.from_texts(" ".join(WORDS) + "\n")  # and the end of sentence: 20
@@ -49,11 +50,11 @@ def kims_gradient(model, states):
 
 
 @pytest.fixture(scope="module")
-def two_steps(recipe):
+def two_steps():
     """Two batches through the recipe's compiled model, with the gradients that `main.lua` uses."""
     zoo.seed_everything(0)
-    settings = recipe.CharLM(size="small", batch=BATCH)
-    model, steps = recipe.build(settings, VOCABULARY, "coupled"), []
+    settings = ptb_char_lm.CharLM(size="small", batch=BATCH)
+    model, steps = ptb_char_lm.build(settings, VOCABULARY, "coupled"), []
     for layer in dropouts(model):
         layer.rate = 0.0  # its masks are random
     weights, states = model.trainable_weights, [v for la in lstms(model) for v in (la.h, la.c)]
@@ -82,9 +83,9 @@ def test_a_step_is_the_gradient_summed_over_35_words_clipped_globally_at_5_times
         assert_close(after, expected, 1e-6)  # float32, steps up to 4 long; measured, 3e-7
 
 
-def test_the_optimizer_is_plain_sgd_at_1_and_the_run_is_25_epochs_of_20_times_35_words(recipe):
-    settings = recipe.CharLM()
-    model = recipe.build(dataclasses.replace(settings, size="small"), VOCABULARY, "coupled")
+def test_the_optimizer_is_plain_sgd_at_1_and_the_run_is_25_epochs_of_20_times_35_words():
+    settings = ptb_char_lm.CharLM()
+    model = ptb_char_lm.build(dataclasses.replace(settings, size="small"), VOCABULARY, "coupled")
     config = model.optimizer.get_config()
     assert isinstance(model.optimizer, keras.optimizers.SGD)
     assert (config["learning_rate"], config["momentum"], config["weight_decay"]) == (1.0, 0.0, None)
