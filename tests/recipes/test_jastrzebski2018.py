@@ -7,7 +7,7 @@ import pytest
 
 from helpers.harness import without_backend
 from helpers.test_data import write_images
-from zoo.callbacks import Table
+from zoo.callbacks.probes.table import Row, Table
 from zoo.recipes.experiment import Options, Run, catalog, pages
 from zoo.recipes.jastrzebski2018 import miniature, refinement, sharing, training
 
@@ -84,10 +84,12 @@ def test_claims_of_refinement_by_hand():
 
 
 def test_the_last_stage_is_that_of_the_last_block():
-    table = Table()
-    for epoch in (1, 2):
-        for block, stage, value in (("a", 0, 1.0), ("b", 1, 2.0), ("c", 1, 3.0)):
-            table.add("l2_ratio", value * epoch, block=block, stage=stage, epoch=epoch)
+    rows = [
+        Row("l2_ratio", block, stage, None, epoch, value * epoch)
+        for epoch in (1, 2)
+        for block, stage, value in (("a", 0, 1.0), ("b", 1, 2.0), ("c", 1, 3.0))
+    ]
+    table = Table(rows)
     assert training.last_stage(table, "l2_ratio").tolist() == [[2, 3], [4, 6]]
 
 
@@ -141,5 +143,5 @@ def test_claims_of_sharing_by_hand():
 
 def test_the_miniature_has_the_parameters_on_record(run):
     settings = dataclasses.replace(miniature.Miniature(), train_examples=40, batch=20, epochs=1)
-    network = miniature.train(settings, run, "plain")
+    network = miniature.train(settings, run)
     assert network.model.count_params() == 208_170
