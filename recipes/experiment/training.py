@@ -21,7 +21,7 @@ from experiment.results import Result
 from zoo import export
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.prefetch import Ahead
+from zoo.datasets.batches import Ahead
 from zoo.io import save_model
 from zoo.optimizers import CaffeSGD
 

@@ -1,12 +1,12 @@
 """The cards of the trained weights in Markdown: docs/weights.md."""
 
-import zoo
-from report import markdown
-from report.markdown import escaped
-from zoo.applications.weights import Card
+import html
+import pathlib
+
+from zoo.cards import Card, card, list_weights
 from zoo.io import replace
 
-PATH = markdown.PATH.with_name("weights.md")
+PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "weights.md"
 INTRODUCTION = """# Trained weights
 
 The page is generated from the cards in zoo/pretrained by `make results`; do not edit it. Sets whose
@@ -24,22 +24,18 @@ prepare = zoo.weights.preprocessing("mnist10k_residual20")  # of uint8 images
 
 Files are stored in half precision where that keeps the metric, and their digests are checked at
 each loading. A file is looked for in the package, in recipes/weights of a checkout, and in the
-folder that the environment variable ZOO_WEIGHTS names; if that is the https address of a folder,
-the file is downloaded from there once.
+folder that the environment variable ZOO_WEIGHTS names.
 
 `zoo.weights.verify(name, data_dir)` measures the metric again and compares it with the card's. The
 last columns have what it measured on each backend
-(`python recipes/publish_weights.py --task verify --data_dir DATA`).
+(`python recipes/publish_weights.py --data_dir DATA`).
 
 Each set has a page of `zoo.diagnose`; where tables of its training are saved, they are linked.
+
+| name | builder | parameters | file, KB | in | metric | value | examples \
+| TensorFlow | JAX | PyTorch |
+| --- | --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |
 """
-BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-HEAD = [
-    "| name | builder | parameters | file, KB | in | metric | value | examples | "
-    + " | ".join(BACKENDS.values())
-    + " |",
-    "| --- | --- | ---: | ---: | --- | --- | ---: | ---: |" + " ---: |" * len(BACKENDS),
-]
 PAGES = "../recipes/results/weights"  # of `zoo.diagnose`
 
 
@@ -50,39 +46,41 @@ def write() -> None:
 
 def page() -> str:
     """Return docs/weights.md: a table, and each card."""
-    cards = [zoo.weights.card(name) for name in zoo.list_weights()]
-    rows = [
-        f"| {card.name} | `zoo.{card.builder}` | {card.parameters:,} | {card.size / 1000:,.0f} "
-        f"| {card.place} | {card.metric.replace('_', ' ')} | {card.value} | {card.examples:,} | "
-        + " | ".join(f"{card.verified.get(backend, '')}" for backend in BACKENDS)
-        + " |"
-        for card in cards
-    ]
-    parts = [INTRODUCTION, *HEAD, *rows, ""]
-    for card in cards:
-        parts += [f"## {card.name}", "", *(f"- {text}" for text in facts(card)), ""]
-    return "\n".join(parts)
+    cards = [card(name) for name in list_weights()]
+    sections = [f"## {card.name}\n\n{section(card)}\n" for card in cards]
+    return INTRODUCTION + "\n".join([*map(row, cards), "", *sections])
 
 
-def facts(card: Card) -> list[str]:
-    """Return what a card says, a sentence each."""
+def row(card: Card) -> str:
+    """Return a card's row of the table."""
+    facts = card.provenance
+    backends = (f"{facts['verified'].get(name, '')}" for name in ("tensorflow", "jax", "torch"))
+    return (
+        f"| {card.name} | `zoo.{card.builder}` | {facts['parameters']:,} "
+        f"| {facts['size'] / 1000:,.0f} | {facts['place']} | {card.metric.replace('_', ' ')} "
+        f"| {card.value} | {card.examples:,} | {' | '.join(backends)} |"
+    )
+
+
+def section(card: Card) -> str:
+    """Return a card's facts as a list."""
+    facts = card.provenance
     arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
-    paper = f"; the paper: {card.paper}" if card.paper is not None else ""
-    paper += f" ({card.paper_of})" if card.paper_of else ""
-    deviations = "; ".join(text.rstrip(".") for text in card.deviations) or "none"
+    paper = f"; the paper: {facts['paper']} ({facts['paper_of']})" if facts["paper"] else ""
+    deviations = "; ".join(text.rstrip(".") for text in facts["deviations"]) or "none"
     texts = [
         f"`zoo.{card.builder}({arguments})`",
         f"{card.metric.replace('_', ' ')}: {card.value} (before rounding to the file's precision: "
-        f"{card.trained}), of {card.examples:,} test examples{paper}",
+        f"{facts['trained']}), of {card.examples:,} test examples{paper}",
         f"deviations from the paper: {deviations}",
-        f"`{card.command}`",
-        f"commit {card.commit}, seed {card.seed}, {card.backend}, {card.hardware}, "
-        f"{card.seconds / 60:.0f} min",
-        f"data: {card.licence}",
+        f"`{facts['command']}`",
+        f"commit {facts['commit']}, seed {facts['seed']}, {facts['backend']}, {facts['hardware']}, "
+        f"{facts['seconds'] / 60:.0f} min",
+        f"data: {facts['licence']}",
         f"SHA-256 {card.sha256}",
+        f"diagnosis: [{facts['diagnosis']}]({PAGES}/{card.name}.html)",
     ]
-    links = [f"diagnosis: [{escaped(card.diagnosis)}]({PAGES}/{card.name}.html)"]
-    if card.traces:
-        files = ", ".join(f"[{path.split('/', 2)[2]}](../{path})" for path in card.traces)
-        links.append(f"saved tables of this training, seed {card.seed}: {files}")
-    return [*map(escaped, texts), *links]
+    if facts["traces"]:
+        files = ", ".join(f"[{path.split('/', 2)[2]}](../{path})" for path in facts["traces"])
+        texts.append(f"saved tables of this training, seed {facts['seed']}: {files}")
+    return "\n".join(f"- {html.escape(text, quote=False)}" for text in texts)
