@@ -234,9 +234,8 @@ model.fit(x, y, verbose=0)
 report = zoo.diagnose(model, x, y)
 small = zoo.prune_blocks(model, report.verdicts[0].block)
 zoo.export(small, "artifact")
-for arguments in (["--help"], ["reproduce", "list"]):
-    sys.argv[1:] = arguments
-    runpy.run_module("zoo.recipes", run_name="__main__", alter_sys=True)
+sys.argv[1:] = ["list"]
+runpy.run_module("zoo.recipes", run_name="__main__", alter_sys=True)
 """
 
 
@@ -255,8 +254,8 @@ def test_the_installed_wheel_trains_probes_prunes_exports_and_runs_recipes(distr
         assert done.returncode == 0, done.stdout + done.stderr
     scripts = sorted(path.name for path in (site / "bin").glob("zoo-*"))
     assert scripts == ["zoo-export", "zoo-probe", "zoo-recipe"]
-    assert "ptb_char_lm" in done.stdout and (user / "artifact" / "saved_model.pb").exists()
     assert "srivastava2015/gates" in done.stdout
+    assert (user / "artifact" / "saved_model.pb").exists()
 
 
 PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint checks datasets
