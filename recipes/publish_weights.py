@@ -22,13 +22,13 @@ import keras
 import numpy as np
 
 import zoo
-from report import weights_page
 from zoo import cards
 from zoo.applications.char_lm_inference import flat
 from zoo.callbacks.diagnose import VERDICTS
 from zoo.datasets.preprocessing import Preprocessing
 from zoo.datasets.text import Vocabulary
 from zoo.io import load_model, locked, replace
+from zoo.recipes.experiment import weights_page
 from zoo.types import PathLike
 
 EXAMPLES = 500  # ours: images of a diagnosis

@@ -9,9 +9,9 @@ import pytest
 import publish_weights
 import zoo
 from helpers.harness import without_backend
-from report import weights_page
 from zoo import cards
 from zoo.datasets import images, preprocessing
+from zoo.recipes.experiment import weights_page
 
 pytestmark = without_backend
 FACTS = {
