@@ -174,9 +174,14 @@ class Graph:
                 f"give a dictionary, or for inputs without labels a tuple of one list, ([a, b],)."
             )
         return {
-            slot: keras.ops.convert_to_tensor(value, dtype=like.dtype)
+            slot: _as_tensor(value, like.dtype)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
         }
+
+    def call(self, x: Any, apply: Apply | None = None) -> Any:
+        """Return the model's outputs, in their structure, for inputs as in `start`."""
+        values = self.run(self.start(x), apply)
+        return tree.pack_sequence_as(self.model.output, [values[slot] for slot in self.outputs])
 
     def run(
         self,
@@ -343,6 +348,12 @@ def activation_of(call: Call | None) -> str | None:
         return None
     names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
     return names.get(getattr(layer, "activation", None))
+
+
+def _as_tensor(value, dtype):
+    if not isinstance(value, keras.KerasTensor):
+        return keras.ops.convert_to_tensor(value, dtype=dtype)
+    return value if value.dtype == dtype else keras.ops.cast(value, dtype)
 
 
 def _mark_dense(outputs, inputs):
