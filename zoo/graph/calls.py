@@ -376,7 +376,12 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
     return call.layer(*args, **kwargs)
 
 
-def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.Model:
+def rewire(
+    model: keras.Model,
+    apply: Apply = symbolic,
+    name: str | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+) -> keras.Model:
     """Return a model of the same layers in a new graph; it shares `model`'s weights.
 
     Args:
@@ -384,6 +389,7 @@ def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.M
         apply: A function of a `Call` and its symbolic arguments that returns the outputs;
             `call.layer(*args, **kwargs)` leaves the call as it is.
         name: Name of the new model; `None`: the old one's.
+        shapes: As in `Graph.new_inputs`.
 
     Returns:
         A Functional `keras.Model`. Each rewiring leaves a node on every layer, so reuse it.
@@ -400,7 +406,7 @@ def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.M
     ['top']
     """
     graph = Graph(model)
-    inputs = graph.new_inputs()
+    inputs = graph.new_inputs(shapes)
     values = graph.run({**inputs}, apply)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs], name or model.name)
 
