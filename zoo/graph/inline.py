@@ -247,7 +247,7 @@ def _attributes(layer):
     """Return pairs of an attribute's name and the sub-layer in it."""
     inner = functional(layer)
     if inner is not None:
-        return [(v.name, v) for v in inner.operations if isinstance(v, keras.layers.Layer)]
+        return [(f"{number}", sublayer) for number, sublayer in enumerate(inner.layers)]
     found = {}
     attributes = vars(layer).copy()
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():

@@ -121,4 +121,3 @@ def trace(
 def is_symbolic(x: Any) -> bool:
     """Return True for a symbolic tensor, or a structure with one."""
     return any(isinstance(v, keras.KerasTensor) for v in tree.flatten(x))
-
