@@ -1,5 +1,7 @@
 """Callbacks of `fit`: training rules of the papers, progress, and probes of a network's blocks."""
 
+from zoo.callbacks.charts import plot as plot
+from zoo.callbacks.page import write_html as write_html
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
 from zoo.callbacks.probes.classifier import Lens as Lens
@@ -35,7 +37,6 @@ from zoo.callbacks.probes.refinement import GradientNorm as GradientNorm
 from zoo.callbacks.probes.refinement import L2Ratio as L2Ratio
 from zoo.callbacks.probes.refinement import ResidualMean as ResidualMean
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
-from zoo.callbacks.probes.refinement import block_influence as block_influence
 from zoo.callbacks.probes.table import Table as Table
 from zoo.callbacks.probes.weight_noise import noise_sensitivity as noise_sensitivity
 from zoo.callbacks.run_probes import RunProbes as RunProbes

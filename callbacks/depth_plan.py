@@ -12,9 +12,10 @@ from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.refinement import BlockInfluence, L2Ratio
 from zoo.callbacks.probes.sweep import Trials
-from zoo.graph.blocks import find_blocks
+from zoo.graph.blocks import Network
+from zoo.graph.chain import Chain
 from zoo.graph.cost import Count, cost
-from zoo.graph.surgery import lesion, lesion_plan
+from zoo.graph.surgery import lesion_plan
 
 CHEAP = {"block_influence": BlockInfluence, "l2_ratio": L2Ratio}  # scores without lesions
 KINDS = ("parameters", "multiply-adds")
@@ -99,17 +100,25 @@ def depth_plan(
     >>> plan.blocks, plan.after.parameters
     (('sum0',), 60)
     """
-    names, count = _candidates(model, keep, score, search, options)
-    shared = {"loss": loss, "batch_size": batch_size, **options}
+    _check_arguments(keep, score, search)
+    network = Network.of(model, **options)
+    names = [block.name for block in network.blocks if not block.changes_shape]
+    count = int((1 - keep) * len(network.blocks) + 1e-9)
+    if not 0 < count <= len(names):
+        raise ValueError(
+            f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
+            f"those that change the shape stay. Received: keep={keep}, which removes {count}."
+        )
     if search == "greedy":
-        lowest = _greedy(model, repeatable(data), names, count, score, shared)
+        trials = Trials(network, loss)
+        lowest = _greedy(trials, repeatable(data), batch_size, names, count, score)
     else:
-        values = _score_once(model, data, score, shared)
+        values = _score_once(network, data, score, loss=loss, batch_size=batch_size)
         lowest = _lowest({name: values[name] for name in names}, count)
     chosen, scores = zip(*lowest, strict=True)
-    return DepthPlan(
-        chosen, score, scores, _count(model), _count(lesion(model, *chosen, **options))
-    )
+    chain = Chain(network)
+    smaller = chain.to_model(lesion_plan(chain, chosen))
+    return DepthPlan(chosen, score, scores, _count(model), _count(smaller))
 
 
 def _count(model):
@@ -121,8 +130,7 @@ def _count(model):
     return Count(counted.parameters, counted.operations)
 
 
-def _candidates(model, keep, score, search, options):
-    """Return the names of the blocks that can be removed, and the number to remove."""
+def _check_arguments(keep, score, search):
     known = {"greedy": LESIONS, "once": (*LESIONS, *CHEAP)}
     if search not in known:
         raise ValueError(f"`search` must be one of {[*known]}. Received: search={search!r}")
@@ -133,26 +141,14 @@ def _candidates(model, keep, score, search, options):
         )
     if not 0 < keep < 1:
         raise ValueError(f"`keep` must be between 0 and 1. Received: keep={keep}")
-    named = {("names" if key == "blocks" else key): value for key, value in options.items()}
-    blocks, _ = find_blocks(model, **named)
-    names = [block.name for block in blocks if not block.changes_shape]
-    count = int((1 - keep) * len(blocks) + 1e-9)
-    if not 0 < count <= len(names):
-        raise ValueError(
-            f"Expected a share that removes 1 to {len(names)} of {len(blocks)} blocks: those that "
-            f"change the shape stay. Received: keep={keep}, which removes {count}."
-        )
-    return names, count
 
 
-def _greedy(model, data, names, count, score, shared):
-    options = {key: shared[key] for key in shared if key not in ("loss", "batch_size")}
-    trials = Trials(model, shared["loss"], **options)
+def _greedy(trials, data, batch_size, names, count, score):
     chosen: dict[str, float] = {}
     while len(chosen) < count:
         rest = [name for name in names if name not in chosen]
         plans = [lesion_plan(trials.chain, [*chosen, name]) for name in rest]
-        measured = trials.run(plans, data, shared["batch_size"])
+        measured = trials.run(plans, data, batch_size)
         values = _of_score({f"lesion_{key}": value for key, value in measured.items()}, score)
         # the first is the unmodified network's
         chosen |= _lowest(dict(zip(rest, map(float, values[1:]), strict=True)), 1)
@@ -170,10 +166,10 @@ def _lowest(values, count):
     return pairs
 
 
-def _score_once(model, data, score, shared):
+def _score_once(network, data, score, **shared):
     if score in CHEAP:
-        return run([CHEAP[score]()], model, data, **shared).values(score)
-    table = lesions(model, data, **shared)
+        return run([CHEAP[score]()], network, data, **shared).values(score)
+    table = lesions(network, data, **shared)
     return _of_score({name: table.values(name) for name in table.probes()}, score)
 
 

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import keras
 from absl import logging
 
-from zoo.backend import summary_writer
 from zoo.callbacks.probes.engine import Observer, probe_list
 from zoo.callbacks.probes.probe import Probe
 from zoo.callbacks.probes.table import Table
@@ -37,23 +36,20 @@ class RunProbes(keras.callbacks.Callback):
             0, as with `Resume`, the rows of earlier epochs are read from it; without it they are
             lost, with a warning.
         blocks: Names of the blocks to measure; `None`: all.
-        grain: As in `zoo.callbacks.run`.
-        log: "summary": add one number for each probe to `logs`. "all": add every block's, such as
-            `cosine_loss/block1`.
         every_steps: Training steps between two further passes, which add nothing to `logs`; `None`:
             none. Then the rows have the number of steps since training began, resumed ones
             included, in the column `step`.
-        writer: A function that is called with the name, as with `log="all"`, the value and the
-            number of training steps of each block's value. Or "tensorboard": write them for
-            TensorBoard, into the folder "tensorboard" beside `path`; this needs TensorFlow.
+        writer: A function that is called with the name, such as `cosine_loss/block1`, the value and
+            the number of training steps of each block's value, e.g. to write for TensorBoard.
+        grain: As in `zoo.callbacks.run`.
 
     Attributes:
         table: A `Table` of all passes; its epochs count from 1. A pass between two epochs' ends
             belongs to the later one.
 
     Raises:
-        ValueError: if there is no probe, or `every`, `log`, `every_steps` or `writer` has another
-            value, or `data` is an iterator; when training starts, as `zoo.callbacks.run` does.
+        ValueError: if there is no probe, `every` or `every_steps` is no positive integer, or `data`
+            is an iterator; when training starts, as `zoo.callbacks.run` does.
     """
 
     def __init__(  # noqa: PLR0913 (options by keyword, as of Keras's callbacks)
@@ -65,22 +61,14 @@ class RunProbes(keras.callbacks.Callback):
         loss: Any = None,
         path: PathLike | None = None,
         blocks: Sequence[str] | None = None,
-        log: str = "summary",
         every_steps: int | None = None,
-        writer: Writer | str | None = None,
+        writer: Writer | None = None,
         grain: Grain = "sum",
     ) -> None:
         super().__init__()
         check_integers(1, every=every)
         if every_steps is not None:
             check_integers(1, every_steps=every_steps)
-        if isinstance(writer, str) and (writer != "tensorboard" or path is None):
-            raise ValueError(
-                f"`writer` must be None, a function of name, value and step, or 'tensorboard' with "
-                f"a `path` beside which to write. Received: writer={writer!r}, path={path!r}"
-            )
-        if log not in ("summary", "all"):
-            raise ValueError(f"`log` must be 'summary' or 'all'. Received: log={log!r}")
         if isinstance(data, Iterator):
             raise ValueError(
                 f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
@@ -93,15 +81,10 @@ class RunProbes(keras.callbacks.Callback):
         self.loss = loss
         self.path = None if path is None else pathlib.Path(path)
         self.blocks = blocks
-        self.log = log
         self.every_steps = every_steps
+        self.writer = writer
         self.grain = grain
         self.table = Table()
-        self._writer: Writer | None = None
-        if isinstance(writer, str) and self.path is not None:
-            self._writer = summary_writer(self.path.parent / writer)
-        elif callable(writer):
-            self._writer = writer
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Build the probes' pass and check that it runs."""
@@ -114,7 +97,10 @@ class RunProbes(keras.callbacks.Callback):
         resumes = self._first_epoch and epoch > 0 and not len(self.table)
         self._first_epoch = False
         self._epoch = epoch
-        self._steps_before = self._steps = self._count_steps()
+        self._steps = 0
+        if self.every_steps is not None or self.writer is not None:
+            self._steps = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+        self._steps_before = self._steps  # resumed ones included
         if not resumes:
             return
         if self.path is None or not self.path.exists():
@@ -128,12 +114,6 @@ class RunProbes(keras.callbacks.Callback):
         rows = Table.from_csv(self.path)
         self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
 
-    def _count_steps(self):
-        """Return the number of training steps before this epoch, which `Resume` restores."""
-        if self.every_steps is None and self._writer is None:
-            return 0
-        return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Run the probes if they are due after so many steps."""
         before, self._steps = self._steps, self._steps_before + batch + 1
@@ -143,30 +123,22 @@ class RunProbes(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Run the probes if they are due."""
-        if (epoch + 1) % self.every:
-            return
-        table = self._measure()
-        if logs is not None and self.log == "summary":
-            logs.update({probe.name: probe.summary() for probe in self.probes})
-        elif logs is not None:
-            logs.update(_named_values(table))
+        if (epoch + 1) % self.every == 0:
+            self._measure()
+            if logs is not None:
+                logs.update({probe.name: probe.summary() for probe in self.probes})
 
     def _measure(self):
-        """Make one pass and return its rows."""
+        """Make one pass and add its rows."""
         self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
         table = self._observer.run(self.data, self.batch_size, epoch=self._epoch + 1)
         if self.every_steps is not None:
-            rows = [row._replace(step=self._steps) for row in table]
-            table = Table(rows, table.notes, table.title)
+            table.rows = [row._replace(step=self._steps) for row in table]
         self.table += table
         if self.path is not None:
             self.table.to_csv(self.path)
-        for name, value in _named_values(table).items() if self._writer else ():
-            self._writer(name, value, self._steps)
-        return table
-
-
-def _named_values(table):
-    """Return every block's value by its name and the probe's."""
-    scalars = [row for row in table if row.unit is None]
-    return {"/".join(filter(None, (row.probe, row.block))): row.value for row in scalars}
+        if self.writer is not None:
+            for row in table:
+                if row.unit is None:
+                    name = "/".join(filter(None, (row.probe, row.block)))
+                    self.writer(name, row.value, self._steps)

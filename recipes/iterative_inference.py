@@ -285,7 +285,7 @@ def unroll(inspection):
     """Make Figs 7 and 20: the last block repeated, unscaled and with the scale of lowest loss."""
     times = FLAGS.unroll or UNROLLED[FLAGS.budget]
     model, splits, name = inspection.run.model, inspection.splits, inspection.name
-    progress = PassProgress("unrolling", len(splits["train"][0]), len(SCALES))
+    progress = PassProgress("unrolling", len(SCALES) * len(splits["train"][0]))
     scale, table = callbacks.unrollings(
         model, splits["train"], times, scales=SCALES, batch_size=BATCH, progress=progress
     )

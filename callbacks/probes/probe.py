@@ -156,11 +156,11 @@ class Probe:
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
-        values = []
+        values = [*self.inspected.items()]
         for block, members in self.sums.items():
             means = {k: v if k in self.extremes else v / self.count for k, v in members.items()}
             values.append((block, self.summarize(means)))
-        result: dict[str | None, dict[str, Any]] = {block: numbers for block, numbers in values}
+        result: dict[str | None, dict[str, Any]] = {**dict(values)}
         whole = self.overall(values) if values else {}
         if whole:
             result[None] = whole
@@ -179,6 +179,7 @@ class Probe:
         """Forget all sums."""
         self.count = 0
         self.sums: dict[str, dict[str, Any]] = {}
+        self.inspected: dict[str, dict[str, Any]] = {}  # numbers about weights, by block
 
 
 def flat(v: Tensor) -> Tensor:

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import average
 from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, dot, norm
-from zoo.callbacks.probes.table import Table
 from zoo.checks import check_integers
 from zoo.types import Tensor
 
@@ -131,31 +128,6 @@ class BlockInfluence(Scalar):
 def _directions(v):
     """Return the vectors of the last axis at length 1, float32."""
     return ops.normalize(ops.cast(v, "float32"), axis=-1, order=2)
-
-
-def block_influence(model: keras.Model, data: Any, span: int = 1, **options: Any) -> Table:
-    """Return the influence of each block, or of each run of `span` blocks, on what passes by it.
-
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        data: As in `zoo.callbacks.run`; labels are not needed.
-        span: Number of blocks in a run; see `BlockInfluence`.
-        **options: Options of `zoo.callbacks.run`.
-
-    Returns:
-        A `Table` with `block_influence` and `block_influence_std`, over examples; of runs of blocks
-        under the name of their first one.
-
-    Example:
-    >>> inputs = keras.Input((2,))
-    >>> turn = keras.layers.Dense(2, use_bias=False, name="turn")
-    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, turn(inputs)]))
-    >>> turn.set_weights([np.array([[0.0, 1.0], [-1.0, 0.0]])])  # f is at a right angle to x
-    >>> table = block_influence(model, np.ones((1, 2), "float32"))
-    >>> round(table.values("block_influence")["sum"], 4)  # 1 - cos of half a right angle
-    0.2929
-    """
-    return run([BlockInfluence(span)], model, data, **options)
 
 
 class EstimationError(Probe):

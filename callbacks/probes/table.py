@@ -2,18 +2,13 @@
 
 import csv
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.graph.blocks import Block
 from zoo.io import replace
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from zoo.callbacks.probes.probe import Probe
+from zoo.types import PathLike
 
 
 class Row(NamedTuple):
@@ -34,12 +29,13 @@ class Table:
     `block` and `stage` are None for a value of the whole network; `unit` is None except for the
     values of a block's single units. `step` is the number of training steps where that was asked
     for; a table without it neither prints nor saves the column. A table has a length, iterates
-    over its rows, prints aligned, and adds to another.
+    over its rows, prints aligned, and adds to another. `zoo.callbacks.plot` and
+    `zoo.callbacks.write_html` draw it.
 
     Args:
         rows: A sequence of `Row`.
         notes: Sentences about what is not in the rows.
-        title: Title of the page: model, data and number of examples.
+        title: Model, data and number of examples.
 
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
@@ -54,35 +50,6 @@ class Table:
         self.rows = list(rows)
         self.notes = list(notes)
         self.title = title
-
-    @classmethod
-    def from_probes(
-        cls,
-        probes: Sequence["Probe"],
-        blocks: Sequence[Block],
-        epoch: int | None = None,
-        rejected: Sequence[tuple[str, str]] = (),
-    ) -> "Table":
-        """Return the table of the probes' results.
-
-        Args:
-            probes: Probes after a pass.
-            blocks: The network's blocks.
-            epoch: Epoch of all rows.
-            rejected: Pairs of a name and the reason why it is no block; become notes.
-        """
-        stages: dict[str | None, int] = {block.name: block.stage for block in blocks}
-        rows = []
-        for probe in probes:
-            for block, numbers in probe.result().items():
-                for key, number in numbers.items():
-                    name = key if key.startswith(probe.name) else f"{probe.name}_{key}"
-                    values = np.asarray(number, "float64")
-                    units = [None] if values.ndim == 0 else range(values.size)
-                    for unit, value in zip(units, values.ravel(), strict=True):
-                        row = Row(name, block, stages.get(block), unit, epoch, float(value))
-                        rows.append(row)
-        return cls(rows, [f"{name} is no block: {reason}." for name, reason in rejected])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -143,17 +110,16 @@ class Table:
         Raises:
             ValueError: if it has none.
         """
-        rows = self.of_probe(probe)
-        cells = [(row.block, row.unit, row.value) for row in rows if row.unit is not None]
+        cells = [r for r in self.of_probe(probe) if r.unit is not None]
         if not cells:
             raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
-        blocks = [*dict.fromkeys(block for block, _, _ in cells)]
-        array = np.full((len(blocks), 1 + max(unit for _, unit, _ in cells)), np.nan)
-        for block, unit, value in cells:
-            array[blocks.index(block), unit] = value
+        blocks = [*dict.fromkeys(row.block for row in cells)]
+        array = np.full((len(blocks), 1 + max(row.unit or 0 for row in cells)), np.nan)
+        for row in cells:
+            array[blocks.index(row.block), row.unit] = row.value
         return array
 
-    def to_csv(self, path: str | pathlib.Path) -> None:
+    def to_csv(self, path: PathLike) -> None:
         """Write the rows below a line of column names, atomically."""
 
         def write(temporary):
@@ -165,7 +131,7 @@ class Table:
         replace(pathlib.Path(path), write)
 
     @classmethod
-    def from_csv(cls, path: str | pathlib.Path) -> "Table":
+    def from_csv(cls, path: PathLike) -> "Table":
         """Return the table that `to_csv` wrote.
 
         Raises:
@@ -184,30 +150,6 @@ class Table:
             values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
             rows.append(Row(*values))
         return cls(rows)
-
-    def plot(
-        self, probes: Sequence[str] | None = None, path: str | pathlib.Path | None = None
-    ) -> "Figure":
-        """Return a figure with a panel for each probe: values over blocks, a line for each stage.
-
-        Args:
-            probes: Names; `None`: all, deviations as bands of the others.
-            path: PNG file to write; `None`: none.
-        """
-        from zoo.callbacks.probes import figures
-
-        return figures.draw(self, probes or figures.panels(self), path)
-
-    def to_html(self, path: str | pathlib.Path, title: str | None = None) -> None:
-        """Write a page with every probe's chart, numbers and meaning; it needs no server.
-
-        Args:
-            path: The file.
-            title: Title of the page; `None`: the table's.
-        """
-        from zoo.callbacks.probes import html as page
-
-        page.write(self, path, title or self.title or "Probes")
 
 
 def _text(cell):

@@ -22,5 +22,4 @@ from zoo.backend.runtime import RETURNS_EARLY as RETURNS_EARLY
 from zoo.backend.runtime import STATIC_SHAPES as STATIC_SHAPES
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import seed_everything as seed_everything
-from zoo.backend.runtime import summary_writer as summary_writer
 from zoo.backend.scan import scan_layers as scan_layers
