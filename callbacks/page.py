@@ -61,7 +61,6 @@ MEANINGS = {  # by the beginning of a value's name
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
     "taylor_term": "A block's change of the loss, to first order.",
     "tuned_lens": "As the logit lens, after an affine map for each block.",
-    "unroll_": "The last block applied up to so many times more, with its residual part scaled.",
     "weight_statistics": "Mean, deviation, L1 norm and largest value of a block's kernels.",
 }
 

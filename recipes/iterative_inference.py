@@ -19,13 +19,14 @@ ResNet-56 6.53, ResNet-38 6.99, ResNet-32 7.14; its unrolled ResNet-110: trainin
 
 The network is kept in --runs. --run_dir, which is the network's folder if it is not given, gets
 figN-NETWORK.png and .csv, probes-NETWORK-train.html and probes-NETWORK-test.html (and .csv), and
-unrolling-NETWORK.csv with every scale that was tried. Results, beside the test accuracy (Table 1,
+unrolling-NETWORK.csv of the best scale. Results, beside the test accuracy (Table 1,
 or Fig. 5 for a network that is not in it), on test images: the l2 ratio, the cosine loss and the
 early readout of blocks (Figs 2, 4, 5, 14); the number of blocks that can each be left out for at
 most 5 points of accuracy (Fig. 3); the accuracy of borderline examples over the last blocks, and
 over the repetitions of the last one (Figs 6, 7); repetitions with a negative cosine (Fig. 20).
 """
 
+import math
 import statistics
 
 from experiment.script import run_script
@@ -286,12 +287,24 @@ def unroll(inspection):
     times = FLAGS.unroll or UNROLLED[FLAGS.budget]
     model, splits, name = inspection.run.model, inspection.splits, inspection.name
     progress = PassProgress("unrolling", len(SCALES) * len(splits["train"][0]))
-    scale, table = callbacks.unrollings(
-        model, splits["train"], times, scales=SCALES, batch_size=BATCH, progress=progress
-    )
+    last = zoo.blocks.find_blocks(model)[0][-1].name
+    options = {"times": range(1, times + 2), "first": last, "batch_size": BATCH}
+    by_scale = {
+        factor: callbacks.loops(model, splits["train"], scale=factor, progress=progress, **options)
+        for factor in SCALES
+    }
+    losses = {
+        factor: [row.value for row in table.of_probe("loop_loss")]
+        for factor, table in by_scale.items()
+    }
+    finite = [factor for factor in SCALES if math.isfinite(losses[factor][-1])]
+    scale = min(finite or SCALES, key=lambda factor: losses[factor][-1])
+    table = by_scale[scale]
     table.to_csv(inspection.folder / f"unrolling-{name}.csv")
     tables = {
-        factor: measure_unrolled(inspection, zoo.unroll(model, times, factor), times, factor)
+        factor: measure_unrolled(
+            inspection, zoo.loop(model, last, times=times + 1, scale=factor), times, factor
+        )
         for factor in dict.fromkeys((1.0, scale))
     }
     best = tables[scale]
@@ -302,7 +315,7 @@ def unroll(inspection):
     )
     trained = num_blocks(best["test"]) - times
     figures.fig20(path_of(inspection.folder, 20, name), figures.unrolled_rows(tables, trained))
-    losses = [row.value for row in table if row.probe == f"unroll_{scale}_loss"]
+    losses = losses[scale]
     print(
         f"the last block {times} times more, f scaled by {scale} (lowest loss): training loss "
         f"{losses[0]:.4g} -> {losses[-1]:.4g}"

@@ -22,8 +22,8 @@ SECTIONS = {  # the papers' own headings
 CITATION = re.compile(r"sections? ((?:\d(?:\.\d)*(?:, | and | to |, and )?)+)")
 TOPICS = [
     (zoo.lesion, r"Srivastava.* section 4\.2 .*Jastrzebski.* section 4\.2 "),
-    (zoo.early_exit, r"Jastrzebski.* section 4\.2, Fig. 5"),
-    (zoo.unroll, r"Jastrzebski.* section 4\.4, Figs 7 and 20"),
+    (zoo.callbacks.early_exits, r"Jastrzebski.* section 4\.2, Fig. 5"),
+    (zoo.loop, r"Jastrzebski.* section 4\.4, Figs 7 and 20"),
     (zoo.UnsharedBatchNormalization, r"Jastrzebski.* section 4\.5"),
     (zoo.shared_resnet, r"Jastrzebski.* section 4\.5"),
     (fold, r"Tomasi.* section 3, equation 1"),
