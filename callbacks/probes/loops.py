@@ -76,7 +76,7 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         labels = None if y is None else to_tensors(y)
         kept = np.flatnonzero(mask)
         for name, number, values in _measure(uses, objective, inputs, labels, times):
-            collected.setdefault((name, number), []).append((_array(values) * mask)[kept])
+            collected.setdefault((name, number), []).append(_array(values)[kept] * mask[kept])
     return uses.table("loop", collected)
 
 
