@@ -1,41 +1,35 @@
 """Greff et al. (2017), Table 1a: the character-aware language model in six forms.
 
-    python recipes/ptb_char_lm.py --variant coupled                   minutes on two cores
-    python recipes/ptb_char_lm.py --variant coupled --budget paper    25 epochs, the large model
-    python recipes/ptb_char_lm.py --variant all                       six runs, one table
-    python recipes/ptb_char_lm.py --generate "the company"            also continues a text
+    python recipes/ptb_char_lm.py --variant coupled                  minutes on two cores
+    python recipes/ptb_char_lm.py --variant coupled --scale full     25 epochs, the large model
+    python recipes/ptb_char_lm.py --variant all                      six trainings, one table
+    python recipes/ptb_char_lm.py --generate "the company"           also continues a text
 
-`--budget minutes` is a miniature, trained to the end of its schedule: a narrow model on the first
-words of the text, see `MINIATURE`, a lower learning rate and larger initial weights;
---size only decides the number of layers.
+The miniature is a narrow model on the first words of the text, trained to the end of its schedule
+with a lower learning rate and larger initial weights. Its perplexities are not comparable with the
+papers', which are in `PAPER` below. Without Penn Treebank and without a network, it trains on the
+help texts of Python instead.
 
-The papers' test perplexities on Penn Treebank are in `PAPER` below; what our runs gave, and how
-long they took, is in docs/results.md.
-
-A run directory holds config.json, trained.json, vocabulary.json, metrics.csv, perplexity.png,
-state.npz (from which a killed run resumes), best.weights.h5, model.keras, saved_model/ and
-results.jsonl. $KERAS_BACKEND selects tensorflow, jax or torch.
+The folder of a network has metrics.csv, perplexity.png, vocabulary.json, state.npz (from which a
+killed run resumes), best.weights.h5, model.keras and saved_model/.
 """
 
 import dataclasses
 import math
-import pathlib
-import time
-
-from experiment.script import run_script
 
 import keras
-from absl import flags, logging
+import numpy as np
+from absl import logging
+from scipy import stats
 
 import zoo
-from experiment import flags as common
-from experiment import hardware, plots, process, results, run_dirs, training
-from greff2017 import generate, variants
 from zoo.applications import char_lm_export, char_lm_inference
 from zoo.datasets import ptb, text
 from zoo.io import save_model, save_weights
+from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
+from zoo.recipes.experiment.networks import fit, history_of
+from zoo.recipes.greff2017.generate import generate
 
-SIZES = ("small", "large")
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
 PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
     ("large", "plain"): 92.60,
@@ -46,267 +40,188 @@ PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
     ("large", "full"): 79.09,
     ("small", "coupled"): 92.3,
 }
-PAPER_OF = {"small": "Kim et al. (2016), Table 3"}  # where it is not Greff et al.
-BATCH = 20  # Kim et al., main.lua: batch_size
-STEPS = 35  # ibid.: seq_length
-LEARNING_RATE = 1.0  # ibid.: learning_rate
-CLIP_NORM = 5.0  # ibid.: max_grad_norm
-EPOCHS = 25  # ibid.: max_epochs
-MAX_WORD_LENGTH = 65  # ibid.: max_word_l
-SMOKE_TOKENS = 2_100
-MINIATURE = {  # ours: flags of --budget minutes
-    "vocabulary": 1000,
-    "tokens": 100_000,
-    "max_word_length": 12,
-    "filters": ("25", "50", "75", "100"),
-    "units": 100,
-}
-MINIATURE_RATE = 0.3  # ours: at 1 every ReLU of a plain layer is dead after an epoch
-MINIATURE_LIMIT = 0.15  # ours, of initial weights: layers are narrower than the paper's
-# ours: halved by the improvement, the rate would fall while plain has learnt word frequencies only
-MINIATURE_HALVE = {"patience": 8, "least": math.inf}
-MINIATURE_EPOCHS = 12
-JIT = {"auto": "auto", "on": True, "off": False}
+CARRY_GATES = ("c_only", "coupled", "full")  # the forms with a multiplicative carry gate
 SOFTMAX_BFLOAT16 = "softmax_bfloat16"  # a precision beside the dtype policies
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", SOFTMAX_BFLOAT16)
+JIT = {"auto": "auto", "on": True, "off": False}
 
-help_text = "Form of the layers between CNN and LSTM; all: six runs and their order."
-flags.DEFINE_enum("variant", "coupled", [*VARIANTS, "all"], help_text)
-help_text = "Size of the model. Default: large; smoke: small."
-flags.DEFINE_enum("size", None, SIZES, help_text)
-help_text = "Folder with [ptb.]train.txt and so on, or with ptb/. Default: download."
-flags.DEFINE_string("data_dir", None, help_text)
-help_text = "Length to which longer words are cut. Default: 65; minutes: 12."
-flags.DEFINE_integer("max_word_length", None, help_text)
-help_text = "Most frequent words of the training text to keep; others are <unk>. Default: all; "
-help_text += "minutes: 1000."
-flags.DEFINE_integer("vocabulary", None, help_text, lower_bound=1)
-help_text = "First words of the training text to train on. Default: all; minutes: 100,000."
-flags.DEFINE_integer("tokens", None, help_text, lower_bound=1)
-help_text = "Numbers of filters of width 1, 2, 3 ... Default: those of --size; minutes: "
-help_text += "25,50,75,100."
-flags.DEFINE_list("filters", None, help_text)
-flags.register_validator(
-    "filters",
-    lambda counts: counts is None or all(n.isdecimal() and int(n) for n in counts),
-    "must be positive integers separated by commas",
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CharLM(Settings):
+    """Settings of the language model; the defaults are those of Kim et al.'s main.lua."""
+
+    variant: str = setting(
+        "coupled", "Form of the layers between CNN and LSTM.", [*VARIANTS, "all"]
+    )
+    size: str = setting("large", "Size of the model, by Kim et al.", ["small", "large"])
+    filters: tuple[int, ...] = setting((), "Numbers of filters of width 1, 2, 3 ...; none: size's.")
+    units: int | None = setting(None, "Size of an LSTM's state; none: size's.")
+    vocabulary: int | None = setting(None, "Most frequent words to keep; none: all.")
+    tokens: int | None = setting(None, "First words of the training text; none: all.")
+    tested: int | None = setting(None, "First words of the other texts; none: all.")
+    max_word_length: int = setting(65, "Length to which longer words are cut.")
+    epochs: int = setting(25, "Number of epochs.")
+    batch: int = setting(20, "Streams of text in a batch.")
+    steps: int = setting(35, "Words of a stream in a batch.")
+    rate: float = setting(1.0, "Initial learning rate.")
+    clip_norm: float = setting(5.0, "Largest norm of the gradient.")
+    limit: float = setting(0.05, "Largest initial weight.")
+    patience: int = setting(3, "Epochs before the learning rate can be halved.")
+    least: float = setting(1.0, "Improvement of the perplexity below which the rate is halved.")
+    precision: str = setting(
+        "float32", "Dtype policy of the layers, or of the softmax.", PRECISIONS
+    )
+    jit: str = setting("auto", "XLA compilation; auto: what was measured faster.", [*JIT])
+    generate: str | None = setting(None, 'Text to continue, such as "the company".')
+    words: int = setting(30, "Number of words to generate.")
+
+
+MINIATURE = CharLM(  # ours
+    vocabulary=1000,
+    tokens=100_000,
+    max_word_length=12,
+    filters=(25, 50, 75, 100),
+    units=100,
+    epochs=12,
+    rate=0.3,  # at 1 every ReLU of a plain layer is dead after an epoch
+    limit=0.15,  # layers are narrower than the paper's
+    patience=8,
+    least=math.inf,  # with the rule the rate would fall while plain has learnt frequencies only
 )
-help_text = "Size of an LSTM's state. Default: that of --size; minutes: 100."
-flags.DEFINE_integer("units", None, help_text, lower_bound=1)
-flags.DEFINE_string("generate", None, 'Text to continue, e.g. "the company". Default: none.')
-flags.DEFINE_integer("words", 30, "Number of words to generate.", lower_bound=1)
-help_text = "XLA compilation; auto: what was measured faster."
-flags.DEFINE_enum("jit", "auto", [*JIT], help_text)
-common.define_output_flags(
-    "RUNS/CORPUS-SIZE-VARIANT-BUDGET-SEED",
-    "Size of the run: smoke is 2,100 words, minutes a miniature, paper 25 epochs.",
-    seed=3435,  # Kim et al., main.lua
-)
-common.define_training_flags([*common.PRECISIONS, SOFTMAX_BFLOAT16])
-common.define_export_flag()
-FLAGS = flags.FLAGS
+SCALES = {
+    "smoke": CharLM(size="small", tokens=2100, tested=2100, epochs=1),
+    "miniature": MINIATURE,
+    "full": CharLM(),
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A training that is ready to start."""
-
-    corpus: text.Corpus
-    size: str  # one of `SIZES`
-    variant: str  # one of `VARIANTS`
-    folder: pathlib.Path  # the run directory
-    resume: zoo.checkpoint.Resume
-
-    @property
-    def title(self):
-        """Title of the learning curve."""
-        return f"Perplexity per word of {self.corpus.name}, char_lm {self.size} {self.variant}"
-
-
-def main():
-    """Train one variant, or all six and compare them."""
-    size = FLAGS.size or ("small" if FLAGS.budget == "smoke" else "large")
-    with process.usage_errors():
-        devices = hardware.devices(BATCH)
-        devices.check_batch(BATCH)
-        corpus = find_corpus()
-        corpus = dataclasses.replace(corpus, train=corpus.train[: setting("tokens")])
-        if setting("vocabulary") is not None:
-            corpus = corpus.most_frequent(setting("vocabulary"))
-        if FLAGS.generate is not None:
-            corpus.vocabulary.prompt(FLAGS.generate)  # raises if the model could not read it
-        if FLAGS.budget == "smoke":
-            corpus = shortened(corpus, SMOKE_TOKENS)
-        folder = pathlib.Path(FLAGS.run_dir or default_run_dir(corpus, size))
-        if FLAGS.variant == "all":
-            runs = [prepare(corpus, size, variant, folder / variant) for variant in VARIANTS]
-        else:
-            runs = [prepare(corpus, size, FLAGS.variant, folder)]
-    keras.config.set_dtype_policy(precision(FLAGS.precision)[0])
-    zoo.keep_memory()
-    trained = {run.variant: train(run) for run in runs}
-    if FLAGS.variant == "all" and devices.is_chief:
-        paper = {variant: PAPER["large", variant] for variant in VARIANTS}
-        variants.compare(trained, paper, folder)
+def measure(settings, run):
+    """Train one form, or all six, and return their perplexities."""
+    run.split(settings.batch).check_batch(settings.batch)
+    corpus = load(settings, run)
+    if settings.generate is not None:
+        corpus.vocabulary.prompt(settings.generate)  # raises if the model could not read it
+    variants = VARIANTS if settings.variant == "all" else (settings.variant,)
+    return {
+        "unigram_perplexity": corpus.unigram_perplexity,
+        "corpus": corpus.name,
+        "size": settings.size,
+        "variants": {variant: train(settings, run, corpus, variant) for variant in variants},
+    }
 
 
-def find_corpus():
-    """Return Penn Treebank or the user's text; without both, warn and return the embedded one."""
-    length = setting("max_word_length") or MAX_WORD_LENGTH
+def load(settings, run):
+    """Return Penn Treebank or the user's text; without both, warn and return the embedded one.
+
+    Raises:
+        ValueError: if the text is too short for one batch.
+    """
+    length = settings.max_word_length
     try:
-        corpus = ptb.load(FLAGS.data_dir, max_word_length=length)
+        corpus = ptb.load(run.options.data_dir, max_word_length=length)
     except ptb.DownloadError as error:
         logging.warning("%s", error)
         corpus = text.embedded(length)
     if corpus.notice:
         logging.warning("%s", corpus.notice)
+    if corpus.name != "PTB":
+        run.deviations.append(f"{corpus.name} instead of Penn Treebank")
+    run.data.append(corpus.name)
+    corpus = dataclasses.replace(
+        corpus,
+        train=corpus.train[: settings.tokens],
+        valid=corpus.valid[: settings.tested],
+        test=corpus.test[: settings.tested],
+    )
+    if settings.vocabulary is not None:
+        corpus = corpus.most_frequent(settings.vocabulary)
+    for part in (corpus.train, corpus.valid):
+        text.streams(part, settings.batch, settings.steps)
     return corpus
 
 
-def shortened(corpus, tokens):
-    """Return a corpus of the first words of each part."""
-    parts = {part: getattr(corpus, part)[:tokens] for part in ("train", "valid", "test")}
-    return dataclasses.replace(corpus, **parts)
+def build(settings, vocabulary, variant):
+    """Return the compiled model: plain SGD on the mean loss of a batch, summed over steps."""
+    options = {"filters": settings.filters or None, "units": settings.units}
+    options = {key: value for key, value in options.items() if value is not None}
+    is_softmax = settings.precision == SOFTMAX_BFLOAT16
+    model = zoo.char_lm(
+        settings.size,
+        variant,
+        vocabulary,
+        settings.batch,
+        settings.steps,
+        limit=settings.limit,
+        products="bfloat16" if is_softmax else "",
+        **options,
+    )
+    optimizer = keras.optimizers.SGD(settings.rate, global_clipnorm=settings.clip_norm)
+    model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=JIT[settings.jit])
+    return model
 
 
-def miniature():
-    """Return True for --budget minutes."""
-    return FLAGS.budget == "minutes"
-
-
-def setting(name):
-    """Return a flag's value, or if it is not given the budget's, or None."""
-    value = FLAGS[name].value
-    return MINIATURE[name] if value is None and miniature() else value
-
-
-def sizes():
-    """Return the arguments of `char_lm` that --filters, --units or the budget give, if they do."""
-    filters = setting("filters") and [int(number) for number in setting("filters")]
-    units = setting("units")
-    return {key: v for key, v in (("filters", filters), ("units", units)) if v is not None}
-
-
-def num_epochs(corpus):
-    """Return --epochs, or the budget's; of smoke as many as its number of words allows."""
-    smoke = max(1, min(EPOCHS, SMOKE_TOKENS // len(corpus.train)))
-    default = {"smoke": smoke, "minutes": MINIATURE_EPOCHS, "paper": EPOCHS}
-    return FLAGS.epochs or default[FLAGS.budget]
-
-
-def default_run_dir(corpus, size):
-    """Return the run directory in --runs."""
-    name = f"{corpus.name}-{size}-{FLAGS.variant}-{FLAGS.budget}-{FLAGS.seed}"
-    for flag in ("vocabulary", "tokens", "filters", "units"):
-        value = FLAGS[flag].value
-        if value is not None:
-            name += f"-{flag}{'_'.join(value) if flag == 'filters' else value}"
-    return pathlib.Path(FLAGS.runs) / name.lower()
-
-
-def prepare(corpus, size, variant, folder):
-    """Open the run directory of one variant, or raise before any work is lost."""
-    for part in (corpus.train, corpus.valid):
-        text.streams(part, BATCH, STEPS)  # raises if the corpus is too short for one batch
-    identity = {
-        "corpus": corpus.name,
-        "vocabulary": corpus.vocabulary.fingerprint,
-        "checksum": corpus.checksum,
-        "size": size,
-        **sizes(),
-        "variant": variant,
-        **({"rate": MINIATURE_RATE, "limit": MINIATURE_LIMIT} if miniature() else {}),
-        "seed": FLAGS.seed,
-        "precision": FLAGS.precision,
-        "backend": keras.config.backend(),
-    }
-    resume = run_dirs.open_folder(folder, identity, 1000 if size == "large" else 300)
-    if hardware.devices().is_chief:
-        corpus.vocabulary.save(folder / "vocabulary.json")
-    return Run(corpus, size, variant, hardware.folder_for(folder), resume)
-
-
-def compile_model(model, jit="auto", rate=None):
-    """Compile with plain SGD on the sum over steps of the batch's mean loss, its norm clipped."""
-    optimizer = keras.optimizers.SGD(rate or LEARNING_RATE, global_clipnorm=CLIP_NORM)
-    model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=JIT[jit])
-
-
-def precision(name):
-    """Return the dtype policy and the `products` of `char_lm` that a --precision means."""
-    return ("float32", "bfloat16") if name == SOFTMAX_BFLOAT16 else (name, "")
-
-
-def train(run):
-    """Train one variant as Kim et al. did; return its result, or None from all but the chief."""
+def train(settings, run, corpus, variant):
+    """Train one form as Kim et al. did, write its files, and return its perplexities."""
     keras.utils.clear_session()
-    zoo.seed_everything(FLAGS.seed)
-    vocabulary = run.corpus.vocabulary
-    options = {**sizes(), "products": precision(FLAGS.precision)[1]}
-    if miniature():
-        options["limit"] = MINIATURE_LIMIT
-    with hardware.devices().scope():
-        model = zoo.char_lm(run.size, run.variant, vocabulary, BATCH, STEPS, **options)
-        compile_model(model, FLAGS.jit, MINIATURE_RATE if miniature() else None)
-    x, y = (ids.reshape(-1, STEPS) for ids in text.streams(run.corpus.train, BATCH, STEPS))
-    valid = text.streams(run.corpus.valid, BATCH, STEPS)
-    with hardware.devices().inference_scope():
+    is_softmax = settings.precision == SOFTMAX_BFLOAT16
+    run.start(dataclasses.replace(settings, precision="float32") if is_softmax else settings)
+    vocabulary = corpus.vocabulary
+    with run.devices.scope():
+        model = build(settings, vocabulary, variant)
+    identity = dataclasses.asdict(settings)
+    for key in ("variant", "jit", "generate", "words"):
+        del identity[key]
+    identity |= {"corpus": corpus.name, "text": corpus.checksum, "words": vocabulary.fingerprint}
+    folder, resume = run.open_network(
+        f"char_lm-{settings.size}-{variant}",
+        corpus.name,
+        {**identity, "variant": variant},
+        1000 if settings.size == "large" else 300,
+    )
+    vocabulary.save(folder / "vocabulary.json")
+    steps = settings.steps
+    x, y = (ids.reshape(-1, steps) for ids in text.streams(corpus.train, settings.batch, steps))
+    valid = text.streams(corpus.valid, settings.batch, steps)
+    with run.devices.inference_scope():
         scorer = char_lm_inference.Scorer(model)
-    perplexity = zoo.callbacks.Perplexity(STEPS, lambda: scorer.perplexity(*valid))
-    halve = zoo.callbacks.HalveOnStall(**(MINIATURE_HALVE if miniature() else {}))
-    epochs = num_epochs(run.corpus)
-    progress = zoo.callbacks.Progress(epochs, len(x) // BATCH, BATCH * STEPS)
+    perplexity = zoo.callbacks.Perplexity(steps, lambda: scorer.perplexity(*valid))
+    halve = zoo.callbacks.HalveOnStall(patience=settings.patience, least=settings.least)
+    progress = zoo.callbacks.Progress(
+        settings.epochs, len(x) // settings.batch, settings.batch * steps
+    )
     best = zoo.checkpoint.BestWeights("val_perplexity")
-    training.fit(
+    fit(
+        run.devices,
         model,
         x,
         y,
-        BATCH,
-        folder=run.folder,
-        epochs=epochs,
-        resume=run.resume,
+        settings.batch,
+        folder=folder,
+        epochs=settings.epochs,
+        resume=resume,
         callbacks=[zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best],
         track=[halve, progress, best],
     )
-    if not hardware.devices().is_chief:
-        return None
-    result = finish(run, model, best, progress.elapsed)
-    try:
-        if FLAGS.export:
-            folder = run.folder / "saved_model"
-            deviation = char_lm_export.export(model, folder, vocabulary)
-            print(f"SavedModel: {folder}; deviates by {deviation:.1e} at most")
-        if FLAGS.generate is not None:
-            print(generate.generate(model, vocabulary, FLAGS.generate, FLAGS.words, FLAGS.seed))
-    finally:
-        print_result(run, result)
-    return result
-
-
-def print_result(run, result):
-    """Print the result beside a baseline, and what to do next."""
-    more = result.more
+    if not run.devices.is_chief:
+        return {}
+    history = history_of(resume)
+    measured = save(settings, run, corpus, model, best, history, folder)
     print(
-        f"test perplexity on {result.data}: {result.value:.2f} after epoch {result.epochs}, "
-        f"{more['test_perplexity_of_best_epoch']:.2f} with the weights of epoch "
-        f"{more['best_epoch']}, the best on the validation text; "
-        f"{more['unigram_perplexity']:.2f} by word frequencies alone"
-        f"{f'; {result.paper} in the paper' if result.paper else ''}. All in {run.folder}"
+        f"{variant}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f} after "
+        f"epoch {settings.epochs}, {measured['test_perplexity_of_best_epoch']:.2f} with the "
+        f"weights of epoch {best.epoch}, the best on the validation text; a unigram baseline "
+        f"scores {corpus.unigram_perplexity:.2f}. All in {folder}",
+        flush=True,
     )
-    if FLAGS.variant != "all" and FLAGS.generate is None:
-        print('Next: the same command with --generate "some words" continues a text.')
+    if settings.generate is not None:
+        print(generate(model, vocabulary, settings.generate, settings.words, run.seed))
+    return measured
 
 
-def finish(run, model, best, seconds):
-    """Write learning curve, model and the result of the last and the best epoch."""
-    start = time.perf_counter()
-    corpus = run.corpus
-    folder = run.folder
-    paper = None
-    if corpus.name == "PTB" and setting("vocabulary") is None and not sizes():
-        paper = PAPER.get((run.size, run.variant))
-    history = run_dirs.history_of(run.resume)
-    epochs = len(history["loss"])
-    plots.learning_curve(folder / "metrics.csv", history, "perplexity", run.title)
+def save(settings, run, corpus, model, best, history, folder):
+    """Write learning curve, model, weights and SavedModel; return the perplexities."""
+    title = f"Perplexity per word of {corpus.name}, char_lm {settings.size}"
+    plots.learning_curve(folder, history, "perplexity", title)
     scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
     save_model(model, folder / "model.keras")
@@ -315,55 +230,143 @@ def finish(run, model, best, seconds):
     save_weights(model, folder / "best.weights.h5")
     lowest = scorer.contiguous(corpus.test)
     model.set_weights(weights)
-    more = {
-        "test_perplexity_of_best_epoch": round(lowest, 3),
+    if run.options.export:
+        deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
+        print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")
+    return {
+        "test_perplexity": last,
+        "test_perplexity_of_best_epoch": lowest,
         "best_epoch": best.epoch,
-        "unigram_perplexity": round(corpus.unigram_perplexity, 3),
-        "val_perplexity": [round(value, 3) for value in history["val_perplexity"]],
+        "val_perplexity": np.array(history["val_perplexity"]),
+        "parameters": model.count_params(),
     }
-    if paper is not None and run.size in PAPER_OF:
-        more["paper_of"] = PAPER_OF[run.size]
-    result = results.Result(
-        artifact="greff2017/table1a",
-        model="char_lm",
-        config={"size": run.size, "variant": run.variant, **sizes()},
-        metric="test_perplexity",
-        value=round(last, 3),
-        seeds=[FLAGS.seed],
-        paper=paper,
-        data=corpus.name,
-        budget=FLAGS.budget,
-        epochs=epochs,
-        deviations=deviations(corpus, epochs),
-        verdict=results.compare(last, paper, deviations=deviations(corpus, epochs)),
-        seconds=round(seconds + time.perf_counter() - start, 1),
-        more=more,
-        **run_dirs.load_metadata(folder),
-    )
-    run_dirs.write(folder, result)
-    return result
 
 
-def deviations(corpus, epochs):
-    """Return how the run deviates from the paper's, beside Keras's single LSTM bias."""
-    found = []
-    if corpus.name != "PTB":
-        found.append(f"{corpus.name} instead of Penn Treebank")
-    if FLAGS.budget == "smoke" or setting("tokens") is not None:
-        found.append(f"{len(corpus.train)} words of training text")
-    if setting("vocabulary") is not None:
-        found.append(f"{len(corpus.vocabulary)} words of vocabulary")
-    found += [f"{name} {value}" for name, value in sizes().items()]
-    if miniature():
-        found.append(f"learning rate {MINIATURE_RATE}, not {LEARNING_RATE:g}")
-        found.append(f"halved after each epoch from the {MINIATURE_HALVE['patience']}th")
-        found.append(f"initial weights up to {MINIATURE_LIMIT}, not 0.05")
-    if epochs != EPOCHS:
-        found.append(f"{epochs} of {EPOCHS} epochs")
-    if FLAGS.precision != "float32":
-        found.append(FLAGS.precision)
-    return found
+def perplexities(one):
+    """Return the test perplexity of each form."""
+    return {variant: facts["test_perplexity"] for variant, facts in one["variants"].items()}
 
+
+def table1a(seeds):
+    """Return a row a form: test perplexity, its deviation over seeds, and the paper's."""
+    rows = []
+    for variant in seeds[0]["variants"]:
+        values = [perplexities(one)[variant] for one in seeds]
+        rows.append(
+            {
+                "variant": variant,
+                "size": seeds[0]["size"],
+                "test perplexity": round(float(np.mean(values)), 3),
+                "deviation": round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else "",
+                "paper": PAPER.get((seeds[0]["size"], variant), ""),
+                "unigram baseline": round(seeds[0]["unigram_perplexity"], 1),
+            }
+        )
+    return rows
+
+
+def order(seeds):
+    """Draw the test perplexity of each form beside that of the paper's large model."""
+    variants = [*seeds[0]["variants"]]
+    if len(variants) < 2:
+        return None
+    values = np.array([[perplexities(one)[variant] for variant in variants] for one in seeds])
+    paper = [PAPER["large", variant] for variant in variants]
+    tau = stats.kendalltau(values.mean(axis=0), paper).statistic
+    figure, axis = plots.new(7.0, 3.3)
+    spread = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(variants))
+    for index, (name, means, errors) in enumerate(
+        [
+            ("ours", values.mean(axis=0), spread),
+            ("the paper's large model, 25 epochs", np.array(paper), np.zeros(len(variants))),
+        ]
+    ):
+        color = plots.COLORS[index]
+        marker = plots.MARKERS[index]
+        axis.errorbar(variants, means, errors, capsize=3, color=color, marker=marker, label=name)
+        for variant, value in zip(variants, means, strict=True):
+            place = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+            axis.annotate(f"{value:.1f}", (variant, value), fontsize=7, color=color, **place)
+    axis.set(ylabel="test perplexity", title=f"Kendall's tau of the two orders: {tau:.2f}")
+    axis.margins(y=0.15)
+    figure.legend(loc="outside right upper", fontsize=6)
+    return figure
+
+
+def gain_of_carry_gates(one):
+    """Return the worst perplexity with a carry gate over the best of the other forms."""
+    values = perplexities(one)
+    others = min(value for variant, value in values.items() if variant not in CARRY_GATES)
+    return max(values[variant] for variant in CARRY_GATES) / others
+
+
+def distance_percent(one):
+    """Return by how many % the perplexities of residual and plain differ."""
+    values = perplexities(one)
+    return 100 * abs(values["residual"] / values["plain"] - 1)
+
+
+def gain_of_transform_gates(one):
+    """Return the perplexity of t_only over that of residual."""
+    values = perplexities(one)
+    return values["t_only"] / values["residual"]
+
+
+CLAIMS = (
+    Claim(
+        name="G5",
+        section="section 5.2, Table 1a",
+        statement="Of six forms, those with a multiplicative carry gate model language best.",
+        quantity="worst test perplexity of c_only, coupled and full over the best of the others",
+        measure=gain_of_carry_gates,
+        at_most=1,
+        ratio=True,
+        figure="order",
+        reason="at this size (1,000 words, 100,000 tokens) the form of the two highway layers "
+        "hardly matters: the six perplexities of a seed are within 6 %, and the plain layers' is "
+        "the lowest in two of three",
+    ),
+    Claim(
+        name="G6",
+        section="section 5.2, Table 1a",
+        statement="The residual form is hardly better than a plain layer.",
+        quantity="difference of the test perplexities of residual and plain, in %",
+        measure=distance_percent,
+        at_most=5,
+        figure="order",
+    ),
+    Claim(
+        name="G7",
+        section="section 5.2, Table 1a",
+        statement="A transform gate alone is far better than the residual form.",
+        quantity="test perplexity, t_only over residual",
+        measure=gain_of_transform_gates,
+        at_most=0.95,
+        ratio=True,
+        figure="order",
+    ),
+)
+REPORTED = "plain 92.60, residual 91.32, t_only 82.94, c_only 79.15, coupled 79.13, full 79.09"
+TABLE = Artifact("table1a", "Penn Treebank perplexity of six variants", REPORTED, table1a)
+EXPERIMENTS = (
+    Experiment(
+        name="greff2017/char_lm",
+        scales=SCALES,
+        measure=measure,
+        artifacts=[TABLE],
+        options={"export": True},
+        deviations=["Keras's LSTM has one bias vector, Torch's two"],
+        seeds=(3435,),  # Kim et al., main.lua
+    ),
+    Experiment(
+        name="greff2017/table1a",
+        scales={key: dataclasses.replace(one, variant="all") for key, one in SCALES.items()},
+        measure=measure,
+        artifacts=[TABLE, Artifact("order", "order of the six variants", REPORTED, order)],
+        claims=CLAIMS,
+        deviations=["Keras's LSTM has one bias vector, Torch's two"],
+    ),
+)
 
 if __name__ == "__main__":
-    run_script(main)
+    main("greff2017/char_lm")

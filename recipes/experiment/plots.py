@@ -1,20 +1,14 @@
-"""Figures of the recipes: a PNG beside the CSV file of the rows that it was drawn from.
+"""Figures of the experiments: tidy rows as lines in panels, with means and bands over seeds."""
 
-If $ZOO_FIGURES names a folder, files named after a figure, table or section of a paper are also
-written there: `reproduce.py --keep` sets it.
-"""
-
-import csv
 import math
-import os
 import pathlib
-import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
@@ -33,7 +27,6 @@ DPI = 200
 
 
 def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
-    path: str | pathlib.Path,
     rows: Sequence[Row],
     *,
     x: str | Sequence[str],
@@ -46,15 +39,13 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     steps: bool = False,
     over: str = "seed",
     title: str = "",
-    table: Sequence[Row] | None = None,
-) -> None:
-    """Draw columns of tidy rows as lines, and write the rows as CSV.
+) -> Figure:
+    """Draw columns of tidy rows as lines.
 
     The legend is beside the axes. A mark far outside the range of the lines, which would squeeze
     them, is drawn at the edge with its value in the legend.
 
     Args:
-        path: Path of the PNG; the CSV file has the same stem.
         rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
         x: Column of the horizontal axis, or one for each of `y`.
         y: Column of the vertical axis; several make several columns of panels.
@@ -69,7 +60,6 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         over: Column of repetitions. A line of rows that have it is their mean at each x, in a band
             of one standard deviation; on a logarithmic axis, of the logarithms.
         title: Title of the figure.
-        table: Rows of the CSV file. Default: `rows`.
     """
     ys = [y] if isinstance(y, str) else [*y]
     xs = [x] * len(ys) if isinstance(x, str) else [*x]
@@ -101,7 +91,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                 axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
     _add_legend(figure, axes)
     figure.suptitle(title, fontsize=9)
-    save(path, figure, rows if table is None else table)
+    return figure
 
 
 def _draw_line(axis, points, style, repeated, is_log):
@@ -242,68 +232,26 @@ def styles() -> Iterator[dict[str, Any]]:
                 yield {"color": color, "linestyle": line}
 
 
-def save(path: str | pathlib.Path, figure: Figure, rows: Sequence[Row]) -> None:
-    """Write a figure as PNG, and beside it the CSV file of `rows` that it was drawn from."""
-    path = pathlib.Path(path)
-    write_rows(path.with_suffix(".csv"), rows)
-    for place in places(path):
-        replace(place, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
-
-
-def places(path: str | pathlib.Path) -> list[pathlib.Path]:
-    """Return `path`, and the path of its copy in $ZOO_FIGURES if there is to be one."""
-    path = pathlib.Path(path)
-    more = os.environ.get("ZOO_FIGURES")
-    if not more or not re.match(r"(fig|table|section)\d", path.name):
-        return [path]
-    pathlib.Path(more).mkdir(parents=True, exist_ok=True)
-    return [path, pathlib.Path(more) / path.name]
-
-
-def write_rows(path: str | pathlib.Path, rows: Sequence[Row]) -> None:
-    """Write a CSV file of dictionaries with the same keys."""
-
-    def write(temporary):
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-
-    for place in places(path):
-        replace(place, write)
-
-
-def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file that `write_rows` wrote, numbers as numbers."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
-
-
-def _value(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def save(figure: Figure, path: pathlib.Path) -> None:
+    """Write a figure as PNG."""
+    replace(path, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
 
 
 def learning_curve(
-    path: str | pathlib.Path, history: Mapping[str, Sequence[float]], metric: str, title: str
+    folder: pathlib.Path, history: Mapping[str, Sequence[float]], metric: str, title: str
 ) -> None:
-    """Write the metrics of each epoch as metrics.csv, and draw one as METRIC.png beside it.
+    """Write the metrics of each epoch as metrics.csv, and draw one of them as METRIC.png.
 
     Args:
-        path: The CSV file.
+        folder: Folder of both files.
         history: Lists of one number an epoch, by key, as of `History.history`.
         metric: Key to draw; with `val_METRIC`, if it is there. An accuracy's axis is linear.
         title: Title of the picture.
     """
-    path = pathlib.Path(path)
     epochs = range(1, 1 + len(history[metric]))
     table = [["epoch", *history], *zip(epochs, *history.values(), strict=True)]
     text = "".join(",".join(map(str, line)) + "\n" for line in table)
-    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace(folder / "metrics.csv", lambda temporary: temporary.write_text(text, "utf-8"))
     figure, axes = new(6, 4)
     for key, name in ((metric, "training"), (f"val_{metric}", "validation")):
         if key in history:
@@ -311,5 +259,37 @@ def learning_curve(
     scale = "linear" if metric == "accuracy" else "log"
     axes.set(xlabel="epoch", ylabel=metric, title=title, yscale=scale)
     axes.legend()
-    picture = path.with_name(f"{metric}.png")
-    replace(picture, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
+    save(figure, folder / f"{metric}.png")
+
+
+def with_seeds(seeds: Sequence[Any], rows_of: Callable[[Any], Iterable[Row]]) -> list[Row]:
+    """Return the rows that a function makes of each seed's measurements, with a column "seed"."""
+    return [
+        {"seed": seed, **row} for seed, measured in enumerate(seeds) for row in rows_of(measured)
+    ]
+
+
+def maps(
+    seeds: Sequence[Mapping[str, np.ndarray]],
+    centers: Mapping[str, float | None],
+    labels: Mapping[str, str],
+) -> Figure:
+    """Draw arrays of layers (down) by units (across) side by side, each with its color bar.
+
+    Args:
+        seeds: Arrays by title, of each seed; their mean is drawn.
+        centers: By title: the value in the middle of its colors, blue below and orange above it;
+            None: colors run from 0 to 1.
+        labels: Texts of color bars by title.
+    """
+    figure, axes = new(3.4 * len(centers), 4, ncols=len(centers), squeeze=False)
+    for axis, (title, center) in zip(axes[0], centers.items(), strict=True):
+        values = np.mean([arrays[title] for arrays in seeds], axis=0)
+        style: dict[str, Any] = {"cmap": "cividis", "vmin": 0.0, "vmax": 1.0}
+        if center is not None:
+            half = float(np.abs(values - center).max()) or 1.0
+            style = {"cmap": "PuOr_r", "norm": CenteredNorm(center, half)}
+        drawn = axis.imshow(values, aspect="auto", interpolation="nearest", **style)
+        axis.set(title=title, xlabel="unit", ylabel="layer")
+        figure.colorbar(drawn, ax=axis, label=labels[title])
+    return figure

@@ -1,4 +1,4 @@
-"""A miniature of ResNet-110 that `lesions.py` and `iterative_inference.py` inspect, trained once.
+"""A miniature of ResNet-110, which the experiments on lesions and on iterative inference share.
 
 18 residual blocks (or the same layers without skips) on 5,000 images of MNIST averaged to 16 x 16
 pixels, 208,170 parameters, 16 epochs to the end of the schedule: its training loss is then near the
@@ -11,53 +11,58 @@ import functools
 
 import keras
 
-from experiment import training
-from experiment.flags import FLAGS
-from experiment.training import Run, Study
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.input_and_head import Top
-from zoo.datasets import images as sources
+from zoo.datasets.images import averaged
+from zoo.recipes.experiment import ImageSettings, setting
+from zoo.recipes.experiment.networks import piecewise
 
-STAGES = {  # channels, blocks and strides of each stage
-    "smoke": ((8, 2, 1), (8, 2, 2)),
-    "minutes": ((16, 9, 1), (32, 9, 2)),
-}
 MOMENTUM = 0.9  # of moving averages: 0.99 needs a longer training
 PROBED = 256  # test images that are probed after each epoch
-SMOKE_BATCH = 20
-DEVIATION = "a miniature: 18 blocks, 16 x 16 pixels"
-STUDY = Study(
-    artifact="jastrzebski2018/fig5",
-    preprocessing="miniature",
-    batch=128,
-    optimizer=lambda iterations: keras.optimizers.SGD(
-        training.piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations), momentum=0.9
-    ),
-    epochs=16,
-    minutes=16,
-    minutes_images=5000,
-    tested=2000,
-    paper={},
-    resize=functools.partial(sources.averaged, side=16),
-)
+VALIDATED = 2000  # test images of the learning curve
 
 
-def train(variant: str = "residual") -> Run:
-    """Train the network, "residual" or "plain", or find it trained.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Miniature(ImageSettings):
+    """Settings of the miniature's training; ours."""
 
-    The run directory gets training.csv: the last stage's residual blocks after each epoch.
+    train_examples: int | None = setting(5000, "Train on the first N images only; none: all.")
+    side: int = setting(16, "Side of the averaged images, in pixels.")
+    widths: tuple[int, ...] = setting((16, 32), "Channels of each stage.")
+    blocks: int = setting(9, "Blocks of a stage.")
+    batch: int = setting(128, "Images in a batch.")
+    epochs: int = setting(16, "Number of epochs.")
+
+
+SMOKE = Miniature(widths=(8, 8), blocks=2, batch=20, epochs=1, train_examples=40, test_examples=40)
+
+
+def train(settings, run, variant="residual"):
+    """Return the trained network, "residual" or "plain".
+
+    The file training.csv in its folder has probes of the last stage's residual blocks after each
+    epoch.
     """
-    study = STUDY
-    if FLAGS.budget == "smoke":
-        study = dataclasses.replace(study, batch=SMOKE_BATCH)
-    run = training.prepare(
-        study,
-        f"{variant}-miniature",
-        "mnist",
-        lambda images: build(variant, images),
-        shared=True,
-        probed=PROBED,
+    resize = functools.partial(averaged, side=settings.side)
+    data = run.images(settings, "miniature", tested=VALIDATED, resize=resize)
+    stages = tuple(
+        (width, settings.blocks, 1 + (index > 0)) for index, width in enumerate(settings.widths)
+    )
+
+    def build():
+        top = Top(name=variant)
+        first = settings.widths[0]
+        classes = data.images.classes
+        return preactivated(first, stages, classes, data.shape, top, variant, momentum=MOMENTUM)
+
+    def optimizer(iterations):
+        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
+        return keras.optimizers.SGD(rate, momentum=0.9)
+
+    name = f"{variant}-miniature"
+    network = run.network(
+        name, settings, data, build, optimizer, widths=settings.widths, blocks=settings.blocks
     )
     probing = []
     if variant == "residual":
@@ -66,18 +71,8 @@ def train(variant: str = "residual") -> Run:
             callbacks.CosineLoss("block", "cosine_loss_block"),
             callbacks.L2Ratio(),
         ]
-        probed = run.data.x_test[:PROBED], run.images.y_test[:PROBED]
-        path = run.folder / "training.csv"
+        probed = data.x_test[:PROBED], data.images.y_test[:PROBED]
+        path = network.folder / "training.csv"
         probing.append(callbacks.RunProbes(probes, probed, batch_size=PROBED, path=path))
-    training.train(run, probing)
-    return run
-
-
-def build(variant, images):
-    """Return the network for these images."""
-    stages = STAGES[FLAGS.budget]
-    shape = images.x_train.shape[1:]
-    top = Top(name=variant)
-    return preactivated(
-        stages[0][0], stages, images.classes, shape, top, variant, momentum=MOMENTUM
-    )
+    network.train(probing)
+    return network

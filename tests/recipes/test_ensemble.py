@@ -1,4 +1,4 @@
-"""The ensemble of mnist_depth_search.py: networks side by side train as each does alone."""
+"""The ensemble of depth_search.py: networks side by side train as each does alone."""
 
 import functools
 
@@ -8,7 +8,7 @@ import pytest
 
 import zoo
 from helpers.harness import without_backend
-from srivastava2015 import ensemble
+from zoo.recipes.srivastava2015 import ensemble
 
 DEPTH, SEEDS, BIASES = 3, (11, 12, 13), (-1, -4, -2)
 BUILDERS = {

@@ -1,0 +1,103 @@
+"""All experiments by name, and the tables and figures of the papers that need none."""
+
+import difflib
+import fnmatch
+import importlib
+import types
+from collections.abc import Sequence
+
+from zoo.recipes.experiment.definitions import Claim, Experiment
+
+TITLES = {
+    "srivastava2015": "Srivastava, Greff, Schmidhuber (2015): Training very deep networks",
+    "greff2017": "Greff, Srivastava, Schmidhuber (2017): Highway and residual networks learn "
+    "unrolled iterative estimation",
+    "jastrzebski2018": "Jastrzebski et al. (2018): Residual connections encourage iterative "
+    "inference",
+    "yutomasi2019": "Yu, Tomasi (2019): Identity connections in residual nets improve noise "
+    "stability",
+}
+EXPERIMENTS = {  # module below zoo.recipes, by name
+    "srivastava2015/depth_search": "srivastava2015.depth_search",
+    "srivastava2015/gates": "srivastava2015.gates",
+    "srivastava2015/gates_cifar": "srivastava2015.gates",
+    "srivastava2015/thousand_layers": "srivastava2015.thousand_layers",
+    "srivastava2015/table1": "srivastava2015.convolutional",
+    "srivastava2015/table2": "srivastava2015.convolutional",
+    "srivastava2015/table3": "srivastava2015.convolutional",
+    "greff2017/lesions": "greff2017.lesions",
+    "greff2017/char_lm": "ptb_char_lm",
+    "greff2017/table1a": "ptb_char_lm",
+}
+OTHERS = {  # what no experiment measures
+    "srivastava2015/fig5": "Fig. 1 again, in the longer version",
+    "greff2017/fig1": "an illustration",
+    "greff2017/fig2": "an illustration",
+    "greff2017/appendix_a": "shown by tests/test_theory.py -k optimal",
+    "jastrzebski2018/equations2-4": "shown by tests/callbacks/test_probes.py -k taylor",
+    "jastrzebski2018/appendix_a1": "shown by tests/test_theory.py -k against_its_gradient",
+    "jastrzebski2018/section4": "shown by tests/applications/test_parameter_counts.py",
+    "yutomasi2019/fig4": "an illustration",
+    "yutomasi2019/fig5": "an illustration",
+}
+
+
+def module(name: str) -> types.ModuleType:
+    """Return the module of an experiment."""
+    return importlib.import_module(f"zoo.recipes.{EXPERIMENTS[name]}")
+
+
+def load(name: str) -> Experiment:
+    """Return an experiment by its name."""
+    return next(one for one in module(name).EXPERIMENTS if one.name == name)
+
+
+def load_all() -> list[Experiment]:
+    """Return all experiments, in the papers' order."""
+    return [load(name) for name in EXPERIMENTS]
+
+
+def find(patterns: Sequence[str]) -> list[str]:
+    """Return the names of experiments that names, patterns, or their artifacts' names stand for.
+
+    Raises:
+        ValueError: if a pattern stands for none.
+    """
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        names |= dict.fromkeys(_match(pattern))
+    return [*names]
+
+
+def _match(pattern):
+    if pattern == "all":
+        return [*EXPERIMENTS]
+    if pattern in EXPERIMENTS:
+        return [pattern]
+    if pattern in OTHERS:
+        raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
+    made_by: dict[str, list[str]] = {}
+    for experiment in load_all():
+        for artifact in experiment.artifacts:
+            made_by.setdefault(f"{experiment.paper}/{artifact.name}", []).append(experiment.name)
+    if pattern in made_by:
+        return made_by[pattern]
+    found = fnmatch.filter(EXPERIMENTS, pattern)
+    if not found:
+        near = difflib.get_close_matches(pattern, [*EXPERIMENTS, *made_by], cutoff=0.5)
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"There is no {pattern!r}.{hint} `list` names all.")
+    return found
+
+
+def claims(names: Sequence[str] = ()) -> list[tuple[Experiment, Claim]]:
+    """Return the claims of these names, each with the experiment that lists it; of none, all.
+
+    Raises:
+        ValueError: if there is no such claim.
+    """
+    known = {claim.name: (one, claim) for one in load_all() for claim in one.claims}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"Expected claims of {', '.join(known)}. Received: {', '.join(unknown)}")
+    return [known[name] for name in names or known]

@@ -1,0 +1,237 @@
+"""The command line of experiments: flags from settings, seeds, run directories, results."""
+
+import dataclasses
+import errno
+import logging
+import os
+import pathlib
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from absl import logging as absl_logging
+
+from zoo.datasets.download import DownloadError
+from zoo.recipes.experiment import catalog, pages, provenance, settings, store
+from zoo.recipes.experiment.definitions import Experiment
+from zoo.recipes.experiment.networks import DivergenceError
+from zoo.recipes.experiment.run import Options, Run, clock, folder_of
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+INTERRUPTED = 128 + signal.SIGINT
+UNUSABLE = 2  # exit status of an invalid command line
+
+
+def main(name: str) -> None:
+    """Run the experiment of this name with the flags of this process."""
+    sys.exit(guarded(lambda: run_flags([name], sys.argv[1:])))
+
+
+def guarded(command: Any) -> int | str:
+    """Return a command's exit status, or a message in place of a traceback.
+
+    Unusable input, Ctrl-C, a full disk and a diverged training end in one line.
+    """
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    script = pathlib.Path(sys.argv[0]).name
+    try:
+        return command()
+    except KeyboardInterrupt:
+        print(f"\n{script}: interrupted. Run the same command again to resume.", file=sys.stderr)
+        return INTERRUPTED
+    except flags.Error as error:
+        print(f"{script}: {error}. See --help.", file=sys.stderr)
+        return UNUSABLE
+    except (ValueError, DownloadError, DivergenceError) as error:
+        if os.environ.get("ZOO_TRACEBACK"):
+            raise
+        return f"{script}: {error}"
+    except Exception as error:  # TensorFlow's are of no common class; all others are raised again
+        reason = _disk_error(error)
+        if reason is None:
+            raise
+        return f"{script}: {reason}. Make room, then run the same command again to resume."
+
+
+def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
+    """Run experiments with flags; each takes those that it has.
+
+    Returns:
+        An exit status: 0, or 1 if a run failed; the others run nevertheless.
+
+    Raises:
+        ValueError: if a flag is unknown to all of them, or a value is invalid.
+    """
+    experiments = [catalog.load(name) for name in names]
+    if {"--help", "-h", "--helpfull"} & {*words}:
+        for experiment in experiments:
+            print(help_of(experiment))
+        return 0
+    plans = [(experiment, *parse(experiment, words)) for experiment in experiments]
+    unknown = set.intersection(*({*rest} for *_, rest in plans))
+    if unknown:
+        raise flags.UnrecognizedFlagError(sorted(unknown)[0].lstrip("-").partition("=")[0])
+    failed = []
+    for experiment, plan, _ in plans:
+        try:
+            plan.run()
+        except (ValueError, DownloadError, DivergenceError):
+            if len(plans) == 1:
+                raise
+            traceback.print_exc()
+            failed.append(experiment.name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Runs of one experiment: one a seed.
+
+    Attributes:
+        experiment: The experiment.
+        scale: Name of its scale.
+        settings: Settings of that scale as flags changed them.
+        options: Options that change no result.
+        seeds: Seeds to run.
+        keep: True to save measurements and figures in recipes/results.
+    """
+
+    experiment: Experiment
+    scale: str
+    settings: settings.Settings
+    options: Options
+    seeds: tuple[int, ...]
+    keep: bool = False
+
+    def with_seeds(self, seeds: Sequence[int]) -> "Plan":
+        """Return the same plan with other seeds."""
+        return dataclasses.replace(self, seeds=tuple(seeds))
+
+    @property
+    def folders(self) -> list[pathlib.Path]:
+        """The folders of the seeds' runs."""
+        return [
+            folder_of(self.options.runs, self.experiment.name, self.scale, self.settings, seed)
+            for seed in self.seeds
+        ]
+
+    def run(self) -> list[dict[str, Any]]:
+        """Measure what was not measured yet; draw, save, and return what each seed measured."""
+        folders = self.folders
+        for seed, folder in zip(self.seeds, folders, strict=True):
+            if not (folder / store.MEASURED).exists() or not self.options.resume:
+                self._measure(seed, folder)
+        measured = [store.load(folder)[0] for folder in folders]
+        figures = folders[0] if len(folders) == 1 else folders[0].parent
+        pages.draw(self.experiment, measured, figures)
+        if self.keep:
+            pages.keep(self.experiment, self.scale, folders)
+        print(f"{self.experiment.name}: measurements, tables and figures in {figures}")
+        return measured
+
+    def _measure(self, seed, folder):
+        name = self.experiment.name
+        print(f"{name}, {self.scale}, seed {seed}", flush=True)
+        seconds = clock()
+        run = Run(folder, seed, self.options)
+        measured = self.experiment.measure(self.settings, run)
+        paper = self.experiment.scales["full"]
+        deviations = [*settings.difference(self.settings, paper), *self.experiment.deviations]
+        facts = {
+            "experiment": name,
+            "scale": self.scale,
+            "settings": dataclasses.asdict(self.settings),
+            "seed": seed,
+            "data": ", ".join(run.data),
+            "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
+            "command": provenance.command(),
+            **provenance.origin(),
+            "seconds": seconds(),
+        }
+        store.save(run.folder, measured, facts)
+
+
+def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]]:
+    """Return the plan that flags select, and the flags that the experiment does not have.
+
+    Raises:
+        ValueError: if the value of a flag is invalid.
+    """
+    values = flag_values(experiment)
+    rest = values(["experiment", *words], known_only=True)[1:]
+    positional = [word for word in rest if not word.startswith("-")]
+    if positional:
+        raise ValueError(f"Expected flags only. Received: {positional}. See --help.")
+    scale = values["scale"].value
+    chosen = experiment.scales[scale]
+    for one in experiment.scales.values():
+        other = {*settings.given(values, type(one))} - {*vars(chosen)}
+        if other:
+            raise ValueError(f"--scale {scale} has no --{sorted(other)[0]}. See --help.")
+    chosen = dataclasses.replace(chosen, **settings.given(values, type(chosen)))
+    options = Options(**{**experiment.options, **settings.given(values, Options)})
+    seeds = experiment.seeds
+    if values["seeds"].value is not None:
+        seeds = tuple(map(int, values["seeds"].value))
+    if values["keep"].value and scale == "smoke":
+        raise ValueError("`--keep` saves results, and those of --scale smoke are meaningless.")
+    return Plan(experiment, scale, chosen, options, seeds, values["keep"].value), rest
+
+
+def flag_values(experiment: Experiment) -> flags.FlagValues:
+    """Return the flags of an experiment: --scale, --seeds, --keep, its settings, the options."""
+    values = flags.FlagValues()
+    scales = [*experiment.scales]
+    default = "miniature" if "miniature" in scales else scales[0]
+    text = "Size of the run: smoke takes seconds, full is the paper's."
+    flags.DEFINE_enum("scale", default, scales, text, flag_values=values)
+    text = f"Seeds of the runs, separated by commas. Default: {_joined(experiment.seeds)}."
+    flags.DEFINE_list("seeds", None, text, flag_values=values)
+    flags.register_validator(
+        "seeds",
+        lambda seeds: seeds is None or all(seed.isdecimal() for seed in seeds),
+        "must be integers of 0 or more, separated by commas",
+        flag_values=values,
+    )
+    text = "Save what was measured and drawn in recipes/results."
+    flags.DEFINE_bool("keep", False, text, flag_values=values)
+    for one in experiment.scales.values():
+        settings.define(values, type(one), experiment.scales)
+    settings.define(values, Options, {"": Options(**experiment.options)})
+    return values
+
+
+def help_of(experiment: Experiment) -> str:
+    """Return the text of --help: the module's docstring, tables and figures, all flags."""
+    values = flag_values(experiment)
+    lines = [catalog.module(experiment.name).__doc__ or "", "Flags:"]
+    for name in values:
+        flag = values[name]
+        kind = flag.flag_type()
+        lines.append(f"  --{'[no]' if kind == 'bool' else ''}{name}: {flag.help}")
+    made = [f"  {one.name}: {one.title}" for one in experiment.artifacts]
+    if made:
+        lines += ["", "Tables and figures:", *made]
+    if experiment.claims:
+        lines += ["", "Claims:", *(f"  {one.name}: {one.statement}" for one in experiment.claims)]
+    return "\n".join(lines)
+
+
+def _joined(seeds):
+    return ",".join(map(str, seeds))
+
+
+def _disk_error(error):
+    """Return the text of the full disk or the file-size limit that an error is due to, or None."""
+    while error is not None:
+        for number in DISK_ERRORS:
+            if getattr(error, "errno", None) == number or os.strerror(number) in str(error):
+                return str(error)
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,122 @@
+"""Origin of a result: the command, the commit and the hardware."""
+
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import keras
+
+import zoo
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VECTORS = {  # flags of /proc/cpuinfo, the widest first
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX-512 with bfloat16",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
+
+
+def origin() -> dict[str, str]:
+    """Return commit, backend and hardware of this process."""
+    return {"commit": commit(), "backend": keras.config.backend(), "hardware": hardware()}
+
+
+def command() -> str:
+    """Return the command line of this process: backend, script and arguments, without its paths."""
+    script = os.path.relpath(sys.argv[0], ROOT) if os.path.exists(sys.argv[0]) else sys.argv[0]
+    words = ["python", script, *without_paths(sys.argv[1:])]
+    return f"KERAS_BACKEND={keras.config.backend()} " + shlex.join(words)
+
+
+def without_paths(words: Sequence[str]) -> list[str]:
+    """Return arguments with DATA for the data and without folders of this machine.
+
+    Absolute paths are given relative to the repository, or by their last part outside of it.
+
+    Example:
+    >>> without_paths(["--data_dir=/data/mnist.npz", "--runs", "/mnt/runs"])
+    ['--data_dir=DATA', '--runs', 'runs']
+    """
+    shortened: list[str] = []
+    for word in words:
+        flag, equals, value = word.rpartition("=")
+        path = pathlib.Path(value)
+        if "data_dir" in (flag.lstrip("-"), shortened[-1].lstrip("-") if shortened else ""):
+            value = "DATA"
+        elif path.is_absolute():
+            value = str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name)
+        shortened.append(f"{flag}{equals}{value}")
+    return shortened
+
+
+def commit() -> str:
+    """Return the checkout's commit, with "+changes" if it was edited, or the package's version.
+
+    Changes in recipes/results do not count: they are not source code.
+    """
+
+    def git(*arguments):
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    if not (ROOT / ".git").exists():  # a wheel may be installed inside of another repository
+        return f"version {zoo.__version__}"
+    try:
+        source = ".", ":(exclude)recipes/results"
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", *source)
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return f"version {zoo.__version__}"
+
+
+def hardware() -> str:
+    """Return the accelerators that the backend sees, or the processor and its cores.
+
+    Of a processor also the widest vector instructions, as cloud providers call processors of
+    several generations by one name.
+    """
+    accelerators = []
+    if keras.config.backend() == "jax":
+        accelerators = [d.device_kind for d in sys.modules["jax"].devices() if d.platform != "cpu"]
+    elif keras.config.backend() == "torch":
+        cuda = sys.modules["torch"].cuda
+        accelerators = [cuda.get_device_name(i) for i in range(cuda.device_count())]
+    elif keras.config.backend() == "tensorflow":
+        config = sys.modules["tensorflow"].config
+        devices = config.list_physical_devices("GPU") + config.list_physical_devices("TPU")
+        details = [config.experimental.get_device_details(d) for d in devices]
+        accelerators = [d.get("device_name", "accelerator") for d in details]
+    if accelerators:
+        return f"{len(accelerators)} x {accelerators[0]}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores or 1} cores of {_processor()}"
+
+
+def _processor():
+    try:
+        return processor(pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except (OSError, KeyError):
+        return platform.processor() or platform.machine()
+
+
+def processor(cpuinfo: str) -> str:
+    r"""Return a processor's name and its widest vector instructions, as /proc/cpuinfo has them.
+
+    Raises:
+        KeyError: if it has no line "model name", as on processors other than x86.
+
+    Example:
+    >>> processor("model name\t: AMD EPYC\nflags\t\t: fpu avx avx2\n")
+    'AMD EPYC (AVX2)'
+    """
+    entries = (line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
+    facts = {key.strip(): value.strip() for key, value in entries}
+    flags = facts.get("flags", "").split()
+    widest = next((name for flag, name in VECTORS.items() if flag in flags), None)
+    return facts["model name"] + (f" ({widest})" if widest else "")

@@ -1,0 +1,208 @@
+"""One run of an experiment: one seed, its folders, devices and progress."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+import zoo
+from zoo import distribute
+from zoo.callbacks import PassProgress
+from zoo.callbacks.checkpoint import Resume, open_run
+from zoo.datasets import images as sources
+from zoo.recipes.experiment import store
+from zoo.recipes.experiment.networks import ImageData, Network, prepare_images, prepare_network
+from zoo.recipes.experiment.settings import ImageSettings, Settings, setting
+
+STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options that change no result."""
+
+    runs: str = setting("runs", "Folder of the run directories, in which killed runs resume.")
+    data_dir: str | None = setting(
+        None,
+        "An .npz file, a folder of images, or a folder of data sets by name (mnist.npz, "
+        "cifar10.npz, ptb/, ...); none: download.",
+    )
+    resume: bool = setting(True, "Resume from checkpoints; --noresume repeats finished runs, too.")
+    strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)
+    export: bool = setting(False, "Write a SavedModel of each trained network.")
+
+
+class Run:
+    """One seed of an experiment, as `Experiment.measure` gets it.
+
+    Args:
+        folder: Folder of the files of this run.
+        seed: Seed of initial weights, order of data and augmentation.
+        options: See `Options`. Trained networks are in `options.runs`/networks.
+
+    Attributes:
+        deviations: From the paper; `measure` may append phrases.
+        data: Names of the data sets that were read.
+
+    Example:
+        >>> from zoo.recipes.srivastava2015 import gates
+        >>> run = Run("runs/notebook", seed=0)
+        >>> measured = gates.measure(gates.SCALES["smoke"], run)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, folder: str | pathlib.Path, seed: int = 0, options: Options | None = None
+    ) -> None:
+        self.seed = seed
+        self.options = options or Options()
+        self.deviations: list[str] = []
+        self.data: list[str] = []
+        self.folder = self.local(pathlib.Path(folder))
+
+    @functools.cached_property
+    def devices(self) -> distribute.Strategy:
+        """The distribution strategy that the options select."""
+        strategy = distribute.strategy(self.options.strategy)
+        if strategy.num_replicas > 1:
+            print(f"{strategy.num_replicas} replicas: {strategy.name}", flush=True)
+        return strategy
+
+    def split(self, batch: int) -> distribute.Strategy:
+        """Return the devices, or one where `auto` found several that cannot split a batch."""
+        devices = self.devices
+        if self.options.strategy == "auto" and batch % devices.num_replicas:
+            if not devices.reads_parts:  # a process of several cannot change to one device
+                print(f"{devices.num_replicas} devices cannot split {batch} examples: one device.")
+                self.devices = distribute.strategy("one")
+        return self.devices
+
+    def local(self, folder: pathlib.Path) -> pathlib.Path:
+        """Return a folder, or in a worker that is not the chief a temporary one instead."""
+        if not self.devices.is_chief:
+            folder = pathlib.Path(_temporary_root().name, _digest(str(folder.resolve())))
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def progress(self, label: str, examples: int, passes: int = 1) -> PassProgress:
+        """Return the argument `progress` of a probe, sweep or intervention."""
+        return PassProgress(label, examples * passes)
+
+    def part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what `measure()` returns, or what it returned before the run was killed."""
+        folder = self.folder / "parts" / name
+        if not (folder / store.MEASURED).exists():
+            store.save(folder, measure(), {})
+        return store.load(folder)[0]
+
+    def load_images(self, settings: ImageSettings) -> sources.Images:
+        """Return the images that settings and options select.
+
+        Raises:
+            ValueError: if there are too few for a batch.
+            DownloadError: if they can be neither found nor downloaded.
+        """
+        loaded = sources.load(settings.data, self.options.data_dir)
+        if loaded.notice:
+            self.deviations.append(f"{loaded.name}: {loaded.notice}")
+        parts = {
+            f"{kind}_{part}": getattr(loaded, f"{kind}_{part}")[:count]
+            for part, count in (
+                ("train", settings.train_examples),
+                ("test", settings.test_examples),
+            )
+            for kind in "xy"
+        }
+        if len(parts["x_train"]) < settings.batch:
+            raise ValueError(
+                f"Expected at least one batch of {settings.batch} training images. Received: "
+                f"{len(parts['x_train'])}. Choose a smaller --batch or more --train_examples."
+            )
+        if loaded.name not in self.data:
+            self.data.append(loaded.name)
+        return dataclasses.replace(loaded, **parts)
+
+    def images(self, settings: ImageSettings, preprocessing: str, **options: Any) -> ImageData:
+        """Return images with batches for training and test; see `networks.prepare_images`."""
+        return prepare_images(
+            self.load_images(settings), settings, preprocessing, self.seed, **options
+        )
+
+    def network(
+        self,
+        name: str,
+        settings: ImageSettings,
+        data: ImageData,
+        build: Callable[[], keras.Model],
+        optimizer: Callable[[int], keras.optimizers.Optimizer],
+        metrics: Sequence[Any] = (),
+        **identity: Any,
+    ) -> Network:
+        """Return a network that is ready to be trained, or is found trained.
+
+        Args:
+            name: Name of the network, for its folder.
+            settings: Settings of the training.
+            data: Of `images`.
+            build: Function that builds the model.
+            optimizer: From the number of iterations to an optimizer.
+            metrics: Keras metrics beside the accuracy.
+            **identity: Settings that distinguish the network from others of this name, beside
+                data, seed, schedule, precision and backend.
+
+        Raises:
+            ValueError: if the settings do not fit the data, the devices or the run directory.
+        """
+        return prepare_network(self, name, settings, data, build, optimizer, metrics, identity)
+
+    def open_network(
+        self, name: str, data: str, identity: Mapping[str, Any], megabytes: int = 200
+    ) -> tuple[pathlib.Path, Resume]:
+        """Return the folder of a network with this identity, and its checkpoint's `Resume`."""
+        data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
+        identity = {**identity, "seed": self.seed, "backend": keras.config.backend()}
+        name = f"{name}-{data}-{self.seed}-{_digest(identity)}"
+        folder = pathlib.Path(self.options.runs, "networks", name)
+        resume = open_run(
+            folder,
+            identity,
+            megabytes,
+            from_scratch=not self.options.resume,
+            writes=self.devices.is_chief,
+        )
+        return self.local(folder), resume
+
+    def start(self, settings: Settings) -> None:
+        """Set what is global in Keras before a network is built: precision, seeds, memory."""
+        keras.config.set_dtype_policy(settings.precision)
+        zoo.seed_everything(self.seed)
+        zoo.keep_memory()
+
+
+def folder_of(runs: str, name: str, scale: str, settings: Settings, seed: int) -> pathlib.Path:
+    """Return the folder of a run with these settings, and of no other."""
+    backend = keras.config.backend()
+    digest = _digest({**dataclasses.asdict(settings), "backend": backend})
+    return pathlib.Path(runs, name.replace("/", "-"), f"{scale}-{digest}", f"seed{seed}")
+
+
+def clock() -> Callable[[], float]:
+    """Return a function that returns the seconds since now."""
+    start = time.perf_counter()
+    return lambda: round(time.perf_counter() - start, 1)
+
+
+@functools.cache
+def _temporary_root():
+    return tempfile.TemporaryDirectory(prefix="zoo-worker-")
+
+
+def _digest(identity):
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]

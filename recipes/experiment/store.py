@@ -1,0 +1,79 @@
+"""What was measured, as files: arrays in one .npz file, all else in one .json file beside it."""
+
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zoo.io import open_npz, replace
+
+MEASURED = "measured.json"  # written last: a run directory that has it is complete
+
+
+def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Write what one run measured.
+
+    Args:
+        folder: Folder of the files measured.npz and measured.json.
+        measured: Numbers, texts, lists of these, arrays, and dictionaries of all of them, whose
+            keys are strings without "/".
+        facts: Provenance: scale, settings, seed, data, deviations, command, commit, hardware ...
+    """
+    numbers, arrays = _split(measured, "")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write_arrays(temporary):
+        with open(temporary, "wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    replace(folder / "measured.npz", write_arrays)
+    text = json.dumps({**facts, "measured": numbers}, indent=1, ensure_ascii=False)
+    replace(folder / MEASURED, lambda temporary: temporary.write_text(text + "\n", "utf-8"))
+
+
+def load(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `save` wrote: measured, facts.
+
+    Raises:
+        ValueError: if the files are damaged.
+    """
+    path = folder / MEASURED
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        measured = facts.pop("measured")
+        with open_npz(folder / "measured.npz") as file:
+            for name in file.files:
+                *parents, key = name.split("/")
+                place = measured
+                for parent in parents:
+                    place = place.setdefault(parent, {})
+                array = file[name]
+                place[key] = array if array.ndim else array.item()
+    except (ValueError, KeyError, OSError, AttributeError) as error:
+        raise ValueError(
+            f"Expected the files of a finished run. Received: {path}, which cannot be read "
+            f"({error}). Delete {folder} to repeat the run."
+        ) from error
+    return measured, facts
+
+
+def _split(measured, prefix):
+    """Return JSON's part of nested dictionaries, and the arrays by path."""
+    numbers: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for key, value in measured.items():
+        if not isinstance(key, str) or "/" in key:
+            raise ValueError(f"Expected keys that are strings without '/'. Received: {key!r}")
+        if isinstance(value, Mapping):
+            numbers[key], inside = _split(value, f"{prefix}{key}/")
+            arrays |= inside
+        elif isinstance(value, np.ndarray) and value.ndim:
+            arrays[prefix + key] = value
+        elif isinstance(value, (float, np.floating)) and not math.isfinite(value):
+            arrays[prefix + key] = np.array(float(value))  # JSON has neither NaN nor infinity
+        else:
+            numbers[key] = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+    return numbers, arrays
