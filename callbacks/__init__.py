@@ -4,7 +4,7 @@ from zoo.callbacks.charts import plot as plot
 from zoo.callbacks.page import write_html as write_html
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
-from zoo.callbacks.probes.classifier import Lens as Lens
+from zoo.callbacks.probes.classifier import LogitLens as LogitLens
 from zoo.callbacks.probes.cushions import ActivationContraction as ActivationContraction
 from zoo.callbacks.probes.cushions import LayerCushion as LayerCushion
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow
@@ -22,7 +22,6 @@ from zoo.callbacks.probes.interventions import prune_report as prune_report
 from zoo.callbacks.probes.interventions import random_lesions as random_lesions
 from zoo.callbacks.probes.interventions import shuffles as shuffles
 from zoo.callbacks.probes.jacobian import interlayer_cushions as interlayer_cushions
-from zoo.callbacks.probes.jacobian import minimal_interlayer_cushions as minimal_interlayer_cushions
 from zoo.callbacks.probes.loops import fixed_point as fixed_point
 from zoo.callbacks.probes.loops import loops as loops
 from zoo.callbacks.probes.patches import draw_patches as draw_patches

@@ -62,7 +62,11 @@ def chart(
         **texts: `title`, `xlabel` and `ylabel`.
     """
     for i, line in enumerate(lines):
-        style = {"color": COLORS[i % len(COLORS)], "marker": "o", "markersize": 3} | line.style
+        style: dict[str, Any] = {
+            "color": COLORS[i % len(COLORS)],
+            "marker": "o",
+            "markersize": 3,
+        } | line.style
         axis.plot(line.x, line.y, label=line.label, **style)
         if len(line.spread):
             y, width = np.array(line.y), np.array(line.spread)

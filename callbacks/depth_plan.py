@@ -8,7 +8,6 @@ import keras
 
 from zoo.callbacks.probes.batching import repeatable
 from zoo.callbacks.probes.engine import run
-from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.refinement import BlockInfluence, L2Ratio
 from zoo.callbacks.probes.sweep import Trials
@@ -109,16 +108,24 @@ def depth_plan(
             f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
             f"those that change the shape stay. Received: keep={keep}, which removes {count}."
         )
-    if search == "greedy":
-        trials = Trials(network, loss)
-        lowest = _greedy(trials, repeatable(data), batch_size, names, count, score)
-    else:
-        values = _score_once(network, data, score, loss=loss, batch_size=batch_size)
-        lowest = _lowest({name: values[name] for name in names}, count)
-    chosen, scores = zip(*lowest, strict=True)
     chain = Chain(network)
-    smaller = chain.to_model(lesion_plan(chain, chosen))
-    return DepthPlan(chosen, score, scores, _count(model), _count(smaller))
+    lowest: dict[str, float] = {}
+    if score in CHEAP:
+        table = run([CHEAP[score]()], network, data, loss=loss, batch_size=batch_size)
+        values = table.values(score)
+        lowest = _lowest({name: values[name] for name in names}, count)
+    else:
+        trials = Trials(network, loss)
+        data = repeatable(data)
+    while len(lowest) < count:
+        rest = [name for name in names if name not in lowest]
+        plans = [lesion_plan(chain, [*lowest, name]) for name in rest]
+        values = _scores(trials.run(plans, data, batch_size), score)
+        # the first is the unmodified network's
+        by_name = dict(zip(rest, map(float, values[1:]), strict=True))
+        lowest |= _lowest(by_name, 1 if search == "greedy" else count)
+    smaller = chain.to_model(lesion_plan(chain, [*lowest]))
+    return DepthPlan((*lowest,), score, (*lowest.values(),), _count(model), _count(smaller))
 
 
 def _count(model):
@@ -143,41 +150,24 @@ def _check_arguments(keep, score, search):
         raise ValueError(f"`keep` must be between 0 and 1. Received: keep={keep}")
 
 
-def _greedy(trials, data, batch_size, names, count, score):
-    chosen: dict[str, float] = {}
-    while len(chosen) < count:
-        rest = [name for name in names if name not in chosen]
-        plans = [lesion_plan(trials.chain, [*chosen, name]) for name in rest]
-        measured = trials.run(plans, data, batch_size)
-        values = _of_score({f"lesion_{key}": value for key, value in measured.items()}, score)
-        # the first is the unmodified network's
-        chosen |= _lowest(dict(zip(rest, map(float, values[1:]), strict=True)), 1)
-    return [*chosen.items()]
-
-
 def _lowest(values, count):
-    """Return pairs of a block and its score, the lowest first; NaN is above all."""
+    """Return the lowest scores by block, in ascending order; NaN is above all."""
     pairs = sorted(values.items(), key=lambda pair: (math.isnan(pair[1]), pair[1]))[:count]
     if any(math.isnan(value) for _, value in pairs):
         raise ValueError(
             f"Expected scores that are numbers. Received: NaN for {[name for name, _ in pairs]}. "
             f"Look for NaN in the data, and with `zoo.diagnose` in the network's blocks."
         )
-    return pairs
+    return dict(pairs)
 
 
-def _score_once(network, data, score, **shared):
-    if score in CHEAP:
-        return run([CHEAP[score]()], network, data, **shared).values(score)
-    table = lesions(network, data, **shared)
-    return _of_score({name: table.values(name) for name in table.probes()}, score)
-
-
-def _of_score(values, score):
-    if score not in values:
+def _scores(measured, score):
+    """Return the scores of lesions, of what `Trials` measured."""
+    names = [f"lesion_{name}" for name in measured]
+    if score not in names:
         raise ValueError(
             f"Expected a score that is defined for these outputs and data. Received: {score!r}, "
-            f"where lesions have {[*values]}: 'lesion_loss' needs labels, 'lesion_kl' outputs that "
+            f"where lesions have {names}: 'lesion_loss' needs labels, 'lesion_kl' outputs that "
             f"are a distribution, and others have 'lesion_change'."
         )
-    return values[score]
+    return measured[score.removeprefix("lesion_")]

@@ -15,8 +15,8 @@ from zoo.callbacks.probes.engine import probe_list, run
 from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
-from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio, Scalar
-from zoo.callbacks.probes.table import Table
+from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio
+from zoo.callbacks.probes.table import Table, aligned
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.cost import cost_of
@@ -54,22 +54,22 @@ SCREEN = {  # columns of numbers: headings by name
 }
 
 
-class CosineInput(Scalar):
+class CosineInput(Probe):
     """Mean cosine of f and x: negative where a block takes away from its skip input."""
 
     needs = ("f", "x")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the cosine of each example."""
         return cosine(block["f"], block["x"])
 
 
-class NormGrowth(Scalar):
+class NormGrowth(Probe):
     """Mean ratio |y| / |x|: the growth of activations through a block; 0 where x is zero."""
 
     needs = ("x", "y")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the ratio of each example."""
         length = norm(block["x"])
         zero = length == 0
@@ -125,23 +125,16 @@ class Diagnosis:
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def __str__(self) -> str:
-        lines = self._lines()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = []
-        for line in lines:
-            cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-            for i in (0, 1, len(line) - 1):
-                cells[i] = line[i].ljust(widths[i])
-            texts.append("  ".join(cells).rstrip())
-        return "\n".join([f"{self.title}. {self._summary()}", *texts, *self.table.notes])
+        text = aligned(*self._lines())
+        return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
 
     def _summary(self) -> str:
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
         weights = f"Weights: {self.weights}. " if self.weights else ""
         return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
 
-    def _lines(self) -> list[list[str]]:
-        """Return the headings and the cells of each block; the first two and the last are text."""
+    def _lines(self):
+        """Return the headings and the cells of each block, and the columns that are text."""
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
         heads = ["block", "verdict", "stage", "param %", "madd %"]
         lines = [[*heads, *(SCREEN[name] for name in names), "reason"]]
@@ -149,7 +142,7 @@ class Diagnosis:
             shares = [f"{100 * share:.1f}" for share in (row.parameters, row.operations)]
             numbers = [f"{row.numbers[n]:.3g}" if n in row.numbers else "" for n in names]
             lines.append([row.block, row.verdict, str(row.stage), *shares, *numbers, row.reason])
-        return lines
+        return lines, (0, 1, len(lines[0]) - 1)
 
     def to_html(self, path: PathLike) -> None:
         """Write a page with verdicts and a chart of each measure; it needs no server.
@@ -157,14 +150,11 @@ class Diagnosis:
         Args:
             path: The file.
         """
-        lines = self._lines()
-        verdicts = html_table(
-            lines, (0, 1, len(lines[0]) - 1), [row.verdict for row in self.verdicts]
-        )
+        verdicts = html_table(*self._lines(), [row.verdict for row in self.verdicts])
         rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
         head = (
             f'<p class="soft">{html.escape(self._summary())}</p><h2>Verdicts</h2>{verdicts}'
-            f"<details><summary>rules, the first of which that holds decides, and their sources"
+            f"<details><summary>rules, in order (the first that holds decides), with sources"
             f"</summary><ul>{rules}</ul></details>"
         )
         write_html(self.table, path, self.title, head)

@@ -18,7 +18,8 @@ STYLE = """:root{--ink:#1c2126;--soft:#69727b;--line:#d9dde1;--paper:#fff}
 color:var(--ink);background:var(--paper);max-width:78em;margin:1.5em auto;padding:0 1em}
 h1{font-size:1.35em;margin-bottom:.2em}h2{font-size:1.1em;margin-top:1.8em}
 h3{font:600 .95em system-ui;margin:0}p{max-width:52em}.soft{color:var(--soft)}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9em}
+.wide{overflow-x:auto}.wide svg{min-width:40em}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9em}
 td,th{padding:.18em .6em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 td.t,th.t{text-align:left}summary{cursor:pointer;color:var(--soft)}details p{font-size:.9em}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
@@ -54,13 +55,11 @@ MEANINGS = {  # by the beginning of a value's name
     "lesions_": "Several random blocks left out at once; those that change the shape stay.",
     "logit_lens": "The network's tail applied to each block's output, against its own output.",
     "loop_": "A run of blocks used so many times; angles in degrees, divergences in nats.",
-    "minimal_interlayer_cushion": "The smallest interlayer cushion from a block to a later one.",
     "noise_": "Accuracy, loss and relative change of the output with normal noise on all kernels.",
     "norm_growth": "|y| / |x|: growth of activations through a block.",
     "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
     "taylor_term": "A block's change of the loss, to first order.",
-    "tuned_lens": "As the logit lens, after an affine map for each block.",
     "weight_statistics": "Mean, deviation, L1 norm and largest value of a block's kernels.",
 }
 
@@ -85,7 +84,7 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
         charts.draw_image(figure.subplots(), np.array(values), names, scale=False)
         text = "A row for each measure, from its lowest value (dark) to its highest."
         parts += ["<h2>Blocks by measures</h2>", f'<p class="soft">{text}</p>']
-        parts.append(charts.to_svg(figure))
+        parts.append(f'<div class="wide">{charts.to_svg(figure)}</div>')
     parts.append('<h2>Measures</h2><div class="grid">')
     parts += (_section(table, probe) for probe in charts.panels(table))
     parts.append("</div>")

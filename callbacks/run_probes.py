@@ -1,8 +1,8 @@
 """Probes while a network trains."""
 
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 from absl import logging
@@ -14,11 +14,9 @@ from zoo.checks import check_integers
 from zoo.graph.blocks import Grain
 from zoo.types import PathLike
 
-Writer: TypeAlias = Callable[[str, float, int], object]
-
 
 class RunProbes(keras.callbacks.Callback):
-    """Run probes every few epochs, or training steps too, during `fit`.
+    """Run probes every few epochs during `fit`.
 
     All values are in the attribute `table`. One number for each probe, under its name, is added to
     `logs`: the mean over blocks of its first number. So `History` and the progress bar have it, and
@@ -36,20 +34,14 @@ class RunProbes(keras.callbacks.Callback):
             0, as with `Resume`, the rows of earlier epochs are read from it; without it they are
             lost, with a warning.
         blocks: Names of the blocks to measure; `None`: all.
-        every_steps: Training steps between two further passes, which add nothing to `logs`; `None`:
-            none. Then the rows have the number of steps since training began, resumed ones
-            included, in the column `step`.
-        writer: A function that is called with the name, such as `cosine_loss/block1`, the value and
-            the number of training steps of each block's value, e.g. to write for TensorBoard.
         grain: As in `zoo.callbacks.run`.
 
     Attributes:
-        table: A `Table` of all passes; its epochs count from 1. A pass between two epochs' ends
-            belongs to the later one.
+        table: A `Table` of all passes; its epochs count from 1.
 
     Raises:
-        ValueError: if there is no probe, `every` or `every_steps` is no positive integer, or `data`
-            is an iterator; when training starts, as `zoo.callbacks.run` does.
+        ValueError: if there is no probe, `every` is no positive integer, or `data` is an iterator;
+            when training starts, as `zoo.callbacks.run` does.
     """
 
     def __init__(  # noqa: PLR0913 (options by keyword, as of Keras's callbacks)
@@ -61,14 +53,10 @@ class RunProbes(keras.callbacks.Callback):
         loss: Any = None,
         path: PathLike | None = None,
         blocks: Sequence[str] | None = None,
-        every_steps: int | None = None,
-        writer: Writer | None = None,
         grain: Grain = "sum",
     ) -> None:
         super().__init__()
         check_integers(1, every=every)
-        if every_steps is not None:
-            check_integers(1, every_steps=every_steps)
         if isinstance(data, Iterator):
             raise ValueError(
                 f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
@@ -81,8 +69,6 @@ class RunProbes(keras.callbacks.Callback):
         self.loss = loss
         self.path = None if path is None else pathlib.Path(path)
         self.blocks = blocks
-        self.every_steps = every_steps
-        self.writer = writer
         self.grain = grain
         self.table = Table()
 
@@ -96,11 +82,6 @@ class RunProbes(keras.callbacks.Callback):
         """Read the rows of earlier epochs when training resumes."""
         resumes = self._first_epoch and epoch > 0 and not len(self.table)
         self._first_epoch = False
-        self._epoch = epoch
-        self._steps = 0
-        if self.every_steps is not None or self.writer is not None:
-            self._steps = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-        self._steps_before = self._steps  # resumed ones included
         if not resumes:
             return
         if self.path is None or not self.path.exists():
@@ -114,31 +95,13 @@ class RunProbes(keras.callbacks.Callback):
         rows = Table.from_csv(self.path)
         self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Run the probes if they are due after so many steps."""
-        before, self._steps = self._steps, self._steps_before + batch + 1
-        every = self.every_steps
-        if every is not None and before // every < self._steps // every:  # several steps at once
-            self._measure()
-
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Run the probes if they are due."""
-        if (epoch + 1) % self.every == 0:
-            self._measure()
-            if logs is not None:
-                logs.update({probe.name: probe.summary() for probe in self.probes})
-
-    def _measure(self):
-        """Make one pass and add its rows."""
+        if (epoch + 1) % self.every:
+            return
         self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
-        table = self._observer.run(self.data, self.batch_size, epoch=self._epoch + 1)
-        if self.every_steps is not None:
-            table.rows = [row._replace(step=self._steps) for row in table]
-        self.table += table
+        self.table += self._observer.run(self.data, self.batch_size, epoch=epoch + 1)
         if self.path is not None:
             self.table.to_csv(self.path)
-        if self.writer is not None:
-            for row in table:
-                if row.unit is None:
-                    name = "/".join(filter(None, (row.probe, row.block)))
-                    self.writer(name, row.value, self._steps)
+        if logs is not None:
+            logs.update({probe.name: probe.summary() for probe in self.probes})

@@ -170,7 +170,7 @@ def inspect(inspection):
         table.to_csv(path)
         images = f"{len(data[0])} {split} images of {run.images.name}"
         title = f"{inspection.name}, {images}, epoch {run.epochs}"
-        table.to_html(path.with_suffix(".html"), title)
+        callbacks.write_html(table, path.with_suffix(".html"), title)
         summarize(table, split)
         tables[split] = table
     mark = LAST_COSINE if has_papers_numbers(inspection) else None

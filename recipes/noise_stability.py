@@ -139,7 +139,7 @@ def measure(run, network, depth, folder):
         for path in plots.places(folder / f"section5-{network}{depth}.csv"):
             table.to_csv(path)
         title = f"{network}{depth} after {run.epochs} epochs on {run.images.name}"
-        table.to_html(folder / f"section5-{network}{depth}.html", title)
+        callbacks.write_html(table, folder / f"section5-{network}{depth}.html", title)
     if wants_flow:
         measure_dominance(run, measured, folder, first_flow, by_epoch.read())
     if is_simple and networks.wants("fig10"):

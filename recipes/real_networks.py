@@ -207,7 +207,7 @@ def write_blocks(folder, name, model, data, data_name, grain):  # noqa: PLR0913
     inputs = data[0] if isinstance(data, tuple) else data
     loss = loss_function() if isinstance(data, tuple) else None
     tables = [
-        callbacks.block_influence(model, inputs, **options),
+        callbacks.run([callbacks.BlockInfluence()], model, inputs, **options),
         callbacks.lesions(model, data, loss=loss, **options),
         callbacks.run([callbacks.EstimationError()], model, inputs, **options),
     ]

@@ -138,8 +138,6 @@ class Observer:
             probe.reset_state()
             probe.blocks = self.blocks
             probe.inspected = self._inspected(probe)
-            if probe.prepare(self.graph):  # its constants have changed
-                self.step = compiled(self._step, self.model, self.strategy)
         for x, y, mask in self._batches(data, batch_size, progress):
             count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
@@ -229,7 +227,11 @@ class Observer:
         sums = {}
         for stage in stages.values():
             for part in stage:
-                values = probe.measure(part, stage) if {*probe.needs} <= {*part} else None
+                if not {*probe.needs} <= {*part}:
+                    continue
+                values = probe.measure(part, stage)
+                if not isinstance(values, dict):
+                    values = {"mean": values, "square": ops.square(values)}
                 if values:
                     reduced = [
                         (key, masked_extreme(v, mask, probe.extremes[key]))
@@ -264,7 +266,8 @@ class Observer:
         for block in self.blocks:
             part = parts[block.name]
             part.update(shared)
-            self._read_lenses(block, part, values, labels)
+            if self.compares and block.shape == self.blocks[-1].shape:  # the tail can read it
+                part["lens"] = self._classify(values, labels, part["y"])
             if self.steps:
                 part["steps"] = [
                     (values[call.sources[0]], values[call.outputs[0]])
@@ -284,13 +287,6 @@ class Observer:
                 "from_logits=True), or compile the model with it."
             )
         return self.objective.log_probabilities(logits)
-
-    def _read_lenses(self, block, part, values, labels):
-        """Add the early readouts of lenses, of blocks whose outputs the tail can read."""
-        for probe in self.probes:
-            if "network" in probe.needs and block.shape == self.blocks[-1].shape:
-                y = probe.translate(block, part["y"])
-                part[f"{probe.name}_readout"] = self._classify(values, labels, y)
 
     def _read_out(self, mark, parts, values, labels):
         """Apply the classifier after every block of the last stage; return its summed losses."""

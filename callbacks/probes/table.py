@@ -2,7 +2,7 @@
 
 import csv
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +20,14 @@ class Row(NamedTuple):
     unit: int | None
     epoch: int | None
     value: float
-    step: int | None = None
 
 
 class Table:
-    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch`, `value` and `step`.
+    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch` and `value`.
 
     `block` and `stage` are None for a value of the whole network; `unit` is None except for the
-    values of a block's single units. `step` is the number of training steps where that was asked
-    for; a table without it neither prints nor saves the column. A table has a length, iterates
-    over its rows, prints aligned, and adds to another. `zoo.callbacks.plot` and
-    `zoo.callbacks.write_html` draw it.
+    values of a block's single units. A table has a length, iterates over its rows, prints aligned,
+    and adds to another. `zoo.callbacks.plot` and `zoo.callbacks.write_html` draw it.
 
     Args:
         rows: A sequence of `Row`.
@@ -62,19 +59,8 @@ class Table:
         return Table(self.rows + other.rows, notes, self.title or other.title)
 
     def __str__(self) -> str:
-        padded = []
-        for column, name in enumerate(self._columns()):
-            cells = [_text(row[column]) for row in self.rows]
-            width = max(map(len, [name, *cells]))
-            head = name.rjust(width) if name == "value" else name.ljust(width)
-            pad = str.ljust if name in ("probe", "block") else str.rjust
-            padded.append([head, *(pad(cell, width) for cell in cells)])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-        return "\n".join([*lines, *self.notes])
-
-    def _columns(self):
-        steps = any(row.step is not None for row in self.rows)
-        return Row._fields if steps else Row._fields[:-1]
+        lines = [[*Row._fields], *([_text(cell) for cell in row] for row in self.rows)]
+        return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
         """Return the rows of one probe.
@@ -124,9 +110,7 @@ class Table:
 
         def write(temporary):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
-                head = self._columns()
-                rows = (row[: len(head)] for row in self.rows)
-                csv.writer(file, lineterminator="\n").writerows([head, *rows])
+                csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
 
         replace(pathlib.Path(path), write)
 
@@ -139,17 +123,29 @@ class Table:
         """
         with open(path, encoding="utf-8", newline="") as file:
             head, *lines = [*csv.reader(file)] or [[]]
-        if tuple(head) not in (Row._fields, Row._fields[:-1]):
+        if tuple(head) != Row._fields:
             raise ValueError(
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
-        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float, int)
+        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         rows = []
         for line in lines:
-            cells = zip(types[: len(head)], line, strict=True)
+            cells = zip(types, line, strict=True)
             values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
             rows.append(Row(*values))
         return cls(rows)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Return lines of cells with aligned columns, of which `left` are text, others numbers."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        for i in left:
+            cells[i] = line[i].ljust(widths[i])
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
 
 
 def _text(cell):
