@@ -125,7 +125,7 @@ class _Opener(Views):
 
     def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the outputs of a call, of the layer's code or of the layer as it is."""
-        layer = getattr(view, "viewed", view)
+        layer = view.viewed
         if not is_symbolic((args, kwargs)):
             if layer.weights:  # the graph would hold its output, but not its weights
                 raise ValueError(f"it calls {layer.name} on numbers that are not its inputs")
