@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from zoo.applications.input_and_head import load_weights
+from zoo.backend.layers import Dense
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
-from zoo.layers.dense import Dense
 from zoo.layers.highway import HighwayDense
 from zoo.types import PathLike
 
@@ -74,7 +74,8 @@ def char_lm(
             there are `filters`.
         units: Size of an LSTM's state. `None` takes that of `size`.
         limit: Largest initial weight.
-        products: "bfloat16" multiplies in it in the softmax layer only; see `zoo.layers.dense`.
+        products: "bfloat16" multiplies in it in the softmax layer only; see
+            `zoo.backend.layers.Dense`.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Returns:

@@ -8,11 +8,10 @@ from keras import layers
 
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
+from zoo.backend.layers import Conv2D, MaxPooling2D
 from zoo.initializers import Gaussian, KaimingNormal
-from zoo.layers.conv import Conv2D
 from zoo.layers.gating import gate_bias
 from zoo.layers.highway import HighwayConv2D
-from zoo.layers.pooling import MaxPooling2D
 from zoo.types import PathLike, Shape, Tensor
 
 

@@ -7,10 +7,8 @@ from keras import layers
 
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
+from zoo.backend.layers import BatchNormalization, Conv2D, MaxPooling2D
 from zoo.initializers import KaimingNormal, Uniform
-from zoo.layers.batch_norm import BatchNormalization
-from zoo.layers.conv import Conv2D
-from zoo.layers.pooling import MaxPooling2D
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import PathLike, Shape
 

@@ -8,9 +8,9 @@ from keras import layers
 
 from zoo.applications import input_and_head
 from zoo.applications.input_and_head import Top
+from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
-from zoo.layers.conv import Conv2D
 from zoo.layers.dominant import SimplifiedDominant
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.types import PathLike, Shape

@@ -32,11 +32,10 @@ pathlib.Path.read_text = read_text
 folder = pathlib.Path({folder!r})
 sys.path.insert(0, "recipes")
 sys.argv = ["highway_conv.py", {data!r}, "--budget=smoke", f"--run_dir={{folder}}", "--noexport"]
-import benchmarks.harness, highway_conv, zoo.launch
+import highway_conv, zoo.launch
 from experiment import results, script
 
 assert not zoo.keep_memory()
-benchmarks.harness.warn_if_busy()
 print(results.hardware())
 script.run_script(highway_conv.main)
 """

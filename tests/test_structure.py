@@ -29,17 +29,14 @@ MAY_IMPORT = {  # folder -> zoo.* packages it may use
 }
 BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
-PEERS = {  # benchmarks: what is compared with, and what reads XLA programs
+PEERS = {  # benchmarks: what is compared with
     "recipes/benchmarks/char_lm_torch.py",
     "recipes/benchmarks/cifar_torch.py",
-    "recipes/benchmarks/xla.py",
 }
 IN_FUNCTIONS = {
     *(f"zoo/export/{name}.py" for name in ("check", "saved_model", "onnx", "litert")),  # it writes
     "zoo/export/text.py",  # its string operations, in a SavedModel
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
-    "recipes/real/albert.py",  # it reads a file of PyTorch
-    "recipes/benchmarks/pipelines.py",  # and the pipeline it is compared with
 }
 LOOK_UP = {"zoo/__init__.py", "zoo/probe.py"}  # the facade, and a command's short name
 
@@ -147,7 +144,7 @@ def test_no_import_circle():
 def test_every_package_folder_is_in_pyproject():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent for path in sources(*PACKAGES)}
-    scripts = {path.parent for path in sources("recipes")}
+    scripts = {path.parent for path in sources("recipes")} - {ROOT / "recipes" / "benchmarks"}
     names = {f"zoo.{name_on_disk(folder)}".replace("/", ".") for folder in scripts}
     assert {module_name(folder) for folder in folders} | names == set(settings["packages"])
     for folder in folders:
@@ -183,11 +180,9 @@ def test_the_wheel_holds_the_folders_and_nothing_else(distributions):
     (wheel,) = distributions.glob("*.whl")
     built = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = {name_on_disk(path) for path in sources(*PACKAGES, "recipes")}
+    files = {name for name in files if not name.startswith("recipes/benchmarks/")}
     remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
     data = {name_on_disk(path) for path in (ROOT / "zoo" / "pretrained").iterdir()}
-    for folder in ("looped", "real_networks"):  # results that a tutorial shows
-        paths = (ROOT / "recipes" / "results" / folder).glob("*.csv")
-        data |= {f"zoo/{name_on_disk(path)}" for path in paths}
     assert built == {*remapped, *data, "zoo/py.typed", "zoo/recipes/report/artifacts.csv"}
     (archive,) = distributions.glob("*.tar.gz")
     packed = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}

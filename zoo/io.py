@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.backend.keras_private import SafeModeScope
 from zoo.types import PathLike
 
 try:
@@ -203,9 +204,6 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
         ValueError: if it is not a `.keras` file, is damaged, holds code or unknown classes, or is
             a hundred times larger when it is unpacked.
     """
-    # not public: `safe_mode=True` is overruled by `keras.config.enable_unsafe_deserialization()`
-    from keras.src.saving.serialization_lib import SafeModeScope
-
     path = pathlib.Path(path)
     if path.suffix != ".keras" or not path.is_file():
         raise ValueError(

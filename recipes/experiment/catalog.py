@@ -28,6 +28,18 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "greff2017/lesions": "greff2017.lesions",
     "greff2017/char_lm": "ptb_char_lm",
     "greff2017/table1a": "ptb_char_lm",
+    **{
+        f"jastrzebski2018/refinement{model}{data}": "jastrzebski2018.refinement"
+        for data in ("", "_cifar100")
+        for model in (
+            "",
+            "_single_representation_resnet",
+            "_avg_pooling_resnet",
+            "_wide_resnet",
+        )
+    },
+    "jastrzebski2018/sharing": "jastrzebski2018.sharing",
+    "pruning/scores": "pruning.scores",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",

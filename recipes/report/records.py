@@ -20,7 +20,6 @@ TITLES = {
     "inference",
     "yutomasi2019": "Yu, Tomasi (2019): Identity connections in residual nets improve noise "
     "stability",
-    "real_networks": "Networks that others trained",
     "looped": "Looped language models",
     "pruning": "Scores of blocks to remove",
     "benchmark": "Benchmarks",

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.backend import whole_values
+from zoo.backend import keras_private, whole_values
 from zoo.distribute import clusters
 
 NAMES = {  # what each backend has besides "auto" and "one"
@@ -221,9 +221,7 @@ def make_local(model: keras.Model) -> None:
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     values = whole_values(variables)
     for variable, value in zip(variables, values, strict=True):
-        variable._layout = None
-        variable._value = None
-        variable._value = variable._convert_to_tensor(value, dtype=variable.dtype)
+        keras_private.set_local(variable, value)
     model.train_function = model.test_function = model.predict_function = None  # of all devices
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from zoo.backend import keras_private
 from zoo.datasets.batches import Batches, Part
 from zoo.distribute import clusters
 from zoo.distribute.devices import (
@@ -167,7 +168,7 @@ class Strategy:
                 clusters.wait_for_all()  # every process can now read what the chief has written
                 return model.history
             with self.scope():  # Keras would build from a replica's shard
-                model._symbolic_build(data_batch=_first_batch(x, y, batch_size))
+                keras_private.symbolic_build(model, _first_batch(x, y, batch_size))
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
 
     def _fit_workers(self, model, x, validation, epochs=1, callbacks=(), **options):

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.backend import keras_private
 from zoo.datasets.batches import part_of
 from zoo.distribute.devices import processes
 
@@ -40,7 +41,7 @@ def fit_workers(
     """
     steps = _Steps(strategy, model)
     with strategy.scope():  # the model may need the whole batch's shape, but none of its values
-        model._symbolic_build(data_batch=steps.placeholder(batches))
+        keras_private.symbolic_build(model, steps.placeholder(batches))
     callback_list = keras.callbacks.CallbackList(
         [*(callbacks or ())],
         add_history=True,
@@ -52,7 +53,7 @@ def fit_workers(
     model.stop_training = False
     callback_list.on_train_begin()
     logs: dict[str, float] = {}
-    for epoch in range(model._initial_epoch or 0, epochs):
+    for epoch in range(keras_private.initial_epoch(model), epochs):
         model.reset_metrics()
         callback_list.on_epoch_begin(epoch)
         logs = steps.train_epoch(batches, callback_list)

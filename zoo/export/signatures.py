@@ -89,7 +89,7 @@ def _float32_policies(config):
     if config.get("class_name") == "DTypePolicy":
         return {**config, "config": {"name": _float32_name(config["config"]["name"])}}
     config = {key: _float32_policies(value) for key, value in config.items()}
-    if config.get("products"):  # of zoo.layers.dense.Dense
+    if config.get("products"):  # of zoo.backend.layers.Dense
         config["products"] = ""
     if "dtype" in config:
         config["dtype"] = _float32_name(config["dtype"])

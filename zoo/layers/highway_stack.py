@@ -9,8 +9,9 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.backend import keras_private
 from zoo.checks import check_integers
-from zoo.layers.highway import HighwayDense, branch_options
+from zoo.layers.highway import HighwayDense
 from zoo.layers.skip import GateBias
 from zoo.types import Activation, Initializer, Shape, Tensor
 
@@ -84,12 +85,10 @@ class HighwayDenseStack(HighwayDense):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the stacked dense layers of one branch; see `Skip.branch`."""
-        options = branch_options(self, name, bias)
+        options = self.branch_options(name, bias)
+        initializer = per_layer(self.bias_initializer)
         options["kernel_initializer"] = per_layer(self.kernel_initializer)
-        bias_initializer = per_layer(self.bias_initializer)
-        options["bias_initializer"] = (
-            bias_initializer if bias is None else GateBias(bias, bias_initializer)
-        )
+        options["bias_initializer"] = initializer if bias is None else GateBias(bias, initializer)
         for option, function in self.weight_options().items():
             each = _penalty_of_each if option.endswith("regularizer") else _constrained_each
             options[option] = function and functools.partial(each, function)
@@ -118,9 +117,9 @@ class HighwayDenseStack(HighwayDense):
             parts = {"x": x}
             for i, (letter, branch) in enumerate(branches.items()):
                 parts[letter] = branch.call(x, slices[2 * i], slices[2 * i + 1])
-            return self.output_of(parts)
+            return self.form.mix(**parts, dtype=self.compute_dtype)
 
-        if self._remat_mode:
+        if keras_private.is_rematerialized(self):
             step = keras.remat(step)  # layer by layer: each layer's input is all that is stored
         return backend.scan_layers(step, x, weights, self.depth, with_states)
 
@@ -240,7 +239,7 @@ class StackedDense(keras.layers.Layer):
 
     def call(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         """Return one layer's output, with the operations of `keras.layers.Dense`."""
-        return self.activation(backend.dense(x, kernel, bias))
+        return self.activation(ops.add(ops.matmul(x, kernel), bias))
 
 
 def per_layer(initializer: keras.initializers.Initializer) -> Callable:
