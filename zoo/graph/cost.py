@@ -1,8 +1,8 @@
 """Parameters and multiply-adds of a model and of its blocks, from shapes alone."""
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import keras
@@ -11,6 +11,7 @@ from keras import tree
 from zoo.graph.blocks import Block, Grain, find_blocks
 from zoo.graph.calls import Graph
 from zoo.graph.views import Views, is_symbolic, run, trace
+from zoo.types import Shape
 
 
 class Count(NamedTuple):
@@ -121,7 +122,7 @@ def _new_parameters(calls, known):
     weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
     new = {key: w for key, w in weights.items() if key not in known}
     known.update(new)
-    return sum(math.prod(w.shape) for w in new.values())
+    return sum(prod(w.shape) for w in new.values())
 
 
 class _Opened(Views):
@@ -171,10 +172,6 @@ def _has_recurrence(layer):
     return any(isinstance(v, keras.layers.RNN) for v in layer._flatten_layers())
 
 
-def _matmul(_operation, shapes, output):
-    return math.prod(output) * shapes[0][-1]
-
-
 def _einsum(operation, shapes, output):
     """Every letter is a loop; an ellipsis stands for axes of the output."""
     terms = operation.subscripts.replace(" ", "").partition("->")[0].split(",")
@@ -191,63 +188,41 @@ def _einsum(operation, shapes, output):
         known = shape[: len(before)] + shape[len(shape) - len(after) :] if dots else shape
         for letter, size in zip(letters, known, strict=True):
             sizes[letter] = max(sizes.get(letter, 1), size)
-    return math.prod(sizes.values()) * math.prod(rest.values())
+    return prod(sizes.values()) * prod(rest.values())
 
 
 def _tensordot(operation, shapes, output):
     axes = operation.axes
     if isinstance(axes, int):
-        return math.prod(output) * math.prod(shapes[0][len(shapes[0]) - axes :])
+        return prod(output) * prod(shapes[0][len(shapes[0]) - axes :])
     first = axes[0] if isinstance(axes[0], (list, tuple)) else [axes[0]]
-    return math.prod(output) * math.prod(shapes[0][axis] for axis in first)
+    return prod(output) * prod(shapes[0][axis] for axis in first)
 
 
-def _convolution(_operation, shapes, output):
-    """Positions of the output times elements of the kernel `(..., inputs / groups, outputs)`."""
-    kernel = shapes[1]
-    return math.prod(output) // kernel[-1] * math.prod(kernel)
-
-
-def _depthwise(_operation, shapes, output):
-    kernel = shapes[1]
-    return math.prod(output) // (kernel[-1] * kernel[-2]) * math.prod(kernel)
-
-
-def _separable(_operation, shapes, output):
-    pointwise = shapes[2]
-    return math.prod(output) // pointwise[-1] * (math.prod(shapes[1]) + math.prod(pointwise))
-
-
-def _transposed(_operation, shapes, output):
-    """Every position of the input is spread by the kernel, `(..., outputs, inputs)`."""
-    kernel = shapes[1]
-    return math.prod(shapes[0]) // kernel[-1] * math.prod(kernel)
-
-
-def _attention(_operation, shapes, output):
-    """QK^T and AV: queries `(batch, steps, heads, size)`, keys `(batch, other steps, ...)`."""
-    query, key = shapes[:2]
-    return 2 * math.prod(query) * key[1]
-
-
-RULES = {
-    "Matmul": _matmul,
-    "Dot": _matmul,
+# Functions of an operation, the shapes of its arguments and that of its output. Kernels are
+# `(..., inputs / groups, outputs)`, of depthwise convolutions `(..., inputs, multiplier)`;
+# transposed ones spread every position of the input by a kernel `(..., outputs, inputs)`. Attention
+# is QK^T and AV, of queries `(batch, steps, heads, size)` and keys `(batch, other steps, ...)`.
+RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
+    "Matmul": lambda _, shapes, out: prod(out) * shapes[0][-1],
+    "Dot": lambda _, shapes, out: prod(out) * shapes[0][-1],
     "Einsum": _einsum,
     "Tensordot": _tensordot,
-    "Conv": _convolution,
-    "DepthwiseConv": _depthwise,
-    "SeparableConv": _separable,
-    "ConvTranspose": _transposed,
-    "DotProductAttention": _attention,
+    "Conv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-1]),
+    "DepthwiseConv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-2]),
+    "SeparableConv": lambda _, shapes, out: (
+        prod(out) // shapes[2][-1] * (prod(shapes[1]) + prod(shapes[2]))
+    ),
+    "ConvTranspose": lambda _, shapes, out: prod(shapes[0]) * prod(shapes[1][:-1]),
+    "DotProductAttention": lambda _, shapes, out: 2 * prod(shapes[0]) * shapes[1][1],
 }
 
 
 def _of_kernels(layer, shape, output):
     """Return the elements of a layer's kernels times the positions they are applied at."""
-    kernels = sum(math.prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
+    kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
     if _has_recurrence(layer):
-        return kernels * math.prod(shape[:-1])
+        return kernels * prod(shape[:-1])
     first = getattr(layer, "data_format", None) == "channels_first"
     sides = (output[0], *output[2:]) if first else output[:-1]
-    return kernels * math.prod(side or 1 for side in sides)
+    return kernels * prod(side or 1 for side in sides)
