@@ -70,7 +70,11 @@ def load_all() -> list[Experiment]:
 
 
 def find(patterns: Sequence[str]) -> list[str]:
-    """Return the names of experiments that names, patterns, or their artifacts' names stand for.
+    """Return the experiments that names stand for.
+
+    Args:
+        patterns: Names of experiments, of their modules, or of tables and figures; or shell
+            patterns.
 
     Raises:
         ValueError: if a pattern stands for none.
@@ -88,6 +92,9 @@ def _match(pattern):
         return [pattern]
     if pattern in OTHERS:
         raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
+    scripts = {path.rpartition(".")[2]: name for name, path in reversed(EXPERIMENTS.items())}
+    if pattern.removesuffix(".py") in scripts:
+        return [scripts[pattern.removesuffix(".py")]]
     made_by: dict[str, list[str]] = {}
     for experiment in load_all():
         for artifact in experiment.artifacts:
