@@ -28,6 +28,11 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "greff2017/lesions": "greff2017.lesions",
     "greff2017/char_lm": "ptb_char_lm",
     "greff2017/table1a": "ptb_char_lm",
+    "yutomasi2019/divergence": "yutomasi2019.divergence",
+    "yutomasi2019/plain_vs_residual": "yutomasi2019.plain_vs_residual",
+    "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
+    "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
+    "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
