@@ -219,6 +219,8 @@ def measure_each(settings, run, measure):
             print(run.deviations[-1], flush=True)
         else:
             measured.setdefault(str(depth), {})[kind] = one
+    if not measured:
+        raise DivergenceError("; ".join(run.deviations))
     return measured
 
 

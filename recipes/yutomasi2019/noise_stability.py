@@ -191,7 +191,7 @@ def fig3(seeds):
     label = f"layer cushion of an image, a ratio (last bin: {LARGEST_CUSHION:g} and beyond)"
     labels = {"from": label, "share": "share of images"}
     options = {"by": ["network", "when"], "panel": "block", "labels": labels, "steps": True}
-    return plots.lines(rows, x="from", y="share", **options)
+    return plots.lines(rows, x="from", y="share", **options) if rows else None
 
 
 def section5(seeds):

@@ -203,7 +203,7 @@ def losses_table(*kinds):
 def shown(seeds, rows):
     """Return the rows of the depth of Table 3 and Fig. 7: 32, or the largest there is."""
     depths = {int(depth) for one in seeds for depth in one["networks"]}
-    return [row for row in rows if row["depth"] == (32 if 32 in depths else max(depths))]
+    return [one for one in rows if one["depth"] == (32 if 32 in depths else max(depths))]
 
 
 def table3(seeds):
@@ -284,7 +284,7 @@ def fig7(seeds):
     rows = shown(seeds, rows)
     marks = [
         {"network": kind, "from": MODES[kind][depth], "label": "the paper's mode of the identity's"}
-        for kind, depth in {(row["network"], row["depth"]) for row in rows}
+        for kind, depth in {(one["network"], one["depth"]) for one in rows}
         if paper(seeds, MODES, kind, depth)
     ]
     labels = {
@@ -295,7 +295,9 @@ def fig7(seeds):
         "after": "entries after training",
     }
     options = {"by": "entries", "panel": "network", "marks": marks, "labels": labels}
-    return plots.lines(rows, x="from", y=["before", "after"], steps=True, **options)
+    return (
+        plots.lines(rows, x="from", y=["before", "after"], steps=True, **options) if rows else None
+    )
 
 
 def curves(one):
@@ -339,13 +341,13 @@ def fig9(seeds):
     """Draw the risk of plain networks from both starts by epoch, and the difference of both."""
     rows = series(seeds, curves)
 
-    def place(row):
-        return row["depth"], row["epoch"], row["seed"]
+    def place(one):
+        return one["depth"], one["epoch"], one["seed"]
 
-    other = {place(row): row["risk"] for row in rows if row["network"] == "transferred"}
-    for row in rows:
-        if row["network"] == "plain" and place(row) in other:
-            row["difference"] = row["risk"] - other[place(row)]
+    other = {place(one): one["risk"] for one in rows if one["network"] == "transferred"}
+    for one in rows:
+        if one["network"] == "plain" and place(one) in other:
+            one["difference"] = one["risk"] - other[place(one)]
     marks = []
     for kind, depth, runs in each(seeds):
         risk = paper(seeds, RISKS, kind, depth)
@@ -476,10 +478,7 @@ ARTIFACTS = (
     ),
     Artifact("fig7", "weight histograms", "the identity's entries stay near 0.9", fig7),
     Artifact(
-        "fig8",
-        "risk by epoch",
-        "the residual network is faster, and better at equal risk",
-        fig8,
+        "fig8", "risk by epoch", "the residual network is faster, and better at equal risk", fig8
     ),
 )
 CLAIMS = (
