@@ -1,7 +1,7 @@
 """Yu & Tomasi (2019), Fig. 6: divergence of equivalent networks in training, step by step.
 
     python recipes/yutomasi2019/divergence.py --data_dir DATA
-    python recipes/yutomasi2019/divergence.py --precision float32 --starts hardt_ma,kaiming
+    python recipes/yutomasi2019/divergence.py --precision float32 --steps 120 --data_dir DATA
 
 A simplified residual network and the plain one that computes the same function train on the same
 batches with the same penalty, so with exact arithmetic they stay equal. Rounding separates them,
@@ -24,14 +24,12 @@ import numpy as np
 from zoo.callbacks import PassProgress
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.graph.fold import to_plain, to_residual
+from zoo.graph.fold import to_plain
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
 from zoo.recipes.yutomasi2019 import networks
 from zoo.regularizers import penalize
-
-STARTS = {"hardt_ma": "residual", "kaiming": "plain"}  # the network with these initial weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,6 @@ class Settings(networks.Training):
 
     precision: str = setting("float64", "Floating-point type; appendix B.", ("float64", "float32"))
     depths: tuple[int, ...] = setting((20,), "Numbers of layers, 3 n + 2; ours: Fig. 6's is lost.")
-    starts: tuple[str, ...] = setting(("hardt_ma",), "Initial weights; Fig. 6.", [*STARTS])
     steps: int | None = setting(None, "Number of steps; none: those of all epochs.")
 
     def __post_init__(self) -> None:
@@ -64,9 +61,7 @@ def measure(settings, run):
     with floating_point(settings.precision):
         data = networks.load(settings, run)
         for depth in settings.depths:
-            differences[str(depth)] = {
-                start: train(settings, run, data, depth, start) for start in settings.starts
-            }
+            differences[str(depth)] = train(settings, run, data, depth)
     return {"precision": settings.precision, "differences": differences}
 
 
@@ -88,16 +83,16 @@ def floating_point(precision):
         choose(before)
 
 
-def train(settings, run, data, depth, start):
+def train(settings, run, data, depth):
     """Return the largest difference of a weight after each step of a pair of networks."""
     run.start(settings)
-    pair = build(depth, start, data.shape, data.images.classes, settings.widths)
-    for model in pair:
-        total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
+    residual = networks.build("residual", depth, data.shape, data.images.classes, settings.widths)
+    plain = penalize(to_plain(residual), transferred=True)
+    total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
+    for model in (residual, plain):
         model.compile(networks.optimizer(settings, total), "sparse_categorical_crossentropy")
         model.optimizer.build(model.trainable_variables)
-    residual, plain = pair
-    name = f"pair{depth}-{start}"
+    name = f"pair{depth}"
     identity = {
         **data.identity,
         "model": name,
@@ -122,16 +117,8 @@ def train(settings, run, data, depth, start):
         track=[],
     )
     differences = np.array(history_of(resume)["largest_difference"][:count])
-    print(f"{depth} layers, {start}: {differences[-1]:.3g} after {count:,} steps", flush=True)
+    print(f"{depth} layers: {differences[-1]:.3g} after {count:,} steps", flush=True)
     return differences
-
-
-def build(depth, start, input_shape, classes, widths):
-    """Return a residual network and its plain equivalent, with the same penalty."""
-    model = networks.build(STARTS[start], depth, input_shape, classes, widths)
-    if start == "hardt_ma":
-        return model, penalize(to_plain(model), transferred=True)
-    return penalize(to_residual(model), transferred=True), model
 
 
 class Steps(keras.utils.PyDataset):
@@ -203,9 +190,8 @@ def largest_difference(residual, plain):
 
 
 def last_difference(one):
-    """Return the largest difference of a weight after the last step of the first pair."""
-    by_start = next(iter(one["differences"].values()))
-    return float(next(iter(by_start.values()))[-1])
+    """Return the largest difference of a weight after the last step, of the first depth."""
+    return float(next(iter(one["differences"].values()))[-1])
 
 
 def fig6(seeds):
@@ -213,9 +199,8 @@ def fig6(seeds):
     rows = plots.with_seeds(
         seeds,
         lambda one: [
-            {"depth": depth, "start": start, "step": step, "difference": difference}
-            for depth, by_start in one["differences"].items()
-            for start, differences in by_start.items()
+            {"depth": f"{depth} layers", "step": step, "difference": difference}
+            for depth, differences in one["differences"].items()
             for step, difference in enumerate(differences, 1)
         ],
     )
@@ -223,7 +208,7 @@ def fig6(seeds):
         rows,
         x="step",
         y="difference",
-        by=["start", "depth"],
+        by="depth",
         labels={"difference": "largest difference of a weight"},
         log=["difference"],
         title=seeds[0]["precision"],

@@ -279,6 +279,11 @@ def facts_of(one, kind, depth):
     return one["networks"][str(depth)][kind]
 
 
+def by_depth(one, kind, quantity):
+    """Return a quantity, a function of a network's facts, at each depth of one seed: an array."""
+    return np.array([quantity(facts_of(one, kind, depth)) for depth in depths_of(one, kind)])
+
+
 def paper(seeds, numbers, kind, depth):
     """Return the paper's number of a network, by kind and depth; None on other images."""
     return numbers.get(kind, {}).get(depth) if seeds[0]["data"] == "cifar10" else None

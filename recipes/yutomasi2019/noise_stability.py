@@ -25,7 +25,15 @@ import numpy as np
 from zoo import callbacks
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.yutomasi2019 import networks
-from zoo.recipes.yutomasi2019.networks import depths_of, facts_of, paper, row, series, table
+from zoo.recipes.yutomasi2019.networks import (
+    by_depth,
+    depths_of,
+    facts_of,
+    paper,
+    row,
+    series,
+    table,
+)
 
 KINDS = networks.CONVOLUTIONAL + networks.FULL  # cushions are those of full convolutions
 NOISES = (0.01, 0.03, 0.1)  # norms relative to a kernel's; ours
@@ -264,16 +272,18 @@ def section5_numbers(seeds):
         quantities[f"points of accuracy lost to noise of {size:.0%}"] = lost, {}
     rows = table(seeds, quantities)
     for prefix, published in RATIOS.items():
-        pair = f"{prefix}residual", f"{prefix}plain"
-        for depth in sorted({depth for one in seeds for depth in depths_of(one, pair[0])}):
-            both = [one for one in seeds if all(depth in depths_of(one, kind) for kind in pair)]
-            ratios = np.array([dominance_ratios(one, depth, prefix) for one in both])
-            for i, part in enumerate(("shallow", "deep") if both else ()):
-                known = paper(seeds, {"": {depth: published[i]}}, "", depth)
+        pair = [f"{prefix}residual", f"{prefix}plain"]
+        depths = depths_of(seeds[0], pair[0])
+        if any(depths_of(one, kind) != depths for one in seeds for kind in pair):
+            continue
+        ratios = np.array([dominance_ratios(one, prefix) for one in seeds])
+        for i, depth in enumerate(depths):
+            for half, part in enumerate(("shallow", "deep")):
+                known = paper(seeds, {"": {depth: published[half]}}, "", depth)
                 quantity = f"dominance in the {part} half of the blocks"
-                rows.append(row(" over ".join(pair), depth, quantity, ratios[:, i], known))
-            if both and not prefix:
-                layers = [exceptions(one, depth)[0] for one in both]
+                rows.append(row(" over ".join(pair), depth, quantity, ratios[:, i, half], known))
+            if not prefix:
+                layers = [exceptions(one, depth).sum() for one in seeds]
                 known = paper(seeds, EXCEPTIONS, "residual", depth)
                 rows.append(row("both", depth, "layers without a larger cushion", layers, known))
     return rows
@@ -291,36 +301,43 @@ def lost_to_noise(facts, index=-1):
     return 100 * float(accuracy[0] - accuracy[index])
 
 
-def dominance_ratios(one, depth, prefix=""):
-    """Return dominance, residual over plain, in the shallow and the deep half of the blocks."""
-    residual, plain = (
-        facts_of(one, prefix + kind, depth)["flows"].mean(0) for kind in ("residual", "plain")
-    )
-    half = len(residual) // 2
-    return [
-        float(residual[part].mean() / plain[part].mean()) if plain[part].any() else np.inf
-        for part in (slice(0, half), slice(half, None))
-    ]
+def dominance_ratios(one, prefix=""):
+    """Return dominance, residual over plain, in the shallow and deep half: `(depths, 2)`."""
+
+    def halves(facts):
+        mean = facts["flows"].mean(0)
+        return [mean[: len(mean) // 2].mean(), mean[len(mean) // 2 :].mean()]
+
+    residual, plain = (by_depth(one, prefix + kind, halves) for kind in ("residual", "plain"))
+    return residual / plain
+
+
+def dominance(one):
+    """Return dominance, residual over plain, or its rise with the layer: the smaller, over depths.
+
+    The rise is the ratio in the deep half of the layers over that in the shallow half.
+    """
+    shallow, deep = dominance_ratios(one).T
+    return float(min(shallow.min(), (deep / shallow).min()))
 
 
 def exceptions(one, depth):
-    """Return the number of layers without a larger cushion in the residual network, and of all."""
+    """Return for each layer if its cushion is not larger in the residual network."""
     residual, plain = (
         facts_of(one, kind, depth)["after"]["layer_cushion"] for kind in ("residual", "plain")
     )
-    return int(np.sum(~(residual > plain))), len(plain)
+    return ~(residual > plain)
 
 
 def smaller_cushions(one):
     """Return the % of layers whose cushion is not larger in the residual network."""
-    smaller, layers = zip(*(exceptions(one, depth) for depth in depths_of(one)), strict=True)
-    return 100 * sum(smaller) / sum(layers)
+    layers = np.concatenate([exceptions(one, depth) for depth in depths_of(one)])
+    return 100 * float(layers.mean())
 
 
 def interlayer_ratio(one):
     """Return the interlayer cushion of full networks, mean over blocks, residual over plain."""
-    depth = depths_of(one, "full_residual")[0]
-    plain, residual = (mean_cushion(facts_of(one, kind, depth)) for kind in networks.FULL)
+    plain, residual = (by_depth(one, kind, mean_cushion)[0] for kind in networks.FULL)
     return residual / plain
 
 
@@ -329,23 +346,8 @@ def extra_loss_to_noise(one):
 
     There both kinds fit the training images, so that both have all their accuracy to lose.
     """
-    shallow = depths_of(one)[0]
-    plain, residual = (
-        lost_to_noise(facts_of(one, kind, shallow)) for kind in ("plain", "residual")
-    )
+    plain, residual = (by_depth(one, kind, lost_to_noise)[0] for kind in ("plain", "residual"))
     return plain - residual
-
-
-def dominance(one):
-    """Return dominance, residual over plain, or its rise with the layer: the smaller, over depths.
-
-    The rise is the ratio in the deep half of the layers over that in the shallow half.
-    """
-    smallest = []
-    for depth in depths_of(one):
-        shallow, deep = dominance_ratios(one, depth)
-        smallest += [shallow, deep / shallow]
-    return min(smallest)
 
 
 ARTIFACTS = (

@@ -15,6 +15,7 @@ pixels; 20 and 56 layers.
 """
 
 import dataclasses
+import functools
 import math
 
 import keras
@@ -24,7 +25,16 @@ from zoo.applications.simplified_resnet import WIDTHS
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots
 from zoo.recipes.yutomasi2019 import networks
-from zoo.recipes.yutomasi2019.networks import depths_of, each, facts_of, paper, row, series, table
+from zoo.recipes.yutomasi2019.networks import (
+    by_depth,
+    depths_of,
+    each,
+    facts_of,
+    paper,
+    row,
+    series,
+    table,
+)
 from zoo.regularizers import penalty
 
 FULL = networks.Networks()
@@ -102,7 +112,7 @@ def inspect(network, kind):
     """Train one network, and return what is measured of it."""
     has_kernels = kind in networks.CONVOLUTIONAL
     before = losses(network)
-    start = entries_of(network.model) if has_kernels else {}
+    start = entries_of(network.model) if has_kernels else ()
     network.train([networks.KeepWeights(network)])
     measured = {
         "risk_by_epoch": np.array(network.history[networks.RISK]),
@@ -112,12 +122,9 @@ def inspect(network, kind):
     }
     if has_kernels:
         end = entries_of(network.model)
-        distance = np.linalg.norm(end["all"] - start["all"]) / np.linalg.norm(start["all"])
-        measured["weights"] = {
-            "before": statistics_of(start),
-            "after": statistics_of(end),
-            "distance_from_start": float(distance),
-        }
+        moved = float(np.linalg.norm(end[0] - start[0]) / np.linalg.norm(start[0]))
+        measured["weights"] = {"before": weights_of(*start), "after": weights_of(*end)}
+        measured["weights"]["distance_from_start"] = moved
     return measured
 
 
@@ -140,32 +147,24 @@ def losses(network):
 
 
 def entries_of(model):
-    """Return the entries of all blocks' plain kernels, by group."""
+    """Return the entries of all blocks' plain kernels, and those of the identity."""
     kinds = (SimplifiedPlain, SimplifiedResidual)
     blocks = [layer for layer in model.layers if isinstance(layer, kinds)]
     kernels = [(plain_kernel(block), block.identity) for block in blocks]
     entries = np.concatenate([kernel.ravel() for kernel, _ in kernels])
-    identity = np.concatenate([kernel[id_entries(kernel, pad)] for kernel, pad in kernels])
-    groups = (
-        entries,
-        identity,
-        entries[np.abs(entries) > 0.25],
-        identity[np.abs(identity) > 0.25],
-        entries[np.abs(entries) > 0.7],
-    )
-    return dict(zip(GROUPS, groups, strict=True))
+    return entries, np.concatenate([kernel[id_entries(kernel, pad)] for kernel, pad in kernels])
 
 
-def statistics_of(groups):
-    """Return count, L1 norm and histogram of each group of weights."""
-    return {
-        group: {
-            "count": entries.size,
-            "L1": float(np.abs(entries).sum()),
-            "histogram": np.histogram(entries, BINS)[0],
-        }
-        for group, entries in groups.items()
-    }
+def weights_of(entries, identity):
+    """Return histograms of weights, and the count and L1 norm of those above some sizes."""
+    statistics = {}
+    for group in GROUPS:
+        values = np.abs(identity if group.startswith("identity") else entries)
+        values = values[values > float(group.partition("> ")[2] or -1)]
+        statistics |= {f"count of {group}": values.size, f"L1 of {group}": float(values.sum())}
+    histograms = {"all": entries, "identity": identity}
+    histograms = {group: np.histogram(values, BINS)[0] for group, values in histograms.items()}
+    return {**histograms, "statistics": statistics}
 
 
 def penalty_ratio(depth):
@@ -208,39 +207,37 @@ def shown(seeds, rows):
 
 def table3(seeds):
     """Return statistics of the plain kernels' weights, and how much of large ones is identity."""
+
+    def statistic(one, when, name):
+        return one["weights"][when]["statistics"][name]
+
     quantities = {
-        "identity entries' share of the L1 norm of weights > 0.25, in %": (
-            large_share,
-            LARGE_SHARES,
-        ),
+        "identity entries' L1 in % of that of > 0.25, after": (large_share, LARGE_SHARES),
         "mode of identity entries, after": (mode, MODES),
-        "distance from the start over its norm": (
-            lambda one: one["weights"]["distance_from_start"],
-            {},
-        ),
+        "distance from the start over its norm": (distance, {}),
     }
     for when in ("before", "after"):
-        for group in GROUPS:
-            for key in ("count", "L1"):
-                name = f"{key} of {group}, {when}"
-
-                def value(one, place=(when, group, key)):
-                    when, group, key = place
-                    return one["weights"][when][group][key]
-
-                quantities[name] = value, {"plain": {32: WEIGHTS.get(name)}}
+        for name in (f"{key} of {group}" for group in GROUPS for key in ("count", "L1")):
+            value = functools.partial(statistic, when=when, name=name)
+            published = {"plain": {32: WEIGHTS.get(f"{name}, {when}")}}
+            quantities[f"{name}, {when}"] = value, published
     return shown(seeds, table(seeds, quantities, networks.CONVOLUTIONAL))
 
 
-def large_share(one):
+def distance(facts):
+    """Return how far the plain kernels moved, relative to the norm of their start."""
+    return facts["weights"]["distance_from_start"]
+
+
+def large_share(facts):
     """Return the L1 norm of identity entries in % of that of all weights above 0.25."""
-    weights = one["weights"]["after"]
-    return 100 * weights["identity"]["L1"] / weights["> 0.25"]["L1"]
+    statistics = facts["weights"]["after"]["statistics"]
+    return 100 * statistics["L1 of identity"] / statistics["L1 of > 0.25"]
 
 
-def mode(one):
+def mode(facts):
     """Return the center of the fullest bin of identity entries."""
-    fullest = int(one["weights"]["after"]["identity"]["histogram"].argmax())
+    fullest = int(facts["weights"]["after"]["identity"].argmax())
     return float(BINS[fullest : fullest + 2].mean())
 
 
@@ -276,7 +273,7 @@ def fig7(seeds):
     for group, most in (("all", MOST_ENTRIES), ("identity", np.inf)):
 
         def columns(one, group=group, most=most):
-            histograms = [one["weights"][w][group]["histogram"] for w in ("before", "after")]
+            histograms = [one["weights"][when][group] for when in ("before", "after")]
             before, after = (np.minimum(counts, most) for counts in histograms)
             return {"from": BINS[:-1], "before": before, "after": after}
 
@@ -295,9 +292,8 @@ def fig7(seeds):
         "after": "entries after training",
     }
     options = {"by": "entries", "panel": "network", "marks": marks, "labels": labels}
-    return (
-        plots.lines(rows, x="from", y=["before", "after"], steps=True, **options) if rows else None
-    )
+    options |= {"x": "from", "y": ["before", "after"], "steps": True}
+    return plots.lines(rows, **options) if rows else None
 
 
 def curves(one):
@@ -308,10 +304,8 @@ def curves(one):
 
 
 LABELS = {
-    "risk": "mean training cross entropy, nats",  # without the penalty, as the paper's risk
-    "mean_risk": "mean training cross entropy, nats",
-    "test_error": "test error, share of images",
-    "mean_error": "test error, share of images",
+    **dict.fromkeys(("risk", "mean_risk"), "mean training cross entropy, nats"),
+    **dict.fromkeys(("test_error", "mean_error"), "test error, share of images"),
     "difference": "Kaiming's less the residual's, nats",
 }
 
@@ -359,26 +353,21 @@ def fig9(seeds):
     return plots.lines(rows, x="epoch", y=["risk", "difference"], **options)
 
 
-def plain_over_residual(one, depth, quantity):
-    """Return the ratio of a quantity, a function of a network's facts."""
-    plain, residual = (quantity(facts_of(one, kind, depth)) for kind in ("plain", "residual"))
-    return plain / residual
+def plain_over_residual(one, quantity):
+    """Return the ratio of a quantity, a function of a network's facts, at each depth."""
+    return by_depth(one, "plain", quantity) / by_depth(one, "residual", quantity)
 
 
 def extra_error(one):
     """Return by how many points the transferred networks' test error is above the residual's."""
-    errors = [
-        [test_error(facts_of(one, kind, depth)) for depth in depths_of(one)]
-        for kind in ("transferred", "residual")
-    ]
-    return 100 * float(np.mean(np.subtract(*errors)))
+    transferred, residual = (by_depth(one, k, test_error) for k in ("transferred", "residual"))
+    return 100 * float(np.mean(transferred - residual))
 
 
 def growth(one):
     """Return how many times more a plain network's loss grows with depth than a residual one's."""
-    depths = depths_of(one)
-    shallow, deep = (plain_over_residual(one, depths[i], training_loss) for i in (0, -1))
-    return deep / shallow
+    ratio = plain_over_residual(one, training_loss)
+    return ratio[-1] / ratio[0]
 
 
 def advantage(one):
@@ -386,8 +375,7 @@ def advantage(one):
 
     Both are larger in the plain network if this is above 1.
     """
-    deep = depths_of(one)[-1]
-    return min(plain_over_residual(one, deep, value) for value in (training_loss, test_error))
+    return min(plain_over_residual(one, value)[-1] for value in (training_loss, test_error))
 
 
 def error_at(facts, risks):
@@ -425,11 +413,6 @@ def widest_gap(one):
     return (1 + int(gap.argmax())) / len(gap) if gap.max() > 0 else 1.0
 
 
-def distance(one):
-    """Return how far the deepest residual network's kernels move, relative to their start."""
-    return facts_of(one, "residual", depths_of(one)[-1])["weights"]["distance_from_start"]
-
-
 def initial_penalties(one):
     """Return by how many % the ratio of initial penalties differs from the paper's 268."""
     ratio = one["initial_penalty_ratio"][str(depths_of(one)[0])]
@@ -438,11 +421,8 @@ def initial_penalties(one):
 
 def dominant_accuracy(one):
     """Return the accuracy of dominant entries in % of the residual networks', the lowest."""
-    accuracies = [
-        [1 - test_error(facts_of(one, kind, depth)) for depth in depths_of(one)]
-        for kind in ("dominant", "residual")
-    ]
-    return 100 * float(np.min(np.divide(*accuracies)))
+    dominant, residual = (1 - by_depth(one, kind, test_error) for kind in ("dominant", "residual"))
+    return 100 * float(np.min(dominant / residual))
 
 
 ARTIFACTS = (
@@ -527,7 +507,7 @@ CLAIMS = (
         section="appendix C, Fig. 7",
         statement="The weights of a residual network move little from their start.",
         quantity="distance of the plain kernels from their start over its norm, 56 layers",
-        measure=distance,
+        measure=lambda one: by_depth(one, "residual", distance)[-1],
         at_most=0.5,
         figure="fig7",
     ),

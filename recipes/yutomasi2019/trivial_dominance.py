@@ -64,18 +64,12 @@ def measure(settings, run):
             "approximation": np.array([trivial_dominance(**case) for case in cases]),
         }
         print(f"{LABELS[parameter]}: {len(values)} values, {settings.samples} networks each")
-    ratios = np.logspace(-2, 2, 81)
-    normal = {
-        "ratio": ratios,
-        "exact": probability_of_dominance(ratios, False),
-        "logistic": probability_of_dominance(ratios, True),
-    }
-    return {"sweeps": sweeps, "normal": normal}
+    return sweeps
 
 
 def simulation_gap(one):
     """Return the difference of simulated and approximated dominance, mean over settings."""
-    gaps = [np.abs(sweep["residual"] - sweep["approximation"]) for sweep in one["sweeps"].values()]
+    gaps = [np.abs(sweep["residual"] - sweep["approximation"]) for sweep in one.values()]
     return float(np.mean(np.concatenate(gaps)))
 
 
@@ -90,7 +84,7 @@ def fig11(seeds):
         seeds,
         lambda one: [
             {parameter: value, "kind": text, "dominance": dominance}
-            for parameter, sweep in one["sweeps"].items()
+            for parameter, sweep in one.items()
             for kind, text in kinds.items()
             for value, dominance in zip(sweep["value"].tolist(), sweep[kind], strict=True)
         ],
@@ -105,13 +99,15 @@ def fig11(seeds):
     )
 
 
-def fig13(seeds):
+def fig13(_seeds):
     """Draw P(|X| > |Y|) of normal X and Y and its logistic approximation."""
-    normal = seeds[0]["normal"]
+    ratios = np.logspace(-2, 2, 81)
     rows = [
         {"ratio": ratio, "kind": kind, "probability": probability}
         for kind in ("exact", "logistic")
-        for ratio, probability in zip(normal["ratio"], normal[kind], strict=True)
+        for ratio, probability in zip(
+            ratios, probability_of_dominance(ratios, kind == "logistic"), strict=True
+        )
     ]
     return plots.lines(rows, x="ratio", y="probability", by="kind", labels=LABELS, log=["ratio"])
 
