@@ -7,11 +7,12 @@ import keras
 import numpy as np
 
 from zoo.applications.input_and_head import load_weights
+from zoo.applications.registry import builder
+from zoo.backend.layers import Dense
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
 from zoo.layers.char_words import CharCNN, CharWordEmbedding
-from zoo.layers.dense import Dense
 from zoo.layers.highway import HighwayDense
 from zoo.types import PathLike
 
@@ -32,6 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {  # Kim et al. (2016), Table 2
 PTB = (10_000, 51, 21)  # words, characters, slots of a word
 
 
+@builder()
 def char_lm(
     size: str = "large",
     variant: str = "coupled",
@@ -74,7 +76,8 @@ def char_lm(
             there are `filters`.
         units: Size of an LSTM's state. `None` takes that of `size`.
         limit: Largest initial weight.
-        products: "bfloat16" multiplies in it in the softmax layer only; see `zoo.layers.dense`.
+        products: "bfloat16" multiplies in it in the softmax layer only; see
+            `zoo.backend.layers.Dense`.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Returns:
@@ -115,7 +118,8 @@ def char_lm(
         max_distinct = min(words, num_words, 64 * -(-words // 100)) if num_steps else None
 
     initializer = Uniform(limit)
-    encoder = word_encoder(config, variant, num_characters, word_length, num_layers, initializer)
+    cnn = CharCNN(num_characters, 15, config["widths"], config["filters"], initializer, name="cnn")
+    encoder = _word_encoder(cnn, variant, word_length, num_layers, initializer)
     embedding = CharWordEmbedding(
         encoder, num_words, word_length, max_distinct, name="word_embedding"
     )
@@ -142,18 +146,10 @@ def char_lm(
     return model
 
 
-def word_encoder(
-    config: dict[str, Any],
-    variant: str,
-    num_characters: int,
-    word_length: int,
-    num_layers: int,
-    initializer: Uniform,
-) -> keras.Model:
+def _word_encoder(cnn, variant, word_length, num_layers, initializer):
     """Return the model from characters `(words, word_length)` to vectors `(words, features)`."""
     characters = keras.Input((word_length,), dtype="int32", name="characters")
-    widths, filters = config["widths"], config["filters"]
-    x = CharCNN(num_characters, 15, widths, filters, initializer, name="cnn")(characters)
+    x = cnn(characters)
     for index in range(1, num_layers + 1):
         x = HighwayDense(
             variant=variant,

@@ -1,19 +1,18 @@
 """Pre-activation residual networks for small images: Jastrzebski et al. (2018), section 4."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import layers
 
-from zoo.applications import input_and_head
-from zoo.applications.input_and_head import Top
+from zoo.applications.input_and_head import Top, classifier, image_input
+from zoo.applications.registry import builder
+from zoo.backend.layers import BatchNormalization, Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import KaimingNormal
-from zoo.layers.batch_norm import BatchNormalization
-from zoo.layers.conv import Conv2D
 from zoo.layers.residual_block import ResidualBlock
-from zoo.types import PathLike, Shape
+from zoo.types import Shape
 
 UNSHARED = 5  # blocks of a stage with convolutions of their own, before the shared ones
 SHARE = {  # parts of normalization that the uses of a shared block share, and initial gamma
@@ -24,17 +23,13 @@ SHARE = {  # parts of normalization that the uses of a shared block share, and i
 }
 
 
+@builder("cifar_resnet{depth}")
 def cifar_resnet(
     depth: int = 110,
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
     variant: str = "residual",
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """A pre-activation ResNet of 6 n + 2 layers: three stages of n blocks, 16, 32, 64 channels.
 
@@ -48,11 +43,6 @@ def cifar_resnet(
         classes: Number of classes.
         input_shape: `(height, width, channels)`.
         variant: A row of `zoo.FORMS`; "plain" has no skips.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `depth` is not 6 n + 2, `variant` is unknown, or `input_shape` too small.
@@ -64,38 +54,23 @@ def cifar_resnet(
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4 and Table 1; He et al. (2016),
     arXiv:1603.05027.
     """
-    stages = three_stages(blocks_of(depth))
-    top = Top(include_top, pooling, classifier_activation, weights, name or f"cifar_resnet{depth}")
-    return preactivated(16, stages, classes, input_shape, top, variant)
+    return preactivated(16, three_stages(blocks_of(depth)), classes, input_shape, top, variant)
 
 
+@builder()
 def resnet110(
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "resnet110",
+    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
 ) -> keras.Model:
     """`cifar_resnet(110)`: 1,742,762 parameters in all, 1,748,612 with `classes=100`.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name or "cifar_resnet110")
-    return preactivated(16, three_stages(blocks_of(110)), classes, input_shape, top)
+    return cifar_resnet(110, classes, input_shape, **top)
 
 
+@builder()
 def single_representation_resnet(
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "single_representation_resnet",
+    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
 ) -> keras.Model:
     """Ten blocks of 100 channels, one resolution: 1,829,210 parameters, 1,973,300 for 100 classes.
 
@@ -104,19 +79,12 @@ def single_representation_resnet(
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return preactivated(100, ((100, 10, 1),), classes, input_shape, top)
 
 
+@builder()
 def avg_pooling_resnet(
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "avg_pooling_resnet",
+    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
 ) -> keras.Model:
     """Three stages of ten blocks of 150 channels, 2 x 2 averages between: 12,201,310 parameters.
 
@@ -126,20 +94,13 @@ def avg_pooling_resnet(
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     stages = ((150, 10, 1), (150, 10, "pool"), (150, 10, "pool"))
     return preactivated(150, stages, classes, input_shape, top)
 
 
+@builder()
 def wide_resnet(
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "wide_resnet",
+    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
 ) -> keras.Model:
     """4, 5 and 5 blocks of 160, 320 and 640 channels: 45,732,842 parameters.
 
@@ -149,23 +110,17 @@ def wide_resnet(
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
-    stages = ((160, 4, 1), (320, 5, 2), (640, 5, 2))
-    return preactivated(16, stages, classes, input_shape, top)
+    return preactivated(16, ((160, 4, 1), (320, 5, 2), (640, 5, 2)), classes, input_shape, top)
 
 
+@builder("shared_resnet{depth}_{batch_norm}")
 def shared_resnet(
     depth: int = 110,
     batch_norm: str = "unshared",
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
     gamma: float | None = None,
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """`cifar_resnet` whose stages use one set of convolutions from their sixth block on.
 
@@ -182,11 +137,6 @@ def shared_resnet(
         classes: Number of classes.
         input_shape: `(height, width, channels)`.
         gamma: Initial gamma of the shared blocks' normalization; `None` is as above.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `depth` or `batch_norm` is unknown, or `input_shape` too small.
@@ -215,8 +165,6 @@ def shared_resnet(
         "share": share,
         "gamma": initial_gamma if gamma is None else gamma,
     }
-    name = name or f"shared_resnet{depth}_{batch_norm}"
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return preactivated(16, three_stages(UNSHARED), classes, input_shape, top, shared=shared)
 
 
@@ -263,7 +211,7 @@ def preactivated(
             training needs a smaller one: 0.99 keeps 9.5 % of the start after 234 updates.
     """
     halvings = sum(strides != 1 for _, _, strides in stages)
-    inputs = input_and_head.image_input(input_shape, 8 * 2**halvings)
+    inputs = image_input(input_shape, 8 * 2**halvings)
     x = Conv2D(
         stem,
         3,
@@ -288,4 +236,4 @@ def preactivated(
     x = BatchNormalization(momentum=momentum, name="last_norm")(x)
     x = layers.ReLU(name="last_relu")(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
-    return input_and_head.classifier(inputs, x, head, classes, KaimingNormal(), top)
+    return classifier(inputs, x, head, classes, KaimingNormal(), top)

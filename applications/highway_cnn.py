@@ -1,19 +1,18 @@
 """The convolutional highway networks for small images: Srivastava et al. (2015), Tables 1 to 3."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import keras
 from keras import layers
 
-from zoo.applications import input_and_head
-from zoo.applications.input_and_head import Top
+from zoo.applications.input_and_head import Top, classifier, image_input
+from zoo.applications.registry import builder
+from zoo.backend.layers import Conv2D, MaxPooling2D
 from zoo.initializers import Gaussian, KaimingNormal
-from zoo.layers.conv import Conv2D
 from zoo.layers.gating import gate_bias
 from zoo.layers.highway import HighwayConv2D
-from zoo.layers.pooling import MaxPooling2D
-from zoo.types import PathLike, Shape, Tensor
+from zoo.types import Shape, Tensor
 
 
 class Stage(NamedTuple):
@@ -40,17 +39,13 @@ NINETEEN = (  # the stages of the networks of 19 layers
 )
 
 
+@builder("highway_mnist{width}")
 def highway_mnist(
     width: int = 16,
     variant: str = "coupled",
     classes: int = 10,
     input_shape: Shape = (28, 28, 1),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """Nine convolutional layers for MNIST: 38,986 parameters, 151,690 with `width=32`.
 
@@ -68,11 +63,6 @@ def highway_mnist(
         variant: A row of `zoo.FORMS`.
         classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `variant` is unknown or `input_shape` too small.
@@ -89,22 +79,17 @@ def highway_mnist(
         Stage(width, None, (3, 3, 3), 3),
         Stage(width, None, (3, 3, 3), 2),
     )
-    inputs = input_and_head.image_input(input_shape, 12)
+    inputs = image_input(input_shape, 12)
     x = trunk(inputs, stages, gate_bias(10), variant, (0.2, 0.3, 0.4, 0.5))
-    top = Top(include_top, pooling, classifier_activation, weights, name or f"highway_mnist{width}")
-    return input_and_head.classifier(inputs, x, [layers.Flatten()], classes, Gaussian(0.1), top)
+    return classifier(inputs, x, [layers.Flatten()], classes, Gaussian(0.1), top)
 
 
+@builder()
 def highway_a(
     variant: str = "coupled",
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "highway_a",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """Highway A: 11 layers, 236,328 parameters; the paper says 236 K.
 
@@ -116,11 +101,6 @@ def highway_a(
         variant: A row of `zoo.FORMS`.
         classes: Number of classes.
         input_shape: `(height, width, channels)`.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `variant` is unknown or `input_shape` too small.
@@ -132,20 +112,15 @@ def highway_a(
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, Table 2.
     """
     stages = tuple(Stage(width, PLAIN, (3, 3), 2) for width in (16, 32, 64))
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return fitnet(stages, 11, 250, variant, classes, input_shape, top)
 
 
+@builder()
 def highway_b(
     variant: str = "coupled",
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "highway_b",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """Highway B: 19 layers, 2,277,688 parameters; the paper says 2.3 M.
 
@@ -160,20 +135,15 @@ def highway_b(
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, Table 2.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return fitnet(NINETEEN, 19, 250, variant, classes, input_shape, top)
 
 
+@builder()
 def highway_c(
     variant: str = "coupled",
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "highway_c",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """Highway C: 32 layers, 1,251,798 parameters; the paper says 1.25 M.
 
@@ -190,21 +160,16 @@ def highway_c(
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, Table 2.
     """
     stages = tuple(Stage(width, PLAIN, (3, 1) * 4 + (3,), 2) for width in (24, 48, 96))
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return fitnet(stages, 32, 100, variant, classes, input_shape, top)
 
 
+@builder()
 def highway_cifar(
     classes: int = 10,
     variant: str = "coupled",
     input_shape: Shape = (32, 32, 3),
     first: float = 1.0,
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "highway_cifar",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """The 19 layers of Table 3: 2,256,838 parameters, 2,265,928 with `classes=100`.
 
@@ -219,11 +184,6 @@ def highway_cifar(
         first: Standard deviation of the first convolution's weights. The authors' file says
             `value: 0.05`, which Caffe's Gaussian filler ignores: the effective one is 1, which
             needs globally contrast-normalised images. Their intent was presumably 0.05.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `variant` is unknown or `input_shape` too small.
@@ -235,7 +195,7 @@ def highway_cifar(
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, Table 3; layers as in
     github.com/flukeskywalker/highway-networks, "cifar10-19layers" and "cifar100-19layers".
     """
-    inputs = input_and_head.image_input(input_shape, 4)
+    inputs = image_input(input_shape, 4)
     x = trunk(inputs, NINETEEN, gate_bias(19), variant, (0.2, 0.2, 0.2), Gaussian(first))
     x = Conv2D(
         100,
@@ -247,8 +207,7 @@ def highway_cifar(
     )(x)
     head = [layers.GlobalAveragePooling2D(name="avg_pool"), layers.Dropout(0.2, name="dropout3")]
     last = Gaussian(0.05) if classes == 10 else KaimingNormal()  # the two files differ
-    top = Top(include_top, pooling, classifier_activation, weights, name)
-    return input_and_head.classifier(inputs, x, head, classes, last, top)
+    return classifier(inputs, x, head, classes, last, top)
 
 
 def fitnet(
@@ -264,7 +223,7 @@ def fitnet(
 
     `depth`, the number of layers, determines the gates' initial bias.
     """
-    inputs = input_and_head.image_input(input_shape, 4)
+    inputs = image_input(input_shape, 4)
     stages = (*stages[:-1], stages[-1]._replace(pool=None))
     x = trunk(inputs, stages, gate_bias(depth), variant, (0.2, 0.2, 0.2))
     head = [
@@ -273,7 +232,7 @@ def fitnet(
         layers.Dense(units, "relu", kernel_initializer=KaimingNormal(), name="units"),
         layers.Dropout(0.2, name="dropout4"),
     ]
-    return input_and_head.classifier(inputs, x, head, classes, Gaussian(0.05), top)
+    return classifier(inputs, x, head, classes, Gaussian(0.05), top)
 
 
 def trunk(

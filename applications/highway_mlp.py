@@ -1,19 +1,20 @@
 """Fully connected networks of any depth: Srivastava et al. (2015), section 3.1."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
-from zoo.applications import input_and_head
-from zoo.applications.input_and_head import Top
+from zoo.applications.input_and_head import Top, classifier
+from zoo.applications.registry import builder
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.highway import HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack
-from zoo.types import PathLike, Shape
+from zoo.types import Shape
 
 
+@builder("highway_mlp{depth}")
 def highway_mlp(
     depth: int = 50,
     units: int = 50,
@@ -23,11 +24,7 @@ def highway_mlp(
     classes: int = 10,
     input_shape: Shape = (784,),
     stacked: bool | None = None,
-    *,
-    include_top: bool = True,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """One plain layer, `depth` - 1 highway layers of one width, a classifier.
 
@@ -47,10 +44,6 @@ def highway_mlp(
         input_shape: Shape of an example; flattened.
         stacked: True makes the highway layers one scanned `HighwayDenseStack`, False `depth` - 1
             `HighwayDense`, of which a Keras graph can hold about 900. `None`: from depth 200.
-        include_top: False ends the model in the last features.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `depth` is less than 2.
@@ -86,10 +79,10 @@ def highway_mlp(
     else:
         for i in range(depth - 1):
             x = HighwayDense(units, name=f"stage1_block{i:02d}", **options)(x)
-    top = Top(include_top, None, classifier_activation, weights, name or f"highway_mlp{depth}")
-    return input_and_head.classifier(inputs, x, (), classes, initializer.clone(), top)
+    return classifier(inputs, x, (), classes, initializer.clone(), top)
 
 
+@builder("plain_mlp{depth}")
 def plain_mlp(
     depth: int = 50,
     units: int = 71,
@@ -97,11 +90,7 @@ def plain_mlp(
     classes: int = 10,
     input_shape: Shape = (784,),
     stacked: bool | None = None,
-    *,
-    include_top: bool = True,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """`depth` plain layers of one width and a classifier: the baseline of `highway_mlp`.
 
@@ -115,17 +104,4 @@ def plain_mlp(
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 3.1, Fig. 1.
     """
-    return highway_mlp(
-        depth,
-        units,
-        activation,
-        "plain",
-        0.0,
-        classes,
-        input_shape,
-        stacked,
-        include_top=include_top,
-        classifier_activation=classifier_activation,
-        weights=weights,
-        name=name or f"plain_mlp{depth}",
-    )
+    return highway_mlp(depth, units, activation, "plain", 0.0, classes, input_shape, stacked, **top)

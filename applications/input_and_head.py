@@ -1,44 +1,43 @@
 """Input, classifier and saved weights of the networks for images."""
 
-import pathlib
-import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TypedDict
 
 import keras
 from keras import layers
 
-import zoo
-from zoo import cards
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import Uniform
-from zoo.types import Initializer, PathLike, Shape, Tensor
-
-IRRELEVANT = re.compile(  # ours: keys of configurations that change no trained network
-    "name|dtype|trainable|batch_shape|rate|seed|gate_bias|max_distinct|products|build_config|"
-    "inbound_nodes|.*_layers|.*(initializer|regularizer|constraint)"
-)
+from zoo.types import PathLike, Shape, Tensor
 
 
-class Top(NamedTuple):
-    """The arguments that every builder for images has in common with `keras.applications`.
+class Top(TypedDict, total=False):
+    """Arguments of `keras.applications` that every builder but `char_lm` takes.
 
     Attributes:
-        include_top: True ends the model in `head` and the classifier, False in the last features.
-        pooling: "avg" or "max" pools the features of a model without its top over the image;
-            `None` returns them as they are.
+        include_top: False ends the model in the last features.
+        pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a file that `model.save_weights` wrote, a name of `zoo.list_weights()`, or
-            `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
         name: Name of the model.
     """
 
-    include_top: bool = True
-    pooling: str | None = None
-    classifier_activation: str | None = "softmax"
-    weights: PathLike | None = None
-    name: str | None = None
+    include_top: bool
+    pooling: str | None
+    classifier_activation: str | None
+    weights: PathLike | None
+    name: str | None
+
+
+DEFAULTS: Top = {
+    "include_top": True,
+    "pooling": None,
+    "classifier_activation": "softmax",
+    "weights": None,
+    "name": None,
+}
+POOLS = {"avg": layers.GlobalAveragePooling2D, "max": layers.GlobalMaxPooling2D}
 
 
 def image_input(input_shape: Shape, smallest: int) -> Tensor:
@@ -84,16 +83,20 @@ def classifier(
     `head` are the layers between `x`, the last features, `(batch, height, width, channels)`, and
     the classifier, whose kernel `initializer` starts. With `uniform_bias` its biases start as those
     of PyTorch's linear layers do, from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
+    In mixed precision the classifier is float32, as a sum over classes follows.
 
     Raises:
         ValueError: if `classes` is not positive, `pooling` is unknown, images of unknown size
-            meet a head that needs their size, or `weights` does not fit this network.
+            meet a head that needs their size, or the weights do not fit this network.
     """
-    if top.pooling not in (None, "avg", "max"):
+    options: Top = {**DEFAULTS, **top}
+    pooling = options["pooling"]
+    if pooling is not None and (pooling not in POOLS or len(x.shape) != 4):
         raise ValueError(
-            f"`pooling` must be None, 'avg' or 'max'. Received: pooling={top.pooling!r}"
+            f"`pooling` must be None, 'avg' or 'max', and None where features are no image. "
+            f"Received: pooling={pooling!r}"
         )
-    if top.include_top:
+    if options["include_top"]:
         check_integers(1, classes=classes)
         if None in x.shape[1:3] and any(isinstance(layer, layers.Flatten) for layer in head):
             raise ValueError(
@@ -103,88 +106,35 @@ def classifier(
             )
         for layer in head:
             x = layer(x)
-        bias = Uniform(x.shape[-1] ** -0.5) if uniform_bias else "zeros"
-        x = predictions(classes, top.classifier_activation, initializer, bias)(x)
-    elif top.pooling == "avg":
-        x = layers.GlobalAveragePooling2D(name="avg_pool")(x)
-    elif top.pooling == "max":
-        x = layers.GlobalMaxPooling2D(name="max_pool")(x)
-    model = keras.Model(inputs, x, name=top.name)
-    if top.weights is not None:
-        options = {"include_top": top.include_top, "pooling": top.pooling}
-        options["classifier_activation"] = top.classifier_activation
-        given = {k: v for k, v in options.items() if v != Top._field_defaults[k]}
-        load_weights(model, top.weights, given)
+        policy = keras.config.dtype_policy()
+        x = layers.Dense(
+            int(classes),
+            options["classifier_activation"],
+            kernel_initializer=initializer,
+            bias_initializer=Uniform(x.shape[-1] ** -0.5) if uniform_bias else "zeros",
+            dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
+            name="predictions",
+        )(x)
+    elif pooling is not None:
+        x = POOLS[pooling](name=f"{pooling}_pool")(x)
+    model = keras.Model(inputs, x, name=options["name"])
+    if options["weights"] is not None:
+        load_weights(model, options["weights"])
     return model
 
 
-def predictions(
-    classes: int,
-    activation: str | None,
-    initializer: keras.Initializer,
-    bias_initializer: Initializer = "zeros",
-) -> keras.layers.Dense:
-    """Return the classifier; in mixed precision it is float32, as a sum over classes follows."""
-    policy = keras.config.dtype_policy()
-    half = policy.compute_dtype in ("float16", "bfloat16")
-    return layers.Dense(
-        int(classes),
-        activation,
-        kernel_initializer=initializer,
-        bias_initializer=bias_initializer,
-        dtype="float32" if half else policy,
-        name="predictions",
-    )
-
-
-def load_weights(
-    model: keras.Model, weights: PathLike, options: Mapping[str, Any] | None = None
-) -> None:
-    """Load trained weights that `zoo.list_weights` names, or what `model.save_weights` wrote.
-
-    `options` are arguments of the model's builder that trained weights permit.
+def load_weights(model: keras.Model, path: PathLike) -> None:
+    """Load the weights that `model.save_weights` wrote.
 
     Raises:
-        ValueError: if there is no such name or file, or it does not fit the model.
+        ValueError: if they do not fit the model.
     """
-    if isinstance(weights, str) and not weights.endswith(cards.SUFFIX):
-        path = cards.path(weights)
-        _check_network(model, cards.card(weights), options or {})
-    elif pathlib.Path(weights).is_file() and str(weights).endswith(cards.SUFFIX):
-        path = pathlib.Path(weights)
-    else:
-        raise ValueError(
-            f"`weights` must be None, a name of `zoo.list_weights()` or the path of a "
-            f"{cards.SUFFIX} file. Received: weights={str(weights)!r}, which is no such file."
-        )
     try:
         with warnings.catch_warnings():  # Keras warns of layers that the file does not have
             warnings.simplefilter("error", UserWarning)
             model.load_weights(path)
     except (OSError, ValueError, KeyError, UserWarning) as error:  # damaged, or of another network
         raise ValueError(
-            f"`weights` must be those of this very network. Received: weights={str(weights)!r}. "
+            f"`weights` must be those of this very network. Received: weights={str(path)!r}. "
             f"Keras says: {error}"
         ) from error
-
-
-def _check_network(model, card, options):
-    """Raise ValueError unless the model computes what the card's network does."""
-    expected = zoo.weights.untrained(card, **options)
-    if _computation(model) != _computation(expected):
-        arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
-        raise ValueError(
-            f"`weights` must be those of this very network. Received: weights={card.name!r}, of "
-            f"zoo.{card.builder}({arguments}). zoo.weights.build({card.name!r}) makes it."
-        )
-
-
-def _computation(model):
-    """Return the layers' types and configurations, without what only training or speed needs."""
-    return [(type(layer), _relevant(layer.get_config())) for layer in model.layers]
-
-
-def _relevant(config):
-    if isinstance(config, dict):
-        return {k: _relevant(v) for k, v in config.items() if not IRRELEVANT.fullmatch(k)}
-    return [*map(_relevant, config)] if isinstance(config, (list, tuple)) else config

@@ -1,36 +1,31 @@
 """The 50-layer networks for ImageNet, residual and highway: Greff et al. (2017), section 5.1."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import keras
 from keras import layers
 
-from zoo.applications import input_and_head
-from zoo.applications.input_and_head import Top
+from zoo.applications.input_and_head import Top, classifier, image_input
+from zoo.applications.registry import builder
+from zoo.backend.layers import BatchNormalization, Conv2D, MaxPooling2D
 from zoo.initializers import KaimingNormal, Uniform
-from zoo.layers.batch_norm import BatchNormalization
-from zoo.layers.conv import Conv2D
-from zoo.layers.pooling import MaxPooling2D
 from zoo.layers.residual_block import ResidualBlock
-from zoo.types import PathLike, Shape
+from zoo.types import Shape
 
 BLOCKS = (3, 4, 6, 3)
 RESNET = (64, 128, 256, 512)
 HIGHWAY = (48, 88, 192, 376)  # as many parameters, multiples of 8
 
 
+@builder()
 def resnet50(
     classes: int = 1000,
     input_shape: Shape = (224, 224, 3),
     batch_norm: bool = True,
     widths: Sequence[int] = RESNET,
     blocks: Sequence[int] = BLOCKS,
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "resnet50",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """ResNet-50 (v1): 25,557,032 trainable parameters, 25,530,472 without batch normalization.
 
@@ -46,11 +41,6 @@ def resnet50(
             not say.
         widths: Channels of a block's 3 x 3 convolution, stage by stage.
         blocks: Number of blocks of each stage.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `input_shape` has less than 32 pixels a side, or `blocks` has not a positive
@@ -59,22 +49,17 @@ def resnet50(
     Reference: He et al. (2015), arXiv:1512.03385, Table 1; Greff, Srivastava, Schmidhuber (2017),
     arXiv:1612.07771, section 5.1 and Table 1b.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return bottlenecks(widths, "residual", False, classes, input_shape, batch_norm, top, blocks)
 
 
+@builder()
 def highway_resnet50(
     classes: int = 1000,
     input_shape: Shape = (224, 224, 3),
     batch_norm: bool = True,
     widths: Sequence[int] = HIGHWAY,
     blocks: Sequence[int] = BLOCKS,
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "highway_resnet50",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """50 layers with coupled gates, as many parameters as `resnet50`: 25,560,216 trainable.
 
@@ -94,22 +79,17 @@ def highway_resnet50(
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return bottlenecks(widths, "coupled", False, classes, input_shape, batch_norm, top, blocks)
 
 
+@builder()
 def highway_full_resnet50(
     classes: int = 1000,
     input_shape: Shape = (224, 224, 3),
     batch_norm: bool = True,
     widths: Sequence[int] = HIGHWAY,
     blocks: Sequence[int] = BLOCKS,
-    *,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = "highway_full_resnet50",
+    **top: Unpack[Top],
 ) -> keras.Model:
     """`highway_resnet50` whose H ends in a third ReLU: the paper's "Highway-Full".
 
@@ -117,7 +97,6 @@ def highway_full_resnet50(
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     return bottlenecks(widths, "coupled", True, classes, input_shape, batch_norm, top, blocks)
 
 
@@ -137,7 +116,7 @@ def bottlenecks(
             f"`blocks` must have a positive number for each of the {len(widths)} widths. "
             f"Received: blocks={tuple(blocks)}, widths={tuple(widths)}"
         )
-    inputs = input_and_head.image_input(input_shape, 32)
+    inputs = image_input(input_shape, 32)
     initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
     x = Conv2D(
@@ -170,4 +149,4 @@ def bottlenecks(
             )(x)
             x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
     head = [layers.GlobalAveragePooling2D(name="avg_pool")]
-    return input_and_head.classifier(inputs, x, head, classes, Uniform(None), top)
+    return classifier(inputs, x, head, classes, Uniform(None), top)

@@ -2,22 +2,24 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import keras
 from keras import layers
 
-from zoo.applications import input_and_head
-from zoo.applications.input_and_head import Top
+from zoo.applications.input_and_head import Top, classifier, image_input
+from zoo.applications.registry import builder
+from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
-from zoo.layers.conv import Conv2D
 from zoo.layers.dominant import SimplifiedDominant
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
-from zoo.types import PathLike, Shape
+from zoo.types import Shape
 
 WIDTHS = (16, 32, 64)
 
 
+@builder("simplified_plain_net{depth}")
 def simplified_plain_net(
     depth: int = 20,
     classes: int = 10,
@@ -26,11 +28,7 @@ def simplified_plain_net(
     initializer: keras.Initializer | None = None,
     *,
     widths: Sequence[int] = WIDTHS,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """The plain network of 3 n + 2 layers: 269,034 parameters at depth 20.
 
@@ -48,11 +46,6 @@ def simplified_plain_net(
             "duplicate"; see `zoo.SimplifiedResidual`.
         initializer: Initializer of all convolutions; `None` is the paper's KWI, `KaimingNormal()`.
         widths: Channels of the groups; of the first convolution, too.
-        include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
-        classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-        name: Name of the model.
 
     Raises:
         ValueError: if `depth` is not 3 n + 2, `widths` are not three that grow, or `input_shape` is
@@ -65,14 +58,13 @@ def simplified_plain_net(
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 2, appendix A and Fig. 4.
     """
-    name = name or f"simplified_plain_net{depth}"
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     initializer = initializer or KaimingNormal()
     return simplified(
         SimplifiedPlain, depth, classes, input_shape, identity, initializer, widths, top
     )
 
 
+@builder("simplified_residual_net{depth}")
 def simplified_residual_net(
     depth: int = 20,
     classes: int = 10,
@@ -81,11 +73,7 @@ def simplified_residual_net(
     initializer: keras.Initializer | None = None,
     *,
     widths: Sequence[int] = WIDTHS,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """`simplified_plain_net` with an identity around each block: ReLU(S(x) + conv(x) + b).
 
@@ -97,14 +85,13 @@ def simplified_residual_net(
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 2, appendix A and Fig. 4.
     """
-    name = name or f"simplified_residual_net{depth}"
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     initializer = initializer or HardtMa()
     return simplified(
         SimplifiedResidual, depth, classes, input_shape, identity, initializer, widths, top
     )
 
 
+@builder("simplified_dominant_net{depth}")
 def simplified_dominant_net(
     depth: int = 20,
     classes: int = 10,
@@ -113,11 +100,7 @@ def simplified_dominant_net(
     *,
     lower: str = "diagonal",
     widths: Sequence[int] = WIDTHS,
-    include_top: bool = True,
-    pooling: str | None = None,
-    classifier_activation: str | None = "softmax",
-    weights: PathLike | None = None,
-    name: str | None = None,
+    **top: Unpack[Top],
 ) -> keras.Model:
     """`simplified_plain_net` whose kernels keep only the paths from a channel to its own.
 
@@ -129,8 +112,6 @@ def simplified_dominant_net(
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", appendix D.3, Table 5.
     """
-    name = name or f"simplified_dominant_net{depth}"
-    top = Top(include_top, pooling, classifier_activation, weights, name)
     initializer = initializer or HardtMa()
     block = functools.partial(SimplifiedDominant, lower=lower)
     return simplified(block, depth, classes, input_shape, "duplicate", initializer, widths, top)
@@ -157,7 +138,7 @@ def simplified(
             f"`widths` must be the channels of three groups, none fewer than before. "
             f"Received: widths={tuple(widths)!r}"
         )
-    inputs = input_and_head.image_input(input_shape, 4)
+    inputs = image_input(input_shape, 4)
     x = Conv2D(
         widths[0],
         3,
@@ -180,4 +161,4 @@ def simplified(
     window = [min(8, side or 8) for side in x.shape[1:3]]
     head = [layers.AveragePooling2D(window, name="avg_pool"), layers.Flatten(name="flatten")]
     initializer = Uniform(None)
-    return input_and_head.classifier(inputs, x, head, classes, initializer, top, uniform_bias=True)
+    return classifier(inputs, x, head, classes, initializer, top, uniform_bias=True)

@@ -1,21 +1,21 @@
 """Trained weights that verify themselves: build their network, and measure it again."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
 from zoo.applications.char_lm_inference import Scorer
 from zoo.applications.registry import create_model
-from zoo.cards import FOLDER as FOLDER
 from zoo.cards import Card as Card
 from zoo.cards import card as card
 from zoo.cards import list_weights as list_weights
 from zoo.cards import path as path
+from zoo.cards import vocabulary as vocabulary
 from zoo.datasets import images, ptb
 from zoo.datasets.preprocessing import RECIPES, Preprocessing
-from zoo.datasets.text import Corpus, Vocabulary
+from zoo.datasets.text import Corpus
 from zoo.types import PathLike
 
 TOLERANCE = {"test_accuracy": 0.05, "test_perplexity": 0.01}  # ours: percent points; perplexity
@@ -50,25 +50,13 @@ def build(name: str) -> keras.Model:
     >>> build("mnist10k_highway").count_params()
     38986
     """
-    facts = card(name)
-    return create_model(facts.builder, **_arguments(facts), weights=name)
+    return network(card(name), weights=name)
 
 
-def untrained(facts: Card, **options: Any) -> keras.Model:
-    """Return the network of a card before training; `options` are its builder's other arguments."""
-    return create_model(facts.builder, **_arguments(facts), **options)
-
-
-def _arguments(facts):
-    arguments = {**facts.arguments}
-    if "vocabulary" in facts.data:
-        arguments["vocabulary"] = vocabulary(facts)
-    return arguments
-
-
-def vocabulary(facts: Card) -> Vocabulary:
-    """Return the words and characters of a language model's card."""
-    return Vocabulary.load(FOLDER / facts.data["vocabulary"])
+def network(facts: Card, weights: PathLike | None = None) -> keras.Model:
+    """Return the network of a card, untrained or with weights."""
+    words = {"vocabulary": vocabulary(facts)} if "vocabulary" in facts.data else {}
+    return create_model(facts.builder, **facts.arguments, **words, weights=weights)
 
 
 def preprocessing(name: str) -> Preprocessing:
@@ -81,10 +69,13 @@ def preprocessing(name: str) -> Preprocessing:
     >>> float(preprocessing("mnist10k_highway")(np.full((1, 28, 28, 1), 128, "uint8")).max())
     0.5
     """
-    return _preprocessing(card(name).data)
+    return _preprocessing(card(name))
 
 
-def _preprocessing(data):
+def _preprocessing(facts):
+    data = facts.data
+    if "preprocessing" not in data:
+        raise ValueError(f"Expected weights of a network for images. Received: {facts.name!r}.")
     mean = np.array(data["mean"], "float32") if "mean" in data else 0.0
     return Preprocessing(RECIPES[data["preprocessing"]], mean, data["scale"])
 
@@ -103,8 +94,7 @@ def verify(name: str, data_dir: PathLike | None = None, batch_size: int = 200) -
         DownloadError: if the data cannot be downloaded.
     """
     facts = card(name)
-    model = build(name)
-    value, examples = measure(model, facts, data_dir, batch_size)
+    value, examples = measure(build(name), facts, data_dir, batch_size)
     if examples != facts.examples:
         raise ValueError(
             f"Expected {facts.examples} examples of {facts.data['name']}. Received: {examples}. "
@@ -142,7 +132,7 @@ def test_set(facts: Card, data_dir: PathLike | None = None) -> tuple[np.ndarray,
     if "side" in facts.data:
         source = images.averaged(source, facts.data["side"])
     x, y = (values[: facts.data.get("tested")] for values in (source.x_test, source.y_test))
-    return _preprocessing(facts.data)(x), y
+    return _preprocessing(facts)(x), y
 
 
 def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
@@ -151,11 +141,10 @@ def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
     Raises:
         ValueError: if the text has another vocabulary.
     """
-    data = facts.data
-    text = ptb.load(data_dir, max_word_length=data["max_word_length"])
-    text = dataclasses.replace(text, train=text.train[: data.get("tokens")])
-    if "words" in data:
-        text = text.most_frequent(data["words"])
+    text = ptb.load(data_dir, max_word_length=facts.data["max_word_length"])
+    text = dataclasses.replace(text, train=text.train[: facts.data.get("tokens")])
+    if "words" in facts.data:
+        text = text.most_frequent(facts.data["words"])
     expected = vocabulary(facts).fingerprint
     if text.vocabulary.fingerprint != expected:
         raise ValueError(

@@ -1,8 +1,10 @@
 """Callbacks of `fit`: training rules of the papers, progress, and probes of a network's blocks."""
 
+from zoo.callbacks.charts import plot as plot
+from zoo.callbacks.page import write_html as write_html
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
-from zoo.callbacks.probes.classifier import Lens as Lens
+from zoo.callbacks.probes.classifier import LogitLens as LogitLens
 from zoo.callbacks.probes.cushions import ActivationContraction as ActivationContraction
 from zoo.callbacks.probes.cushions import LayerCushion as LayerCushion
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow
@@ -21,7 +23,6 @@ from zoo.callbacks.probes.interventions import random_lesions as random_lesions
 from zoo.callbacks.probes.interventions import shuffles as shuffles
 from zoo.callbacks.probes.interventions import unrollings as unrollings
 from zoo.callbacks.probes.jacobian import interlayer_cushions as interlayer_cushions
-from zoo.callbacks.probes.jacobian import minimal_interlayer_cushions as minimal_interlayer_cushions
 from zoo.callbacks.probes.loops import fixed_point as fixed_point
 from zoo.callbacks.probes.loops import loops as loops
 from zoo.callbacks.probes.patches import draw_patches as draw_patches
@@ -35,7 +36,6 @@ from zoo.callbacks.probes.refinement import GradientNorm as GradientNorm
 from zoo.callbacks.probes.refinement import L2Ratio as L2Ratio
 from zoo.callbacks.probes.refinement import ResidualMean as ResidualMean
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
-from zoo.callbacks.probes.refinement import block_influence as block_influence
 from zoo.callbacks.probes.table import Table as Table
 from zoo.callbacks.probes.weight_noise import noise_sensitivity as noise_sensitivity
 from zoo.callbacks.run_probes import RunProbes as RunProbes

@@ -13,9 +13,6 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import keras
-import numpy as np
-
 from zoo import callbacks
 from zoo.callbacks.diagnose import LESION_EXAMPLES, Diagnosis, diagnose
 from zoo.datasets import images, preprocessing
@@ -47,41 +44,23 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add = command.add_argument
     default = "default: %(default)s"
-    command.add_argument("model", help="Path of the model, a .keras file.")
-    command.add_argument("--data", help="Name of the images: mnist, cifar10, cifar100 or digits.")
-    command.add_argument(
-        "--data_dir", help="An .npz file or a folder of images; see zoo.datasets.images."
-    )
-    command.add_argument(
-        "--split",
-        default="test",
-        choices=["test", "train"],
-        help=f"Part of the images to measure; {default}.",
-    )
-    command.add_argument(
+    add("model", help="Path of the model, a .keras file.")
+    add("--data", help="Name of the images: mnist, cifar10, cifar100 or digits.")
+    add("--data_dir", help="An .npz file or a folder of images; see zoo.datasets.images.")
+    add("--split", default="test", choices=["test", "train"], help=f"Part to measure; {default}.")
+    add(
         "--preprocessing",
         help="Name of a recipe of zoo.datasets.preprocessing; default: division by 255.",
     )
-    command.add_argument(
-        "--probes",
-        type=_probes,
-        default=[],
-        help=f"Further probes, separated by commas, of {', '.join(PROBES)}; default: none.",
-    )
-    command.add_argument(
-        "--blocks",
-        type=_names,
-        help="Names of the blocks to measure, separated by commas; default: all.",
-    )
-    command.add_argument(
-        "--examples", type=_positive, default=5000, help=f"Largest number of images; {default}."
-    )
-    command.add_argument(
-        "--batch_size", type=_positive, default=128, help=f"Images in a batch; {default}."
-    )
-    command.add_argument("--loss", help="Name of a Keras loss; default: the model's loss.")
-    command.add_argument("--out", default="probes", help=f"Folder of the results; {default}.")
+    names = ", ".join(PROBES)
+    add("--probes", type=_probes, default=[], help=f"Further probes, with commas, of {names}.")
+    add("--blocks", type=_names, help="Names of the blocks, with commas; default: all.")
+    add("--examples", type=_positive, default=5000, help=f"Largest number of images; {default}.")
+    add("--batch_size", type=_positive, default=128, help=f"Images in a batch; {default}.")
+    add("--loss", help="Name of a Keras loss; default: the model's loss.")
+    add("--out", default="probes", help=f"Folder of the results; {default}.")
     return command
 
 
@@ -110,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         command.error("name the data: --data mnist, or --data_dir with a file or a folder")
     out = pathlib.Path(options.out)
     try:
-        model, x, y = read(options)
-        report = measure(options, model, x, y)
+        report = measure(options)
         out.mkdir(parents=True, exist_ok=True)
         report.table.to_csv(out / "probes.csv")
         report.to_html(out / "probes.html")
@@ -121,39 +99,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{len(report.table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")
 
 
-def read(options: argparse.Namespace) -> tuple[keras.Model, np.ndarray, np.ndarray]:
-    """Return the model, the preprocessed images and the labels.
+def measure(options: argparse.Namespace) -> Diagnosis:
+    """Return the diagnosis that the options ask for, with the date of the file.
 
     Raises:
         ValueError: if there is no such model, or the data do not fit it.
     """
-    if not pathlib.Path(options.model).exists():
-        raise ValueError(f"Expected a .keras file. Received: {options.model}, which is not there.")
+    path = pathlib.Path(options.model)
+    if not path.exists():
+        raise ValueError(f"Expected a .keras file. Received: {path}, which is not there.")
     data = images.load(options.data or "data", options.data_dir)
-    model = load_model(options.model)
+    model = load_model(path)
     x = getattr(data, f"x_{options.split}")[: options.examples]
-    _check_sizes(model, x, options)
     y = getattr(data, f"y_{options.split}")[: options.examples]
-    if options.preprocessing is None:
-        return model, x.astype("float32") / 255, y
-    return model, preprocessing.fit(options.preprocessing, data.x_train)(x), y
-
-
-def _check_sizes(model, images, options):
-    """Raise ValueError unless the images have the shape of the model's input."""
     expected = model.input_shape
-    sizes = zip(expected[1:], images.shape[1:], strict=False)
-    if len(expected) != images.ndim or any(a not in (None, b) for a, b in sizes):
+    sizes = zip(expected[1:], x.shape[1:], strict=False)
+    if len(expected) != x.ndim or any(a not in (None, b) for a, b in sizes):
         raise ValueError(
-            f"Expected images of the model's shape, {expected[1:]}. Received: {images.shape[1:]}, "
+            f"Expected images of the model's shape, {expected[1:]}. Received: {x.shape[1:]}, "
             f"of {options.data_dir or options.data}. Name the data that it was trained on."
         )
-
-
-def measure(
-    options: argparse.Namespace, model: keras.Model, x: np.ndarray, y: np.ndarray
-) -> Diagnosis:
-    """Return the diagnosis that the options ask for, with the date of the file."""
+    if options.preprocessing is None:
+        x = x.astype("float32") / 255
+    else:
+        x = preprocessing.fit(options.preprocessing, data.x_train)(x)
     report = diagnose(
         model,
         x,
@@ -164,10 +133,9 @@ def measure(
         progress=callbacks.PassProgress("probes", len(x) + min(len(x), LESION_EXAMPLES)),
         probes=options.probes,
     )
-    data = options.data or pathlib.Path(options.data_dir).name
-    report.title = f"{model.name} on {len(x)} images of {data} ({options.split})"
-    written = datetime.datetime.fromtimestamp(pathlib.Path(options.model).stat().st_mtime)
-    report.weights = f"{written:%Y-%m-%d %H:%M}"
+    name = options.data or pathlib.Path(options.data_dir).name
+    report.title = f"{model.name} on {len(x)} images of {name} ({options.split})"
+    report.weights = f"{datetime.datetime.fromtimestamp(path.stat().st_mtime):%Y-%m-%d %H:%M}"
     return report
 
 

@@ -91,11 +91,8 @@ class Resume(keras.callbacks.Callback):
         metadata = self.read()
         if metadata is None:
             return
-        saved = {"format": metadata["format"]}
-        own = {"format": FORMAT}
-        if saved == own:
-            saved = metadata["identity"]
-            own = json.loads(json.dumps(self.identity))
+        saved = {"format": metadata["format"], **metadata["identity"]}
+        own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}
         differences = "; ".join(
             f"{key}: {saved.get(key)!r} there, {own.get(key)!r} here"
             for key in {**saved, **own}
@@ -113,14 +110,18 @@ class Resume(keras.callbacks.Callback):
             return
         self.check()
         metadata, arrays = self._load()
-        self._check_variables(metadata)
+        self._check_variables(metadata["variables"])
         values = [value for key, value in arrays.items() if key.startswith("v")]
         for variable, value in zip(self._variables(), values, strict=True):
             variable.assign(value)
-        states = [*_with_arrays(metadata["callbacks"], arrays)]
-        for callback, state in zip(self.track, states, strict=True):
+        for i, (callback, state) in enumerate(zip(self.track, metadata["callbacks"], strict=True)):
+            for name, array in arrays.items():
+                if name.startswith(f"c{i:03d}."):
+                    state.setdefault(name.split(".")[1], []).append(array)
             names = getattr(callback, "state", state)
-            vars(callback).update({key: state[key] for key in names if key in state})
+            vars(callback).update(
+                {key: state[key] for key in names if key in state and key not in SETTINGS}
+            )
         if keras.backend.backend() == "torch" and metadata["torch_rng"]:
             torch = sys.modules["torch"]
             rng = bytes.fromhex(metadata["torch_rng"])
@@ -157,19 +158,24 @@ class Resume(keras.callbacks.Callback):
             for key, value in (logs or {}).items()
         }
         arrays = {f"v{i:05d}": value for i, value in enumerate(values)}
+        states = []
         for i, callback in enumerate(self.track):
-            arrays |= _arrays(callback, i)
+            state, more = _state(callback, f"c{i:03d}")
+            states.append(state)
+            arrays |= more
+        rng = ""
+        if keras.backend.backend() == "torch":
+            rng = bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
         metadata = {
             "format": FORMAT,
             "identity": self.identity,
             "epoch": epoch + 1,
             "stop": bool(self.model.stop_training),
-            "callbacks": [_scalars(callback) for callback in self.track],
+            "callbacks": states,
             "history": {"epoch": [*past.epoch, epoch], "history": history},
             "variables": [[v.path, list(v.shape)] for v in variables],
-            "torch_rng": _torch_rng(),
+            "torch_rng": rng,
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
 
         def write(temporary):
             with open(temporary, "wb") as file:
@@ -187,69 +193,41 @@ class Resume(keras.callbacks.Callback):
         try:
             with open_npz(self.path) as file:
                 arrays = {key: file[key] for key in sorted(file.files)}
-                return _metadata(arrays.pop("facts", None)), arrays
+            metadata = json.loads(str(arrays.pop("facts", None)))
+            known = metadata if isinstance(metadata, dict) else {}
+            wrong = [key for key, kind in METADATA.items() if not isinstance(known.get(key), kind)]
+            if wrong:
+                raise ValueError(f"missing or of another type than expected: {', '.join(wrong)}")
         except UNREADABLE as error:
             raise ValueError(
                 f"Expected a checkpoint that `zoo.checkpoint.Resume` wrote. Received: {self.path}, "
                 f"which cannot be read ({error}). Delete it to start from scratch."
             ) from error
+        return metadata, arrays
 
-    def _check_variables(self, metadata):
-        expected = [[v.path, list(v.shape)] for v in self._variables()]
-        if [shape for _, shape in expected] != [shape for _, shape in metadata["variables"]]:
-            pairs = zip(expected, metadata["variables"], strict=False)
+    def _check_variables(self, saved):
+        own = [[v.path, list(v.shape)] for v in self._variables()]
+        if [shape for _, shape in own] != [shape for _, shape in saved]:
+            pairs = zip(own, saved, strict=False)
             first = next((pair for pair in pairs if pair[0][1] != pair[1][1]), "their number")
             raise ValueError(
-                f"Expected a checkpoint of {len(expected)} variables of this model. Received: "
-                f"{self.path} with {len(metadata['variables'])}; the first to differ: {first}."
+                f"Expected a checkpoint of {len(own)} variables of this model. Received: "
+                f"{self.path} with {len(saved)}; the first to differ: {first}."
             )
 
 
-def _metadata(text):
-    metadata = json.loads(str(text))
-    if not isinstance(metadata, dict):
-        raise ValueError("no metadata")
-    wrong = [key for key, kind in METADATA.items() if not isinstance(metadata.get(key), kind)]
-    if wrong:
-        raise ValueError(f"missing or of another type than expected: {', '.join(wrong)}")
-    return metadata
-
-
-def _scalars(callback):
-    """Return the state of a callback that JSON can hold, by attribute."""
+def _state(callback, prefix):
+    """Return a callback's state that JSON can hold, and its arrays by their names in the file."""
     state = {}
+    arrays = {}
     for key, value in vars(callback).items():
         value = value.item() if isinstance(value, np.generic) else value
-        scalars = value if isinstance(value, list) else [value]
-        if key not in SETTINGS and all(isinstance(v, SCALARS) for v in scalars):
+        items = value if isinstance(value, list) else [value]
+        if key not in SETTINGS and all(isinstance(item, SCALARS) for item in items):
             state[key] = value
-    return state
-
-
-def _arrays(callback, index):
-    """Return the lists of arrays in a callback's state, by the names that the file gives them."""
-    return {
-        f"c{index:03d}.{key}.{i:05d}": array
-        for key, value in vars(callback).items()
-        if isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
-        for i, array in enumerate(value)
-    }
-
-
-def _with_arrays(states, arrays):
-    """Yield the states of callbacks with the lists of arrays that `_arrays` named."""
-    for index, state in enumerate(states):
-        state = {key: value for key, value in state.items() if key not in SETTINGS}
-        for name, array in arrays.items():
-            if name.startswith(f"c{index:03d}."):
-                state.setdefault(name.split(".")[1], []).append(array)
-        yield state
-
-
-def _torch_rng():
-    if keras.backend.backend() != "torch":
-        return ""
-    return bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
+        elif all(isinstance(item, np.ndarray) for item in items) and isinstance(value, list):
+            arrays |= {f"{prefix}.{key}.{i:05d}": array for i, array in enumerate(value)}
+    return state, arrays
 
 
 class BestWeights(keras.callbacks.Callback):

@@ -8,13 +8,13 @@ import keras
 
 from zoo.callbacks.probes.batching import repeatable
 from zoo.callbacks.probes.engine import run
-from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.refinement import BlockInfluence, L2Ratio
 from zoo.callbacks.probes.sweep import Trials
-from zoo.graph.blocks import find_blocks
+from zoo.graph.blocks import Network
+from zoo.graph.chain import Chain
 from zoo.graph.cost import Count, cost
-from zoo.graph.surgery import lesion, lesion_plan
+from zoo.graph.surgery import lesion_plan
 
 CHEAP = {"block_influence": BlockInfluence, "l2_ratio": L2Ratio}  # scores without lesions
 KINDS = ("parameters", "multiply-adds")
@@ -99,17 +99,33 @@ def depth_plan(
     >>> plan.blocks, plan.after.parameters
     (('sum0',), 60)
     """
-    names, count = _candidates(model, keep, score, search, options)
-    shared = {"loss": loss, "batch_size": batch_size, **options}
-    if search == "greedy":
-        lowest = _greedy(model, repeatable(data), names, count, score, shared)
-    else:
-        values = _score_once(model, data, score, shared)
+    _check_arguments(keep, score, search)
+    network = Network.of(model, **options)
+    names = [block.name for block in network.blocks if not block.changes_shape]
+    count = int((1 - keep) * len(network.blocks) + 1e-9)
+    if not 0 < count <= len(names):
+        raise ValueError(
+            f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
+            f"those that change the shape stay. Received: keep={keep}, which removes {count}."
+        )
+    chain = Chain(network)
+    lowest: dict[str, float] = {}
+    if score in CHEAP:
+        table = run([CHEAP[score]()], network, data, loss=loss, batch_size=batch_size)
+        values = table.values(score)
         lowest = _lowest({name: values[name] for name in names}, count)
-    chosen, scores = zip(*lowest, strict=True)
-    return DepthPlan(
-        chosen, score, scores, _count(model), _count(lesion(model, *chosen, **options))
-    )
+    else:
+        trials = Trials(network, loss)
+        data = repeatable(data)
+    while len(lowest) < count:
+        rest = [name for name in names if name not in lowest]
+        plans = [lesion_plan(chain, [*lowest, name]) for name in rest]
+        values = _scores(trials.run(plans, data, batch_size), score)
+        # the first is the unmodified network's
+        by_name = dict(zip(rest, map(float, values[1:]), strict=True))
+        lowest |= _lowest(by_name, 1 if search == "greedy" else count)
+    smaller = chain.to_model(lesion_plan(chain, [*lowest]))
+    return DepthPlan((*lowest,), score, (*lowest.values(),), _count(model), _count(smaller))
 
 
 def _count(model):
@@ -121,8 +137,7 @@ def _count(model):
     return Count(counted.parameters, counted.operations)
 
 
-def _candidates(model, keep, score, search, options):
-    """Return the names of the blocks that can be removed, and the number to remove."""
+def _check_arguments(keep, score, search):
     known = {"greedy": LESIONS, "once": (*LESIONS, *CHEAP)}
     if search not in known:
         raise ValueError(f"`search` must be one of {[*known]}. Received: search={search!r}")
@@ -133,55 +148,26 @@ def _candidates(model, keep, score, search, options):
         )
     if not 0 < keep < 1:
         raise ValueError(f"`keep` must be between 0 and 1. Received: keep={keep}")
-    named = {("names" if key == "blocks" else key): value for key, value in options.items()}
-    blocks, _ = find_blocks(model, **named)
-    names = [block.name for block in blocks if not block.changes_shape]
-    count = int((1 - keep) * len(blocks) + 1e-9)
-    if not 0 < count <= len(names):
-        raise ValueError(
-            f"Expected a share that removes 1 to {len(names)} of {len(blocks)} blocks: those that "
-            f"change the shape stay. Received: keep={keep}, which removes {count}."
-        )
-    return names, count
-
-
-def _greedy(model, data, names, count, score, shared):
-    options = {key: shared[key] for key in shared if key not in ("loss", "batch_size")}
-    trials = Trials(model, shared["loss"], **options)
-    chosen: dict[str, float] = {}
-    while len(chosen) < count:
-        rest = [name for name in names if name not in chosen]
-        plans = [lesion_plan(trials.chain, [*chosen, name]) for name in rest]
-        measured = trials.run(plans, data, shared["batch_size"])
-        values = _of_score({f"lesion_{key}": value for key, value in measured.items()}, score)
-        # the first is the unmodified network's
-        chosen |= _lowest(dict(zip(rest, map(float, values[1:]), strict=True)), 1)
-    return [*chosen.items()]
 
 
 def _lowest(values, count):
-    """Return pairs of a block and its score, the lowest first; NaN is above all."""
+    """Return the lowest scores by block, in ascending order; NaN is above all."""
     pairs = sorted(values.items(), key=lambda pair: (math.isnan(pair[1]), pair[1]))[:count]
     if any(math.isnan(value) for _, value in pairs):
         raise ValueError(
             f"Expected scores that are numbers. Received: NaN for {[name for name, _ in pairs]}. "
             f"Look for NaN in the data, and with `zoo.diagnose` in the network's blocks."
         )
-    return pairs
+    return dict(pairs)
 
 
-def _score_once(model, data, score, shared):
-    if score in CHEAP:
-        return run([CHEAP[score]()], model, data, **shared).values(score)
-    table = lesions(model, data, **shared)
-    return _of_score({name: table.values(name) for name in table.probes()}, score)
-
-
-def _of_score(values, score):
-    if score not in values:
+def _scores(measured, score):
+    """Return the scores of lesions, of what `Trials` measured."""
+    names = [f"lesion_{name}" for name in measured]
+    if score not in names:
         raise ValueError(
             f"Expected a score that is defined for these outputs and data. Received: {score!r}, "
-            f"where lesions have {[*values]}: 'lesion_loss' needs labels, 'lesion_kl' outputs that "
+            f"where lesions have {names}: 'lesion_loss' needs labels, 'lesion_kl' outputs that "
             f"are a distribution, and others have 'lesion_change'."
         )
-    return values[score]
+    return measured[score.removeprefix("lesion_")]

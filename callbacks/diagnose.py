@@ -3,24 +3,24 @@
 import dataclasses
 import html
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from zoo.callbacks.probes import html as page
+from zoo.callbacks.page import html_table, write_html
 from zoo.callbacks.probes.batching import Progress, first, repeatable
 from zoo.callbacks.probes.engine import probe_list, run
 from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
-from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio, Scalar
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio
+from zoo.callbacks.probes.table import Table, aligned
 from zoo.checks import check_integers
-from zoo.graph.cost import cost
-from zoo.types import Tensor
+from zoo.graph.blocks import Grain, Network
+from zoo.graph.cost import cost_of
+from zoo.types import PathLike, Tensor
 
 REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
 EXPLODES = 30.0  # |y| / |x|; ours: four such blocks in a row leave the range of float16
@@ -54,22 +54,22 @@ SCREEN = {  # columns of numbers: headings by name
 }
 
 
-class CosineInput(Scalar):
+class CosineInput(Probe):
     """Mean cosine of f and x: negative where a block takes away from its skip input."""
 
     needs = ("f", "x")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the cosine of each example."""
         return cosine(block["f"], block["x"])
 
 
-class NormGrowth(Scalar):
+class NormGrowth(Probe):
     """Mean ratio |y| / |x|: the growth of activations through a block; 0 where x is zero."""
 
     needs = ("x", "y")
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the ratio of each example."""
         length = norm(block["x"])
         zero = length == 0
@@ -125,23 +125,16 @@ class Diagnosis:
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def __str__(self) -> str:
-        lines = self._lines()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = []
-        for line in lines:
-            cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-            for i in _left(line):
-                cells[i] = line[i].ljust(widths[i])
-            texts.append("  ".join(cells).rstrip())
-        return "\n".join([f"{self.title}. {self._summary()}", *texts, *self.table.notes])
+        text = aligned(*self._lines())
+        return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
 
     def _summary(self) -> str:
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
         weights = f"Weights: {self.weights}. " if self.weights else ""
         return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
 
-    def _lines(self) -> list[list[str]]:
-        """Return the headings and the cells of each block."""
+    def _lines(self):
+        """Return the headings and the cells of each block, and the columns that are text."""
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
         heads = ["block", "verdict", "stage", "param %", "madd %"]
         lines = [[*heads, *(SCREEN[name] for name in names), "reason"]]
@@ -149,26 +142,22 @@ class Diagnosis:
             shares = [f"{100 * share:.1f}" for share in (row.parameters, row.operations)]
             numbers = [f"{row.numbers[n]:.3g}" if n in row.numbers else "" for n in names]
             lines.append([row.block, row.verdict, str(row.stage), *shares, *numbers, row.reason])
-        return lines
+        return lines, (0, 1, len(lines[0]) - 1)
 
-    def to_html(self, path: str | pathlib.Path) -> None:
-        """Write a page with verdicts, a heat strip and a chart of each measure.
+    def to_html(self, path: PathLike) -> None:
+        """Write a page with verdicts and a chart of each measure; it needs no server.
 
         Args:
-            path: The file. It needs neither a server nor a network.
+            path: The file.
         """
-        heads, *lines = self._lines()
-        rows = [_html_row("th", heads, "")]
-        for row, line in zip(self.verdicts, lines, strict=True):
-            rows.append(_html_row("td", line, row.verdict))
+        verdicts = html_table(*self._lines(), [row.verdict for row in self.verdicts])
         rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
         head = (
-            f'<p class="soft">{html.escape(self._summary())}</p>'
-            f'<h2>Verdicts</h2><div class="wide"><table>{"".join(rows)}</table></div>'
-            f"<details><summary>rules, the first of which that holds decides, and their sources"
+            f'<p class="soft">{html.escape(self._summary())}</p><h2>Verdicts</h2>{verdicts}'
+            f"<details><summary>rules, in order (the first that holds decides), with sources"
             f"</summary><ul>{rules}</ul></details>"
         )
-        page.write(self.table, path, self.title, head)
+        write_html(self.table, path, self.title, head)
 
 
 def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
@@ -182,7 +171,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     probes: Probe | Sequence[Probe] = (),
     *,
     lesion_examples: int = LESION_EXAMPLES,
-    **options: Any,
+    grain: Grain = "sum",
 ) -> Diagnosis:
     """Return a verdict on each block of a network, with the numbers and thresholds behind it.
 
@@ -208,14 +197,14 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         progress: A function called with the number of examples so far, after each batch.
         probes: Further probes, whose values the table and the page have as well.
         lesion_examples: Number of examples for the lesions, which take longest.
-        **options: `grain`, as in `zoo.callbacks.run`.
+        grain: As in `zoo.callbacks.run`.
 
     Returns:
         A `Diagnosis`.
 
     Raises:
         ValueError: if there is no block, labels and loss do not fit, or `probes`, `batch_size` or
-            `lesion_examples` is none.
+            `lesion_examples` is invalid.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -233,51 +222,49 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         own.append(CosineLoss())
     names = {probe.name for probe in own}
     own += [probe for probe in further if probe.name not in names]
-    shared = {"loss": loss, "batch_size": batch_size, "blocks": blocks, **options}
-    table = run(own, model, data, progress=progress, **shared)
+    shared = {"loss": loss, "batch_size": batch_size, "progress": progress}
+    network = Network.of(model, blocks, grain)
+    table = run(own, network, data, **shared)
     title = table.title
     try:
-        lesioned = _lesions(model, selected, shared, progress)
+        lesioned = lesions(network, selected, **shared)
         if lesioned.title != title:
             table.notes.append(f"Lesions: {lesioned.title}.")
-        table += lesioned
+        table += lesioned + _loss_changes(lesioned)
     except ValueError as error:  # of a network whose blocks are no chain
         table.notes.append(f"No lesions: {error}")
     shares: dict[str, tuple[float, float]] = {}
     try:
-        counted = cost(model, blocks, **options)
+        counted = cost_of(network.model, network.graph, network.blocks)
         shares = {name: counted.share(name) for name in counted.blocks}
     except ValueError as error:
         table.notes.append(f"No shares of parameters and operations: {error}")
-    stages = {row.block: row.stage for row in table if row.block is not None}
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
     means = {
         name: float(np.mean([value for block, value in by_block.items() if block is not None]))
         for name, by_block in values.items()
     }
     verdicts = []
-    for block, stage in stages.items():
-        numbers = {name: v[block] for name, v in values.items() if block in v}
+    for block in network.blocks:
+        numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
         verdict, reason = judge(numbers, means)
-        share = shares.get(block, (math.nan, math.nan))
-        verdicts.append(Verdict(block, stage or 0, verdict, reason, *share, numbers))
+        share = shares.get(block.name, (math.nan, math.nan))
+        verdicts.append(Verdict(block.name, block.stage, verdict, reason, *share, numbers))
     steps = getattr(getattr(model, "optimizer", None), "iterations", None)
     trained = "" if steps is None else f"{int(keras.ops.convert_to_numpy(steps))} training steps"
     return Diagnosis(title, verdicts, table, trained)
 
 
-def _lesions(model, data, shared, progress):
-    """Return the table of lesions, with the change of the loss where there are labels."""
-    table = lesions(model, data, progress=progress, **shared)
+def _loss_changes(table):
+    """Return the changes of the loss by lesions, if there are labels."""
     if "lesion_loss" not in table.probes():
-        return table
+        return Table()
     values = table.values("lesion_loss")
-    changes = [
-        Row("lesion_loss_change", row.block, row.stage, None, None, row.value - values[None])
+    return Table(
+        row._replace(probe="lesion_loss_change", value=row.value - values[None])
         for row in table.of_probe("lesion_loss")
         if row.block is not None
-    ]
-    return table + Table(changes)
+    )
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:
@@ -311,18 +298,3 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
     if numbers["l2_ratio"] >= REPLACES:
         return "replaces", f"{ratio} >= {REPLACES:g}"
     return "refines", f"{ratio} < {REPLACES:g}"
-
-
-def _left(line):
-    """Return the indices of the cells that are text: name, verdict and reason."""
-    return 0, 1, len(line) - 1
-
-
-def _html_row(tag, cells, verdict):
-    texts = []
-    for i, cell in enumerate(cells):
-        kinds = ["t"] if i in _left(cells) else []
-        kinds += [verdict] if verdict and i == 1 else []
-        kind = f' class="{" ".join(kinds)}"' if kinds else ""
-        texts.append(f"<{tag}{kind}>{html.escape(cell)}</{tag}>")
-    return f"<tr>{''.join(texts)}</tr>"

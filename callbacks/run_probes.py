@@ -1,13 +1,12 @@
 """Probes while a network trains."""
 
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 from absl import logging
 
-from zoo.backend import summary_writer
 from zoo.callbacks.probes.engine import Observer, probe_list
 from zoo.callbacks.probes.probe import Probe
 from zoo.callbacks.probes.table import Table
@@ -15,11 +14,9 @@ from zoo.checks import check_integers
 from zoo.graph.blocks import Grain
 from zoo.types import PathLike
 
-Writer: TypeAlias = Callable[[str, float, int], object]
-
 
 class RunProbes(keras.callbacks.Callback):
-    """Run probes every few epochs, or training steps too, during `fit`.
+    """Run probes every few epochs during `fit`.
 
     All values are in the attribute `table`. One number for each probe, under its name, is added to
     `logs`: the mean over blocks of its first number. So `History` and the progress bar have it, and
@@ -38,22 +35,13 @@ class RunProbes(keras.callbacks.Callback):
             lost, with a warning.
         blocks: Names of the blocks to measure; `None`: all.
         grain: As in `zoo.callbacks.run`.
-        log: "summary": add one number for each probe to `logs`. "all": add every block's, such as
-            `cosine_loss/block1`.
-        every_steps: Training steps between two further passes, which add nothing to `logs`; `None`:
-            none. Then the rows have the number of steps since training began, resumed ones
-            included, in the column `step`.
-        writer: A function that is called with the name, as with `log="all"`, the value and the
-            number of training steps of each block's value. Or "tensorboard": write them for
-            TensorBoard, into the folder "tensorboard" beside `path`; this needs TensorFlow.
 
     Attributes:
-        table: A `Table` of all passes; its epochs count from 1. A pass between two epochs' ends
-            belongs to the later one.
+        table: A `Table` of all passes; its epochs count from 1.
 
     Raises:
-        ValueError: if there is no probe, or `every`, `log`, `every_steps` or `writer` has another
-            value, or `data` is an iterator; when training starts, as `zoo.callbacks.run` does.
+        ValueError: if there is no probe, `every` is no positive integer, or `data` is an iterator;
+            when training starts, as `zoo.callbacks.run` does.
     """
 
     def __init__(  # noqa: PLR0913 (options by keyword, as of Keras's callbacks)
@@ -65,22 +53,10 @@ class RunProbes(keras.callbacks.Callback):
         loss: Any = None,
         path: PathLike | None = None,
         blocks: Sequence[str] | None = None,
-        log: str = "summary",
-        every_steps: int | None = None,
-        writer: Writer | str | None = None,
         grain: Grain = "sum",
     ) -> None:
         super().__init__()
         check_integers(1, every=every)
-        if every_steps is not None:
-            check_integers(1, every_steps=every_steps)
-        if isinstance(writer, str) and (writer != "tensorboard" or path is None):
-            raise ValueError(
-                f"`writer` must be None, a function of name, value and step, or 'tensorboard' with "
-                f"a `path` beside which to write. Received: writer={writer!r}, path={path!r}"
-            )
-        if log not in ("summary", "all"):
-            raise ValueError(f"`log` must be 'summary' or 'all'. Received: log={log!r}")
         if isinstance(data, Iterator):
             raise ValueError(
                 f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
@@ -93,15 +69,8 @@ class RunProbes(keras.callbacks.Callback):
         self.loss = loss
         self.path = None if path is None else pathlib.Path(path)
         self.blocks = blocks
-        self.log = log
-        self.every_steps = every_steps
         self.grain = grain
         self.table = Table()
-        self._writer: Writer | None = None
-        if isinstance(writer, str) and self.path is not None:
-            self._writer = summary_writer(self.path.parent / writer)
-        elif callable(writer):
-            self._writer = writer
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Build the probes' pass and check that it runs."""
@@ -113,8 +82,6 @@ class RunProbes(keras.callbacks.Callback):
         """Read the rows of earlier epochs when training resumes."""
         resumes = self._first_epoch and epoch > 0 and not len(self.table)
         self._first_epoch = False
-        self._epoch = epoch
-        self._steps_before = self._steps = self._count_steps()
         if not resumes:
             return
         if self.path is None or not self.path.exists():
@@ -128,45 +95,13 @@ class RunProbes(keras.callbacks.Callback):
         rows = Table.from_csv(self.path)
         self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
 
-    def _count_steps(self):
-        """Return the number of training steps before this epoch, which `Resume` restores."""
-        if self.every_steps is None and self._writer is None:
-            return 0
-        return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Run the probes if they are due after so many steps."""
-        before, self._steps = self._steps, self._steps_before + batch + 1
-        every = self.every_steps
-        if every is not None and before // every < self._steps // every:  # several steps at once
-            self._measure()
-
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Run the probes if they are due."""
         if (epoch + 1) % self.every:
             return
-        table = self._measure()
-        if logs is not None and self.log == "summary":
-            logs.update({probe.name: probe.summary() for probe in self.probes})
-        elif logs is not None:
-            logs.update(_named_values(table))
-
-    def _measure(self):
-        """Make one pass and return its rows."""
         self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
-        table = self._observer.run(self.data, self.batch_size, epoch=self._epoch + 1)
-        if self.every_steps is not None:
-            rows = [row._replace(step=self._steps) for row in table]
-            table = Table(rows, table.notes, table.title)
-        self.table += table
+        self.table += self._observer.run(self.data, self.batch_size, epoch=epoch + 1)
         if self.path is not None:
             self.table.to_csv(self.path)
-        for name, value in _named_values(table).items() if self._writer else ():
-            self._writer(name, value, self._steps)
-        return table
-
-
-def _named_values(table):
-    """Return every block's value by its name and the probe's."""
-    scalars = [row for row in table if row.unit is None]
-    return {"/".join(filter(None, (row.probe, row.block))): row.value for row in scalars}
+        if logs is not None:
+            logs.update({probe.name: probe.summary() for probe in self.probes})

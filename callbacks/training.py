@@ -1,8 +1,12 @@
-"""Callbacks for training: the rules of Kim et al. (2016), epochs of batches, and progress."""
+"""Callbacks for training: the rules of Kim et al. (2016), epochs of batches, and progress.
 
+Rules of the paper: `CarryState`, `Perplexity`, `HalveOnStall`. For every training: `Epochs`,
+`StopOnNaN`, and `Progress`, which prints a line every so often and one an epoch. `PassProgress`
+does so for passes of probes and sweeps.
+"""
+
+import functools
 import math
-import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -11,13 +15,17 @@ import keras
 from zoo.backend import RETURNS_EARLY
 from zoo.layers.carry_lstm import CarryLSTM
 
+PRINT = functools.partial(print, flush=True)  # a log is read while it grows
+INTERVAL = 20.0  # seconds between two lines of a log
+CHECKED = 50  # batches between two checks of the loss, which wait for the device
+
 
 class CarryState(keras.callbacks.Callback):
     """Validate from a zero state, and restore the training state afterwards.
 
-    Without it, `fit(validation_data=...)` would read the validation text as the continuation
-    of the training text, and training would resume from the validation text. In training the
-    state is carried over batches and epochs.
+    Otherwise `fit(validation_data=...)` would read the validation text as the continuation of the
+    training text, and training would resume from its end. In training the state is carried over
+    batches and epochs.
 
     Reference: `main.lua` of Kim et al.'s code: `init_state_global` is never reset.
     """
@@ -73,6 +81,8 @@ class HalveOnStall(keras.callbacks.Callback):
     `#val_losses > 2`.
     """
 
+    state = ("values",)  # what `Resume` restores
+
     def __init__(
         self,
         monitor: str = "val_perplexity",
@@ -86,7 +96,6 @@ class HalveOnStall(keras.callbacks.Callback):
         self.patience = patience
         self.factor = factor
         self.values: list[float] = []
-        self.state = ("values",)  # what `Resume` restores
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Check that the learning rate can be assigned."""
@@ -118,12 +127,11 @@ class HalveOnStall(keras.callbacks.Callback):
 
 
 class StopOnNaN(keras.callbacks.Callback):
-    """Stop training at the first loss that is not finite, before a checkpoint is written.
+    """Stop training at a loss that is not finite, before a checkpoint is written.
 
-    Put it before `zoo.checkpoint.Resume`: the last good checkpoint stays.
-
-    Args:
-        every: Batches between two checks; the running mean keeps a NaN, so none is missed.
+    Put it before `zoo.checkpoint.Resume`: the last good checkpoint stays. The running mean keeps a
+    NaN, so it is read every 50 batches only: `keras.callbacks.TerminateOnNaN` waits for the device
+    after each batch.
 
     Raises:
         FloatingPointError: in `fit`.
@@ -131,13 +139,9 @@ class StopOnNaN(keras.callbacks.Callback):
 
     async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
 
-    def __init__(self, every: int = 50) -> None:
-        super().__init__()
-        self.every = every
-
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Check the loss every so many batches."""
-        if batch % self.every == 0:
+        """Check the loss every 50 batches."""
+        if batch % CHECKED == 0:
             self._check(f"batch {batch + 1}", logs)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -182,20 +186,21 @@ class Epochs(keras.callbacks.Callback):
 
 
 class Progress(keras.callbacks.Callback):
-    """Show speed, loss and time left: a bar in a terminal, lines in a log.
-
-    The bar counts the steps of all epochs that are left. A summary line follows each epoch.
+    """Print each epoch's numbers and the time left, and a line every 20 seconds meanwhile.
 
     Args:
         epochs: Number of epochs in all.
         batches: Number of batches in an epoch.
         per_batch: Number of tokens or examples in a batch.
         unit: Name of what `per_batch` counts.
-        interval: Seconds between two lines of a log.
-        write: Function that receives the lines; `None` prints them, and allows the bar.
+        write: Function that receives the lines.
+
+    Attributes:
+        elapsed: Seconds of the finished epochs; `Resume` restores it.
     """
 
     async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
+    state = ("elapsed",)
 
     def __init__(
         self,
@@ -203,128 +208,78 @@ class Progress(keras.callbacks.Callback):
         batches: int,
         per_batch: int,
         unit: str = "tokens",
-        interval: float = 20.0,
-        write: Callable[[str], object] | None = None,
+        write: Callable[[str], object] = PRINT,
     ) -> None:
         super().__init__()
         self.epochs = epochs
         self.batches = batches
         self.per_batch = per_batch
         self.unit = unit
-        self.interval = interval
         self.write = write
-        self.elapsed = 0.0  # of finished epochs
-        self.state = ("elapsed",)  # what `Resume` restores
-
-    def on_train_begin(self, logs: dict | None = None) -> None:
-        """Reset the measurement of speed."""
-        self._steps = 0
-        self._start: float | None = None  # end of the first step, which compiles
-        self._bar = None
-        self._bar_steps = 0
-        self._lock = threading.Lock()  # batches end in other threads
+        self.elapsed = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Start the epoch's clock, and before the first epoch the bar."""
+        """Start the epoch's clock."""
         self._epoch = epoch
-        self._epoch_start = time.perf_counter()
-        self._last = self._epoch_start
-        if self._bar is None and self.write is None and sys.stdout.isatty():
-            steps = self.batches * (self.epochs - epoch)
-            self._bar = keras.utils.Progbar(steps, stateful_metrics=["loss"])
+        self._start = self._last = time.perf_counter()
+        self._warm: tuple[int, float] | None = None  # after the first step, which compiles
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Update the bar, or write a line if one is due."""
-        with self._lock:
-            self._show(batch, logs or {})
-
-    def _show(self, batch, logs):
+        """Write a line if one is due."""
         now = time.perf_counter()
-        if self._bar is not None:
-            self._bar_steps += 1
-            values = []
-            if "loss" in logs and now - self._last > 0.5:  # reading it waits for the device
-                values.append(("loss", float(logs["loss"])))
-                self._last = now
-            self._bar.update(self._bar_steps, values)
-            return
-        if self._start is None:
-            self._start = now
-            return
-        self._steps += 1
-        first = self._steps == min(8, self.batches - 1)
-        if first or now - self._last > self.interval:
+        if self._warm is None:
+            self._warm = batch, now
+        elif now - self._last > INTERVAL:
             self._last = now
-            step = (now - self._start) / self._steps
+            first, start = self._warm
+            step = (now - start) / max(batch - first, 1)
             left = clock(step * (self.batches * (self.epochs - self._epoch) - batch - 1))
             rate = f"{self.per_batch / step:,.0f} {self.unit}/s"
-            if first:
-                self._line(f"{rate}: {clock(step * self.batches)} an epoch, {left} in all.")
-                return
-            loss = f"  loss {float(logs['loss']):.4g}" if "loss" in logs else ""
+            loss = f"  loss {float(logs['loss']):.4g}" if logs else ""
             share = (batch + 1) / self.batches
-            self._line(
-                f"epoch {self._epoch + 1}/{self.epochs} {share:4.0%}  {rate}{loss}  {left} left"
-            )
+            head = f"epoch {self._epoch + 1}/{self.epochs}"
+            self.write(f"{head} {share:4.0%}  {rate}{loss}  {left} left")
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the epoch's numbers."""
-        self.elapsed += time.perf_counter() - self._epoch_start
-        self._start = None  # what runs between epochs is not a step's time
-        self._steps = 0
+        seconds = time.perf_counter() - self._start
+        self.elapsed += seconds
         numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
-        before = "" if self._bar is None or epoch + 1 == self.epochs else "\n"  # ends the bar
-        self._line(f"{before}epoch {epoch + 1}/{self.epochs} done  {numbers}")
-
-    def _line(self, text):
-        if self.write is None:
-            print(text, flush=True)  # a log is read while it grows
-        else:
-            self.write(text)
+        left = clock(seconds * (self.epochs - epoch - 1))
+        self.write(f"epoch {epoch + 1}/{self.epochs} done  {numbers}  {left} left")
 
 
 class PassProgress:
-    """Show how much of a long pass over examples is done, and the time left.
+    """Print every 20 seconds how much of a long pass over examples is done, and the time left.
 
     An instance is the argument `progress` of `zoo.callbacks.run` and of the interventions: it is
-    called with the number of examples seen so far. In a terminal it draws a bar, in a log it writes
-    a line every `interval` seconds.
+    called with the number of examples seen so far.
 
     Args:
         label: Name of the pass.
         examples: Number of examples, of all passes that follow each other.
-        interval: Seconds between two lines of a log.
     """
 
-    def __init__(self, label: str, examples: int, interval: float = 20.0) -> None:
+    def __init__(self, label: str, examples: int) -> None:
         self.label = label
         self.total = examples
-        self.interval = interval
         self.done = 0
         self.seen = 0
-        self.bar: keras.utils.Progbar | None = None
-        self.start = time.perf_counter()
-        self.last = self.start
+        self.start = self.last = time.perf_counter()
 
     def __call__(self, seen: int) -> None:
-        """Update the display.
+        """Print a line if one is due.
 
         Args:
             seen: Examples of this pass so far; as many as before, or fewer, begin the next pass.
         """
         self.done += seen - self.seen if seen > self.seen else seen
         self.seen = seen
-        if sys.stdout.isatty():
-            if self.bar is None:
-                print(self.label, flush=True)
-                self.bar = keras.utils.Progbar(self.total, unit_name="example")
-            self.bar.update(self.done)
-            return
         now = time.perf_counter()
-        if now - self.last > self.interval:
+        if now - self.last > INTERVAL:
             self.last = now
             left = clock((now - self.start) * (self.total / self.done - 1))
-            print(f"{self.label}: {self.done / self.total:.0%}, {left} left", flush=True)
+            PRINT(f"{self.label}: {self.done / self.total:.0%}, {left} left")
 
 
 def clock(seconds: float) -> str:

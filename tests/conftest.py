@@ -19,9 +19,15 @@ import keras
 import pytest
 
 import zoo
-from helpers import recipes
-from helpers.harness import start_recipe
-from report import recipe_flags
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave tests that are marked `without_backend` to torch's suite."""
+    if keras.backend.backend() == "torch":
+        return
+    left = [item for item in items if item.get_closest_marker("without_backend")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not item.get_closest_marker("without_backend")]
 
 
 def pytest_collection_finish():
@@ -41,21 +47,3 @@ def same_start():
 def backend():
     """The name of the Keras backend that these tests run on."""
     return keras.backend.backend()
-
-
-@pytest.fixture
-def forked_help(monkeypatch):
-    """Read the recipes' help from processes in which Keras is already imported."""
-
-    def help_of(path):
-        text, _ = start_recipe(path.name, "--helpxml").communicate(300)
-        return text[text.index("<?xml") :]
-
-    monkeypatch.setattr(recipe_flags, "help_of", help_of)
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    """Return the module recipes/ptb_char_lm.py with its flags at their defaults."""
-    with recipes.recipe("ptb_char_lm") as module:
-        yield module

@@ -4,11 +4,10 @@ import os
 import shutil
 import subprocess
 
-import keras
 import pytest
 
 from helpers.harness import ROOT, fresh_python, without_backend
-from helpers.test_data import lines_of, write_images
+from helpers.test_data import write_images
 
 ELSEWHERE = """
 import ctypes, os, pathlib, sys
@@ -29,25 +28,22 @@ def read_text(path, **options):
     return opened(path, **options)
 
 pathlib.Path.read_text = read_text
-folder = pathlib.Path({folder!r})
-sys.path.insert(0, "recipes")
-sys.argv = ["highway_conv.py", {data!r}, "--budget=smoke", f"--run_dir={{folder}}", "--noexport"]
-import benchmarks.harness, highway_conv, zoo.launch
-from experiment import results, script
+import zoo
+from zoo.recipes.experiment import command_line, provenance
 
 assert not zoo.keep_memory()
-benchmarks.harness.warn_if_busy()
-print(results.hardware())
-script.run_script(highway_conv.main)
+print(provenance.hardware())
+words = [{data!r}, "--scale=smoke", "--train_examples=40", "--batch=20", "--runs={runs}"]
+command_line.run_flags(["srivastava2015/gates"], words)
 """
 
 
 @without_backend
-def test_a_recipe_runs_where_linux_s_own_calls_are_missing(tmp_path):
-    data = write_images(tmp_path / "images.npz", (28, 28, 1), train=40)
-    output = fresh_python(ELSEWHERE.format(folder=str(tmp_path / "run"), data=data)).stdout
+def test_an_experiment_runs_where_linux_s_own_calls_are_missing(tmp_path):
+    data = write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, classes=10, step=20)
+    output = fresh_python(ELSEWHERE.format(runs=tmp_path / "runs", data=data)).stdout
     assert f"{os.cpu_count()} cores of" in output
-    assert lines_of(tmp_path / "run")[0]["epochs"] == 1
+    assert [*tmp_path.glob("runs/srivastava2015-gates/*/seed0/measured.json")]
 
 
 @without_backend
@@ -64,25 +60,3 @@ def test_make_demo_installs_the_backend_that_it_runs_on(backend, tmp_path):
     extra = "tensorflow,jax" if backend else "tensorflow"
     assert f"-e '.[{extra}]'\n" in done.stdout
     assert f"KERAS_BACKEND={backend or 'tensorflow'} " in done.stdout
-
-
-QUIET = """
-import sys
-sys.path.insert(0, "recipes")
-from experiment.script import run_script
-import keras
-
-def main():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.export({folder!r}, verbose=False)
-
-run_script(main)
-"""
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's log")
-@pytest.mark.parametrize(("level", "shown"), [("", False), ("0", True)])
-def test_a_recipe_runs_without_tensorflow_s_log_unless_it_is_asked_for(tmp_path, level, shown):
-    environment = {"TF_CPP_MIN_LOG_LEVEL": level}
-    done = fresh_python(QUIET.format(folder=str(tmp_path)), env=environment)
-    assert bool(done.stderr) == shown, done.stderr

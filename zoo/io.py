@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.backend.keras_private import SafeModeScope
 from zoo.types import PathLike
 
 try:
@@ -118,10 +119,8 @@ def check_writable(folder: PathLike, megabytes: int) -> None:
     """
     folder = pathlib.Path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.write_bytes(b"\0" * 4096)
-        probe.unlink()
+        replace(folder / ".writable", lambda temporary: temporary.write_bytes(b"\0" * 4096))
+        (folder / ".writable").unlink()
         remove_leftovers(folder)
     except OSError as error:
         raise ValueError(
@@ -162,12 +161,11 @@ def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
             damages raise one of `UNREADABLE`.
     """
     with open(path, "rb") as raw:
-        size = os.fstat(raw.fileno()).st_size
         file = np.load(raw, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
             raise ValueError("a single array")
         with file:
-            check_sizes(file.zip, size, DEFLATE_RATIO)
+            _check_sizes(file.zip, os.fstat(raw.fileno()).st_size, DEFLATE_RATIO)
             for part in file.zip.infolist():
                 if part.filename.endswith(".npy"):
                     _check_header(file.zip, part)
@@ -196,24 +194,20 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
         path: The file.
         compile: If True, load optimizer, loss and metrics too.
 
-    Returns:
-        The model.
-
     Raises:
         ValueError: if it is not a `.keras` file, is damaged, holds code or unknown classes, or is
             a hundred times larger when it is unpacked.
     """
-    # not public: `safe_mode=True` is overruled by `keras.config.enable_unsafe_deserialization()`
-    from keras.src.saving.serialization_lib import SafeModeScope
-
     path = pathlib.Path(path)
     if path.suffix != ".keras" or not path.is_file():
-        raise ValueError(
-            f"Expected a .keras file. Received: {path}"
-            f"{', which does not exist' if not path.exists() else ''}."
-        )
+        raise ValueError(f"Expected a .keras file that exists. Received: {path}.")
     try:
-        _check_keras_file(path)
+        with zipfile.ZipFile(path) as archive:
+            _check_sizes(archive, path.stat().st_size, MAX_RATIO)
+            damaged = archive.testzip()
+            if damaged or "config.json" not in archive.namelist():
+                raise ValueError(f"{damaged or 'config.json'} is damaged or missing")
+            _check_config(json.loads(archive.read("config.json")))
         with SafeModeScope(True):
             return keras.saving.load_model(path, compile=compile, safe_mode=True)
     except (*UNREADABLE, TypeError) as error:  # TypeError: Keras's for a class that it cannot find
@@ -223,28 +217,8 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
         ) from error
 
 
-def _check_keras_file(path):
-    """Raise one of `UNREADABLE` unless `path` is a whole archive with a sound configuration."""
-    with zipfile.ZipFile(path) as archive:
-        check_sizes(archive, path.stat().st_size, MAX_RATIO)
-        damaged = archive.testzip()
-        if damaged or "config.json" not in archive.namelist():
-            raise ValueError(f"{damaged or 'config.json'} is damaged or missing")
-        _check_config(json.loads(archive.read("config.json")))
-
-
-def check_sizes(archive: zipfile.ZipFile, size: int, ratio: float) -> None:
-    """Check what an archive claims to hold before any of it is unpacked.
-
-    Args:
-        archive: Any archive.
-        size: Its size in bytes.
-        ratio: Largest permitted ratio of the unpacked to the packed size of a part of more than
-            `SMALL` bytes.
-
-    Raises:
-        ValueError: if the parts claim to be larger than the archive, or unpack beyond `ratio`.
-    """
+def _check_sizes(archive, size, ratio):
+    """Raise ValueError if an archive of `size` bytes claims more, or to unpack beyond `ratio`."""
     parts = archive.infolist()
     if sum(part.compress_size for part in parts) > size:
         raise ValueError(f"its parts claim more than its {size} bytes")

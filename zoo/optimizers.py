@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
+from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.types import Tensor
 
@@ -58,9 +59,7 @@ class CaffeSGD(keras.optimizers.SGD):
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Tensor) -> None:
         """Update one variable."""
-        # TensorFlow passes its own variable, which has no Keras path
-        path = self._trainable_variables[self._get_variable_index(variable)].path
-        layer, _, name = path.rpartition("/")
+        layer, _, name = keras_private.path_of(self, variable).rpartition("/")
         if name == "bias":
             learning_rate = self.bias_rate * learning_rate
         if name == "kernel" or self.decay_all:
@@ -116,7 +115,7 @@ def accumulating(optimizer: keras.optimizers.Optimizer, steps: int) -> keras.opt
         return optimizer
     config = {**optimizer.get_config(), "gradient_accumulation_steps": steps}
     new = type(optimizer).from_config(config)
-    rate = optimizer._learning_rate  # `learning_rate` is the schedule's current value
+    rate = keras_private.learning_rate_of(optimizer)
     if isinstance(rate, LearningRateSchedule):
         new.learning_rate = EveryNth(rate, steps)
     return new

@@ -3,17 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from keras import ops
 
-from zoo.backend import compiled
-from zoo.callbacks.probes.batching import batches
 from zoo.callbacks.probes.objective import agreement, class_indices, divergence, hits
 from zoo.callbacks.probes.probe import Parts, Probe
 from zoo.checks import check_integers
-from zoo.graph.blocks import Block
-from zoo.graph.calls import Graph
-from zoo.graph.tracing import observe
 from zoo.types import Tensor
 
 
@@ -96,90 +90,18 @@ class BorderlineExamples(Probe):
         return numbers
 
 
-class Lens(Probe):
+class LogitLens(Probe):
     """Early readout after the blocks of every stage, compared with the network's own output.
 
     The network's tail (final normalization and classifier) is applied to each block's output of the
     last one's shape. `kl`: the KL divergence of the network's distribution from the early one's,
     in nats; `agreement`: the share of positions with the same most probable class; with labels also
-    `accuracy` and `loss`. In the last stage the "logit" lens has the accuracy of
-    `IntermediateAccuracy`. nostalgebraist (2020), "interpreting GPT: the logit lens"; Belrose et
-    al. (2023), arXiv:2303.08112.
-
-    Args:
-        kind: "logit": the outputs as they are. "tuned": after an affine map for each block, which
-            predicts the last block's output on `data`. It is the closed solution of least squares,
-            drawn to the identity by `ridge`; the paper minimizes the KL divergence by gradient
-            descent instead. It is fitted again for each pass.
-        data: Inputs to fit the maps on, as in `zoo.callbacks.run`, not those to measure; for
-            "tuned". There should be more positions than units.
-        ridge: Weight of the squared distance of a map from the identity, relative to the mean
-            square of a unit times the number of positions; ours.
-        batch_size: Examples in a batch of `data`, where these are arrays.
-        name: See `Probe`; `None`: "logit_lens" or "tuned_lens".
-
-    Raises:
-        ValueError: if `kind` is another name, or only one of "tuned" and `data` is given.
-
-    Example:
-    >>> probes = [Lens("logit"), Lens("tuned", data=np.zeros((512, 4), "float32"))]
+    `accuracy` and `loss`, in the last stage those of `IntermediateAccuracy`. nostalgebraist (2020),
+    "interpreting GPT: the logit lens"; Belrose et al. (2023), arXiv:2303.08112.
     """
 
     needs = ("network", "y")
     reads_labels = True
-
-    def __init__(
-        self,
-        kind: str = "logit",
-        data: Any = None,
-        ridge: float = 1e-3,
-        batch_size: int = 128,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(name or f"{kind}_lens")
-        if kind not in ("logit", "tuned") or (kind == "tuned") != (data is not None):
-            raise ValueError(
-                f"Expected kind='logit', or kind='tuned' with the `data` to fit it on. Received: "
-                f"kind={kind!r}, data={type(data).__name__}"
-            )
-        self.data = data
-        self.ridge = ridge
-        self.batch_size = batch_size
-        self.maps: dict[str, np.ndarray] = {}  # (units + 1, units), the last row is added
-
-    def prepare(self, graph: Graph) -> bool:
-        """Fit the maps of a tuned lens."""
-        if self.data is None:
-            return False
-        blocks = [block for block in self.blocks if block.shape == self.blocks[-1].shape]
-
-        def outputs(values):
-            parts = observe(graph, blocks, {**values})
-            last_axis = blocks[-1].shape[-1]
-            return [ops.reshape(parts[block.name]["y"], (-1, last_axis)) for block in blocks]
-
-        outputs = compiled(outputs, graph.model)
-        squares: dict[str, Any] = {}
-        products: dict[str, Any] = {}
-        for x, _ in batches(self.data, self.batch_size):
-            ys = [ops.convert_to_numpy(y).astype("float64") for y in outputs(graph.start(x))]
-            for block, y in zip(blocks, ys, strict=True):
-                terms = np.concatenate([y, np.ones((len(y), 1))], axis=1)
-                squares[block.name] = squares.get(block.name, 0) + terms.T @ terms
-                products[block.name] = products.get(block.name, 0) + terms.T @ ys[-1]
-        for name, square in squares.items():
-            identity = np.eye(len(square))
-            weight = self.ridge * np.trace(square[:-1, :-1]) / (len(square) - 1)
-            right = products[name] + weight * identity[:, :-1]
-            self.maps[name] = np.linalg.solve(square + weight * identity, right).astype("float32")
-        return True
-
-    def translate(self, info: Block, y: Tensor) -> Tensor:
-        """Return the block's output, or its map."""
-        if info.name not in self.maps:
-            return y
-        weights = ops.convert_to_tensor(self.maps[info.name], dtype=y.dtype)
-        return ops.matmul(y, weights[:-1]) + weights[-1]
 
     def notes(self) -> list[str]:
         """Return a sentence about the blocks whose outputs the tail cannot read."""
@@ -190,7 +112,7 @@ class Lens(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each example's numbers, if the tail can read the block."""
-        early = block.get(f"{self.name}_readout")
+        early = block.get("lens")
         if early is None:
             return {}
         pair = block["network"], early["log_probabilities"]

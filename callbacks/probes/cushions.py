@@ -11,9 +11,9 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from zoo.backend.layers import Conv2D
 from zoo.callbacks.probes.probe import Parts, norm
 from zoo.callbacks.probes.refinement import Ratio
-from zoo.layers.conv import Conv2D
 from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import Simplified
 from zoo.types import Tensor

@@ -18,14 +18,11 @@ from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
 
-DENOMINATORS = ("sum", "absolute", "channels")
-
 
 def dominant_flow(
     model: keras.Model,
     data: Any,
     loss: Loss = None,
-    denominator: str = "sum",
     batch_size: int = 8,
     blocks: Sequence[str] | None = None,
 ) -> Table:
@@ -34,19 +31,17 @@ def dominant_flow(
     g_ji, the gradient at channel i of a block's output that the final feature j mediates, is
     dL/df_j df_j/da_i; a is the output after its ReLU, be that inside the block or the only layer
     that reads its sum. r_i is the mean over the map's entries of |g_ii| / |sum over j != i of g_ji|
-    (equations 5 and 6), and the measure d of a layer is the share of its channels with r_i > 1
-    (equation 13), averaged over examples. Final features are the input of the last `Dense`; if
-    there are fewer of these than channels in a layer, the rest of its channels is left out. So are
-    blocks after which channels are only pooled: there d is 1 in any network. All features'
-    gradients come from one backward pass over a batch that is repeated for each.
+    (equations 5 and 6; the sum is our reading of appendix D.4), and the measure d of a layer is the
+    share of its channels with r_i > 1 (equation 13), averaged over examples. Final features are the
+    input of the last `Dense`; if there are fewer of these than channels in a layer, the rest of its
+    channels is left out. So are blocks after which channels are only pooled: there d is 1 in any
+    network. All features' gradients come from one backward pass over a batch that is repeated for
+    each.
 
     Args:
         model: A Functional or built Sequential `keras.Model` that ends in a `Dense` classifier.
         data: As in `zoo.callbacks.run`, with labels.
         loss: As in `zoo.callbacks.run`.
-        denominator: "sum": as above, our assumption about appendix D.4. "absolute": the sum of the
-            |g_ji|. "channels": |sum over j != i of g_ij|, from feature i to the other channels,
-            another assumption, about the text below equation 5.
         batch_size: Batch size of arrays; the pass is that times the number of features.
         blocks: Names of the blocks to measure; `None`: all.
 
@@ -57,10 +52,8 @@ def dominant_flow(
 
     Raises:
         ValueError: if the network does not end in a `Dense`, channels do not mix after any block,
-            `denominator` is unknown, or labels are missing.
+            or labels are missing.
     """
-    if denominator not in DENOMINATORS:
-        raise ValueError(f"`denominator` must be of {DENOMINATORS}. Received: {denominator!r}")
     graph = Graph(model)
     dense = [call for call in graph.calls if isinstance(call.layer, layers.Dense)]
     if not dense or dense[-1].outputs[0] not in graph.outputs:
@@ -81,7 +74,7 @@ def dominant_flow(
             f"{graph.model.name!r}, where only pooling lies between blocks and classifier."
         )
     objective = Objective(graph, model, loss)
-    flow = compiled(_flow(graph, measured, classifier, objective, denominator), model)
+    flow = compiled(_flow(graph, measured, classifier, objective), model)
     sums = {block.name: np.zeros(3) for block in measured}
     count = 0
     for x, y in batches(data, batch_size, objective.check):
@@ -116,7 +109,7 @@ def _activation(graph, block):
     return readers[0].outputs[0] if is_relu else block.y
 
 
-def _flow(graph, blocks, classifier, objective, denominator):
+def _flow(graph, blocks, classifier, objective):
     """Return a function of inputs and labels that computes `_ratios` by block."""
     names = {_activation(graph, block): block.name for block in blocks}
     features = classifier.inputs[0][1]
@@ -154,15 +147,12 @@ def _flow(graph, blocks, classifier, objective, denominator):
             for slot, v in values.items()
         }
         alone = gradients_at_marks(weighted_features, repeated, single)[1]
-        return {
-            name: _ratios(alone[name], whole[name], batch, num_features, denominator)
-            for name in alone
-        }
+        return {name: _ratios(alone[name], whole[name], batch, num_features) for name in alone}
 
     return flow
 
 
-def _ratios(alone, whole, batch, num_features, denominator):
+def _ratios(alone, whole, batch, num_features):
     """Return the share of r > 1, mean r and median r of each example: `(3, batch)`."""
     channels = whole.shape[-1]
     common = min(channels, num_features)
@@ -171,12 +161,7 @@ def _ratios(alone, whole, batch, num_features, denominator):
     alone = ops.reshape(alone, (num_features, batch, -1, channels))
     whole = ops.reshape(whole, (batch, -1, channels))[..., :common]
     own = ops.stack([alone[i, :, :, i] for i in range(common)], axis=-1)  # (batch, places, common)
-    if denominator == "sum":
-        rest = ops.abs(whole - own)
-    elif denominator == "channels":
-        rest = ops.abs(ops.transpose(ops.sum(alone, axis=-1)[:common], (1, 2, 0)) - own)
-    else:
-        rest = ops.sum(ops.abs(alone), axis=0)[..., :common] - ops.abs(own)
+    rest = ops.abs(whole - own)
     size = ops.abs(own)
     # 0 / 0, a dead entry, is no dominance
     ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))

@@ -20,15 +20,14 @@ from zoo.callbacks.probes.batching import (
 )
 from zoo.callbacks.probes.objective import Loss, Objective, average, values_of
 from zoo.callbacks.probes.probe import Parts, Probe
-from zoo.callbacks.probes.table import Table
-from zoo.graph.blocks import Block, Grain, find_blocks, residual_branch
-from zoo.graph.calls import Graph
+from zoo.callbacks.probes.table import Row, Table
+from zoo.graph.blocks import Grain, Network, residual_branch
 from zoo.graph.tracing import observe
 
 
 def run(  # noqa: PLR0913 (options of one pass, by keyword)
     probes: Sequence[Probe],
-    model: keras.Model,
+    model: keras.Model | Network,
     data: Any,
     loss: Loss = None,
     batch_size: int = 128,
@@ -85,23 +84,25 @@ class Observer:
     def __init__(
         self,
         probes: Sequence[Probe],
-        model: keras.Model,
+        model: keras.Model | Network,
         loss: Loss = None,
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
     ) -> None:
         self.probes = probe_list(probes)
-        self.model = model
-        self.graph = Graph(model)
-        self.objective = Objective(self.graph, model, loss)
-        self.blocks, self.rejected = find_blocks(self.graph, blocks, grain)
+        network = Network.of(model, blocks, grain)
+        self.model = network.model
+        self.graph = network.graph
+        self.blocks = network.blocks
+        self.rejected = network.rejected
+        self.objective = Objective(self.graph, self.model, loss)
         self.gradient = any(probe.gradient for probe in self.probes)
         self.labels = any(probe.labels for probe in self.probes)
         self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
         self.classifier_gradient = "dx_classifier" in needs
         self.steps = "steps" in needs
-        self.inner = {b.name: _steps(self.graph, b) for b in self.blocks if self.steps}
+        self.inner = {b.name: self._simple_calls(b) for b in self.blocks if self.steps}
         self.compares = "network" in needs  # of a `Lens`, which reads labels
         self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
         self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
@@ -111,12 +112,18 @@ class Observer:
         read = {slot for call in self.tail for slot in call.sources}
         # the classifier reads more than the last block's output
         self.keep = self.steps or bool(read - written)
-        self._check_weights()
-        self.strategy = getattr(model, "distribute_strategy", None)
-        self.step = compiled(self._step, model, self.strategy)
+        self.strategy = getattr(self.model, "distribute_strategy", None)
+        self.step = compiled(self._step, self.model, self.strategy)
+
+    def _simple_calls(self, block):
+        """Return the calls of a block's residual branch that have one input and one output."""
+        calls = residual_branch(self.graph, block)
+        return [call for call in calls if len(call.sources) == len(call.outputs) == 1]
 
     def check(self, data: Any, batch_size: int = 128) -> None:
         """Raise what a pass would raise at its first batch, which is all that is read."""
+        for probe in self.probes:
+            self._inspected(probe)
         self._sums(*next(self._batches(data, batch_size)))
 
     def run(
@@ -130,15 +137,14 @@ class Observer:
         for probe in self.probes:
             probe.reset_state()
             probe.blocks = self.blocks
-            if probe.prepare(self.graph):  # its constants have changed
-                self.step = compiled(self._step, self.model, self.strategy)
+            probe.inspected = self._inspected(probe)
         for x, y, mask in self._batches(data, batch_size, progress):
             count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
                 probe.update_state(ordered, count)
-        self._inspect()
-        table = Table.from_probes(self.probes, self.blocks, epoch, self.rejected)
+        rejected = [f"{name} is no block: {reason}." for name, reason in self.rejected]
+        table = Table(self._rows(epoch), rejected)
         table.notes += [note for probe in self.probes for note in probe.notes()]
         table.title = f"{self.model.name} on {self.probes[0].count} examples"
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
@@ -165,26 +171,36 @@ class Observer:
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
         return to_arrays(sums, mask)
 
-    def _check_weights(self):
-        for probe in self.probes:
-            if probe.inspects and not any(self._inspected(probe).values()):
-                raise ValueError(
-                    f"Probe {probe.name!r} found no weights of its kind. Received: blocks "
-                    f"{[block.name for block in self.blocks]}."
-                )
-
     def _inspected(self, probe):
-        return {b.name: probe.inspect(b, _weights(self.graph, b)) for b in self.blocks}
+        """Return a probe's numbers about weights by block."""
+        if not probe.inspects:
+            return {}
+        numbers = {b.name: probe.inspect(b, self._weights(b)) for b in self.blocks}
+        if not any(numbers.values()):
+            raise ValueError(
+                f"Probe {probe.name!r} found no weights of its kind. Received: blocks {[*numbers]}."
+            )
+        return {name: values for name, values in numbers.items() if values}
 
-    def _inspect(self):
-        """Update the probes of weights, as if every example had the same values."""
+    def _weights(self, block):
+        """Return a block's weights as arrays, by path; of a sum, those of its residual branch."""
+        layers = [block.layer]
+        if block.layer is None:
+            layers = [call.layer for call in residual_branch(self.graph, block)]
+        weights = (w for layer in layers for w in getattr(layer, "weights", ()))
+        return {w.path: ops.convert_to_numpy(w) for w in weights}
+
+    def _rows(self, epoch):
+        """Yield the rows of the probes' results."""
+        stages = {block.name: block.stage for block in self.blocks}
         for probe in self.probes:
-            if not probe.inspects:
-                continue
-            for name, numbers in self._inspected(probe).items():
-                if numbers:
-                    totals = {key: value * probe.count for key, value in numbers.items()}
-                    probe.update_state({name: totals}, 0)
+            for block, numbers in probe.result().items():
+                for key, number in numbers.items():
+                    name = key if key.startswith(probe.name) else f"{probe.name}_{key}"
+                    values = np.asarray(number, "float64")
+                    units = [None] if values.ndim == 0 else range(values.size)
+                    for unit, value in zip(units, values.ravel(), strict=True):
+                        yield Row(name, block, stages.get(block), unit, epoch, float(value))
 
     def _step(self, values, labels, mask):
         """Return, for each probe, by block, its values' sums over the examples of a batch."""
@@ -198,30 +214,32 @@ class Observer:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
             part = Parts(block, parts[block.name], use)
             part.layers = [call.layer for call in self.inner.get(block.name, ())]
-            part.update(self._gradients(block, gradients))
+            marks = {
+                "dinput": ("slot", block.source),
+                "dx": ("shortcut", block.index) if block.x is None else ("slot", block.x),
+                "dx_classifier": ("classifier", block.index),
+            }
+            part.update({key: gradients[mark] for key, mark in marks.items() if mark in gradients})
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
-
-    def _gradients(self, block, gradients):
-        in_layer = block.x is None
-        keys = {
-            "dinput": ("slot", block.source),
-            "dx": ("shortcut", block.index) if in_layer else ("slot", block.x),
-            "dx_classifier": ("classifier", block.index),
-        }
-        return {name: gradients[key] for name, key in keys.items() if key in gradients}
 
     def _measure(self, probe, stages, mask):
         sums = {}
         for stage in stages.values():
             for part in stage:
-                if {*probe.needs} <= {*part}:
-                    values = probe.measure(part, stage)
-                    if values:
-                        sums[part.info.name] = OrderedDict(  # JAX sorts the keys of a dict
-                            (key, self._reduce(v, mask, probe.extremes.get(key)))
-                            for key, v in values.items()
-                        )
+                if not {*probe.needs} <= {*part}:
+                    continue
+                values = probe.measure(part, stage)
+                if not isinstance(values, dict):
+                    values = {"mean": values, "square": ops.square(values)}
+                if values:
+                    reduced = [
+                        (key, masked_extreme(v, mask, probe.extremes[key]))
+                        if key in probe.extremes
+                        else (key, masked_sum(v, mask))
+                        for key, v in values.items()
+                    ]
+                    sums[part.info.name] = OrderedDict(reduced)  # JAX sorts the keys of a dict
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}
             raise ValueError(
@@ -229,9 +247,6 @@ class Observer:
                 f"{probe.needs or 'gates'} of a block. Received: blocks that have {sorted(keys)}."
             )
         return sums
-
-    def _reduce(self, v, mask, extreme):
-        return masked_extreme(v, mask, extreme) if extreme else masked_sum(v, mask)
 
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""
@@ -251,7 +266,8 @@ class Observer:
         for block in self.blocks:
             part = parts[block.name]
             part.update(shared)
-            self._read_lenses(block, part, values, labels)
+            if self.compares and block.shape == self.blocks[-1].shape:  # the tail can read it
+                part["lens"] = self._classify(values, labels, part["y"])
             if self.steps:
                 part["steps"] = [
                     (values[call.sources[0]], values[call.outputs[0]])
@@ -271,13 +287,6 @@ class Observer:
                 "from_logits=True), or compile the model with it."
             )
         return self.objective.log_probabilities(logits)
-
-    def _read_lenses(self, block, part, values, labels):
-        """Add the early readouts of lenses, of blocks whose outputs the tail can read."""
-        for probe in self.probes:
-            if "network" in probe.needs and block.shape == self.blocks[-1].shape:
-                y = probe.translate(block, part["y"])
-                part[f"{probe.name}_readout"] = self._classify(values, labels, y)
 
     def _read_out(self, mark, parts, values, labels):
         """Apply the classifier after every block of the last stage; return its summed losses."""
@@ -328,18 +337,3 @@ def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
             f"{probes!r}. A class must be called, and a name is no probe."
         )
     return result
-
-
-def _steps(graph: Graph, block: Block):
-    """Return the calls of a block's residual branch that have one input and one output."""
-    calls = residual_branch(graph, block)
-    return [call for call in calls if len(call.sources) == len(call.outputs) == 1]
-
-
-def _weights(graph: Graph, block: Block):
-    """Return a block's weights as arrays, by path; of a sum, those of its residual branch."""
-    layers = [block.layer]
-    if block.layer is None:
-        layers = [call.layer for call in residual_branch(graph, block)]
-    weights = (w for layer in layers for w in getattr(layer, "weights", ()))
-    return {w.path: ops.convert_to_numpy(w) for w in weights}

@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.callbacks.probes.objective import class_indices
-from zoo.callbacks.probes.probe import Parts, Probe, by_unit
-from zoo.callbacks.probes.refinement import deviation
+from zoo.callbacks.probes.probe import Parts, Probe, by_unit, deviation
 from zoo.graph.blocks import Block
 from zoo.types import Tensor
 
@@ -19,10 +18,6 @@ class GateBias(Probe):
     In a gate that ends in a normalization it is that layer's beta. If it fell in training, the
     network learned to carry more. Fig. 2, first column.
     """
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return nothing: no data are read."""
-        return {}
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Return the bias of the gate's last layer."""
@@ -130,10 +125,6 @@ class WeightStatistics(Probe):
     A block whose weights kept the size of their initialization may have learned nothing. Yu &
     Tomasi (2019), Table 3.
     """
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return nothing: no data are read."""
-        return {}
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Return the statistics."""

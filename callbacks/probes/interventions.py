@@ -20,7 +20,7 @@ from zoo.callbacks.probes.batching import repeatable
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
-from zoo.graph.blocks import Grain
+from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Plan
 from zoo.graph.cost import cost
 from zoo.graph.surgery import (
@@ -35,7 +35,7 @@ Blocks = str | Sequence[str] | None  # names; one may be given without a list
 
 
 def lesions(
-    model: keras.Model,
+    model: keras.Model | Network,
     data: Any,
     loss: Loss = None,
     mode: str = "removed",

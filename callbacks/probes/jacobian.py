@@ -71,52 +71,10 @@ def interlayer_cushions(
         for key, number in numbers.items():
             probe = f"interlayer_cushion{key}"
             stage = chain.blocks[first].stage
-            rows.append(Row(probe, _joined(*names), stage, None, None, float(number)))
+            rows.append(
+                Row(probe, ">".join(dict.fromkeys(names)), stage, None, None, float(number))
+            )
     return Table(rows)
-
-
-def minimal_interlayer_cushions(
-    model: keras.Model, data: Any, projections: int = 16, seed: int = 0, batch_size: int = 64
-) -> Table:
-    """Measure the smallest cushion from each block to any later one.
-
-    It is min(1/sqrt(c), min over j of mu_ij), with mu_ij the smallest `interlayer_cushion` over
-    examples, and c the channels of block i's input: 1/sqrt(c) is the cushion of the identity. All
-    pairs of blocks are measured, so the time grows with the square of the depth.
-
-    Args:
-        model: As in `interlayer_cushions`.
-        data: As in `interlayer_cushions`.
-        projections: Number of random vectors.
-        seed: Random seed of these.
-        batch_size: Batch size of arrays.
-
-    Returns:
-        A `Table` of `minimal_interlayer_cushion` by block.
-
-    Raises:
-        ValueError: as `interlayer_cushions`.
-
-    Reference: Arora et al. (2018), definition 5; Yu & Tomasi (2019), section 5.
-    """
-    chain = Chain(model)
-    names = [block.name for block in chain.blocks]
-    pairs = [(first, last) for i, first in enumerate(names) for last in names[i:]]
-    table = interlayer_cushions(model, data, pairs, projections, seed, batch_size)
-    smallest = table.values("interlayer_cushion_min")
-    dead = table.values("interlayer_cushion_dead")
-    rows = []
-    for index, block in enumerate(chain.blocks):
-        bound = 1 / np.sqrt(chain.source_shape(index)[-1])
-        names_of_pairs = [_joined(block.name, last) for last in names[index:]]
-        cushions = [smallest[pair] for pair in names_of_pairs if dead[pair] != 1]
-        value = float(np.min([bound, *cushions]))  # NaN stays
-        rows.append(Row("minimal_interlayer_cushion", block.name, block.stage, None, None, value))
-    return Table(rows)
-
-
-def _joined(first, last):
-    return first if first == last else f"{first}>{last}"
 
 
 def _measure(chain, ranges, data, projections, seed, batch_size):

@@ -1,7 +1,6 @@
 """Top patches of a unit and their guided gradients, along the blocks of a stage."""
 
 import contextlib
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,10 +9,10 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks, guided_relu
+from zoo.callbacks.charts import save_png
 from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Call, Graph, infer
-from zoo.io import replace
 from zoo.types import PathLike
 
 if TYPE_CHECKING:
@@ -42,16 +41,6 @@ class Patch(NamedTuple):
     value: float
     image: np.ndarray
     gradient: np.ndarray
-
-
-class _Maximum(NamedTuple):
-    """The largest value of a unit in one image."""
-
-    value: float
-    example: int
-    row: int
-    column: int
-    image: np.ndarray
 
 
 def top_patches(
@@ -116,7 +105,7 @@ def top_patches(
 
 
 def _maxima(graph, blocks, data, unit, count, batch_size):
-    """Return the `count` largest maxima by block, in descending order."""
+    """Return the `count` largest maxima by block: value, example, row, column and image."""
 
     def largest(values):
         values = graph.run({**values}, keep=True)
@@ -135,10 +124,10 @@ def _maxima(graph, blocks, data, unit, count, batch_size):
             values = ops.convert_to_numpy(values)
             rows, columns = np.divmod(ops.convert_to_numpy(indices), block.shape[2])
             candidates = maxima[block.name] + [
-                _Maximum(float(values[i]), seen + i, int(rows[i]), int(columns[i]), x[i])
+                (float(values[i]), seen + i, int(rows[i]), int(columns[i]), x[i])
                 for i in range(len(x))
             ]
-            maxima[block.name] = sorted(candidates, key=lambda m: -m.value)[:count]
+            maxima[block.name] = sorted(candidates, key=lambda maximum: -maximum[0])[:count]
         seen += len(x)
     if not seen:
         raise ValueError("Expected at least one image. Received: data without any.")
@@ -147,11 +136,11 @@ def _maxima(graph, blocks, data, unit, count, batch_size):
 
 def _gradients(graph, block, maxima, unit):
     """Return the gradient of the maxima with respect to the images: guided, and plain."""
-    images = np.stack([m.image for m in maxima])
+    images = np.stack([image for *_, image in maxima])
     calls = graph.between(graph.inputs[0], block.y)
     mask = np.zeros((len(maxima), *block.shape[1:3]), "float32")
-    for i, maximum in enumerate(maxima):
-        mask[i, maximum.row, maximum.column] = 1
+    for i, (_, _, row, column, _) in enumerate(maxima):
+        mask[i, row, column] = 1
     x = graph.start(images)[graph.inputs[0]]
     mask = ops.convert_to_tensor(mask)
 
@@ -229,7 +218,7 @@ def draw_patches(patches: Sequence[Patch], path: PathLike | None = None) -> "Fig
         title = f"{patch.block}\n{patch.value:.3g}" if patch.rank == 0 else f"{patch.value:.3g}"
         axes[row, patch.rank].set_title(title, fontsize=8)
     if path is not None:
-        replace(pathlib.Path(path), lambda new: figure.savefig(new, format="png", dpi=120))
+        save_png(figure, path)
     return figure
 
 

@@ -9,7 +9,6 @@ from keras import ops
 
 from zoo.callbacks.probes.objective import average
 from zoo.graph.blocks import Block
-from zoo.graph.calls import Graph
 from zoo.types import Tensor
 
 
@@ -97,30 +96,23 @@ class Probe:
         """True if the probe reads weights instead of data."""
         return type(self).inspect is not Probe.inspect
 
-    def prepare(self, graph: Graph) -> bool:
-        """Prepare a pass over data, if the probe has to; `blocks` are the network's.
-
-        Returns:
-            True if `measure` will compute something else than in the last pass.
-        """
-        return False
-
-    def translate(self, info: Block, y: Tensor) -> Tensor:
-        """Return what the classifier is to read after a block, for probes that need `network`."""
-        return y
-
     def notes(self) -> list[str]:
         """Return sentences about what was not measured."""
         return []
 
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return per-example values of one block, of shape `(batch, ...)`.
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor] | Tensor:
+        """Return per-example values of one block, of shape `(batch, ...)`, by key.
+
+        One number for each example, `(batch,)`, may be returned as it is; the results are its mean
+        and its standard deviation, `std`.
 
         Args:
             block: Tensors by key, see `needs`; `block.info` is its `zoo.blocks.Block`, `block.use`
                 which use of a shared layer it is.
             stage: The blocks of its stage, in order, including itself.
         """
+        if self.inspects:
+            return {}
         raise NotImplementedError(f"{type(self).__name__} must define `measure`.")
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -134,6 +126,8 @@ class Probe:
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return numbers, or arrays with a number for each unit, from averages (and extremes)."""
+        if {*mean} == {"mean", "square"}:
+            return {self.name: mean["mean"], "std": deviation(mean["mean"], mean["square"])}
         return mean
 
     def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -156,11 +150,11 @@ class Probe:
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
-        values = []
+        values = [*self.inspected.items()]
         for block, members in self.sums.items():
             means = {k: v if k in self.extremes else v / self.count for k, v in members.items()}
             values.append((block, self.summarize(means)))
-        result: dict[str | None, dict[str, Any]] = {block: numbers for block, numbers in values}
+        result: dict[str | None, dict[str, Any]] = {**dict(values)}
         whole = self.overall(values) if values else {}
         if whole:
             result[None] = whole
@@ -179,6 +173,12 @@ class Probe:
         """Forget all sums."""
         self.count = 0
         self.sums: dict[str, dict[str, Any]] = {}
+        self.inspected: dict[str, dict[str, Any]] = {}  # numbers about weights, by block
+
+
+def deviation(mean: Any, square: Any) -> Any:
+    """Return the standard deviation that follows from a mean and a mean square."""
+    return np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
 def flat(v: Tensor) -> Tensor:

@@ -3,43 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import average
-from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, dot, norm
-from zoo.callbacks.probes.table import Table
+from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, deviation, dot, norm
 from zoo.checks import check_integers
 from zoo.types import Tensor
 
 GRADIENTS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
-class Scalar(Probe):
-    """Base of probes with one number per example: its mean and standard deviation."""
-
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
-        """Return the number of each example, `(batch,)`."""
-        raise NotImplementedError(f"{type(self).__name__} must define `value`.")
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return each example's number and its square."""
-        value = self.value(block, stage)
-        return {"mean": value, "square": ops.square(value)}
-
-    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
-        """Return mean and standard deviation."""
-        return {self.name: mean["mean"], "std": deviation(mean["mean"], mean["square"])}
-
-
-def deviation(mean: Any, square: Any) -> Any:
-    """Return the standard deviation that follows from a mean and a mean square."""
-    return np.sqrt(np.maximum(square - np.square(mean), 0.0))
-
-
-class Ratio(Scalar):
+class Ratio(Probe):
     """Base of probes of ratios of norms: mean and deviation over the examples that have one.
 
     `dead`: the share of the other examples, whose denominator is zero.
@@ -88,7 +63,7 @@ class Ratio(Scalar):
         return {**numbers, "dead": 1 - mean["alive"]}
 
 
-class BlockInfluence(Scalar):
+class BlockInfluence(Probe):
     """Mean of 1 - cos(x, y) between a block's skip input and its output, at each position.
 
     Near 0: the block may be removed. With `span` n > 1, the angular distance arccos(cos(x, y)) / pi
@@ -109,15 +84,13 @@ class BlockInfluence(Scalar):
         check_integers(1, span=span)
         self.span = span
 
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return each example's number and its square, where the run ends in the stage."""
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor] | Tensor:
+        """Return the number of each example, if the run ends in the stage."""
         position = next(i for i, other in enumerate(stage) if other is block)
         run = stage[position : position + self.span]
-        return super().measure(block, run) if len(run) == self.span else {}
-
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
-        """Return the number of each example, of the run `stage` of blocks."""
-        x, y = (_directions(v) for v in (block["x"], stage[-1]["y"]))
+        if len(run) < self.span:
+            return {}
+        x, y = (_directions(v) for v in (block["x"], run[-1]["y"]))
         # of unit vectors: without the cancellation of 1 - cos, and never the arccos of 1.0001
         square = ops.sum(ops.square(x - y), axis=-1)
         if self.span == 1:
@@ -131,31 +104,6 @@ class BlockInfluence(Scalar):
 def _directions(v):
     """Return the vectors of the last axis at length 1, float32."""
     return ops.normalize(ops.cast(v, "float32"), axis=-1, order=2)
-
-
-def block_influence(model: keras.Model, data: Any, span: int = 1, **options: Any) -> Table:
-    """Return the influence of each block, or of each run of `span` blocks, on what passes by it.
-
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        data: As in `zoo.callbacks.run`; labels are not needed.
-        span: Number of blocks in a run; see `BlockInfluence`.
-        **options: Options of `zoo.callbacks.run`.
-
-    Returns:
-        A `Table` with `block_influence` and `block_influence_std`, over examples; of runs of blocks
-        under the name of their first one.
-
-    Example:
-    >>> inputs = keras.Input((2,))
-    >>> turn = keras.layers.Dense(2, use_bias=False, name="turn")
-    >>> model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, turn(inputs)]))
-    >>> turn.set_weights([np.array([[0.0, 1.0], [-1.0, 0.0]])])  # f is at a right angle to x
-    >>> table = block_influence(model, np.ones((1, 2), "float32"))
-    >>> round(table.values("block_influence")["sum"], 4)  # 1 - cos of half a right angle
-    0.2929
-    """
-    return run([BlockInfluence(span)], model, data, **options)
 
 
 class EstimationError(Probe):
@@ -217,7 +165,7 @@ class ResidualMean(Probe):
         return {**numbers, "relative": relative, "units": units}
 
 
-class CosineLoss(Scalar):
+class CosineLoss(Probe):
     """Mean cosine of f and dL/dx, the gradient of each example's loss at the skip input.
 
     Negative: the block moves its input down the loss, as a step of gradient descent would; 0: it
@@ -236,7 +184,7 @@ class CosineLoss(Scalar):
         super().__init__(name)
         self.needs = ("f", gradient_key(classifier))
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the cosine of each example."""
         return cosine(block["f"], block[self.needs[1]])
 
@@ -262,7 +210,7 @@ class L2Ratio(Ratio):
         return numbers if numbers["dead"] else {k: v for k, v in numbers.items() if k != "dead"}
 
 
-class TaylorTerm(Scalar):
+class TaylorTerm(Probe):
     """Mean of f . dL/dx: a block's change of the loss, to first order; negative: the loss falls.
 
     The sum over the blocks after block i approximates L at the end minus L after block i.
@@ -279,7 +227,7 @@ class TaylorTerm(Scalar):
         super().__init__(name)
         self.needs = ("f", gradient_key(classifier))
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the term of each example."""
         return dot(block["f"], block[self.needs[1]])
 
@@ -295,19 +243,19 @@ def gradient_key(classifier: str) -> str:
     return GRADIENTS[classifier]
 
 
-class ActivationNorm(Scalar):
+class ActivationNorm(Probe):
     """Mean norm |y| of a block's output.
 
     It grows along the blocks if each adds to the last, and explodes where blocks share
     normalization badly. Jastrzebski et al. (2018), section 4.5, Fig. 8.
     """
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the norm of each example."""
         return norm(block["y"])
 
 
-class GradientNorm(Scalar):
+class GradientNorm(Probe):
     """Mean norm |dL/dh| of the gradient of each example's loss at the input h of a block.
 
     Equal along the blocks: gradients neither vanish nor explode. `first_to_last_stage`: the mean
@@ -318,7 +266,7 @@ class GradientNorm(Scalar):
     gradient = True
     needs = ("dinput",)
 
-    def value(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the norm of each example."""
         return norm(block["dinput"])
 

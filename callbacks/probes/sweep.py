@@ -19,7 +19,7 @@ from zoo.callbacks.probes.batching import (
 from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, divergence
 from zoo.callbacks.probes.probe import flat, norm
 from zoo.callbacks.probes.table import Row, Table
-from zoo.graph.blocks import Grain
+from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.layers.skip import Skip
 
@@ -63,14 +63,15 @@ class Trials:
 
     def __init__(
         self,
-        model: keras.Model,
+        model: keras.Model | Network,
         loss: Loss = None,
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
     ) -> None:
-        self.chain = Chain(model, blocks, grain)
-        self.objective = Objective(self.chain.graph, model, loss)
-        self.model = model
+        network = Network.of(model, blocks, grain)
+        self.model = network.model
+        self.chain = Chain(network)
+        self.objective = Objective(self.chain.graph, self.model, loss)
         self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
         self._intact = _operations(self.chain.plan)

@@ -3,17 +3,12 @@
 import csv
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.graph.blocks import Block
 from zoo.io import replace
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from zoo.callbacks.probes.probe import Probe
+from zoo.types import PathLike
 
 
 class Row(NamedTuple):
@@ -25,21 +20,19 @@ class Row(NamedTuple):
     unit: int | None
     epoch: int | None
     value: float
-    step: int | None = None
 
 
 class Table:
-    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch`, `value` and `step`.
+    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch` and `value`.
 
     `block` and `stage` are None for a value of the whole network; `unit` is None except for the
-    values of a block's single units. `step` is the number of training steps where that was asked
-    for; a table without it neither prints nor saves the column. A table has a length, iterates
-    over its rows, prints aligned, and adds to another.
+    values of a block's single units. A table has a length, iterates over its rows, prints aligned,
+    and adds to another. `zoo.callbacks.plot` and `zoo.callbacks.write_html` draw it.
 
     Args:
         rows: A sequence of `Row`.
         notes: Sentences about what is not in the rows.
-        title: Title of the page: model, data and number of examples.
+        title: Model, data and number of examples.
 
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
@@ -55,35 +48,6 @@ class Table:
         self.notes = list(notes)
         self.title = title
 
-    @classmethod
-    def from_probes(
-        cls,
-        probes: Sequence["Probe"],
-        blocks: Sequence[Block],
-        epoch: int | None = None,
-        rejected: Sequence[tuple[str, str]] = (),
-    ) -> "Table":
-        """Return the table of the probes' results.
-
-        Args:
-            probes: Probes after a pass.
-            blocks: The network's blocks.
-            epoch: Epoch of all rows.
-            rejected: Pairs of a name and the reason why it is no block; become notes.
-        """
-        stages: dict[str | None, int] = {block.name: block.stage for block in blocks}
-        rows = []
-        for probe in probes:
-            for block, numbers in probe.result().items():
-                for key, number in numbers.items():
-                    name = key if key.startswith(probe.name) else f"{probe.name}_{key}"
-                    values = np.asarray(number, "float64")
-                    units = [None] if values.ndim == 0 else range(values.size)
-                    for unit, value in zip(units, values.ravel(), strict=True):
-                        row = Row(name, block, stages.get(block), unit, epoch, float(value))
-                        rows.append(row)
-        return cls(rows, [f"{name} is no block: {reason}." for name, reason in rejected])
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -95,19 +59,8 @@ class Table:
         return Table(self.rows + other.rows, notes, self.title or other.title)
 
     def __str__(self) -> str:
-        padded = []
-        for column, name in enumerate(self._columns()):
-            cells = [_text(row[column]) for row in self.rows]
-            width = max(map(len, [name, *cells]))
-            head = name.rjust(width) if name == "value" else name.ljust(width)
-            pad = str.ljust if name in ("probe", "block") else str.rjust
-            padded.append([head, *(pad(cell, width) for cell in cells)])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-        return "\n".join([*lines, *self.notes])
-
-    def _columns(self):
-        steps = any(row.step is not None for row in self.rows)
-        return Row._fields if steps else Row._fields[:-1]
+        lines = [[*Row._fields], *([_text(cell) for cell in row] for row in self.rows)]
+        return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
         """Return the rows of one probe.
@@ -143,29 +96,26 @@ class Table:
         Raises:
             ValueError: if it has none.
         """
-        rows = self.of_probe(probe)
-        cells = [(row.block, row.unit, row.value) for row in rows if row.unit is not None]
+        cells = [r for r in self.of_probe(probe) if r.unit is not None]
         if not cells:
             raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
-        blocks = [*dict.fromkeys(block for block, _, _ in cells)]
-        array = np.full((len(blocks), 1 + max(unit for _, unit, _ in cells)), np.nan)
-        for block, unit, value in cells:
-            array[blocks.index(block), unit] = value
+        blocks = [*dict.fromkeys(row.block for row in cells)]
+        array = np.full((len(blocks), 1 + max(row.unit or 0 for row in cells)), np.nan)
+        for row in cells:
+            array[blocks.index(row.block), row.unit] = row.value
         return array
 
-    def to_csv(self, path: str | pathlib.Path) -> None:
+    def to_csv(self, path: PathLike) -> None:
         """Write the rows below a line of column names, atomically."""
 
         def write(temporary):
             with open(temporary, "w", encoding="utf-8", newline="") as file:
-                head = self._columns()
-                rows = (row[: len(head)] for row in self.rows)
-                csv.writer(file, lineterminator="\n").writerows([head, *rows])
+                csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
 
         replace(pathlib.Path(path), write)
 
     @classmethod
-    def from_csv(cls, path: str | pathlib.Path) -> "Table":
+    def from_csv(cls, path: PathLike) -> "Table":
         """Return the table that `to_csv` wrote.
 
         Raises:
@@ -173,41 +123,29 @@ class Table:
         """
         with open(path, encoding="utf-8", newline="") as file:
             head, *lines = [*csv.reader(file)] or [[]]
-        if tuple(head) not in (Row._fields, Row._fields[:-1]):
+        if tuple(head) != Row._fields:
             raise ValueError(
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
-        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float, int)
+        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         rows = []
         for line in lines:
-            cells = zip(types[: len(head)], line, strict=True)
+            cells = zip(types, line, strict=True)
             values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
             rows.append(Row(*values))
         return cls(rows)
 
-    def plot(
-        self, probes: Sequence[str] | None = None, path: str | pathlib.Path | None = None
-    ) -> "Figure":
-        """Return a figure with a panel for each probe: values over blocks, a line for each stage.
 
-        Args:
-            probes: Names; `None`: all, deviations as bands of the others.
-            path: PNG file to write; `None`: none.
-        """
-        from zoo.callbacks.probes import figures
-
-        return figures.draw(self, probes or figures.panels(self), path)
-
-    def to_html(self, path: str | pathlib.Path, title: str | None = None) -> None:
-        """Write a page with every probe's chart, numbers and meaning; it needs no server.
-
-        Args:
-            path: The file.
-            title: Title of the page; `None`: the table's.
-        """
-        from zoo.callbacks.probes import html as page
-
-        page.write(self, path, title or self.title or "Probes")
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Return lines of cells with aligned columns, of which `left` are text, others numbers."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        for i in left:
+            cells[i] = line[i].ljust(widths[i])
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
 
 
 def _text(cell):

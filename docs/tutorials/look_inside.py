@@ -80,7 +80,7 @@ report.to_html("diagnosis.html")
 # %%
 probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
 table = callbacks.run(probes, model, (x_test, y_test))
-table.plot(["cosine_loss", "l2_ratio", "intermediate_accuracy"])
+callbacks.plot(table, ["cosine_loss", "l2_ratio", "intermediate_accuracy"])
 
 # %% [markdown]
 # ## Take blocks away

@@ -8,8 +8,6 @@
 # Needs a backend and the extra `recipes`, for the digits: [install](../install.md).
 
 # %%
-from importlib.resources import files
-
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
@@ -162,62 +160,6 @@ for (top, bottom), i in zip(axes.T, rescued, strict=False):
 plt.show()
 
 # %% [markdown]
-# ## Larger ones, from saved results
-#
-# The network above was trained for this page. Three larger ones were measured in the same way, and their results are in the
-# package; the weights are not.
-#
-# - ALBERT (Lan et al. 2019) uses one transformer layer 12 times. This one was trained by others to fill in masked tokens of
-#   chemical reactions (0.9 million weights; `real_networks.py` reads it from a package of the Python Package Index): 1,000
-#   reactions made from templates, means over five samples.
-# - Two language models of the characters of Penn Treebank, one block used six times, with a fixed and with a random number of
-#   uses in training (`looped_lm.py`, 61,000 weights, means over three seeds).
-
-# %%
-RESULTS = files("zoo.recipes") / "results"
-
-
-def saved(path, column, **chosen):
-    """Return numbers of uses, and the means of a column of a saved file."""
-    rows = np.genfromtxt(RESULTS / path, delimiter=",", names=True, dtype=None, encoding="utf-8")
-    for key, value in chosen.items():
-        rows = rows[rows[key] == value]
-    uses = rows["loop" if "loop" in rows.dtype.names else "loops"]
-    times = np.unique(uses)
-    return times, np.array([rows[column][uses == number].mean() for number in times])
-
-
-ALBERT = "real_networks/albert-loops.csv"
-albert = {probe: saved(ALBERT, probe, data="1000 reactions") for probe in panels}
-figure, axes = plt.subplots(2, 2, figsize=(9, 5.5), layout="constrained")
-axes = axes.ravel()
-for axis, (probe, label) in zip(axes, panels.items(), strict=False):
-    axis.plot(*albert[probe], "o-", markersize=3, color="tab:green", label="ALBERT")
-    axis.axvline(12, color="gray", linestyle=":")
-    axis.set_ylabel(label.replace("test", "masked-token"))
-    if probe != "loop_accuracy":
-        axis.set_yscale("log")
-axes[0].legend()
-for kind in ("looped", "random"):
-    times, perplexity = saved("looped/ptb-loops.csv", "perplexity", network=kind)
-    name = "fixed" if kind == "looped" else kind
-    axes[3].plot(times, perplexity, "o-", markersize=3, label=f"{name} number of uses")
-axes[3].axvline(6, color="gray", linestyle=":")
-axes[3].set_ylabel("perplexity per character")
-axes[3].legend()
-for axis in axes:
-    axis.set_xlabel("uses (trained: dotted)")
-plt.show()
-for data in ("1000 reactions", "examples"):
-    times, accuracy = saved(ALBERT, "loop_accuracy", data=data)
-    for number in sorted({1, 3, 6, times[accuracy.argmax()], 12, 24}):
-        print(f"ALBERT, {data}, {number} uses: {accuracy[times == number][0]:.3f} of the tokens")
-
-# %% [markdown]
-# ALBERT was trained with 12 uses and is at its best with 11: 12 are worse with each sample, and beyond it loses its estimate
-# slowly. On the file's other data, the few reactions that the package of the weights has as examples, it is at its best with
-# 5 uses in the mean over samples (0.586 of the masked tokens; with 12, 0.484). A random number of uses in training costs
-# perplexity at the trained number, and flattens the curve: [findings](../findings.md) has fixed points and the uses one by
-# one.
-#
-# The same measures work on a run of blocks of any model, trained without a loop: [any residual model](../any_model.md).
+# The same measures work on a run of blocks of any model, trained without a loop: [any residual model](../any_model.md). Two
+# larger looped networks, language models of characters: `looped_lm.py` of the [recipes](../recipes.md), and its
+# [findings](../findings.md).

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # ours: small, as noise teaches nothing
+from benchmarks.vision import LEARNING_RATE, MOMENTUM
 
 
 def conv(channels, filters, kernel=3, stride=1):
@@ -43,22 +43,6 @@ class Highway(nn.Module):
         return functional.relu(self.transform(x)) * t + x * (1 - t)
 
 
-class Simplified(nn.Module):
-    """ReLU(S(x) + conv(x)): S takes every stride-th pixel and pads channels with zeros."""
-
-    def __init__(self, channels, filters, stride):
-        super().__init__()
-        self.conv = conv(channels, filters, 3, stride)
-        self.new, self.stride = filters - channels, stride
-
-    def forward(self, x):
-        """Return the block's output."""
-        y = self.conv(x)
-        if self.new:
-            x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new))
-        return functional.relu(x + y)
-
-
 class Average(nn.Module):
     """The mean over the pixels."""
 
@@ -67,26 +51,15 @@ class Average(nn.Module):
         return x.mean((2, 3))
 
 
-def stages(block, depth):
-    """Return the blocks of three groups with 16, 32 and 64 channels."""
-    blocks, channels = [], 16
-    for width in (16, 32, 64):
-        for _ in range(depth):
-            blocks.append(block(channels, width, 1 if channels == width else 2))
-            channels = width
-    return blocks
-
-
 def cifar_resnet():
     """Return `zoo.cifar_resnet(20)`."""
+    blocks, channels = [], 16
+    for width in (16, 32, 64):
+        for _ in range(3):
+            blocks.append(Preactivated(channels, width, 1 if channels == width else 2))
+            channels = width
     tail = [nn.BatchNorm2d(64), nn.ReLU(), Average(), nn.Linear(64, 10)]
-    return nn.Sequential(conv(3, 16), *stages(Preactivated, 3), *tail)
-
-
-def simplified_residual_net():
-    """Return `zoo.simplified_residual_net(20)`."""
-    tail = [Average(), nn.Linear(64, 10)]
-    return nn.Sequential(conv(3, 16), nn.ReLU(), *stages(Simplified, 6), *tail)
+    return nn.Sequential(conv(3, 16), *blocks, *tail)
 
 
 def highway_cifar():
@@ -100,32 +73,44 @@ def highway_cifar():
     return nn.Sequential(*layers, *tail)
 
 
-NETWORKS = {
-    "cifar_resnet": cifar_resnet,
-    "highway_cifar": highway_cifar,
-    "simplified_residual_net": simplified_residual_net,
-}
+NETWORKS = {"cifar_resnet": cifar_resnet, "highway_cifar": highway_cifar}
 
 
-def trainer(name, precision):
-    """Return a function that trains a network on a batch, and its number of parameters.
+class Peer:
+    """A network with its two loops, on the accelerator if torch sees one.
 
     Args:
         name: One of `NETWORKS`.
         precision: "float32", or "mixed_bfloat16" for `torch.autocast`.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = NETWORKS[name]().to(device, memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, MOMENTUM)
-    low = getattr(torch, precision.removeprefix("mixed_"))
 
-    def train(x, y):
-        optimizer.zero_grad()
-        images = torch.as_tensor(x, device=device).permute(0, 3, 1, 2)  # channels stay last
-        with torch.autocast(device, low, enabled=low != torch.float32):
-            loss = functional.cross_entropy(model(images), torch.as_tensor(y, device=device))
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+    def __init__(self, name, precision):
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = NETWORKS[name]().to(self.device, memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), LEARNING_RATE, MOMENTUM)
+        low = getattr(torch, precision.removeprefix("mixed_"))
+        self.autocast = torch.autocast(self.device, low, enabled=low != torch.float32)
 
-    return train, sum(weight.numel() for weight in model.parameters())
+    def images(self, x):
+        """Return NumPy images as a tensor whose channels stay last in memory."""
+        return torch.as_tensor(x, device=self.device).permute(0, 3, 1, 2)
+
+    def train(self, batches):
+        """Train on the batches of images and labels."""
+        self.model.train()
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            with self.autocast:
+                labels = torch.as_tensor(y, device=self.device)
+                loss = functional.cross_entropy(self.model(self.images(x)), labels)
+            loss.backward()
+            self.optimizer.step()
+        loss.item()  # waits for the device
+
+    @torch.inference_mode()
+    def infer(self, batches):
+        """Return the probabilities of the batches' images."""
+        self.model.eval()
+        with self.autocast:
+            outputs = [self.model(self.images(x)).softmax(1) for x, _ in batches]
+        return torch.cat(outputs).cpu()  # waits for the device

@@ -1,6 +1,15 @@
-"""Shared by the benchmarks: flags, rounds, child processes, ratios and the line of results."""
+"""Shared by the benchmarks: processes, rounds, ratios and the lines of results.
+
+A benchmark is a module with four functions:
+
+    add_flags(add)                    adds its flags
+    contenders(options)               environment variables by contender; None removes one
+    contender(options, name)          in a contender's process: functions to measure, by task
+    report(options, seconds, values)  prints and writes what `measure` returned
+"""
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -9,23 +18,9 @@ import time
 
 import numpy as np
 
-from experiment import process
-
-JIT = {"auto": "auto", "on": True, "off": False}
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+PRECISIONS = ("float32", "mixed_bfloat16")
+SHARE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 MOST_LOAD = 0.5  # ours: a load average beyond it disturbs the measurement
-
-
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Show the docstring as it is written, and the default of every flag."""
-
-
-def add_shared_flags(parser):
-    """Add the flags that every benchmark has."""
-    parser.add_argument("--results", help="Append the lines of results to this JSON-lines file.")
-    parser.add_argument(
-        "--child", help="Measure this case in this process; the benchmark itself uses the flag."
-    )
 
 
 def positive(text):
@@ -34,14 +29,6 @@ def positive(text):
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, received {text!r}")
     return number
-
-
-def numbers(text):
-    """Parse a comma-separated list of positive integers."""
-    try:
-        return [positive(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers, received {text!r}") from None
 
 
 def some_of(known):
@@ -58,150 +45,58 @@ def some_of(known):
     return parse
 
 
-def add_scaling_flags(parser, batch, source):
-    """Add batch sizes, numbers of threads and the picture of the speeds over them.
+def run(module, options):
+    """Measure a benchmark's contenders and report the results."""
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > MOST_LOAD:  # Windows has none
+        print(f"The machine is busy: load {os.getloadavg()[0]:.1f}.", file=sys.stderr)
+    options.begin = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        children = {
+            name: stack.enter_context(Child(name, environment))
+            for name, environment in module.contenders(options).items()
+        }
+        seconds, values = measure(children, options.rounds)
+    module.report(options, seconds, values)
+
+
+def measure(children, rounds):
+    """Run every task of every child in turn, in reverse in every second round.
 
     Args:
-        parser: Parser of the benchmark's flags.
-        batch: Default batch size.
-        source: Source of the default, e.g. a paper.
-    """
-    add = parser.add_argument
-    add("--batches", type=numbers, default=str(batch), help=f"Batch sizes; {source}: {batch}.")
-    default = str(process.processors())
-    add("--threads", type=numbers, default=default, help="Numbers of processors to run on.")
-    add("--picture", help="Draw speed and memory over them to this PNG file.")
-
-
-def threads_environment(threads):
-    """Return the variables of a process that computes with this number of threads."""
-    return {"OMP_NUM_THREADS": str(threads), "TF_NUM_INTRAOP_THREADS": str(threads)}
-
-
-def keep_to(threads):
-    """Confine this process to its first processors, where the system can.
-
-    XLA has no setting for the number of threads.
-    """
-    if hasattr(os, "sched_setaffinity"):  # Linux
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-
-
-def draw(path, rows, speed):
-    """Draw speed and memory over the batch size: a line a contender and number of threads.
-
-    Args:
-        path: The PNG file; None draws nothing.
-        rows: With "network", "of", "threads", "batch", "megabytes" and the speed.
-        speed: Key of the speed, e.g. "images_per_second".
-    """
-    if not path:
-        return
-    from experiment import plots  # imports matplotlib
-
-    labels = {
-        "ours": "zoo",
-        "torch": "plain PyTorch",
-        "batch": "batch size",
-        speed: speed.replace("_", " "),
-        "megabytes": "peak of memory, MB",
-        "1": "1 thread",
-        **{str(row["threads"]): f"{row['threads']} threads" for row in rows if row["threads"] > 1},
-    }
-    columns = {"x": "batch", "y": [speed, "megabytes"], "panel": "network"}
-    by = ["of", "threads"]
-    plots.lines(path, rows, **columns, by=by, labels=labels, log=["batch", speed, "megabytes"])
-
-
-def warn_if_busy():
-    """Print a warning if other processes use the machine, where the system tells."""
-    if not hasattr(os, "getloadavg"):  # Windows
-        return
-    load = os.getloadavg()[0]
-    if load > MOST_LOAD:
-        print(f"The machine is busy: its load is {load:.1f}. Wait for less.", file=sys.stderr)
-
-
-def seconds_of(function):
-    """Return the seconds that a call of `function` takes."""
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
-
-
-def in_turn(contenders, index):
-    """Return names and contenders of a round; in every second round they are reversed."""
-    return [*contenders.items()][:: -1 if index % 2 else 1]
-
-
-def alternate(contenders, rounds):
-    """Time the contenders in turn, so that what disturbs the machine disturbs all of them.
-
-    In every second round they are reversed: none always follows the same one.
-
-    Args:
-        contenders: Functions without arguments, by name.
+        children: Objects with `tasks`, and `ask(task)` that returns seconds and a value; by name.
         rounds: Number of measurements of each.
 
     Returns:
-        Arrays of seconds, one entry per round, by name.
+        Arrays of seconds, one entry per round, by task and name; the last values alike.
     """
-    seconds = {name: np.zeros(rounds) for name in contenders}
+    turns = [(task, name) for name, child in children.items() for task in child.tasks]
+    seconds = {task: {} for task, _ in turns}
+    values = {task: {} for task, _ in turns}
+    print("warm-up (compiles)")
+    for task, name in turns:
+        seconds[task][name] = np.zeros(rounds)
+        print(f"{name:18}{task:18}{children[name].ask(task)[0]:8.1f} s", flush=True)
     for index in range(rounds):
-        for name, function in in_turn(contenders, index):
-            seconds[name][index] = seconds_of(function)
-    return seconds
-
-
-def spread(values):
-    """Return the median and the range of `values` as text."""
-    return f"{np.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
-
-
-def statistics_of(values, digits=3):
-    """Return the median and the standard deviation of `values` for a line of results."""
-    deviation = round(float(np.std(values, ddof=1)), digits) if len(values) > 1 else None
-    return {"value": round(float(np.median(values)), digits), "std": deviation}
-
-
-def write(options, begin, **values):
-    """Print a result, append it to `--results`, and return its line.
-
-    Args:
-        options: The parsed flags.
-        begin: `time.perf_counter()` at the start of the measurement.
-        **values: Attributes of `experiment.results.Result`; artifact, data and seeds have defaults.
-    """
-    from experiment import results  # imports Keras
-
-    seconds = round(time.perf_counter() - begin, 1)
-    fixed = {"artifact": f"benchmark/{options.name}", "data": "noise", "verdict": ""}
-    fixed["seeds"] = [getattr(options, "seed", 0)]
-    result = results.Result(**(fixed | values), seconds=seconds)
-    line = json.loads(json.dumps(result.line(), default=float))  # NumPy's numbers as Python's
-    origin = f"{result.backend}, {result.hardware}, commit {result.commit}"
-    print(f"{result.metric} {result.value}: {origin}", flush=True)
-    if options.results:
-        results.append(options.results, line)
-    return line
+        for task, name in turns[:: -1 if index % 2 else 1]:
+            seconds[task][name][index], values[task][name] = children[name].ask(task)
+    return seconds, values
 
 
 class Child:
-    """A process that measures one case of the benchmark each time it is asked.
+    """A process that runs one contender's tasks when it is asked.
 
-    It runs this process's command line with `--child CASE`, so every case has its own environment,
-    allocator and peak of memory.
+    It runs this process's command line with `--child NAME`.
 
     Args:
-        case: Name of the case, for the benchmark's `contender` function.
-        **environment: Variables to change; None removes a variable.
+        name: The contender.
+        environment: Variables to change; None removes a variable.
     """
 
-    def __init__(self, case, **environment):
-        changed = {**os.environ, **environment}
-        self.case = case
+    def __init__(self, name, environment):
+        changed = {**os.environ, **SHARE_GPU, **environment}
+        self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, *sys.argv, f"--child={case}"],
+            [sys.executable, *sys.argv, f"--child={name}"],
             env={key: value for key, value in changed.items() if value is not None},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -209,70 +104,81 @@ class Child:
         )
 
     def __enter__(self):
+        self.tasks = self._answer()
         return self
 
     def __exit__(self, *error):
-        self.close()
-
-    def close(self):
-        """End the process."""
         self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
 
-    def ask(self, task, *arguments):
-        """Run a task in the process.
+    def ask(self, task):
+        """Run a task in the process; return its seconds and its value."""
+        print(task, file=self.process.stdin, flush=True)
+        return self._answer()
 
-        Args:
-            task: Name of one of the functions that `contender` returned.
-            *arguments: Arguments of the function; numbers, strings and lists of them.
-
-        Returns:
-            A dictionary: `value`, what the function returned; `seconds`, the time it took;
-            `megabytes`, the largest resident memory of the process so far.
-        """
-        print(json.dumps([task, *arguments]), file=self.process.stdin, flush=True)
+    def _answer(self):
         answer = self.process.stdout.readline()
         if not answer:
             status = self.process.wait()
             sys.exit(
-                f"The process that measures {self.case} ended with status {status}; see above."
+                f"The process that measures {self.name} ended with status {status}; see above."
             )
         return json.loads(answer)
 
 
-def measure_in_child(case, **environment):
-    """Return the value of the task "measure" of a case, run in a new process."""
-    with Child(case, **environment) as child:
-        return child.ask("measure")["value"]
-
-
-def serve(make_functions):
-    """Run the tasks that a parent process asks for, until it closes the pipe.
+def serve(make_tasks):
+    """Answer a `Child` until it closes the pipe.
 
     Args:
-        make_functions: Function that returns the tasks' functions by name.
+        make_tasks: Function that returns functions by task.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed must not be read as an answer
-    functions = make_functions()
-    for request in sys.stdin:
-        task, *arguments = json.loads(request)
+    tasks = make_tasks()
+    print(json.dumps([*tasks]), file=answers, flush=True)
+    for line in sys.stdin:
         begin = time.perf_counter()
-        value = functions[task](*arguments)
+        value = tasks[line.strip()]()
         seconds = time.perf_counter() - begin
-        answer = {"value": value, "seconds": seconds, "megabytes": round(memory("VmHWM"))}
-        print(json.dumps(answer, default=float), file=answers, flush=True)
+        print(json.dumps([seconds, value], default=float), file=answers, flush=True)
 
 
-def memory(key):
-    """Return an entry of this process's memory in megabytes, or 0 where Linux does not tell.
+def spread(values):
+    """Return the median and the range of `values` as text."""
+    return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def write(options, values, **line):
+    """Append a line of results to the file of `--results`.
 
     Args:
-        key: "VmRSS" for the resident memory, "VmHWM" for its peak.
+        options: The parsed flags.
+        values: The measured quantity, one value per round: the line has its statistics.
+        **line: Further entries, beside those of where and how it was measured.
     """
-    try:
-        with open("/proc/self/status", encoding="utf-8") as lines:
-            return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
-    except OSError:
-        return 0
+    if not options.results:
+        return
+    from experiment import provenance  # imports Keras
+
+    numbers = {
+        "value": np.median(values),
+        "std": np.std(values, ddof=1) if len(values) > 1 else None,
+        "min": min(values),
+        "max": max(values),
+    }
+    line = {
+        "artifact": f"benchmark/{options.name}",
+        **line,
+        **{key: number and round(float(number), 3) for key, number in numbers.items()},
+        "seeds": [0],
+        "paper": None,
+        "epochs": None,
+        "departures": [],
+        "verdict": "",
+        "command": provenance.command(),
+        **provenance.origin(),
+        "seconds": round(time.perf_counter() - options.begin, 1),
+    }
+    with open(options.results, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line, default=lambda array: array.tolist()) + "\n")

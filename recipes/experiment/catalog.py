@@ -28,11 +28,23 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "greff2017/lesions": "greff2017.lesions",
     "greff2017/char_lm": "ptb_char_lm",
     "greff2017/table1a": "ptb_char_lm",
+    **{
+        f"jastrzebski2018/refinement{model}{data}": "jastrzebski2018.refinement"
+        for data in ("", "_cifar100")
+        for model in (
+            "",
+            "_single_representation_resnet",
+            "_avg_pooling_resnet",
+            "_wide_resnet",
+        )
+    },
+    "jastrzebski2018/sharing": "jastrzebski2018.sharing",
     "yutomasi2019/divergence": "yutomasi2019.divergence",
     "yutomasi2019/plain_vs_residual": "yutomasi2019.plain_vs_residual",
     "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
     "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
     "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
+    "pruning/scores": "pruning.scores",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
@@ -63,7 +75,11 @@ def load_all() -> list[Experiment]:
 
 
 def find(patterns: Sequence[str]) -> list[str]:
-    """Return the names of experiments that names, patterns, or their artifacts' names stand for.
+    """Return the experiments that names stand for.
+
+    Args:
+        patterns: Names of experiments, of their modules, or of tables and figures; or shell
+            patterns.
 
     Raises:
         ValueError: if a pattern stands for none.
@@ -81,6 +97,9 @@ def _match(pattern):
         return [pattern]
     if pattern in OTHERS:
         raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
+    scripts = {path.rpartition(".")[2]: name for name, path in reversed(EXPERIMENTS.items())}
+    if pattern.removesuffix(".py") in scripts:
+        return [scripts[pattern.removesuffix(".py")]]
     made_by: dict[str, list[str]] = {}
     for experiment in load_all():
         for artifact in experiment.artifacts:

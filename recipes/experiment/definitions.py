@@ -1,4 +1,4 @@
-"""What an experiment module defines: its scales, measurement, tables, figures and claims."""
+"""Definitions of an experiment module: its scales, measurement, tables, figures and claims."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

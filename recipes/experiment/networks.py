@@ -16,9 +16,8 @@ from zoo import export
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets import preprocessing as preprocessings
-from zoo.datasets.batches import Batches, MicroBatches
+from zoo.datasets.batches import Ahead, Batches, MicroBatches
 from zoo.datasets.images import Images
-from zoo.datasets.prefetch import Ahead
 from zoo.distribute import Strategy
 from zoo.io import replace, save_model
 from zoo.optimizers import CaffeSGD, accumulating

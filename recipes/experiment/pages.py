@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from zoo.io import replace
-from zoo.recipes.experiment import catalog, plots, store
+from zoo.recipes.experiment import catalog, plots, store, weights_page
 from zoo.recipes.experiment.definitions import Experiment, Measured
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -127,10 +127,11 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 
 
 def report() -> None:
-    """Write docs/claims.md, the table of claims in README.md and docs/results.md from the records.
+    """Write the pages of docs that are generated from records, and the claims of README.md.
 
     The figures of all experiments on record are drawn again.
     """
+    weights_page.write()
     rows = load_claims()
     _write_text(DOCS / "claims.md", claims_page(rows))
     text = README.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What was measured, as files: arrays in one .npz file, all else in one .json file beside it."""
+"""Measurements as files: arrays in one .npz file, all else in one .json file beside it."""
 
 import json
 import math

@@ -82,14 +82,14 @@ def evaluate(
         "values": [float(f"{value:.4g}") for value in values],
         "seeds": seeds,
         "verdict": verdict(claim, values),
-        "command": f"python recipes/reproduce.py claims {claim.name} --seeds {listed} "
-        "--data_dir DATA",
+        "command": f"KERAS_BACKEND={facts[0]['backend']} python recipes/reproduce.py claims "
+        f"{claim.name} --seeds {listed} --data_dir DATA",
         **origin,
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
         "changed": claim.changed,
         "reason": claim.reason,
-        "figure": claim.figure and f"{experiment.paper}/{claim.figure}",
+        "figure": claim.figure and f"{experiment.name}/{facts[0]['scale']}/{claim.figure}",
     }
 
 

@@ -12,9 +12,9 @@ from experiment.data import Prepared
 from experiment.flags import FLAGS
 from zoo.datasets import imagenet
 from zoo.datasets import images as sources
-from zoo.datasets.batches import Batches, RecordBatches, RecordValidation
+from zoo.datasets.batches import Batches
 from zoo.datasets.crops import CENTRE, Crops
-from zoo.datasets.preprocessing import per_image
+from zoo.datasets.imagenet import RecordBatches, RecordValidation
 
 flags.disclaim_key_flags()  # they are the recipe's
 
@@ -143,24 +143,17 @@ def load_records(image_size: int) -> Inputs:
             f"Give more --train_examples, or a smaller --batch."
         )
     batches = RecordBatches(train, batch, num_train // batch, image_size, FLAGS.seed)
-    all_images = validation.validation(batch, image_size)
-    (x, _), *_ = all_images.take(1)
     test = RecordValidation(validation, batch, num_test, image_size)
     num_probed = setting("probe_examples")
     deviations = left_out("training", num_train, imagenet.NUM_TRAIN, ", others in each epoch")
     deviations += left_out("validation", num_test, imagenet.NUM_VALIDATION)
     images = RecordImages(range(num_train), range(num_test))
     return Inputs(
-        Prepared(images, None, batches, test, x.numpy()[:4]),
-        first(all_images, num_probed, PROBE_BATCH),
+        Prepared(images, None, batches, test, RecordValidation(validation, 4, 4, image_size)[0][0]),
+        RecordValidation(validation, PROBE_BATCH, num_probed, image_size),
         np.arange(num_probed),
         deviations,
     )
-
-
-def first(dataset: Any, count: int, batch: int) -> Any:
-    """Return batches of the first `count` examples of a `tf.data.Dataset`."""
-    return dataset.unbatch().take(count).batch(batch)
 
 
 def left_out(part: str, count: int, total: int, more: str = "") -> list[str]:
@@ -194,7 +187,6 @@ def load_arrays(name: str, image_size: int, least: int) -> Inputs:
     crops = Crops(image_size)
     batch = setting("batch")
 
-    @per_image
     def centre(x, generator):
         return crops(x)
 

@@ -1,176 +1,483 @@
-"""`shared_blocks.py --budget minutes`: the networks of section 4.5 before training, and small ones.
+"""Jastrzebski et al. (2018), section 4.5, Figs 8, 9, 18, 19: blocks that share their convolutions.
 
-Before training: how much the norm of activations and gradients grows through the paper's networks
-of 38 and 110 layers at their initial weights, on 16 images of CIFAR-10. The paper does not say how
-its networks normalized then: activations are measured with the moving averages' initial values, as
-`predict` of an untrained network takes them, and with the images' own statistics. Trained, each to
-the end of its schedule: one stage of 16 channels, whose five blocks are followed by 13 uses of one
-block, or by one more block (`unshared`), on 2,000 images of MNIST averaged to 8 x 8 pixels.
+    python recipes/jastrzebski2018/sharing.py --data_dir DATA
+    python recipes/jastrzebski2018/sharing.py --scale full --networks ubn --depth 146
+
+Trains a ResNet-38 (`unshared`) and networks of as many parameters whose stages repeat one block
+from the sixth on: `naive`, which shares normalizations too, and `ubn`, which shares none. Between
+them, `statistics` has moving averages of its own for each use, and `gamma` also an initial gamma of
+0.1. The paper's training and test errors on CIFAR-10: ResNet-38 1.20 and 6.99 %, UBN of 110 layers
+0.63 and 6.62, 146: 0.68 and 6.82, 182: 0.48 and 6.97; naive sharing overfits, its gradients and
+activations explode, and unsharing the statistics matters most.
+
+The miniature measures the paper's networks before training, on 16 images of CIFAR-10: how much the
+norm of activations and gradients grows through 38 and 110 layers at their initial weights. The
+paper does not say how its networks normalized then: activations are measured with the initial
+moving averages, as `predict` of an untrained network takes them, and with the images' own
+statistics. It also trains small networks on 2,000 images of MNIST averaged to 8 x 8 pixels: one
+stage of 16 channels, whose five blocks are followed by 13 uses of one block, or by one more block
+(`unshared`).
 """
 
 import dataclasses
 import functools
-import pathlib
-import time
-from collections.abc import Mapping
-from typing import Any
 
 import keras
+import numpy as np
 
 import zoo
-from experiment import data as image_data
-from experiment import process, run_dirs, training
-from experiment.flags import FLAGS
-from experiment.results import Result
-from jastrzebski2018 import figures, miniature
 from zoo import callbacks
 from zoo.applications.cifar_resnet import SHARE, UNSHARED, preactivated
 from zoo.applications.input_and_head import Top
-from zoo.datasets import images as sources
 from zoo.datasets import preprocessing
+from zoo.datasets.images import averaged
 from zoo.layers.batch_norm import batch_statistics
+from zoo.recipes.experiment import (
+    Artifact,
+    Claim,
+    DivergenceError,
+    Experiment,
+    ImageSettings,
+    main,
+    plots,
+    setting,
+)
+from zoo.recipes.experiment.networks import piecewise
+from zoo.recipes.jastrzebski2018 import miniature, training
+from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, LABELS
 
-Networks = Mapping[str, Mapping[str, Any] | None]  # arguments of zoo.shared_resnet, or None
-
-DEPTHS = {True: 110, False: 38}  # of the networks before training, by whether they share
-EXAMPLES = 16  # images before training
-WIDTH = 16  # channels
-USES = 13  # of the shared block, as in the paper's 110 layers
-MINIATURE = f"a miniature: one stage of {WIDTH} channels, 8 x 8 pixels"
-AT_START = f"the norms are of {EXAMPLES} images"
+NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
+    "unshared": None,
+    "naive": {"batch_norm": "shared"},
+    "statistics": {"batch_norm": "unshared_statistics"},
+    "gamma": {"batch_norm": "unshared_statistics", "gamma": 0.1},
+    "ubn": {"batch_norm": "unshared"},
+}
+UNSHARED_DEPTH = 38  # five blocks of a stage, and the one that is shared
+PAIR = ("unshared", "naive")  # of Fig. 8
+ABLATION = ("naive", "statistics", "gamma", "ubn")  # of Fig. 9
+RATIO = "gradient_norm_first_to_last_stage"
 AVERAGES = ("initial averages", "batch statistics")  # that normalize before training
-STUDY = dataclasses.replace(
-    miniature.STUDY,
-    artifact="jastrzebski2018/fig9",
-    epochs=30,
-    minutes=30,
-    minutes_images=2000,
-    tested=1000,
-    resize=functools.partial(sources.averaged, side=8),
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharing(training.Paper):
+    """Settings of the trainings of the paper."""
+
+    networks: tuple[str, ...] = setting(tuple(NETWORKS), "Networks to train.", [*NETWORKS])
+
+    def __post_init__(self) -> None:
+        """Check the depth."""
+        if self.depth % 6 != 2 or self.depth < 44:
+            raise ValueError(
+                f"Expected a `depth` of 6 n + 2 from 44 on, the fewest layers that share. "
+                f"Received: {self.depth}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Miniature(ImageSettings):
+    """Settings of the networks before training, and of the small ones; ours."""
+
+    networks: tuple[str, ...] = setting(tuple(NETWORKS), "Networks to train.", [*NETWORKS])
+    depth: int = setting(110, "Layers of the networks that share, before training; section 4.5.")
+    start_examples: int = setting(16, "Images of CIFAR-10 before training.")
+    train_examples: int | None = setting(2000, "Train on the first N images only; none: all.")
+    side: int = setting(8, "Side of the averaged images, in pixels.")
+    width: int = setting(16, "Channels of the small networks.")
+    uses: int = setting(13, "Uses of the shared block, as in the paper's 110 layers.")
+    batch: int = setting(128, "Images in a batch.")
+    epochs: int = setting(30, "Number of epochs.")
+
+
+SCALES = {
+    "smoke": Sharing(**training.SMOKE, depth=44, networks=("unshared", "naive", "ubn")),
+    "miniature": Miniature(),
+    "full": Sharing(),
+}
+
+
+def measure(settings, run):
+    """Return norms before training, and the learning curves of the trained networks."""
+    measured = {"start": {}, "trained": {}}
+    for name in settings.networks:
+        if isinstance(settings, Miniature):
+            start = functools.partial(at_start, settings, run, name)
+            measured["start"][name] = run.part(f"{name}-start", start)
+            measured["trained"][name] = train_small(settings, run, name)
+        else:
+            measured["start"][name], measured["trained"][name] = train(settings, run, name)
+    return measured
+
+
+def build(name, depth, classes, shape):
+    """Return one of the paper's networks."""
+    options = {"classes": classes, "input_shape": shape}
+    if NETWORKS[name] is None:
+        return zoo.cifar_resnet(UNSHARED_DEPTH, **options)
+    return zoo.shared_resnet(depth, **NETWORKS[name], **options)
+
+
+def norms(table):
+    """Return the mean norm of each block's output."""
+    values = table.values("activation_norm")
+    return np.array([value for block, value in values.items() if block])
+
+
+def at_start(settings, run, name):
+    """Return the norms through one of the paper's networks before training."""
+    few = dataclasses.replace(
+        settings, data="cifar10", batch=settings.start_examples, train_examples=None
+    )
+    images = run.load_images(few)
+    prepare = preprocessing.fit("jastrzebski_cifar", images.x_train)
+    count = settings.start_examples
+    data = prepare(images.x_train[:count]), images.y_train[:count]
+    run.start(settings)
+    model = build(name, settings.depth, images.classes, data[0].shape[1:])
+    options = {"loss": "sparse_categorical_crossentropy"}
+    norm = callbacks.ActivationNorm()
+    found = {"initial averages": norms(callbacks.run([norm], model, data, **options))}
+    with batch_statistics(model, data[0]):
+        table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
+    found["batch statistics"] = norms(table)
+    (ratio,) = table.of_probe(RATIO)
+    found["gradient_ratio"] = ratio.value
+    return found
+
+
+def train_small(settings, run, name):
+    """Train a small network, and return its learning curve."""
+    arguments = NETWORKS[name]
+    resize = functools.partial(averaged, side=settings.side)
+    data = run.images(settings, "miniature", tested=1000, resize=resize)
+
+    def build_small():
+        blocks, shared = UNSHARED + 1, None
+        if arguments is not None:
+            blocks = UNSHARED
+            share, gamma = SHARE[arguments["batch_norm"]]
+            shared = {
+                "uses": settings.uses,
+                "share": share,
+                "gamma": arguments.get("gamma", gamma),
+            }
+        width = settings.width
+        return preactivated(
+            width,
+            ((width, blocks, 1),),
+            data.images.classes,
+            data.shape,
+            Top(name="sharing"),
+            shared=shared,
+            momentum=miniature.MOMENTUM,
+        )
+
+    def optimizer(iterations):
+        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
+        return keras.optimizers.SGD(rate, momentum=0.9)
+
+    identity = {"uses": settings.uses, "width": settings.width}
+    network = run.network(f"{name}-sharing", settings, data, build_small, optimizer, **identity)
+    network.train()
+    return curves(network.history)
+
+
+def curves(history):
+    """Return accuracies in % by epoch, and the training loss."""
+    return {
+        "training_accuracy": 100 * np.array(history.get("accuracy", ())),
+        "test_accuracy": 100 * np.array(history.get("val_accuracy", ())),
+        "training_loss": np.array(history.get("loss", ())),
+    }
+
+
+def train(settings, run, name):
+    """Train one of the paper's networks; return its norms before training, and its curves."""
+    depth = settings.depth if NETWORKS[name] else UNSHARED_DEPTH
+    full_name = f"{name}{depth}" if NETWORKS[name] else f"cifar_resnet{depth}"
+    network = training.prepare(
+        settings,
+        run,
+        full_name,
+        lambda data: build(name, settings.depth, data.images.classes, data.shape),
+    )
+    splits = training.examples(network, settings.probe_examples, run.seed)
+    start = run.part(f"{name}-start", lambda: before(run, network, splits))
+    diverged = ""
+    facts = {}
+    try:
+        training.train(settings, network, splits)
+        kind = "ubn" if name == "ubn" else "cifar_resnet"
+        facts = training.errors(network, kind, depth if name in ("unshared", "ubn") else None)
+    except DivergenceError as error:  # the claim of Fig. 8
+        print(f"{name}: {error}", flush=True)
+        diverged = f"{error}"
+    trained = {**curves(network.history), "diverged": diverged, "network": facts}
+    trained["in_training"] = training.in_training(network)
+    for split, table, probe in (
+        ("training", "gradients", f"training_{RATIO}"),
+        ("test", "training", RATIO),
+    ):
+        later = [row.value for row in training.table_of(network, table) if row.probe == probe]
+        first = start["gradient_ratio"] if split == "training" else start["test_gradient_ratio"]
+        trained[f"{split}_ratio"] = np.array([first, *later])  # by epoch, 0: before training
+    return start, trained
+
+
+def before(run, network, splits):
+    """Return norms of activations and gradients before the first epoch."""
+    found = {}
+    with batch_statistics(network.model, splits["train"][0][:BATCH]):
+        for split, data in splits.items():
+            probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
+            progress = run.progress(f"before training, {split}", len(data[0]))
+            table = callbacks.run(probes, network.model, data, batch_size=BATCH, progress=progress)
+            (ratio,) = table.of_probe(RATIO)
+            if split == "train":
+                found |= {"batch statistics": norms(table), "gradient_ratio": ratio.value}
+            else:
+                found["test_gradient_ratio"] = ratio.value
+    return found
+
+
+def curve_figure(names, panels, seeds):
+    """Draw accuracies of both splits by epoch, and ratios of gradient norms if they are known."""
+
+    def rows_of(one):
+        for name in names:
+            trained = one["trained"][name]
+            label = f"{name}, diverged" if trained.get("diverged") else name
+            for split in ("training", "test"):
+                for epoch, value in enumerate(trained[f"{split}_accuracy"], 1):
+                    yield {"network": label, "split": split, "epoch": epoch, "accuracy": value}
+                for epoch, value in enumerate(trained.get(f"{split}_ratio", ())):
+                    yield {"network": label, "split": split, "epoch": epoch, "ratio": value}
+
+    if not {*names} <= {*seeds[0]["trained"]}:
+        return None
+    rows = plots.with_seeds(seeds, rows_of)
+    known = [panel for panel in panels if any(panel in row for row in rows)]
+    return plots.lines(
+        rows,
+        x="epoch",
+        y=known,
+        by=["network", "split"],
+        labels={
+            "accuracy": "accuracy in %",
+            "ratio": "gradient norm, first stage / last stage",
+            "epoch": "epoch (0: before training)",
+        },
+        log=["ratio"],
+    )
+
+
+def fig8(seeds):
+    """Draw accuracies and gradient norms of naive sharing beside those without sharing."""
+    return curve_figure(PAIR, ["accuracy", "ratio"], seeds)
+
+
+def fig9(seeds):
+    """Draw the accuracies of the ablation."""
+    known = [name for name in NETWORKS if name in seeds[0]["trained"]]
+    names = known if {*ABLATION} <= {*known} else ABLATION
+    return curve_figure(names, ["accuracy"], seeds)
+
+
+def start_figure(averages, seeds):
+    """Draw the norm of each block's output before training."""
+    if any(averages not in facts for facts in seeds[0]["start"].values()):
+        return None
+    rows = plots.with_seeds(
+        seeds,
+        lambda one: [
+            {"network": name, "index": index, "norm": norm}
+            for name, facts in one["start"].items()
+            for index, norm in enumerate(facts[averages])
+        ],
+    )
+    labels = {"index": "block, before training", "norm": "mean norm of the block's output"}
+    return plots.lines(rows, x="index", y="norm", by="network", labels=labels, log=["norm"])
+
+
+def probes_figure(name, seeds):
+    """Draw the probes of one network's last stage in training."""
+    rows = plots.with_seeds(
+        seeds,
+        lambda one: training.epoch_rows(
+            one["trained"].get(name, {}).get("in_training", {}), IN_TRAINING
+        ),
+    )
+    return plots.lines(rows, x="epoch", y=IN_TRAINING, by="block", labels=LABELS) if rows else None
+
+
+def table1(seeds):
+    """Return the errors of the networks beside those of Table 1."""
+    return training.table1(
+        [
+            [facts["network"] for facts in one["trained"].values() if facts.get("network")]
+            for one in seeds
+        ]
+    )
+
+
+def growth(one, averages, network, other):
+    """Return how many times more the norm of activations grows in one network than in another."""
+    values = [one["start"][name][averages] for name in (network, other)]
+    return float((values[0][-1] / values[0][0]) / (values[1][-1] / values[1][0]))
+
+
+def gradient_growth(one):
+    """Return the gradient norm of the first stage over the last, naive over no sharing."""
+    return one["start"]["naive"]["gradient_ratio"] / one["start"]["unshared"]["gradient_ratio"]
+
+
+def accuracy(one, network, split="test"):
+    """Return the accuracy of a trained network after its last epoch in %."""
+    return float(one["trained"][network][f"{split}_accuracy"][-1])
+
+
+def gap(one, network):
+    """Return training minus test accuracy of a network, in points."""
+    return accuracy(one, network, "training") - accuracy(one, network)
+
+
+def repair_by_statistics(one):
+    """Return the share of UBN's gain over naive sharing that the statistics alone have, in %."""
+    naive, statistics, ubn = (accuracy(one, name) for name in ("naive", "statistics", "ubn"))
+    return 100 * (statistics - naive) / (ubn - naive) if ubn > naive else float("nan")
+
+
+CLAIMS = (
+    Claim(
+        name="J8",
+        section="section 4.5, Fig. 8",
+        statement="With naive sharing activations explode before training.",
+        quantity="growth of the activation norm through 110 layers of naive sharing over that "
+        "through ResNet-38, moving averages at their initial values",
+        measure=lambda one: growth(one, "initial averages", "naive", "unshared"),
+        at_least=10,
+        ratio=True,
+        figure="fig8-start-initial-averages",
+    ),
+    Claim(
+        name="J8b",
+        section="section 4.5, Fig. 8",
+        statement="With naive sharing activations explode even where batches normalize.",
+        quantity="growth of the activation norm through 110 layers of naive sharing over that "
+        "through ResNet-38, the batch's statistics",
+        measure=lambda one: growth(one, "batch statistics", "naive", "unshared"),
+        at_least=10,
+        ratio=True,
+        reason="where batches normalize, each use adds a branch of the same norm: the norm grows "
+        "linearly, not exponentially, with the number of uses",
+        figure="fig8-start-batch-statistics",
+    ),
+    Claim(
+        name="J8c",
+        section="section 4.5, Fig. 8",
+        statement="Naive sharing has a larger ratio of gradient norms between stages.",
+        quantity="gradient norm of the first stage over the last before training, naive sharing "
+        "over ResNet-38",
+        measure=gradient_growth,
+        at_least=2,
+        ratio=True,
+        figure="fig8-start-batch-statistics",
+    ),
+    Claim(
+        name="J9",
+        section="section 4.5, Fig. 8",
+        statement="Naive sharing overfits: test accuracy falls far below training accuracy.",
+        quantity="training minus test accuracy, naive sharing minus no sharing, in points",
+        measure=lambda one: gap(one, "naive") - gap(one, "unshared"),
+        at_least=5,
+        figure="fig9",
+    ),
+    Claim(
+        name="J10",
+        section="section 4.5, Table 1",
+        statement="With unshared normalization (UBN) sharing does as well as no sharing.",
+        quantity="test accuracy of UBN minus that without sharing, in points",
+        measure=lambda one: accuracy(one, "ubn") - accuracy(one, "unshared"),
+        at_least=-1,
+        figure="fig9",
+    ),
+    Claim(
+        name="J10b",
+        section="section 4.5, Fig. 9",
+        statement="Of UBN's parts, unsharing the statistics matters most.",
+        quantity="share of UBN's gain in test accuracy over naive sharing that unshared "
+        "statistics alone have, in %",
+        measure=repair_by_statistics,
+        at_least=50,
+        figure="fig9",
+    ),
+    Claim(
+        name="J10c",
+        section="section 4.5, Fig. 9",
+        statement="UBN prevents the explosion of activations before training.",
+        quantity="growth of the activation norm through 110 layers, naive sharing over UBN, moving "
+        "averages at their initial values",
+        measure=lambda one: growth(one, "initial averages", "naive", "ubn"),
+        at_least=10,
+        ratio=True,
+        figure="fig8-start-initial-averages",
+    ),
+)
+EXPERIMENTS = (
+    Experiment(
+        name="jastrzebski2018/sharing",
+        scales=SCALES,
+        measure=measure,
+        artifacts=[
+            Artifact(
+                "fig8",
+                "naive sharing beside no sharing",
+                "it overfits, its gradient norm ratio is larger, its activations explode at the "
+                "start",
+                fig8,
+            ),
+            *(
+                Artifact(
+                    f"fig8-start-{averages.replace(' ', '-')}",
+                    f"norms of activations before training, {averages}",
+                    "activations explode",
+                    functools.partial(start_figure, averages),
+                )
+                for averages in AVERAGES
+            ),
+            Artifact(
+                "fig9",
+                "ablation of unshared normalization",
+                "unsharing the statistics matters most",
+                fig9,
+            ),
+            Artifact(
+                "fig18",
+                "the probes of a network with shared blocks, unshared normalization",
+                "as in networks that share nothing",
+                functools.partial(probes_figure, "ubn"),
+            ),
+            Artifact(
+                "fig19",
+                "the probes of naive sharing",
+                "",
+                functools.partial(probes_figure, "naive"),
+            ),
+            Artifact(
+                "table1",
+                "CIFAR errors and parameters",
+                "test error on CIFAR-10: ResNet-110-UBN 6.62 %",
+                table1,
+            ),
+        ],
+        claims=CLAIMS,
+        deviations=[
+            *training.DEVIATIONS,
+            "gamma starts at 0.1 in the shared blocks only: the paper does not say in which",
+        ],
+    ),
 )
 
-
-def measure(networks: Networks, folder: pathlib.Path) -> None:
-    """Measure and train networks, of `zoo.shared_resnet`'s arguments; write results and figures."""
-    norms = [row for name in networks for row in at_start(name, networks[name], folder)]
-    for averages in AVERAGES:
-        rows = [row for row in norms if row["averages"] == averages]
-        figures.fig8(folder / f"fig8-start-{averages.replace(' ', '-')}.png", rows)
-    curves = [row for name in networks for row in train(name, networks[name], folder)]
-    figures.fig9(folder / "fig9-miniature.png", curves)
-
-
-def at_start(
-    name: str, arguments: Mapping[str, Any] | None, folder: pathlib.Path
-) -> list[figures.Row]:
-    """Write how much norms grow through one of the paper's networks; return the norms' rows."""
-    begin = time.perf_counter()
-    with process.usage_errors():
-        images = image_data.load("cifar10", EXAMPLES)
-    prepare = preprocessing.fit("jastrzebski_cifar", images.x_train)
-    data = prepare(images.x_train[:EXAMPLES]), images.y_train[:EXAMPLES]
-    zoo.seed_everything(FLAGS.seed)
-    depth = DEPTHS[arguments is not None]
-    options = {"classes": images.classes, "input_shape": data[0].shape[1:]}
-    if arguments is None:
-        model = zoo.cifar_resnet(depth, **options)
-    else:
-        model = zoo.shared_resnet(depth, **arguments, **options)
-    options = {"loss": "sparse_categorical_crossentropy"}
-    norm = [callbacks.ActivationNorm()]
-    tables = {"initial averages": callbacks.run(norm, model, data, **options)}
-    with batch_statistics(model, data[0]):
-        probes = [*norm, callbacks.GradientNorm()]
-        tables["batch statistics"] = callbacks.run(probes, model, data, **options)
-    norms = {
-        averages: [value for block, value in table.values("activation_norm").items() if block]
-        for averages, table in tables.items()
-    }
-    growth = {averages: values[-1] / values[0] for averages, values in norms.items()}
-    (ratio,) = tables["batch statistics"].of_probe("gradient_norm_first_to_last_stage")
-    result = Result(
-        artifact="jastrzebski2018/fig8",
-        model=f"{name}{depth}",
-        config={"network": name},
-        metric="growth_of_activation_norm_before_training",
-        value=growth["initial averages"],
-        seeds=[FLAGS.seed],
-        data=images.name,
-        budget=FLAGS.budget,
-        deviations=[AT_START],
-        seconds=round(time.perf_counter() - begin, 1),
-        more={
-            "with_batch_statistics": growth["batch statistics"],
-            "gradient_norm_first_to_last_stage": ratio.value,
-        },
-    )
-    run_dirs.write(folder, result)
-    print(f"{result.model} before training: activations grow {growth}; gradients {ratio.value:.3g}")
-    return [
-        {"averages": averages, "network": result.model, "block": block, "activation_norm": norm}
-        for averages, values in norms.items()
-        for block, norm in enumerate(values)
-    ]
-
-
-def train(
-    name: str, arguments: Mapping[str, Any] | None, folder: pathlib.Path
-) -> list[figures.Row]:
-    """Train a small network and write its accuracies; return its learning curve's rows."""
-    run = training.prepare(
-        STUDY,
-        f"{name}-sharing",
-        "mnist",
-        lambda images: build(arguments, images),
-        shared=True,
-        uses=USES,
-    )
-    training.train(run)
-    trained = training.finish(run, name, {"network": name}, None, [MINIATURE])
-    history = run.history
-    x_train = run.data.preprocess(run.images.x_train)
-    loss, accuracy = run.model.evaluate(
-        x_train, run.images.y_train, batch_size=STUDY.batch, verbose=0
-    )
-    percent = [
-        [round(100 * value, 3) for value in history[key]] for key in ("accuracy", "val_accuracy")
-    ]
-    result = dataclasses.replace(
-        trained,
-        metric="test_accuracy_of_sharing",
-        seconds=run.seconds,
-        more={
-            "training_accuracy": percent[0][-1],
-            "training_loss": history["loss"][-1],
-            "training_images_in_evaluation_mode": {
-                "accuracy": round(100 * accuracy, 3),
-                "loss": loss,
-            },
-        },
-    )
-    run_dirs.write(folder, result)
-    return [
-        {
-            "network": name,
-            "epoch": epoch,
-            "training_accuracy": on_training,
-            "test_accuracy": on_test,
-            "training_ratio": "",
-            "test_ratio": "",
-        }
-        for epoch, (on_training, on_test) in enumerate(zip(*percent, strict=True), 1)
-    ]
-
-
-def build(arguments: Mapping[str, Any] | None, images: Any) -> keras.Model:
-    """Return the small network for these images."""
-    blocks, shared = UNSHARED + 1, None
-    if arguments is not None:
-        blocks = UNSHARED
-        share, gamma = SHARE[arguments["batch_norm"]]
-        shared = {"uses": USES, "share": share, "gamma": arguments.get("gamma", gamma)}
-    stages = ((WIDTH, blocks, 1),)
-    shape = images.x_train.shape[1:]
-    top = Top(name="sharing")
-    options = {"shared": shared, "momentum": miniature.MOMENTUM}
-    return preactivated(WIDTH, stages, images.classes, shape, top, **options)
+if __name__ == "__main__":
+    main("jastrzebski2018/sharing")

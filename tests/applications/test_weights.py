@@ -11,8 +11,6 @@ import zoo
 from helpers.harness import CORPORA, ROOT, without_backend
 from zoo import cards
 from zoo.applications import weights
-from zoo.datasets import download
-from zoo.datasets.download import DownloadError
 
 NAMES = zoo.list_weights()
 needs_data = pytest.mark.skipif(not CORPORA.exists(), reason="needs the data beside the checkout")
@@ -29,35 +27,26 @@ def test_names_are_found_by_their_own_or_their_builder_s_pattern():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_has_the_facts_of_its_file(name):
     card = zoo.weights.card(name)
+    facts = card.provenance
     file = cards.path(name)
-    assert file.parent == {"wheel": cards.FOLDER, "repository": cards.REPOSITORY}[card.place]
-    assert file.stat().st_size == card.size
+    assert file.parent == {"wheel": cards.FOLDER, "repository": cards.REPOSITORY}[facts["place"]]
+    assert file.stat().st_size == facts["size"]
     assert hashlib.sha256(file.read_bytes()).hexdigest() == card.sha256
-    assert weights.untrained(card).count_params() == card.parameters
-    assert abs(card.value - card.trained) <= weights.TOLERANCE[card.metric]
-    assert card.command.startswith("KERAS_BACKEND=") and len(card.commit) == 12
+    assert weights.network(card).count_params() == facts["parameters"]
+    tolerance = weights.TOLERANCE[card.metric]
+    assert abs(card.value - facts["trained"]) <= tolerance
+    assert {*facts["verified"]} == {"tensorflow", "jax", "torch"}
+    assert all(abs(value - card.value) <= tolerance for value in facts["verified"].values())
+    assert facts["command"].startswith("KERAS_BACKEND=") and len(facts["commit"]) == 12
     page = (ROOT / "recipes" / "results" / "weights" / f"{name}.html").read_text(encoding="utf-8")
     assert name in page and len(page) < 3e5
-    assert all((ROOT / trace).is_file() for trace in card.traces)
+    assert all((ROOT / trace).is_file() for trace in facts["traces"])
 
 
 @without_backend
-def test_every_file_has_a_card():
+def test_every_file_has_a_card_and_all_are_small_enough_for_a_wheel():
     files = [file for folder in (cards.FOLDER, cards.REPOSITORY) for file in folder.glob("*.h5")]
     assert sorted(file.name.removesuffix(".weights.h5") for file in files) == NAMES
-
-
-@without_backend
-@pytest.mark.parametrize("name", NAMES)
-def test_every_set_was_verified_on_every_backend(name):
-    card = zoo.weights.card(name)
-    assert {*card.verified} == {"tensorflow", "jax", "torch"}
-    for value in card.verified.values():
-        assert abs(value - card.value) <= weights.TOLERANCE[card.metric]
-
-
-@without_backend
-def test_all_files_together_are_small_enough_for_a_wheel():
     assert sum(file.stat().st_size for file in cards.FOLDER.iterdir()) < 5e6
 
 
@@ -112,29 +101,55 @@ def test_unknown_names_and_other_networks_are_refused(call, message):
         call()
 
 
-DEEP = {"depth": 50, "units": 50, "input_shape": (28, 28, 1), "weights": "mnist10k_highway50"}
+DEEP = {"depth": 50, "units": 50, "weights": "mnist10k_highway50"}
 
 
 @without_backend
 @pytest.mark.parametrize(
-    "build",
+    "build, difference",
     [
-        lambda: zoo.highway_mlp(**DEEP),
-        lambda: zoo.highway_mlp(**DEEP, activation="tanh", variant="t_only"),
-        lambda: zoo.highway_mlp(**DEEP | {"depth": 10}, activation="tanh"),
-        lambda: zoo.plain_mlp(**DEEP),
+        (lambda: zoo.highway_mlp(**DEEP), r"zoo.highway_mlp\(activation='relu'\)"),
+        (
+            lambda: zoo.highway_mlp(**DEEP, activation="tanh", variant="t_only"),
+            r"\(variant='t_only'\)",
+        ),
+        (lambda: zoo.highway_mlp(**DEEP | {"depth": 10}, activation="tanh"), r"\(depth=10\)"),
+        (lambda: zoo.highway_mlp(**DEEP, activation="tanh", classes=5), r"\(classes=5\)"),
+        (lambda: zoo.plain_mlp(**DEEP, activation="tanh"), r"zoo.plain_mlp\(\)"),
     ],
 )
-def test_weights_are_refused_by_a_network_that_computes_something_else(build):
-    with pytest.raises(ValueError, match=r"of zoo.highway_mlp\(depth=50.*activation='tanh'"):
+def test_weights_are_refused_by_a_network_that_computes_something_else(build, difference):
+    message = rf"of zoo.highway_mlp\(depth=50.*activation='tanh'.*{difference}"
+    with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_weights_are_refused_by_a_language_model_of_other_words():
+    card = zoo.weights.card("ptb_miniature_coupled")
+    words = zoo.weights.vocabulary(card)
+    zoo.char_lm(**card.arguments, vocabulary=words, batch_size=2, weights=card.name)
+    others = dataclasses.replace(words, words=(*words.words[1:], words.words[0]))
+    with pytest.raises(ValueError, match="vocabulary=<Vocabulary"):
+        zoo.char_lm(**card.arguments, vocabulary=others, weights=card.name)
+
+
+def test_the_network_of_trained_weights_is_built_once(monkeypatch):
+    built = []
+    init = keras.Model.__init__
+    monkeypatch.setattr(
+        keras.Model,
+        "__init__",
+        lambda self, *args, **kwargs: built.append(self) or init(self, *args, **kwargs),
+    )
+    zoo.highway_mnist(weights="mnist10k_highway")
+    assert len(built) == 1
 
 
 @without_backend
 def test_logits_features_and_other_initial_biases_are_of_the_same_network():
     expected = zoo.weights.build("mnist10k_highway50")
     x = np.linspace(0, 1, 784, dtype="float32").reshape(1, 28, 28, 1)
-    deep = {**DEEP, "activation": "tanh", "gate_bias": -3.0, "name": "mine"}
+    deep = {**DEEP, "activation": "tanh", "gate_bias": -3.0, "input_shape": (28, 28, 1)}
     logits = zoo.highway_mlp(**deep, classifier_activation=None)
     features = zoo.highway_mlp(**deep, include_top=False)
     head = expected.get_layer("predictions")
@@ -143,73 +158,23 @@ def test_logits_features_and_other_initial_biases_are_of_the_same_network():
         np.testing.assert_allclose(keras.ops.convert_to_numpy(values), probabilities, atol=1e-6)
 
 
-NAME = "mnist10k_highway"
-
-
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """Cards without files, and an empty cache; return the folder of the files' only copy."""
-    monkeypatch.setattr(cards, "FOLDER", tmp_path / "package")
-    monkeypatch.setattr(cards, "REPOSITORY", tmp_path / "repository")
-    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
-    return weights.FOLDER
-
-
 @without_backend
 def test_files_are_found_in_the_package_the_repository_and_the_folder_of_zoo_weights(
-    elsewhere, monkeypatch
+    tmp_path, monkeypatch
 ):
+    name, elsewhere = "mnist10k_highway", cards.FOLDER
+    zoo.weights.card(name)  # cards are read once
+    monkeypatch.setattr(cards, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(cards, "REPOSITORY", tmp_path / "repository")
     with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
-        cards.path(NAME)
+        cards.path(name)
     monkeypatch.setenv("ZOO_WEIGHTS", str(elsewhere))
-    assert cards.path(NAME).parent == elsewhere
+    assert cards.path(name).parent == elsewhere
     cards.REPOSITORY.mkdir()
-    content = (elsewhere / f"{NAME}.weights.h5").read_bytes()
-    (cards.REPOSITORY / f"{NAME}.weights.h5").write_bytes(content)
-    assert cards.path(NAME).parent == cards.REPOSITORY
+    content = (elsewhere / f"{name}.weights.h5").read_bytes()
+    (cards.REPOSITORY / f"{name}.weights.h5").write_bytes(content)
+    assert cards.path(name).parent == cards.REPOSITORY
     cards.FOLDER.mkdir()
-    (cards.FOLDER / f"{NAME}.weights.h5").write_bytes(b"damaged")
+    (cards.FOLDER / f"{name}.weights.h5").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="SHA-256"):
-        cards.path(NAME)
-
-
-@without_backend
-def test_files_at_the_address_of_zoo_weights_are_downloaded_once(elsewhere, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "SCHEMES", ("https", "file"))  # a folder in place of a server
-    monkeypatch.setenv("ZOO_WEIGHTS", elsewhere.as_uri() + "/")
-    cached = cards.path(NAME)
-    assert cached.parent == tmp_path / "cache" / "weights"
-    monkeypatch.delenv("ZOO_WEIGHTS")
-    assert cards.path(NAME) == cached  # without a network
-    cached.write_bytes(b"of an older version")
-    with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
-        cards.path(NAME)
-    monkeypatch.setenv("ZOO_WEIGHTS", elsewhere.as_uri())
-    assert cards.path(NAME).read_bytes() == (elsewhere / cached.name).read_bytes()
-
-
-@without_backend
-@pytest.mark.parametrize(
-    "address, message",
-    [
-        ("http://127.0.0.1/weights", "Expected an address of https"),
-        ("file:///weights", "Expected an address of https"),
-        ("https://127.0.0.1:9/weights", "(?s)refused.*set ZOO_WEIGHTS to the folder"),
-    ],
-)
-def test_without_https_or_a_network_the_error_comes_with_the_way_out(
-    elsewhere, monkeypatch, address, message
-):
-    monkeypatch.setenv("ZOO_WEIGHTS", address)
-    with pytest.raises(DownloadError, match=message):
-        zoo.weights.build(NAME)
-
-
-@without_backend
-def test_a_downloaded_file_with_another_digest_is_refused(elsewhere, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "SCHEMES", ("https", "file"))
-    (tmp_path / f"{NAME}.weights.h5").write_bytes(b"another")
-    monkeypatch.setenv("ZOO_WEIGHTS", tmp_path.as_uri())
-    with pytest.raises(DownloadError, match="must have the SHA-256"):
-        cards.path(NAME)
-    assert not (tmp_path / "cache" / "weights").exists()
+        zoo.weights.build(name)

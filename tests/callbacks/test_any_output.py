@@ -142,7 +142,7 @@ def states(model, name):
 
 @slow_elsewhere
 def test_a_logit_lens_equals_the_tail_applied_to_each_block(model):
-    table = callbacks.run([callbacks.Lens()], model, (X, Y), LOSS, batch_size=4)
+    table = callbacks.run([callbacks.LogitLens()], model, (X, Y), LOSS, batch_size=4)
     intact = log_probabilities(model)
     for name in NAMES:
         y = model.get_layer("words")(model.get_layer("norm")(states(model, name)))
@@ -154,30 +154,11 @@ def test_a_logit_lens_equals_the_tail_applied_to_each_block(model):
         for key, value in expected.items():
             actual = table.values(f"logit_lens_{key}")[name]
             assert actual == pytest.approx(value, rel=1e-3, abs=1e-6)
-    assert callbacks.run([callbacks.Lens()], model, X, LOSS).probes() == [
+    assert callbacks.run([callbacks.LogitLens()], model, X, LOSS).probes() == [
         "logit_lens_kl", "logit_lens_agreement"
     ]  # fmt: skip
     with pytest.raises(ValueError, match="distribution over classes"):
-        callbacks.run([callbacks.Lens()], model, X)
-
-
-def test_a_tuned_lens_undoes_a_linear_block_s_absence():
-    inputs = keras.Input((3,))
-    x = inputs
-    for i in range(2):
-        x = layers.Add(name=f"sum{i}")([x, layers.Dense(3, name=f"linear{i}")(x)])
-    model = reference.random_weights(keras.Model(inputs, layers.Dense(5, "softmax")(x)))
-    x = reference.images(40, 3)
-    probes = [callbacks.Lens(), callbacks.Lens("tuned", data=x[:30], ridge=1e-9)]
-    table = callbacks.run(probes, model, x[30:])
-    assert table.values("logit_lens_kl")["sum0"] > 1e-3
-    assert table.values("tuned_lens_kl")["sum0"] < 1e-6  # the second block is an affine map
-    fixed = callbacks.run([callbacks.Lens("tuned", data=x, ridge=1e9)], model, x[30:])
-    assert fixed.values("tuned_lens_kl")["sum0"] == pytest.approx(
-        table.values("logit_lens_kl")["sum0"], rel=1e-3
-    )
-    with pytest.raises(ValueError, match="kind='tuned'"):
-        callbacks.Lens("tuned")
+        callbacks.run([callbacks.LogitLens()], model, X)
 
 
 def test_block_influence_is_the_angle_of_each_position(model):
@@ -186,11 +167,12 @@ def test_block_influence_is_the_angle_of_each_position(model):
     def cosine(u, v):
         return (u * v).sum(-1) / np.linalg.norm(u, axis=-1) / np.linalg.norm(v, axis=-1)
 
-    table = callbacks.block_influence(model, X, batch_size=4)
+    table = callbacks.run([callbacks.BlockInfluence()], model, X, batch_size=4)
     assert [*table.values("block_influence")] == NAMES
     value = table.values("block_influence")[NAMES[1]]
     assert value == pytest.approx((1 - cosine(x, y)).mean(), rel=1e-4)
-    runs = callbacks.block_influence(model, X, span=2).values("block_influence")
+    table = callbacks.run([callbacks.BlockInfluence(span=2)], model, X)
+    runs = table.values("block_influence")
     assert [*runs] == NAMES[:-1]
     assert runs[NAMES[1]] == pytest.approx((np.arccos(cosine(x, z)) / np.pi).mean(), rel=1e-4)
 
@@ -231,7 +213,7 @@ def test_a_segmentation_s_lesions_average_over_pixels():
     assert table.values("lesion_accuracy")["sum1"] == pytest.approx((p.argmax(-1) == y).mean())
     loss = -np.log(np.take_along_axis(p, y[..., None], -1)).mean()
     assert table.values("lesion_loss")["sum1"] == pytest.approx(loss, rel=1e-4)
-    probes = [callbacks.IntermediateAccuracy(), callbacks.CosineLoss(), callbacks.Lens()]
+    probes = [callbacks.IntermediateAccuracy(), callbacks.CosineLoss(), callbacks.LogitLens()]
     assert np.isfinite([row.value for row in callbacks.run(probes, model, (x, y))]).all()
 
 

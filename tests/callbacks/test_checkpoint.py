@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_checkpoint_of_bef
     rates = keras.callbacks.LearningRateScheduler([0.02, 1e30].__getitem__)
     progress = zoo.callbacks.Progress(2, 4, 8, write=str)
     with pytest.raises(FloatingPointError, match="of epoch 2|at batch"):
-        before = [zoo.callbacks.StopOnNaN(every=1), progress, Resume(tmp_path / "state.npz")]
+        before = [zoo.callbacks.StopOnNaN(), progress, Resume(tmp_path / "state.npz")]
         fit(dropout_model(), 2, rates, *before)
     resumed = dropout_model(seed=1)
     (loss,) = fit(resumed, 1, Resume(tmp_path / "state.npz"))["loss"]  # trains no more
@@ -88,19 +88,15 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path):
 
 
 @slow_elsewhere
-def test_tracked_callbacks_resume_their_state(tmp_path):
-    first, second = Counter(), Counter()
-    fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
-    fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
-    assert second.epochs == 3 and second.losses[:2] == first.losses
+def test_tracked_callbacks_resume_their_state_and_not_their_settings(tmp_path):
+    def callbacks(epochs):
+        return [Counter(), zoo.callbacks.Progress(epochs, 4, 8, write=str)]
 
-
-@slow_elsewhere
-def test_the_attributes_in_a_callback_s_state_are_restored_and_its_settings_are_not(tmp_path):
-    first, second = (zoo.callbacks.Progress(epochs, 4, 8, write=str) for epochs in (2, 3))
-    fit(dropout_model(), 2, first, Resume(tmp_path / "state.npz", [first]))
-    fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
-    assert second.epochs == 3 and second.elapsed > first.elapsed > 0
+    first, second = callbacks(2), callbacks(3)
+    fit(dropout_model(), 2, *first, Resume(tmp_path / "state.npz", first))
+    fit(dropout_model(), 3, *second, Resume(tmp_path / "state.npz", second))
+    assert second[0].epochs == 3 and second[0].losses[:2] == first[0].losses
+    assert second[1].epochs == 3 and second[1].elapsed > first[1].elapsed > 0
 
 
 HOLD = """
@@ -146,25 +142,14 @@ def test_a_learning_rate_changed_during_training_is_restored(tmp_path):
     assert float(model.optimizer.learning_rate) == pytest.approx(0.005)
 
 
-def test_a_run_that_is_finished_trains_no_more(tmp_path):
-    fit(dropout_model(), 2, Resume(tmp_path / "state.npz"))
-    counter = Counter()
-    fit(dropout_model(), 2, counter, Resume(tmp_path / "state.npz"))
-    assert counter.epochs == 0
-
-
-def test_the_checkpoint_of_another_run_is_refused(tmp_path):
+def test_the_checkpoint_of_another_run_or_model_is_refused(tmp_path):
     fit(dropout_model(), 1, Resume(tmp_path / "state.npz", identity={"variant": "full"}))
     with pytest.raises(ValueError, match="variant: 'full' there, 'plain' here"):
         fit(dropout_model(), 1, Resume(tmp_path / "state.npz", identity={"variant": "plain"}))
-
-
-def test_the_checkpoint_of_another_model_is_refused(tmp_path):
-    fit(dropout_model(), 1, Resume(tmp_path / "state.npz"))
     wider = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     wider.compile("sgd", "mse")
     with pytest.raises(ValueError, match="variables of this model"):
-        fit(wider, 1, Resume(tmp_path / "state.npz"))
+        fit(wider, 1, Resume(tmp_path / "state.npz", identity={"variant": "full"}))
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
@@ -185,6 +170,13 @@ def test_a_failing_write_leaves_the_earlier_file(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         io.replace(path, fail)
     assert path.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("folder, size, message", [("file", 1, "can be"), ("a", 10**9, "MB free")])
+def test_folders_without_place_are_refused_before_training(tmp_path, folder, size, message):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=message):
+        io.check_writable(tmp_path / folder, megabytes=size)
 
 
 def keras_callbacks():
@@ -252,17 +244,6 @@ def test_a_flipped_bit_of_the_best_weights_is_noticed_before_training(tmp_path):
     (tmp_path / "state.npz").write_bytes(content)
     with pytest.raises(ValueError, match="cannot be read .*CRC"):
         Resume(tmp_path / "state.npz").check()
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="can be written"):
-        io.check_writable(tmp_path / "file" / "run", megabytes=1)
-
-
-def test_a_full_disk_is_refused_before_training(tmp_path):
-    with pytest.raises(ValueError, match="MB free"):
-        io.check_writable(tmp_path, megabytes=10**9)
 
 
 def bfloat16_model():

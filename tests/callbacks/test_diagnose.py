@@ -1,7 +1,5 @@
 """Verdicts on blocks whose functions are known, their report, and plans of what to remove."""
 
-import html.parser
-
 import keras
 import numpy as np
 import pytest
@@ -42,6 +40,8 @@ def report():
 def test_blocks_of_known_functions_get_their_verdicts(report):
     assert [row.verdict for row in report.verdicts] == [*KERNELS]
     assert report.blocks("undoes") == ["undoes"]
+    with pytest.raises(ValueError, match="Received: verdict='undos'"):
+        report.blocks("undos")
     assert "again" in report.table.probes()
 
 
@@ -116,22 +116,14 @@ def test_batches_get_the_verdicts_of_the_same_arrays(kind):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"lesion_examples": 0}, "`lesion_examples` must be a positive integer"),
         ({"lesion_examples": 2.5}, "`lesion_examples` must be a positive integer"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"batch_size": -1}, "`batch_size` must be a positive integer"),
         ({"probes": ["l2_ratio"]}, "a name is no probe"),
-        ({"probes": "l2_ratio"}, "a name is no probe"),
     ],
 )
 def test_options_of_a_diagnosis_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         zoo.diagnose(chain(KERNELS), X, **options)
-
-
-def test_a_verdict_that_does_not_exist_is_refused(report):
-    with pytest.raises(ValueError, match=r"\('refines', .*'explodes'\). Received: verdict='undos'"):
-        report.blocks("undos")
 
 
 def test_a_network_before_training_has_no_idle_blocks():
@@ -197,32 +189,17 @@ def test_a_network_that_is_no_chain_is_judged_without_lesions():
     assert "No lesions: Expected a network whose blocks follow each other" in str(report)
 
 
-class Page(html.parser.HTMLParser):
-    """Tags, links and texts of a page."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.tags, self.sources, self.text = [], [], ""
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.sources += [v for k, v in attributes if k in ("src", "href")]
-
-    def handle_data(self, data):
-        self.text += data
-
-
 def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_path):
     head, columns, *lines = str(report).splitlines()
     assert head.startswith("chain on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
     assert columns.split()[:2] == ["block", "verdict"] and len(lines) == 5
     report.weights = "2024-01-31"
     report.to_html(tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
-    assert not page.sources and page.tags.count("svg") >= 6
-    for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 < -0.5"):
-        assert text in page.text
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") >= 6
+    for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 &lt; -0.5"):
+        assert text in page
+    assert '<td class="t undoes">undoes</td>' in page
 
 
 @without_backend
@@ -233,7 +210,7 @@ def test_the_page_of_a_hundred_blocks_is_small_and_its_names_are_text(tmp_path):
     verdicts = [Verdict(b, 0, "idle", "x < 1", 0.01, 0.01, {"l2_ratio": 0.1}) for b in names]
     Diagnosis("model", verdicts, Table(rows)).to_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 1_000_000
-    assert "b" not in Page(tmp_path / "page.html").tags
+    assert "<b>" not in (tmp_path / "page.html").read_text()
 
 
 FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
@@ -249,16 +226,11 @@ FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
     ],
 )
 def test_a_plan_removes_the_blocks_that_change_least(options):
-    plan = zoo.depth_plan(chain(FOUR), X, keep=0.5, **options)
+    batches = (X[i : i + 8] for i in (0, 8, 16))  # read again as often as needed
+    plan = zoo.depth_plan(chain(FOUR), batches, keep=0.5, **options)
     assert plan.blocks == ("block1", "block2") and plan.scores[0] < plan.scores[1]
     assert plan.before == (64, 64) and plan.after == (32, 32)
     assert "50.0% of the parameters" in str(plan)
-
-
-def test_a_greedy_plan_reads_an_iterator_s_batches_again():
-    batches = (X[i : i + 8] for i in (0, 8, 16))
-    plan = zoo.depth_plan(chain(FOUR), batches, 0.5, "lesion_change")
-    assert plan.blocks == ("block1", "block2")
 
 
 @without_backend

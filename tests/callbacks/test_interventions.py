@@ -78,17 +78,6 @@ def test_random_lesions_repeat_with_their_seed(model):
     assert [*repeated] == [*table]
 
 
-@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="refuses spaces in names")
-def test_names_with_spaces_are_one_block_of_a_random_lesion():
-    inputs = keras.Input((4,))
-    x = zoo.HighwayDense(name="the second")(zoo.HighwayDense(name="the first")(inputs))
-    model = keras.Model(inputs, layers.Dense(3, "softmax")(x))
-    table = callbacks.random_lesions(model, (X, Y), counts=(1, 2), repeats=1)
-    one, two = [*table.of_probe("lesions_loss")][1:]
-    assert {*two.block.split("; ")} == {"the first", "the second"} and two.unit == 2
-    assert one.block in two.block.split("; ") and one.unit == 1
-
-
 def test_a_stage_of_two_blocks_has_one_other_order(model):
     table = callbacks.shuffles(model, (X, Y), swaps=(1, 2), repeats=1)
     order = {"block0": "block1", "block1": "block0", "block2": "block3", "block3": "block2"}

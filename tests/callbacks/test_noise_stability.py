@@ -165,17 +165,6 @@ def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model, pair):
     )
 
 
-def test_the_minimal_cushion_is_the_smallest_to_any_later_block(model):
-    options = {"projections": 8, "seed": 1}
-    pairs = [("block0", "block0"), ("block0", "block1"), ("block1", "block1")]
-    one = callbacks.interlayer_cushions(model, X, pairs, **options).values("interlayer_cushion_min")
-    table = callbacks.minimal_interlayer_cushions(model, X, **options)
-    expected = [min(0.5, one["block0"], one["block0>block1"]), min(0.5, one["block1"])]
-    np.testing.assert_allclose(
-        [*table.values("minimal_interlayer_cushion").values()], expected, rtol=1e-6
-    )
-
-
 def test_few_projections_do_not_bias_the_interlayer_cushion():
     """A diagonal map of rank two; its cushion is known, and 2,000 examples share it."""
     inputs = keras.Input((2, 2, 4))
@@ -240,13 +229,11 @@ def test_equal_networks_get_equal_noise():
 def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
     states, w, residual = reference_run(model)
     table = callbacks.dominant_flow(model, (X, Y), batch_size=2)
-    absolute = callbacks.dominant_flow(model, (X, Y), denominator="absolute", batch_size=2)
-    channels = callbacks.dominant_flow(model, (X, Y), denominator="channels", batch_size=2)
     features = states[2].mean((1, 2))
     z = features @ w["top/kernel"] + w["top/bias"]
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     c = (p - np.eye(2)[Y]) @ w["top/kernel"].T  # dL/df, (examples, features)
-    shares, others, prose = [], [], []
+    shares = []
     for n, x in enumerate(states[1]):
         j = jacobian(model, 1, 1, x[None]).reshape(16, 4, 16, 4).mean(0)  # feature, place, channel
         g = c[n][:, None, None] * j
@@ -254,21 +241,8 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
         rest = np.abs(g.sum(0).T - g[np.arange(4), :, np.arange(4)])
         with np.errstate(divide="ignore", invalid="ignore"):
             r = np.where(own < 1e-9, 0.0, own / np.maximum(rest, 1e-30)).mean(1)
-            bound = np.abs(g).sum(0).T - own
-            q = np.where(own < 1e-9, 0.0, own / np.maximum(bound, 1e-30)).mean(1)
         shares.append((r > 1).mean())
-        others.append((q > 1).mean())
-        rest = np.abs(g.sum(2) - g[np.arange(4), :, np.arange(4)])  # other channels, same feature
-        with np.errstate(divide="ignore", invalid="ignore"):
-            s = np.where(own < 1e-9, 0.0, own / np.maximum(rest, 1e-30)).mean(1)
-        prose.append((s > 1).mean())
     np.testing.assert_allclose(table.values("dominant_flow")["block0"], np.mean(shares), atol=1e-6)
-    np.testing.assert_allclose(
-        absolute.values("dominant_flow")["block0"], np.mean(others), atol=1e-6
-    )
-    np.testing.assert_allclose(
-        channels.values("dominant_flow")["block0"], np.mean(prose), atol=1e-6
-    )
     assert [*table.values("dominant_flow")] == ["block0"]  # after the last, channels are features
 
 
@@ -356,8 +330,6 @@ def test_bad_input_of_noise_probes(model):
         callbacks.interlayer_cushions(model, X, projections=1)
     with pytest.raises(ValueError, match="without labels"):
         callbacks.dominant_flow(model, X)
-    with pytest.raises(ValueError, match="denominator"):
-        callbacks.dominant_flow(model, (X, Y), denominator="mean")
     with pytest.raises(ValueError, match="defined for convolutions"):
         deep = zoo.highway_mlp(3, 4, input_shape=(5,))
         callbacks.run([callbacks.LayerCushion()], deep, reference.images(2, 5))

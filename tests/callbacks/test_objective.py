@@ -160,7 +160,7 @@ def test_smoothed_one_hot_labels_have_keras_s_loss():
 
 
 @pytest.mark.parametrize(
-    "probes", [callbacks.CosineLoss, [callbacks.CosineLoss], "cosine_loss", ["cosine_loss"], []]
+    "probes", [callbacks.CosineLoss, [callbacks.CosineLoss], "cosine_loss", []]
 )
 def test_classes_and_names_of_probes_are_explained(probes):
     with pytest.raises(ValueError, match="A class must be called, and a name is no probe"):
@@ -169,7 +169,7 @@ def test_classes_and_names_of_probes_are_explained(probes):
         callbacks.RunProbes(probes, (X, Y))
 
 
-@pytest.mark.parametrize("data", [(X.tolist(), Y.tolist()), X.tolist(), (X, Y.tolist()), (X, [*Y])])
+@pytest.mark.parametrize("data", [X.tolist(), (X, Y.tolist()), (X, [*Y])])
 def test_lists_in_place_of_arrays_are_explained(data):
     with pytest.raises(ValueError, match="Convert lists with numpy.asarray"):
         callbacks.run([callbacks.L2Ratio()], highway_model(), data)

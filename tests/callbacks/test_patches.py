@@ -40,8 +40,8 @@ def test_the_patch_is_where_the_unit_is_largest_and_what_it_depends_on(model):
     first = patches[0]
     rows, columns = (slice(max(at - 1, 0), at + 2) for at in (first.row, first.column))
     assert np.array_equal(first.image, x[1, rows, columns])
-    centre = first.gradient[first.row - rows.start, first.column - columns.start, 0]
-    assert centre == 1 - 2  # the sum's own 1, and the kernel's centre
+    center = first.gradient[first.row - rows.start, first.column - columns.start, 0]
+    assert center == 1 - 2  # the sum's own 1, and the kernel's center
     assert (first.gradient[..., 1] == 0).all()
 
 

@@ -48,25 +48,6 @@ def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
     assert len(rows) == 4 and rows[0]["loss"]
 
 
-@slow_elsewhere
-def test_logs_have_one_number_for_each_probe_or_every_block_s(tmp_path):
-    probes = [callbacks.CosineLoss(), callbacks.GradientNorm(), callbacks.GateActivity()]
-    columns = []
-    for log in ("summary", "all"):
-        model = small_model()
-        model.compile("sgd", "sparse_categorical_crossentropy")
-        logger = keras.callbacks.CSVLogger(tmp_path / f"{log}.csv")
-        watch = callbacks.RunProbes(probes, (X, Y), log=log)
-        model.fit(X, Y, verbose=0, callbacks=[watch, logger])
-        header = (tmp_path / f"{log}.csv").read_text().splitlines()[0].split(",")
-        columns.append([name for name in header if not name.startswith("val_")])
-        assert len(watch.table) == 2 * (2 + 2 + 2 + 4) + 1
-    assert columns[0] == ["epoch", "cosine_loss", "gate_activity", "gradient_norm", "loss"]
-    assert {"cosine_loss/block1", "gate_activity_t/block0"} <= {*columns[1]}
-    with pytest.raises(ValueError, match="log='some'"):
-        callbacks.RunProbes(probes, X, log="some")
-
-
 def test_probing_changes_nothing_in_a_training():
     losses = []
     for watch in ([], [callbacks.RunProbes([callbacks.CosineLoss()], (X, Y))]):
@@ -119,66 +100,6 @@ def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
 def test_every_must_be_positive():
     with pytest.raises(ValueError, match="every=0"):
         callbacks.RunProbes([callbacks.L2Ratio()], X, every=0)
-
-
-def test_probes_between_steps_survive_a_resumed_training(tmp_path):
-    def train(epochs, name, writer=None):
-        zoo.seed_everything(1)
-        model = small_model()
-        model.compile("sgd", "sparse_categorical_crossentropy")
-        watch = callbacks.RunProbes(
-            [callbacks.L2Ratio()],
-            (X, Y),
-            every=2,
-            path=tmp_path / f"{name}.csv",
-            every_steps=2,
-            writer=writer,
-        )
-        resume = zoo.checkpoint.Resume(tmp_path / f"{name}.npz")
-        options = {"epochs": epochs, "batch_size": 3, "verbose": 0, "shuffle": False}
-        model.fit(X, Y, callbacks=[watch, resume], **options)  # three steps an epoch
-        return callbacks.Table.from_csv(tmp_path / f"{name}.csv")
-
-    written = []
-    whole = train(4, "whole", lambda *value: written.append(value))
-    rows = [row for row in whole if row.block == "block0" and row.probe == "l2_ratio"]
-    expected = [(1, 2), (2, 4), (2, 6), (2, 6), (3, 8), (4, 10), (4, 12), (4, 12)]
-    assert [(row.epoch, row.step) for row in rows] == expected
-    assert rows[2].value == rows[3].value != rows[1].value  # after the epoch's last step
-    named = [value for name, value, _ in written if name == "l2_ratio/block0"]
-    assert named == [row.value for row in rows]
-    assert {step for *_, step in written} == {2, 4, 6, 8, 10, 12}
-    train(3, "parts")
-    assert [*train(4, "parts")] == [*whole]
-
-
-def test_tensorboard_reads_what_probes_write(tmp_path):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("TensorFlow writes the files on every backend")
-    import tensorflow as tf
-
-    model = small_model()
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    path = tmp_path / "probes.csv"
-    watch = callbacks.RunProbes([callbacks.L2Ratio()], (X, Y), path=path, writer="tensorboard")
-    model.fit(X, Y, batch_size=3, verbose=0, callbacks=[watch])
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    events = [v for e in tf.compat.v1.train.summary_iterator(str(file)) for v in e.summary.value]
-    values = {event.tag: float(tf.make_ndarray(event.tensor)) for event in events}
-    assert values["l2_ratio/block1"] == pytest.approx(watch.table.values("l2_ratio")["block1"])
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"every_steps": 0}, "`every_steps` must be"),
-        ({"writer": "tensorboard"}, "beside which to write"),
-        ({"writer": "wandb", "path": "probes.csv"}, "'wandb'"),
-    ],
-)
-def test_bad_options_of_steps_and_writers(options, message):
-    with pytest.raises(ValueError, match=message):
-        callbacks.RunProbes([callbacks.L2Ratio()], X, **options)
 
 
 REPLICAS = """
@@ -305,6 +226,5 @@ def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     )
     output = output_of(start_module("zoo.probe", path, "--data=digits", "--probes=all"), 2)
     assert "--probes: expected some of estimation_error" in output and "Traceback" not in output
-    for number in ("0", "many"):
-        output = output_of(start_module("zoo.probe", path, f"--examples={number}"), 2)
-        assert f"--examples: expected a positive integer, received '{number}'" in output
+    output = output_of(start_module("zoo.probe", path, "--examples=many"), 2)
+    assert "--examples: expected a positive integer, received 'many'" in output

@@ -1,13 +1,14 @@
+import time
+
 import keras
 import numpy as np
 import pytest
 
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.batches import Batches, Part, part_of
+from zoo.datasets.batches import Ahead, Batches, MicroBatches, Part, part_of
 from zoo.datasets.crops import Crops
-from zoo.datasets.prefetch import Ahead
-from zoo.datasets.preprocessing import fit, per_image
+from zoo.datasets.preprocessing import fit
 
 X, Y = np.arange(10, dtype="float32"), np.arange(10)
 
@@ -51,50 +52,18 @@ def test_the_first_augmentation_is_independent_of_the_order():
     assert drawn == [] and batches[0][1].tolist() != drawn[0].tolist()
 
 
-def augmentations():
-    """Return two augmentations of the papers, one of them without marks, and images for them."""
-    images = np.random.default_rng(0).integers(0, 255, (10, 6, 6, 3)).astype("uint8")
-    paper = fit("highway_cifar", images).augment
-    return images, [paper, lambda x, generator: paper(x, generator), Crops(8).augment]
-
-
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("augment", ["paper", Crops(8).augment, None])
 @pytest.mark.parametrize("parts", [2, 3])
-def test_the_parts_of_a_batch_make_the_whole_batch_bit_for_bit(number, parts):
-    images, functions = augmentations()
-    batches = Batches(images, Y, 6, seed=3, augment=functions[number])
+def test_the_parts_of_a_batch_make_the_whole_batch_bit_for_bit(augment, parts):
+    images = np.random.default_rng(0).integers(0, 255, (10, 6, 6, 3)).astype("uint8")
+    augment = fit("highway_cifar", images).augment if augment == "paper" else augment
+    batches = Batches(images, Y, 6, seed=3, augment=augment)
     batches.set_epoch(5)
     several = [Part(Ahead(batches), i, parts) for i in range(parts)]
     for index, (x, y) in enumerate(batches):
         own = [part[index] for part in several]
         np.testing.assert_array_equal(np.concatenate([u for u, _ in own]), x)
         np.testing.assert_array_equal(np.concatenate([v for _, v in own]), y)
-
-
-def test_a_process_reads_and_augments_only_its_images():
-    class Counted(np.ndarray):
-        def __getitem__(self, rows):
-            read.append(len(rows))
-            return np.asarray(self)[rows]
-
-    @per_image
-    def count(x, generator):
-        assert generator.normal(1, 2, size=x.shape[:1]).shape == (len(x),)
-        augmented.append(len(x))
-        return x
-
-    read, augmented = [], []
-    batches = Batches(X.view(Counted), Y, 4, augment=count)
-    batches.set_epoch(0)
-    list(Part(batches, 0, 2))
-    assert read == augmented == [2, 2, 1]
-
-
-def test_a_mark_on_an_augmentation_that_mixes_images_is_an_error():
-    batches = Batches(X, Y, 4, augment=per_image(lambda x, g: x * g.random(size=1)))
-    batches.set_epoch(0)
-    with pytest.raises(ValueError, match="must begin with 2. Received: size=1. Remove the mark"):
-        part_of(batches, 0, 0, 2)
 
 
 def test_a_dataset_without_parts_is_read_whole():
@@ -188,3 +157,39 @@ def test_invalid_arguments_are_refused(bad, message):
         Batches(**{"x": X, "y": Y, "batch_size": 4} | bad)
     with pytest.raises(IndexError, match="batches 0 to 2. Received: 3"):
         Batches(X, Y, 4, shuffle=False)[3]
+
+
+def slow_noise(x, generator):
+    time.sleep(0.002)
+    return x + generator.random(len(x))
+
+
+def slow_batches():
+    return Batches(X, Y, 2, augment=slow_noise)
+
+
+def some_of(batches, orders):
+    result = []
+    for epoch, order in enumerate(orders):
+        batches.set_epoch(epoch)
+        result += [batches[index] for index in order]
+    return result
+
+
+@pytest.mark.parametrize("wrapped", [slow_batches, lambda: MicroBatches(slow_batches(), 1)])
+def test_batches_prepared_in_advance_are_those_prepared_on_access(wrapped):
+    orders = [range(5), range(3), range(5), (0, 0, 4, 2, 3)]  # incomplete, and out of order
+    expected, result = some_of(wrapped(), orders), some_of(Ahead(wrapped()), orders)
+    for (x, y), (u, v) in zip(expected, result, strict=True):
+        np.testing.assert_array_equal(x, u)
+        np.testing.assert_array_equal(y, v)
+
+
+def test_an_error_in_the_thread_is_raised_on_access_to_the_batch():
+    ahead = Ahead(slow_batches())
+    with pytest.raises(RuntimeError, match="depend on the epoch"):
+        ahead[0]
+    ahead.set_epoch(0)
+    assert len(ahead) == 5 and len(ahead[4][0]) == 2
+    with pytest.raises(IndexError, match="There are batches 0 to 4"):
+        ahead[5]

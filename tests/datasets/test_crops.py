@@ -1,11 +1,11 @@
-"""ImageNet's preprocessing in NumPy, compared with Keras's resizing and TensorFlow's boxes."""
+"""ImageNet's preprocessing in NumPy, compared with Keras's resizing."""
 
 import keras
 import numpy as np
 import pytest
 
 from helpers.harness import without_backend
-from zoo.datasets import crops, imagenet
+from zoo.datasets import crops
 
 pytestmark = without_backend
 
@@ -25,23 +25,26 @@ def test_a_box_is_resized_as_keras_resizes_its_pixels(images, size):
         np.testing.assert_allclose(resized, keras.ops.convert_to_numpy(expected), atol=1e-3)
 
 
-def test_a_box_of_the_new_size_is_the_image_itself(images):
-    result = crops.resize_boxes(images[:1], [[2, 3, 8, 8]], 8)
-    np.testing.assert_array_equal(result[0], images[0, 2:10, 3:11])
+def test_a_box_has_the_area_and_the_aspect_of_the_recipe():
+    uniform = np.random.default_rng(0).random((300, 5, 10)).astype("float32")
+    boxes = crops.random_boxes((300, 500), uniform)
+    assert (boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= [300, 500]).all()
+    area, aspect = boxes[:, 2] * boxes[:, 3] / 150_000, boxes[:, 3] / boxes[:, 2]
+    assert 0.078 < area.min() < 0.1 and 0.7 < area.max() < 1.01
+    assert 0.74 < aspect.min() < 0.77 and 1.30 < aspect.max() < 1.35
+    room = (boxes[:, 0] + 0.5) / (301 - boxes[:, 2])
+    assert abs(room.mean() - 0.5) < 0.05  # the corner is anywhere; deviation 0.017
 
 
-def test_boxes_are_those_of_imagenet_s_pipeline():
-    pytest.importorskip("tensorflow", reason="the boxes to compare with are TensorFlow's")
-    samples = np.random.default_rng(1).random((50, 5, 10)).astype("float32")
-    samples[0, 0] = 1.0  # the whole image, which fits only with its own aspect ratio
-    for shape in ((32, 32), (60, 25)):
-        expected = [imagenet.random_box(np.array(shape, "int32"), row).numpy() for row in samples]
-        np.testing.assert_array_equal(crops.random_boxes(shape, samples), expected)
+def test_where_no_box_fits_it_is_the_central_square():
+    uniform = np.full((1, 5, 10), 0.99, "float32")
+    assert crops.random_boxes((9, 400), uniform).tolist() == [[0, 195, 9, 9]]
+    assert crops.centre_box((3, 1), 0.2).tolist() == [1, 0, 1, 1]
 
 
-def test_evaluation_uses_the_normalized_centre(images):
+def test_evaluation_uses_the_normalized_center(images):
     seen = crops.Crops(18)(images)  # 224 / 256 of 20 is 17.5, rounded to even
-    expected = (images[:, 1:19, 6:24] / 255 - imagenet.MEAN) / imagenet.STD
+    expected = (images[:, 1:19, 6:24] / 255 - crops.MEAN) / crops.STD
     np.testing.assert_allclose(seen, expected, atol=1e-5)
     assert seen.dtype == np.float32
 
@@ -51,7 +54,7 @@ def test_training_crops_depend_on_the_generator_and_half_are_mirrored():
     cut = crops.Crops(16)
     x, again, other = (cut.augment(ramp, np.random.default_rng(s)) for s in (0, 0, 1))
     assert np.array_equal(x, again) and not np.array_equal(x, other)
-    assert (x[..., 0] * imagenet.STD[0] + imagenet.MEAN[0])[0].std() > 0
+    assert (x[..., 0] * crops.STD[0] + crops.MEAN[0])[0].std() > 0
     falling = (x[:, 0, 0, 0] > x[:, 0, -1, 0]).mean()
     assert 0.4 < falling < 0.6  # 5 standard deviations are 0.125
 

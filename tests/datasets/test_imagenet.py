@@ -1,69 +1,67 @@
-import itertools
-
 import numpy as np
 import pytest
 
 from helpers.harness import without_backend
 from zoo.datasets import imagenet
-from zoo.datasets.batches import Part, RecordBatches, RecordValidation
-from zoo.datasets.imagenet import MEAN, STD, Records
+from zoo.datasets.batches import Part
+from zoo.datasets.crops import MEAN, STD
+from zoo.datasets.imagenet import RecordBatches, RecordValidation
 
 pytestmark = without_backend
 tf = pytest.importorskip("tensorflow", reason="tf.data needs TensorFlow, which cannot be imported")
+IMAGES = 12
+
+
+def write_records(path, images, labels):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for image, label in zip(images, labels, strict=True):
+            jpeg = tf.io.encode_jpeg(image, quality=95).numpy()
+            features = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    return str(path)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
+    """Write three files of four images each, labelled by their number."""
     folder = tmp_path_factory.mktemp("records")
-    written = imagenet.write_synthetic(folder, 3, 4, size=(40, 52), classes=10**6)
-    assert imagenet.find(folder / "train-*") == Records(folder / "train-*").files == written
-    return written
+    images = np.random.default_rng(0).integers(0, 256, (IMAGES, 40, 52, 3)).astype("uint8")
+    return [
+        write_records(folder / f"train-{i}", images[4 * i : 4 * i + 4], range(4 * i, 4 * i + 4))
+        for i in range(3)
+    ]
 
 
-def stored(files):
-    """Yield the JPEGs and labels of `files`, read without the code under test."""
-    for record in tf.data.TFRecordDataset(list(files)):
+def epoch_of(batches, epoch):
+    batches.set_epoch(epoch)
+    pairs = [*batches]
+    return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs]).tolist()
+
+
+def test_validation_is_the_normalized_center_of_every_image_once(files):
+    batches = RecordValidation(files, 5, IMAGES, image_size=35)
+    assert [len(x) for x, _ in batches] == [5, 5, 2]
+    pixels, labels = epoch_of(batches, 0)
+    assert sorted(labels) == [*range(IMAGES)]
+    decoded = {}
+    for record in tf.data.TFRecordDataset(files):
         features = tf.train.Example.FromString(record.numpy()).features.feature
-        jpeg = features["image/encoded"].bytes_list.value[0]
-        yield jpeg, features["image/class/label"].int64_list.value[0]
-
-
-def labels(dataset):
-    return [label for _, batch in dataset for label in batch.numpy().tolist()]
-
-
-def pixels(dataset):
-    return np.concatenate([batch.numpy() for batch, _ in dataset])
-
-
-def test_validation_is_the_normalized_centre_of_every_image_once(files):
-    batches = list(Records(files).validation(5, image_size=35))
-    assert [len(batch) for batch, _ in batches] == [5, 5, 2]
-    by_label = {}
-    for jpeg, label in stored(files):
+        jpeg = features["image"].bytes_list.value[0]
         image = tf.io.decode_jpeg(jpeg, dct_method="INTEGER_FAST").numpy()
-        by_label[label] = image[2:37, 8:43]  # 40 * 224 / 256 = 35 of 40 x 52: no resizing
-    assert sorted(labels(batches)) == sorted(by_label)
-    for image, label in zip(pixels(batches), labels(batches), strict=True):
-        np.testing.assert_allclose(image, (by_label[label] / 255 - MEAN) / STD, atol=1e-5)
-
-
-@pytest.mark.parametrize("options", [{"first_label": 10**6}, {"classes": 3}])
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_labels_outside_the_classes_are_an_error(files, options, split):
-    records = Records(files, **options)
-    batches = records.train(4, 3, 16) if split == "train" else records.validation(4, 16)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Expected labels from"):
-        list(batches.take(3))
+        # 40 * 224 / 256 = 35 of 40 x 52: no resizing
+        decoded[features["label"].int64_list.value[0]] = image[2:37, 8:43]
+    for image, label in zip(pixels, labels, strict=True):
+        np.testing.assert_allclose(image, (decoded[label] / 255 - MEAN) / STD, atol=1e-5)
 
 
 def test_each_epoch_has_every_image_in_another_order_and_another_crop(files):
-    epochs = Records(files).train(4, steps_per_epoch=3, image_size=16, seed=1)
-    batches = list(epochs.take(6))
-    first, second = labels(batches[:3]), labels(batches[3:])
-    assert sorted(first) == sorted(second) == sorted(label for _, label in stored(files))
-    assert first != second
-    x, y = pixels(batches[:3]), pixels(batches[3:])
+    batches = RecordBatches(files, 4, 3, image_size=16, seed=1)
+    (x, first), (y, second) = (epoch_of(batches, epoch) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == [*range(IMAGES)] and first != second
     assert x.shape == (12, 16, 16, 3) and x.dtype == np.float32
     same = [np.abs(x[i] - y[second.index(label)]).max() < 0.1 for i, label in enumerate(first)]
     assert not any(same)
@@ -72,40 +70,33 @@ def test_each_epoch_has_every_image_in_another_order_and_another_crop(files):
 def test_files_come_in_another_order_in_each_epoch(files, monkeypatch):
     monkeypatch.setattr(imagenet, "FILES", 1)
     monkeypatch.setattr(imagenet, "BUFFER", 1)  # records stay in the order of their file
-    batches = list(Records(files).train(4, 3, 16).take(12))  # four epochs, a file a batch
-    orders = [tuple(labels(batches[i : i + 3])) for i in range(0, 12, 3)]
-    assert len(set(orders)) > 1
-    assert set(map(tuple, map(labels, ([b] for b in batches)))) == {
-        tuple(label for _, label in stored([file])) for file in files
-    }
+    batches = RecordBatches(files, 4, 3, 16)
+    orders = [epoch_of(batches, epoch)[1] for epoch in range(4)]
+    assert len(set(map(tuple, orders))) > 1
+    assert all(
+        order[4 * i : 4 * i + 4] == sorted(order[4 * i : 4 * i + 4])
+        for order in orders
+        for i in range(3)
+    )
 
 
-def test_training_resumes_at_any_epoch_bit_for_bit(files):
-    whole = Records(files).train(4, 2, image_size=16, seed=1).take(6)  # 8 of 12 images an epoch
-    resumed = Records(files).train(4, 2, image_size=16, seed=1, first_epoch=1).take(4)
-    assert labels(resumed) == labels(whole)[8:]
-    np.testing.assert_array_equal(pixels(resumed), pixels(whole)[8:])
-    other = Records(files).train(4, 2, image_size=16, seed=2).take(6)
-    assert labels(other) != labels(whole)
-
-
-def test_fit_gets_the_batches_of_an_epoch_from_its_start(files):
-    batches = RecordBatches(Records(files), 4, 2, image_size=16, seed=1)
+def test_seed_and_epoch_determine_the_batches_bit_for_bit(files):
+    batches = RecordBatches(files, 4, 2, image_size=16, seed=1)  # 8 of 12 images an epoch
     with pytest.raises(RuntimeError, match=r"set_epoch\(0\)"):
         batches[0]
-    stream = [*Records(files).train(4, 2, image_size=16, seed=1).take(4)]
-    for epoch in (0, 1):
-        batches.set_epoch(epoch)
-        for index in (0, 0, 1):  # JAX looks at the first before training begins
-            x, y = batches[index]
-            np.testing.assert_array_equal(x, stream[2 * epoch + index][0].numpy())
-            np.testing.assert_array_equal(y, stream[2 * epoch + index][1].numpy())
+    epochs = [epoch_of(batches, epoch) for epoch in (0, 1)]
+    resumed = RecordBatches(files, 4, 2, image_size=16, seed=1)
+    resumed.set_epoch(1)
+    for index in (0, 0, 1):  # JAX looks at the first before training begins
+        x, y = resumed[index]
+        np.testing.assert_array_equal(x, epochs[1][0][4 * index : 4 * index + 4])
+        assert y.tolist() == epochs[1][1][4 * index : 4 * index + 4]
     with pytest.raises(IndexError, match="0 to 1. Received: 2"):
-        batches[2]
+        resumed[2]
+    assert epoch_of(RecordBatches(files, 4, 2, 16, seed=2), 0)[1] != epochs[0][1]
 
 
 def test_processes_decode_only_their_images_of_the_whole_batches(files, monkeypatch):
-    records = Records(files)
     decoded = []
 
     def counted(jpeg, box, image_size):
@@ -115,9 +106,9 @@ def test_processes_decode_only_their_images_of_the_whole_batches(files, monkeypa
 
     decode = imagenet.decode
     monkeypatch.setattr(imagenet, "decode", counted)
-    train = RecordBatches(records, 4, 3, image_size=16, seed=1)
+    train = RecordBatches(files, 4, 3, image_size=16, seed=1)
     train.set_epoch(2)
-    validation = RecordValidation(records, 4, 10, image_size=16)
+    validation = RecordValidation(files, 4, 10, image_size=16)
     assert validation.batch_sizes == {4, 2} and len(validation) == 3
     for batches in (train, validation):
         whole = list(batches)
@@ -128,54 +119,7 @@ def test_processes_decode_only_their_images_of_the_whole_batches(files, monkeypa
                 rows = slice(number * len(x) // 2, (number + 1) * len(x) // 2)
                 np.testing.assert_array_equal(u, x[rows])
                 np.testing.assert_array_equal(v, y[rows])
-            if batches is validation:  # training decodes ahead, into the next epoch
-                assert len(decoded) == 5
-
-
-def test_hosts_share_the_files_and_have_as_many_batches_each(files):
-    hosts = [Records(files, shard_index=i, num_shards=2) for i in (0, 1)]
-    own = [labels(host.validation(8, 16)) for host in hosts]
-    assert [len(part) for part in own] == [8, 4]
-    assert sorted(sum(own, [])) == sorted(label for _, label in stored(files))
-    small = list(hosts[1].train(3, 2, 16).take(2))  # 6 of its 4: two are repeated
-    assert len(labels(small)) == 6 and set(labels(small)) == set(own[1])
-
-
-def test_a_box_has_the_area_and_the_aspect_of_the_recipe():
-    uniform = np.random.default_rng(0).random((300, 5, 10)).astype("float32")
-    shape = tf.constant([300, 500])
-    draw = tf.function(imagenet.random_box)
-    boxes = np.array([draw(shape, u) for u in uniform])
-    assert (boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= [300, 500]).all()
-    area, aspect = boxes[:, 2] * boxes[:, 3] / 150_000, boxes[:, 3] / boxes[:, 2]
-    assert 0.078 < area.min() < 0.1 and 0.7 < area.max() < 1.01
-    assert 0.74 < aspect.min() < 0.77 and 1.30 < aspect.max() < 1.35
-    room = (boxes[:, 0] + 0.5) / (301 - boxes[:, 2])
-    assert abs(room.mean() - 0.5) < 0.05  # the corner is anywhere; deviation 0.017
-
-
-def test_where_no_box_fits_it_is_the_central_square():
-    uniform = np.full((5, 10), 0.99, "float32")
-    assert imagenet.random_box(tf.constant([9, 400]), uniform).numpy().tolist() == [0, 195, 9, 9]
-    assert imagenet.centre_box(tf.constant([3, 1]), 0.2).numpy().tolist() == [1, 0, 1, 1]
-
-
-def test_half_of_the_images_are_mirrored(tmp_path):
-    ramp = np.repeat(np.arange(0, 240, 4, dtype="uint8")[None, :, None], 60, 0).repeat(3, 2)
-    features = {
-        "image": tf.train.Feature(
-            bytes_list=tf.train.BytesList(value=[tf.io.encode_jpeg(ramp).numpy()])
-        ),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
-    }
-    record = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-    with tf.io.TFRecordWriter(str(tmp_path / "one")) as writer:
-        writer.write(record)
-    records = Records((tmp_path / "one",), keys=("image", "label"), first_label=1)
-    batch, names = next(iter(records.train(64, 1, 16)))
-    rises = batch.numpy()[:, 8, -1, 0] > batch.numpy()[:, 8, 0, 0]
-    assert 18 < rises.sum() < 46  # 32, deviation 4
-    assert set(names.numpy().tolist()) == {0}  # the first label is the network's 0
+            assert len(decoded) == (6 if batches is train else 5)
 
 
 def test_records_prepared_by_tfds_are_found(tmp_path, monkeypatch):
@@ -206,32 +150,16 @@ def test_records_prepared_by_tfds_are_found(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tfds build imagenet2012"):
         imagenet.prepared("validation")
     builder.download_and_prepare(file_format="tfrecord")
-    batch, names = next(iter(imagenet.prepared("validation").validation(8, 4)))
-    grey = batch.numpy().mean(axis=(1, 2)) * STD + MEAN
-    expected = 50 / 255 * names.numpy()[:, None]
-    np.testing.assert_allclose(grey, np.repeat(expected, 3, 1), atol=0.01)
+    ((x, labels),) = RecordValidation(imagenet.prepared("validation"), 8, 5, 4)
+    gray = x.mean(axis=(1, 2)) * STD + MEAN
+    expected = 50 / 255 * labels[:, None]
+    np.testing.assert_allclose(gray, np.repeat(expected, 3, 1), atol=0.01)
 
 
-def test_a_file_is_whole_or_absent(tmp_path, monkeypatch):
-    calls = itertools.count()
-    encode = tf.io.encode_jpeg
-    fails = lambda *a, **k: encode(*a, **k) if next(calls) < 3 else 1 / 0  # noqa: E731
-    monkeypatch.setattr(tf.io, "encode_jpeg", fails)
-    with pytest.raises(ZeroDivisionError):
-        imagenet.write_synthetic(tmp_path, 2, 2, size=(8, 8))
-    assert [path.name for path in tmp_path.iterdir()] == ["train-00000-of-00002"]
-
-
-def test_synthetic_records_have_the_size_of_imagenet_s(tmp_path):
-    files = imagenet.write_synthetic(tmp_path, 1, 3)
-    weights = [len(jpeg) for jpeg, _ in stored(files)]
-    assert 90_000 < np.mean(weights) < 130_000  # 110 kB
-
-
-def test_files_that_cannot_be_shared_are_an_error(files, tmp_path):
-    with pytest.raises(ValueError, match="matches none. Write it with a wildcard"):
-        imagenet.find(tmp_path / "train-*")
-    with pytest.raises(ValueError, match="Received: 3 files for 4 hosts"):
-        Records(files, num_shards=4)
-    with pytest.raises(ValueError, match="shard_index=2, num_shards=2"):
-        Records(files, shard_index=2, num_shards=2)
+def test_half_of_the_images_are_mirrored(tmp_path):
+    ramp = np.repeat(np.arange(0, 240, 4, dtype="uint8")[None, :, None], 60, 0).repeat(3, 2)
+    batches = RecordBatches([write_records(tmp_path / "one", [ramp], [0])], 64, 1, 16)
+    batches.set_epoch(0)
+    x, _ = batches[0]
+    rises = x[:, 8, -1, 0] > x[:, 8, 0, 0]
+    assert 18 < rises.sum() < 46  # 32, deviation 4

@@ -37,21 +37,6 @@ def encoded(picture, suffix="png"):
     return file.getvalue()
 
 
-def decoded(content):
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(content)))
-
-
-def one_after_the_other(split, suffix):
-    files = [encoded(picture, suffix) for picture in ARRAYS[f"x_{split}"]]
-    return {
-        f"{split}_jpeg": np.frombuffer(b"".join(files), "uint8"),
-        f"{split}_offsets": np.cumsum([0, *map(len, files)]),
-        f"{split}_labels": ARRAYS[f"y_{split}"],
-    }, np.stack([decoded(file) for file in files])
-
-
 def write_folder(folder):
     """Write ARRAYS as PNG files; the order of the classes differs from that of their names."""
     for split in ("train", "test"):
@@ -78,12 +63,12 @@ def test_a_file_of_arrays_is_read_as_it_is(tmp_path):
     assert loaded.x_train.dtype == np.uint8 and loaded.y_train.dtype == np.int32
 
 
-def test_grey_images_get_a_channel_and_keras_labels_lose_an_axis(tmp_path):
-    grey = {key: ARRAYS[key][..., 0] for key in ("x_train", "x_test")}
-    path = saved(tmp_path / "a.npz", **grey, y_train=ARRAYS["y_train"][:, None])
+def test_gray_images_get_a_channel_and_keras_labels_lose_an_axis(tmp_path):
+    gray = {key: ARRAYS[key][..., 0] for key in ("x_train", "x_test")}
+    path = saved(tmp_path / "a.npz", **gray, y_train=ARRAYS["y_train"][:, None])
     loaded = images.load("custom", path)
     assert loaded.x_train.shape == (20, 4, 5, 1) and loaded.y_train.shape == (20,)
-    assert (loaded.x_train[..., 0] == grey["x_train"]).all()
+    assert (loaded.x_train[..., 0] == gray["x_train"]).all()
 
 
 def test_only_the_original_gets_the_title(tmp_path, small_cifar):
@@ -117,18 +102,6 @@ def test_a_published_dataset_loaded_under_another_name_is_refused(
     assert images.load("cifar100", saved(tmp_path / "b.npz", x_test=x_test)).name == "b"
 
 
-def test_encoded_images_are_decoded_and_titled_jpeg(tmp_path, small_cifar):
-    (train, x_train), (test, x_test) = (one_after_the_other(k, "jpeg") for k in ("train", "test"))
-    np.savez(tmp_path / "a.npz", **train, **test)
-    known, mean = images.KNOWN["cifar10"], x_test.mean((0, 1, 2)) / 255
-    smooth = dataclasses.replace(known, test_mean=mean)
-    images.KNOWN["cifar10"] = smooth  # noise this small is another picture after JPEG
-    loaded = images.load("cifar10", tmp_path / "a.npz")
-    assert same_pixels(loaded, {"x_train": x_train, "x_test": x_test})
-    assert same_pixels(loaded, {k: ARRAYS[k] for k in ("y_train", "y_test")})
-    assert loaded.name == "CIFAR-10 (JPEG)" and "not the original pixels" in loaded.notice
-
-
 def test_a_folder_has_a_class_for_each_of_its_folders(tmp_path):
     loaded = images.load("custom", write_folder(tmp_path))
     assert loaded.class_names == ("Cow", "ant", "bee") and loaded.classes == 3
@@ -137,25 +110,20 @@ def test_a_folder_has_a_class_for_each_of_its_folders(tmp_path):
     np.testing.assert_array_equal(loaded.y_train, ((ARRAYS["y_train"] + 1) % 3)[order])
 
 
-def test_a_folder_of_grey_images_is_grey(tmp_path):
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    [
+        (np.full((1, 3), 128, "uint8"), [128, 128, 128]),
+        (np.array([[255, 32_768, 65_535]], "uint16"), [0, 128, 255]),  # of 16 bits the upper 8
+    ],
+)
+def test_a_folder_of_gray_images_is_gray(tmp_path, pixels, expected):
     for split in ("train", "test"):
         (tmp_path / split / "a").mkdir(parents=True)
-        (tmp_path / split / "a" / "1.jpg").write_bytes(
-            encoded(np.full((3, 4), 128, "uint8"), "jpeg")
-        )
+        (tmp_path / split / "a" / "1.png").write_bytes(encoded(pixels))
     loaded = images.load("custom", tmp_path)
-    assert loaded.x_train.shape == (1, 3, 4, 1) and (loaded.x_train == 128).all()
-
-
-def test_grey_images_of_16_bits_keep_their_upper_8(tmp_path):
-    from PIL import Image
-
-    for split in ("train", "test"):
-        (tmp_path / split / "a").mkdir(parents=True)
-        pixels = np.array([[0, 255, 256, 32_768, 65_535]], "uint16")
-        Image.fromarray(pixels).save(tmp_path / split / "a" / "1.png")
-    loaded = images.load("custom", tmp_path)
-    assert loaded.x_train.ravel().tolist()[:5] == [0, 0, 1, 128, 255]
+    assert loaded.x_train.shape == (1, 1, 3, 1)
+    assert loaded.x_train.ravel().tolist() == expected
 
 
 def test_images_of_many_sizes_become_squares(tmp_path):
@@ -181,11 +149,11 @@ BAD_ARRAYS = {
         "x_test": ARRAYS["x_test"][:0],
         "y_test": np.array([], int),
     },
-    r"x_test of shape \(10, 4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
+    r"must have the shape \(4, 5, 3\).*shape \(4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
     "one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
     "y_test must be integers": {"y_test": ARRAYS["y_test"] / 1},
-    "from 0 to 2. Received: y_test from 0 to 3": {"y_test": np.arange(10) % 4},
-    "Received: y_train from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
+    "from 0 to 2. Received: .* from 0 to 3": {"y_test": np.arange(10) % 4},
+    "Received: .* from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
     "without pickled objects": {"y_test": np.array([{}] * 10)},
 }
 
@@ -203,7 +171,7 @@ def test_a_published_dataset_needs_its_shape_and_labels(tmp_path):
         images.load("mnist", saved(tmp_path / "a.npz"))
     many = {f"x_{k}": np.zeros((12, 28, 28), "uint8") for k in ("train", "test")}
     many |= {f"y_{k}": np.arange(12) for k in ("train", "test")}
-    with pytest.raises(ValueError, match="from 0 to 9. Received: y_train from 0 to 11"):
+    with pytest.raises(ValueError, match="from 0 to 9. Received: .* from 0 to 11"):
         images.load("mnist", saved(tmp_path / "b.npz", **many))
 
 
@@ -217,17 +185,6 @@ def test_a_file_that_is_missing_or_damaged_is_an_error(tmp_path):
     np.save(tmp_path / "one.npy", ARRAYS["x_train"])
     with pytest.raises(ValueError, match="cannot be read"):
         images.load("custom", tmp_path / "one.npy")
-
-
-def test_encoded_images_that_cannot_be_decoded_are_an_error(tmp_path):
-    train, test = (one_after_the_other(k, "png")[0] for k in ("train", "test"))
-    np.savez(tmp_path / "a.npz", **test, **train | {"train_offsets": train["train_offsets"][::-1]})
-    with pytest.raises(ValueError, match="offsets that rise from 0 to its length"):
-        images.load("custom", tmp_path / "a.npz")
-    zeros = np.zeros_like(train["train_jpeg"])
-    np.savez(tmp_path / "b.npz", **test, **train | {"train_jpeg": zeros})
-    with pytest.raises(ValueError, match="Received: image 0 of train_jpeg in"):
-        images.load("custom", tmp_path / "b.npz")
 
 
 def test_a_folder_that_is_not_train_and_test_of_classes_is_an_error(tmp_path):
@@ -258,17 +215,6 @@ def test_mnist_10k_is_distinguished_from_mnist():
     assert loaded.x_train.shape == (10_000, 28, 28, 1) and loaded.classes == 10
     counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]  # LeCun's test set
     assert np.bincount(loaded.y_test).tolist() == counts
-
-
-@pytest.mark.slow
-def test_recoded_cifar_is_distinguished_from_cifar(tmp_path):
-    loaded = images.load("cifar10", shared_data("cifar10/cifar10_jpeg.npz"))
-    assert loaded.name == "CIFAR-10 (JPEG)"
-    assert loaded.x_train.shape == (50_000, 32, 32, 3) and loaded.x_test.shape[0] == 10_000
-    keys = ("x_train", "y_train", "x_test", "y_test")
-    np.savez(tmp_path / "cifar.npz", **{key: getattr(loaded, key) for key in keys})
-    notice = images.load("cifar10", tmp_path / "cifar.npz").notice
-    assert "NOT CIFAR-10" in notice and "cifar.npz" in notice and str(tmp_path) not in notice
 
 
 def test_the_digits_need_no_network():

@@ -3,7 +3,6 @@ import gzip
 import hashlib
 import io
 import sys
-import tarfile
 import threading
 import time
 import types
@@ -37,32 +36,13 @@ def files_of_mnist(pixels):
     return {name: gzip.compress(content) for name, content in files.items()}
 
 
-def files_of_cifar100(pixels):
-    """Return files in Krizhevsky's format: coarse label, fine label, red, green, blue pixels."""
-    files = {
-        "coarse_label_names.txt": "\n".join(f"coarse{i}" for i in range(20)).encode(),
-        "fine_label_names.txt": "\n".join(f"fine{i}" for i in range(100)).encode(),
-    }
-    for split in LABELS:
-        planes = pixels[split].transpose(0, 3, 1, 2).reshape(len(pixels[split]), -1)
-        both = np.stack([LABELS[split] + 9, LABELS[split]], axis=1).astype("uint8")
-        files[f"{split}.bin"] = np.concatenate([both, planes], axis=1).tobytes()
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return {"cifar-100-binary.tar.gz": archive.getvalue()}
-
-
-def prepare(name, folder, patch):
-    """Return `from_tfds(name)`, with synthetic images on the server."""
+def prepare(folder, patch):
+    """Return MNIST, with synthetic images on the server."""
     from tensorflow_datasets.core.download import download_manager, downloader
     from tensorflow_datasets.image_classification import mnist
 
-    pixels = synthetic(images.KNOWN[name].shape)
-    files = {"mnist": files_of_mnist, "cifar100": files_of_cifar100}[name](pixels)
+    pixels = synthetic((28, 28, 1))
+    files = files_of_mnist(pixels)
 
     @contextlib.contextmanager
     def serve(url, **kwargs):
@@ -75,7 +55,7 @@ def prepare(name, folder, patch):
     patch(download, "connect", lambda url: io.BytesIO())
     patch(mnist, "_TRAIN_EXAMPLES", 20)
     patch(mnist, "_TEST_EXAMPLES", 10)
-    loaded = images.from_tfds(name, folder)
+    loaded = images.from_tfds("mnist", folder)
     for split, x, y in (
         ("train", loaded.x_train, loaded.y_train),
         ("test", loaded.x_test, loaded.y_test),
@@ -83,45 +63,34 @@ def prepare(name, folder, patch):
         order = np.argsort(x[:, 0, 0, 0])  # TFDS shuffles
         np.testing.assert_array_equal(x[order], pixels[split])
         np.testing.assert_array_equal(y[order], LABELS[split])
-    assert loaded.classes == len(loaded.class_names) == images.KNOWN[name].classes
-    assert loaded.class_names[3] == {"mnist": "3", "cifar100": "fine3"}[name]
+    assert loaded.classes == 10 and loaded.class_names[3] == "3"
     assert "NOT" in loaded.notice  # these are not the originals
     return loaded
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """Prepare two datasets as array_record."""
+    """Prepare MNIST as array_record."""
     folder = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patches:
-        loaded = {name: prepare(name, folder, patches.setattr) for name in ("mnist", "cifar100")}
-    return {"folder": folder, **loaded}
+        return folder, prepare(folder, patches.setattr)
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar100"])
-def test_images_prepared_by_tfds_are_read_without_a_network(name, prepared, monkeypatch):
-    monkeypatch.setattr(download, "connect", lambda url: 1 / 0)
-    again = images.from_tfds(name, prepared["folder"])
-    assert (again.x_train == prepared[name].x_train).all()
-    assert (again.y_test == prepared[name].y_test).all()
-
-
-def test_prepared_images_are_read_without_tensorflow(prepared):
+def test_prepared_images_are_read_without_a_network_and_without_tensorflow(prepared):
+    folder, loaded = prepared
     code = f"""
 import hashlib
-from zoo.datasets import images
+from zoo.datasets import download, images
 
-for name in ("mnist", "cifar100"):
-    loaded = images.from_tfds(name, {str(prepared["folder"])!r})
-    print(hashlib.sha256(loaded.x_train.tobytes()).hexdigest())
+download.connect = None
+print(hashlib.sha256(images.from_tfds("mnist", {str(folder)!r}).x_train.tobytes()).hexdigest())
 try:
-    images.from_tfds("cifar10", {str(prepared["folder"])!r})
+    images.from_tfds("cifar10", {str(folder)!r})
 except ImportError as error:
     print(error)
 """
-    *result, error = fresh_python(code, block=["tensorflow"]).stdout.splitlines()
-    expected = [prepared[name].x_train.tobytes() for name in ("mnist", "cifar100")]
-    assert result[-2:] == [hashlib.sha256(content).hexdigest() for content in expected]
+    *_, result, error = fresh_python(code, block=["tensorflow"]).stdout.splitlines()
+    assert result == hashlib.sha256(loaded.x_train.tobytes()).hexdigest()
     assert "pip install tensorflow." in error and "--data_dir" in error
 
 
@@ -137,7 +106,7 @@ def test_tfrecords_that_were_prepared_before_are_read_by_tensorflow(tmp_path, mo
             "download_and_prepare",
             lambda self, file_format, **k: write(self, file_format="tfrecord", **k),
         )
-        prepare("mnist", tmp_path, patches.setattr)
+        prepare(tmp_path, patches.setattr)
     assert list(tmp_path.glob("mnist/*/*.tfrecord*"))
 
 

@@ -29,14 +29,11 @@ def test_every_image_is_cropped_at_an_offset_of_its_own_all_equally_likely():
     for place, crop in zip(offsets, crops, strict=True):
         top, left = divmod(place, 11)
         np.testing.assert_array_equal(crop, PLACES[0, top : top + 7, left : left + 8])
-    counts = np.unique_counts(offsets).counts
-    assert len(counts) == 3 * 4 and counts.min() > 20  # 500 / 12 = 42, deviation 6
-
-
-def test_channels_stay_together_in_a_crop():
     image = np.stack([PLACES[:1, ..., 0], PLACES[:1, ..., 0] + 100], axis=-1)
     crop = preprocessing.random_crop(image, 4, 4, np.random.default_rng(0))
-    np.testing.assert_array_equal(crop[..., 1] - crop[..., 0], 100)
+    np.testing.assert_array_equal(crop[..., 1] - crop[..., 0], 100)  # channels stay together
+    counts = np.unique_counts(offsets).counts
+    assert len(counts) == 3 * 4 and counts.min() > 20  # 500 / 12 = 42, deviation 6
 
 
 def test_half_of_the_images_are_mirrored_left_to_right_and_the_given_ones_are_kept():
@@ -63,7 +60,8 @@ def augmented(padded, height, width, seed):
 
 
 def test_highway_cifar_subtracts_the_mean_of_the_padded_set():
-    padded = preprocessing.pad(preprocessing.global_contrast_normalize(TRAIN), 8)
+    normalized = preprocessing.global_contrast_normalize(TRAIN)
+    padded = np.pad(normalized, ((0, 0), (8, 8), (8, 8), (0, 0)))
     mean = padded.mean(axis=0)  # card C: of the 48 x 48 images
     prepare = preprocessing.fit("highway_cifar", TRAIN)
     ours = prepare.augment(TRAIN, np.random.default_rng(3))
@@ -106,10 +104,8 @@ def test_every_recipe_gives_float32_and_leaves_its_images_alone(name, monkeypatc
 def test_invalid_images_and_recipes_are_refused():
     with pytest.raises(ValueError, match="one of highway_mlp, .* Received: 'zca'"):
         preprocessing.fit("zca", TRAIN)
-    with pytest.raises(ValueError, match=r"shape \(7, 6, 5\). Grey images need"):
+    with pytest.raises(ValueError, match=r"shape \(7, 6, 5\). Gray images need"):
         preprocessing.fit("he_cifar", TRAIN[..., 0])
-    with pytest.raises(ValueError, match="must fit into the images, which are 6 x 5"):
-        preprocessing.random_crop(TRAIN, 6, 6, np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"fitted to, \(6, 5, 3\). Received: \(6, 5, 1\)"):
         preprocessing.fit("he_cifar", TRAIN)(TEST[..., :1])
     with pytest.raises(ValueError, match="whose standard deviation is 0"):

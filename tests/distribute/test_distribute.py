@@ -1,15 +1,17 @@
-"""Two devices end where one does; missing strategies are named; dead workers are restarted."""
+"""Two devices end where one does; processes are found; missing strategies are named."""
 
 import json
 import os
+import re
 
 import keras
 import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import ROOT, fresh_python, output_of, start_recipe, without_backend
-from zoo import distribute, launch
+from helpers.harness import ROOT, fresh_python, output_of, start_recipe
+from helpers.launch import run_two
+from zoo import distribute
 from zoo.datasets.batches import Batches
 
 BACKEND = keras.backend.backend()
@@ -23,6 +25,7 @@ HELPERS = ROOT / "tests" / "helpers"
 XLA_FLAGS = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
 TWO_DEVICES = {"jax": {"XLA_FLAGS": XLA_FLAGS}}
 on_several = pytest.mark.skipif(BACKEND == "torch", reason="has no strategies")
+on_jax = pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution")
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.distribute")
 X = np.ones((8, 2))
 Y = np.ones((8, 1))
@@ -51,62 +54,20 @@ def test_training_on_two_devices_equals_training_on_one(name, deviations):
 
 
 @on_several
-def test_a_worker_killed_in_mid_epoch_costs_only_time(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
-    lines = []
-    script = [str(HELPERS / "worker.py"), str(tmp_path / "run"), str(tmp_path / "out")]
+def test_a_worker_killed_in_mid_epoch_costs_only_time(tmp_path):
+    command = HELPERS / "worker.py", tmp_path / "run", tmp_path / "out"
     (tmp_path / "run").mkdir()
-    assert launch.run(script, workers=2, restarts=1, log=lines.append) == 0, "\n".join(lines)
-    assert any("worker 1: -9" in line and "restarting all workers" in line for line in lines)
-    assert "[0] starts after epoch 1" in lines and "[1] starts after epoch 1" in lines
-    # two epochs of 16 images, half of them in each process, and one part to learn shapes from
-    assert "[0] augmented 18 images" in lines and "[1] augmented 18 images" in lines
+    states = []
+    for epoch, killed in ((0, True), (1, False)):
+        statuses, outputs = run_two(*command)
+        assert (statuses[1] == -9) == killed and (statuses == [0, 0]) != killed, outputs
+        assert all(f"starts after epoch {epoch}\n" in output for output in outputs)
+        states += [re.search("random state (.*)", output)[1] for output in outputs]
     if BACKEND == "jax":  # TensorFlow copies initial weights from the chief
-        states = [line[4:] for line in lines if "random state" in line]
-        assert len(states) == 4 and len(set(states)) == 2  # equal in both, at both starts
+        assert states[0] == states[1] != states[2] == states[3]
     found = json.loads((tmp_path / "out").read_text())
     assert (found["started"], found["epochs"]) == (1, 3)
     assert max(found["weights"], found["history"]) < 1e-5, found
-
-
-@without_backend
-def test_workers_that_all_fail_by_themselves_are_not_restarted(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import os, sys; print(os.environ['TF_CONFIG']); sys.exit('no such data')")
-    lines = []
-    assert launch.run([str(script)], workers=2, restarts=5, log=lines.append) == 1
-    assert lines.count("[0] no such data") == lines.count("[1] no such data") == 1
-    tasks = [json.loads(line[4:]) for line in lines if "cluster" in line]
-    assert {task["task"]["index"] for task in tasks} == {0, 1}
-    assert tasks[0]["cluster"] == tasks[1]["cluster"] and len(tasks[0]["cluster"]["worker"]) == 2
-
-
-@without_backend
-def test_restarts_are_limited(tmp_path):
-    script = tmp_path / "script.py"
-    text = "import json, os, signal, time\n"
-    text += "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
-    text += "os.kill(os.getpid(), signal.SIGKILL) if index else time.sleep(1)\n"
-    script.write_text(text)
-    lines = []
-    assert launch.run([str(script)], workers=2, restarts=1, log=lines.append) == 1
-    assert "giving up after 1 restarts" in lines[-1]
-
-
-@without_backend
-@pytest.mark.parametrize("arguments", [["none.py"], ["--workers=0", __file__]])
-def test_the_launcher_names_what_it_expects(arguments, capsys):
-    with pytest.raises(SystemExit):
-        launch.main(arguments)
-    assert "Expected" in capsys.readouterr().err
-
-
-@without_backend
-def test_the_launcher_s_help_shows_every_flag_with_its_default(capsys):
-    with pytest.raises(SystemExit):
-        launch.main(["--help"])
-    text = capsys.readouterr().out
-    assert "Number of processes. (default: 2)" in text and "restarts. (default: 3)" in text
 
 
 def test_one_device_trains_as_keras_does():
@@ -123,24 +84,80 @@ def test_this_machine_is_one_device():
     assert distribute.strategy("auto").name == "one"
 
 
-def alternative(name):
-    """Part of the message for a strategy that this backend lacks; None if it has it."""
-    if name in {"tensorflow": ("mirrored",), "jax": ("data_parallel",)}.get(BACKEND, ()):
-        return None
-    if name == "mirorred":  # a typing error: all names are listed
-        return "mirrored"
-    if BACKEND != "tensorflow":
-        return "data_parallel"
-    return {"tpu": "TPU_NAME", "multiworker": "zoo.launch", "data_parallel": "mirrored"}[name]
-
-
 @pytest.mark.parametrize("name", ["mirrored", "tpu", "multiworker", "data_parallel", "mirorred"])
-def test_a_missing_strategy_is_an_error_that_names_an_alternative(name):
-    message = alternative(name)
-    if message is None:
+def test_a_missing_strategy_is_an_error_that_names_alternatives(name):
+    if name in SEVERAL[BACKEND]:
         pytest.skip("this backend has it")
+    of_tensorflow = BACKEND == "tensorflow" and name in ("tpu", "multiworker")
+    message = "TF_CONFIG.*TPU_NAME" if of_tensorflow else "mirrored.*data_parallel.*Received"
     with pytest.raises(ValueError, match=message):
         distribute.strategy(name)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("text", ["{", "[1]", '{"cluster": {"worker": ["a:1"]}}'])
+def test_a_cluster_that_tensorflow_cannot_read_is_an_error(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match="Expected for multiworker a TF_CONFIG"):
+        distribute.strategy("auto")
+
+
+SLURM = {  # as srun sets them, for the last of three tasks
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_NODELIST": "node[09-10]",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+}
+
+
+@on_tensorflow
+def test_the_tasks_of_slurm_are_workers(monkeypatch):
+    import tensorflow as tf
+
+    for variable in [*SLURM.items(), ("CUDA_VISIBLE_DEVICES", "3")]:  # one of four, SLURM's choice
+        monkeypatch.setenv(*variable)
+    resolvers = []
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", resolvers.append)
+    devices = distribute.strategy("auto")
+    assert (devices.name, devices.num_processes, devices.is_chief) == ("multiworker", 3, False)
+    expected = {"worker": ["node09:8888", "node09:8889", "node10:8888"]}
+    assert resolvers[0].cluster_spec().as_dict() == expected
+    assert (resolvers[0].task_type, resolvers[0].task_id) == ("worker", 2)
+    assert resolvers[0].num_accelerators() == {"GPU": 0}
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+KERAS = {
+    "KERAS_DISTRIBUTION_JOB_ADDRESSES": "a:1,b:2",
+    "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
+    "KERAS_DISTRIBUTION_PROCESS_ID": "1",
+}
+
+
+@on_jax
+@pytest.mark.parametrize("variables", [KERAS, SLURM, {"ZOO_CLUSTER": "1"}])
+def test_jax_is_told_what_it_does_not_find_itself(monkeypatch, variables):
+    import jax
+
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: calls.append(options))
+    for variable in [*variables.items(), ("CUDA_VISIBLE_DEVICES", "2,3")]:
+        monkeypatch.setenv(*variable)
+    assert distribute.strategy("auto").name == "one"
+    (options,) = calls
+    assert options.pop("shutdown_timeout_seconds") > 3600  # the chief may export for long
+    described = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
+    assert options == (described if variables is KERAS else {"local_device_ids": [0, 1]})
+
+
+@on_jax
+def test_processes_join_before_jax_computes(monkeypatch):
+    keras.ops.zeros(1)
+    for variable in KERAS.items():
+        monkeypatch.setenv(*variable)
+    with pytest.raises(ValueError, match=r'before JAX computes.*strategy "one"'):
+        distribute.strategy("data_parallel")
+    assert distribute.strategy("one").is_chief
 
 
 @on_several
@@ -169,12 +186,12 @@ def test_a_model_built_outside_of_the_scope_is_refused(mirrored):
 def test_batches_and_optimizers_that_replicas_cannot_share_are_refused(mirrored, monkeypatch):
     with mirrored.scope():
         model = small_model(optimizer=keras.optimizers.SGD(gradient_accumulation_steps=2))
-    with pytest.raises(ValueError, match="accumulates.*Received: gradient_accumulation_steps=2"):
+    with pytest.raises(ValueError, match="accumulates.*gradient_accumulation_steps=2"):
         mirrored.fit(model, X, Y)
     monkeypatch.setattr(mirrored, "num_replicas", 3)
     with mirrored.scope():
         model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
-    with pytest.raises(ValueError, match="mixed_float16.*Use mixed_bfloat16"):
+    with pytest.raises(ValueError, match="scales the loss.*LossScaleOptimizer.*Use mixed_bfloat16"):
         mirrored.fit(model, X[:6], Y[:6], 3)
     for data in ((Batches(X, Y, 4, shuffle=False),), (X, Y, 4), (X[:7], Y[:7], 3)):
         with pytest.raises(ValueError, match="3 devices can split evenly. Received: [14] example"):
@@ -190,12 +207,6 @@ def test_a_tensorflow_dataset_trains_too(mirrored):
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
     history = mirrored.fit(model, dataset, epochs=2, verbose=0, shuffle=False)
     assert len(history.history["loss"]) == 2
-
-
-@pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution")
-def test_shards_divide_the_devices():
-    with pytest.raises(ValueError, match="`shards` must divide the 1 devices. Received: shards=2"):
-        distribute.strategy("model_parallel", shards=2)
 
 
 @on_tensorflow
@@ -232,7 +243,7 @@ def noise(tmp_path):
     return [f"--data_dir={tmp_path / 'noise.npz'}", "--data=other", "--width=3"]
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="an environment variable gives JAX two devices")
+@on_jax  # to which an environment variable gives two devices
 def test_a_recipe_trains_on_two_devices(tmp_path, noise):
     options = ["--budget=smoke", "--export=false", f"--run_dir={tmp_path / 'run'}", *noise]
     output = output_of(start_recipe("highway_conv.py", *options, **TWO_DEVICES["jax"]))  # auto
@@ -243,13 +254,11 @@ def test_a_recipe_trains_on_two_devices(tmp_path, noise):
 
 @pytest.mark.slow
 @on_several
-def test_training_with_two_processes_equals_training_on_one_device(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
-    lines = []
-    command = [str(HELPERS / "replicas.py"), *PROCESSES[BACKEND]]
-    assert launch.run(command, workers=2, restarts=0, log=lines.append) == 0, "\n".join(lines)
-    found = [json.loads(line[4:]) for line in lines if line[4:5] == "{"]
-    assert len(found) == 2 and found[0] == found[1]  # both processes measure the same
+def test_training_with_two_processes_equals_training_on_one_device():
+    statuses, outputs = run_two(HELPERS / "replicas.py", *PROCESSES[BACKEND])
+    assert statuses == [0, 0], outputs
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    assert found[0] == found[1]  # both processes measure the same
     for name in PROCESSES[BACKEND]:
         assert max(found[0][name].values()) < 1e-5, found
 
@@ -263,9 +272,9 @@ def test_recipes_train_with_two_processes(tmp_path, noise):
     texts = [f"--data_dir={tmp_path}"]
     for script, data in (("highway_conv.py", noise), ("ptb_char_lm.py", texts)):
         run = tmp_path / script
-        lines = []
-        command = [str(ROOT / "recipes" / script), *data, f"--run_dir={run}", *smoke]
-        assert launch.run(command, workers=2, restarts=0, log=lines.append) == 0, "\n".join(lines)
+        command = ROOT / "recipes" / script, *data, f"--run_dir={run}", *smoke
+        statuses, outputs = run_two(*command)
+        assert statuses == [0, 0], outputs
         (line,) = map(json.loads, (run / "results.jsonl").read_text().splitlines())
         assert line["strategy"] == f"{PROCESSES[BACKEND][0]}, 2" and line["seconds"] > 0
-        assert sum("test accuracy" in text or "test perplexity" in text for text in lines) == 1
+        assert sum("test accuracy" in text or "test perplexity" in text for text in outputs) == 1

@@ -225,11 +225,3 @@ def test_a_recipe_with_micro_batches_and_rematerialization_ends_as_the_plain_one
     assert rows[0]["departures"] == rows[1]["departures"]  # nothing is normalised
     refused = start_recipe("mnist_1000_layers.py", *options, "--accumulate=3")
     assert "must divide the batch of 100" in output_of(refused, returncode=1)
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_less_memory_with_rematerialization(tmp_path):
-    options = "--networks=stack1000", "--batch=256", "--steps=1", "--ways=remat"
-    output_of(start_recipe("benchmark.py", "memory", *options, f"--results={tmp_path / 'lines'}"))
-    ratios = json.loads((tmp_path / "lines").read_text())["ratios"]
-    assert ratios["plain"] == 1 and ratios["remat"] < 0.6

@@ -77,7 +77,7 @@ class Forked:
         return self.text, None
 
 
-def save_quickly(figure, path, *, dpi, **options):
+def save_quickly(figure, path, *, dpi=None, **options):
     """Save a small picture without layout and ticks, which take most of a recipe's time."""
     figure.set_layout_engine(None)
     for axis in figure.axes:

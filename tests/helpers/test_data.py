@@ -1,7 +1,6 @@
-"""Small data that recipes run on in tests, readers of what they leave, and concurrent writers."""
+"""Small data that recipes run on in tests, and readers of what they leave."""
 
 import csv
-import json
 
 import numpy as np
 
@@ -22,18 +21,3 @@ def rows_of(path):
     """Return the rows of a CSV file, as dictionaries."""
     with open(path, encoding="utf-8") as file:
         return [*csv.DictReader(file)]
-
-
-def lines_of(folder):
-    """Return the results in a run directory, as dictionaries."""
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-
-
-def append_lines(path, writer, count, started=None):
-    """Append `count` lines to a JSON-lines file, as a recipe appends results."""
-    from experiment import results
-
-    if started is not None:
-        started.set()
-    for line in range(count):
-        results.append(path, {"writer": writer, "line": line})

@@ -169,12 +169,9 @@ def test_reset_state_forgets_the_previous_text():
     assert not any(s.any() for s in states(m))
 
 
-def test_an_unknown_batch_size_is_an_error_when_it_is_built():
+def test_a_batch_that_is_unknown_or_of_another_size_is_an_error():
     with pytest.raises(ValueError, match=r"needs the batch size.*input shape=\(None, 4, 3\)"):
         zoo.CarryLSTM(UNITS)(keras.Input((STEPS, FEATURES)))
-
-
-def test_a_batch_of_another_size_is_an_error_that_says_what_to_use():
     layer = zoo.CarryLSTM(UNITS)
     layer(texts(chunks=1)[0])
     with pytest.raises(ValueError, match=r"of 2 rows.*Received: 3 rows.*`ExplicitState`"):

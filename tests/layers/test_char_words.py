@@ -108,16 +108,6 @@ def test_the_pads_vector_is_zero_before_and_after_an_update_that_moves_all_other
     assert not after[0].any() and (after[1:] != before[1:]).any(axis=1).all()
 
 
-def test_a_word_shorter_than_the_widest_filter_is_an_error():
-    with pytest.raises(ValueError, match=r"at least 4 slots.*input shape=\(2, 3\).*Pad the words"):
-        char_cnn()(np.zeros((2, 3), "int32"))
-
-
-def test_widths_without_filters_are_an_error():
-    with pytest.raises(ValueError, match="one entry per kind of filter"):
-        zoo.CharCNN(CHARACTERS, DIM, (1, 2), (3,))
-
-
 def encoder():
     characters = keras.Input((SLOTS,), dtype="int32")
     y = char_cnn()(characters)
@@ -201,18 +191,6 @@ def test_the_characters_of_a_word_give_the_vector_that_its_id_gives():
     assert_close(layer(words()[IDS]), layer(IDS), 1e-6)  # other batch shapes in float32
 
 
-def test_a_table_of_another_shape_is_an_error():
-    layer = embedding(None)
-    for shape in ((WORDS, SLOTS + 1), (WORDS - 1, SLOTS), (SLOTS, WORDS)):
-        with pytest.raises(ValueError, match=r"must have shape \(12, 6\)"):
-            layer.set_table(np.zeros(shape, "int32"))
-
-
-def test_room_for_no_word_is_an_error():
-    with pytest.raises(ValueError, match="`max_distinct` must be positive, or None"):
-        zoo.CharWordEmbedding(encoder(), WORDS, SLOTS, 0)
-
-
 @pytest.mark.parametrize("max_distinct", few_elsewhere([None, 3], [3]))
 def test_a_char_word_embedding_is_a_keras_layer(max_distinct):
     run_layer_test(
@@ -239,3 +217,14 @@ def test_a_saved_embedding_contains_its_table_and_its_encoder(tmp_path):
     model.save(tmp_path / "embedding.keras")
     loaded = keras.saving.load_model(tmp_path / "embedding.keras")
     assert_close(loaded(IDS), model(IDS), 0)
+
+
+def test_bad_arguments_say_what_to_do():
+    with pytest.raises(ValueError, match=r"at least 4 slots.*input shape=\(2, 3\).*Pad the words"):
+        char_cnn()(np.zeros((2, 3), "int32"))
+    with pytest.raises(ValueError, match="one entry per kind of filter"):
+        zoo.CharCNN(CHARACTERS, DIM, (1, 2), (3,))
+    with pytest.raises(ValueError, match=r"must have shape \(12, 6\)"):
+        embedding(None).set_table(np.zeros((WORDS, SLOTS + 1), "int32"))
+    with pytest.raises(ValueError, match="`max_distinct` must be positive, or None"):
+        zoo.CharWordEmbedding(encoder(), WORDS, SLOTS, 0)

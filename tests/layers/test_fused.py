@@ -8,9 +8,7 @@ from keras import ops
 from helpers.gradients import assert_close, gradients
 from helpers.harness import run_layer_test
 from helpers.reference import as_float64, images
-from zoo.layers.batch_norm import BatchNormalization
-from zoo.layers.conv import Conv2D
-from zoo.layers.pooling import MaxPooling2D
+from zoo.backend.layers import BatchNormalization, Conv2D, MaxPooling2D
 
 NORMS = {
     "images": ({}, (4, 3, 3, 2)),

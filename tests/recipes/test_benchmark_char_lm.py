@@ -1,6 +1,6 @@
-"""The speed comparison is fair: the peer is the same model, the bound counts what it says."""
+"""The language model's peer in plain PyTorch is the same model."""
 
-import importlib.util
+import json
 import math
 
 import keras
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import zoo
-from benchmarks import char_lm as benchmark
-from helpers.benchmarks import run_benchmark
-from helpers.harness import slow_elsewhere, without_backend
+from benchmarks import harness
+from helpers.harness import output_of, slow_elsewhere, start_recipe
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
@@ -114,62 +113,21 @@ def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
     assert norm == pytest.approx(5.0, rel=1e-5)  # it was clipped
 
 
-@without_backend
-def test_multiply_adds_are_weights_times_how_often_each_is_used():
-    """Reference implementation of the count, from the kernels of the built model."""
-    model, tokens, distinct = zoo.char_lm("small"), 1400, 711  # two batches of 20 x 35
-    embedding = model.get_layer("word_embedding")
-    forward = gradients = 0
-    for weight in model.trainable_weights:
-        shape, name = weight.shape, weight.path.rsplit("/", 1)[-1]
-        if len(shape) < 2 or name == "embeddings":
-            continue  # added or looked up
-        inside = any(weight is w for w in embedding.trainable_weights)
-        uses = distinct if inside else tokens
-        windows = 21 - shape[0] + 1 if len(shape) == 3 else 1
-        forward += math.prod(shape) * uses * windows
-        gradients += math.prod(shape) * uses * 2  # of the weight and of the input; one window each
-        if name == "recurrent_kernel":
-            gradients -= math.prod(shape) * 2 * 20  # not of the state before either batch
-    expected = {"evaluate": forward, "train": forward + gradients}
-    counted = benchmark.multiply_adds(SIZES["small"], 21, 10_000, tokens, distinct)
-    assert counted == expected
-
-
-@without_backend
-def test_multiply_adds_of_the_large_model_are_those_worked_out_by_hand():
-    cnn = 15 * (50 * 21 + 2 * 100 * 20 + 3 * 150 * 19 + 200 * (4 * 18 + 5 * 17 + 6 * 16 + 7 * 15))
-    highway, softmax = 2 * 2 * 1100 * 1100, 650 * 10_000
-    lstms = 4 * 650 * (1100 + 650) + 4 * 650 * (650 + 650)
-    counted = benchmark.multiply_adds(SIZES["large"], 21, 10_000, tokens=700, distinct=354)
-    assert counted["evaluate"] == 354 * (cnn + highway) + 700 * (lstms + softmax)
-
-
-@without_backend
-def test_ours_is_measured_with_the_allocator_that_make_demo_sets(monkeypatch):
-    environments = {}
-    child = lambda case, **environment: environments.setdefault(case, environment)  # noqa: E731
-    monkeypatch.setattr(benchmark.harness, "Child", child)
-    for name in ("ours", "torch", "torch+allocator"):
-        benchmark.start(name, "small", threads=2, batch=20)
-    setting = "glibc.malloc.hugetlb=1"
-    assert environments["small ours 2 20"]["GLIBC_TUNABLES"] == setting
-    assert environments["small torch+allocator 2 20"]["GLIBC_TUNABLES"] == setting
-    assert environments["small torch 2 20"]["GLIBC_TUNABLES"] is None
-    assert environments["small torch 2 20"]["KERAS_BACKEND"] == "torch"
-
-
 @pytest.mark.slow
 def test_the_benchmark_measures_ours_and_its_peers_in_one_run(tmp_path):
     for part, lines in (("train", 300), ("valid", 160), ("test", 4)):
         (tmp_path / f"{part}.txt").write_text(some_text(lines))
-    options = "--sizes=small --rounds=2 --steps_per_round=2 --eval_steps=2".split()
-    options += [f"--data_dir={tmp_path}", "--peers=torch,keras+allocator"]
-    (row,), printed = run_benchmark(tmp_path / "results.jsonl", "char_lm", *options)
+    options = "--rounds=2 --steps=2 --tasks=train,evaluate --peers=torch,keras".split()
+    path = tmp_path / "results.jsonl"
+    options += [f"--data_dir={tmp_path}", f"--results={path}"]
+    printed = output_of(start_recipe("benchmark.py", "char_lm", *options))
+    row = json.loads(path.read_text())
     assert (row["artifact"], row["metric"]) == ("benchmark/char_lm", "train_tokens_per_second")
-    torch = ["torch"] if importlib.util.find_spec("torch") else []
     for task in ("train", "evaluate"):
-        assert list(row[f"{task}_rounds"]) == ["ours", *torch, "keras+allocator", "bound"]
-        for name, speeds in row[f"{task}_rounds"].items():
-            assert len(speeds) == 2 and min(speeds) > 0, name
-            assert f"\n{name} " in printed
+        speeds = row[f"{task}_rounds"]
+        assert list(speeds) == ["ours", "torch", "keras"]
+        for name, rates in speeds.items():
+            assert len(rates) == 2 and min(rates) > 0, name
+            ratio = harness.spread(np.array(speeds["ours"]) / np.array(rates))
+            assert ratio in printed
+    assert row["value"] == pytest.approx(np.median(row["train_rounds"]["ours"]), abs=1e-3)

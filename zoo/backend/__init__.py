@@ -5,11 +5,7 @@ from zoo.backend.autodiff import guided_relu as guided_relu
 from zoo.backend.autodiff import jacobian_product as jacobian_product
 from zoo.backend.char_cnn import largest_responses as largest_responses
 from zoo.backend.compile import compiled as compiled
-from zoo.backend.fused import batch_norm as batch_norm
-from zoo.backend.fused import conv2d as conv2d
-from zoo.backend.fused import max_pool2d as max_pool2d
 from zoo.backend.lstm import lstm as lstm
-from zoo.backend.ops import interpolate as interpolate
 from zoo.backend.ops import nll as nll
 from zoo.backend.ops import unique as unique
 from zoo.backend.products import dense as dense
@@ -22,5 +18,4 @@ from zoo.backend.runtime import RETURNS_EARLY as RETURNS_EARLY
 from zoo.backend.runtime import STATIC_SHAPES as STATIC_SHAPES
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import seed_everything as seed_everything
-from zoo.backend.runtime import summary_writer as summary_writer
 from zoo.backend.scan import scan_layers as scan_layers

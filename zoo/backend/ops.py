@@ -42,67 +42,6 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     return values[:size], inverse, rank[-1] + 1
 
 
-def interpolate(x: Tensor, h: Tensor, t: Tensor) -> Tensor:
-    """Compute h t + x (1 - t).
-
-    On PyTorch it is one operation where shapes and dtypes are equal: it keeps its arguments only,
-    and its gradient is written out. Values are bit for bit those of the formula.
-
-    Args:
-        x: Value at t = 0.
-        h: Value at t = 1, of the shape of `x`.
-        t: Weights in [0, 1] of the same shape.
-
-    Returns:
-        A tensor of the same shape.
-
-    Example:
-    >>> x, h, t = (ops.array([value]) for value in (2.0, 4.0, 0.25))
-    >>> float(interpolate(x, h, t)[0])
-    2.5
-    """
-    if keras.backend.backend() == "torch" and _has_one_kind(x, h, t):
-        return _torch_interpolation().apply(x, h, t)
-    return h * t + x * (1 - t)
-
-
-def _has_one_kind(*tensors):
-    """Return True of PyTorch's tensors of one shape and dtype, unless they are traced."""
-    import torch
-
-    if not all(isinstance(v, torch.Tensor) for v in tensors):
-        return False
-    if torch.jit.is_tracing() or torch.compiler.is_compiling():
-        return False
-    return len({(v.shape, v.dtype) for v in tensors}) == 1
-
-
-@functools.cache
-def _torch_interpolation():
-    import torch
-
-    class Interpolation(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, h, t) -> Tensor:
-            ctx.save_for_backward(x, h, t)
-            y = 1 - t
-            y *= x
-            y += h * t
-            return y
-
-        @staticmethod
-        def backward(ctx, dy) -> tuple[Tensor | None, ...]:
-            x, h, t = ctx.saved_tensors
-            of_x, of_h, of_t = ctx.needs_input_grad
-            return (
-                dy * (1 - t) if of_x else None,
-                dy * t if of_h else None,
-                dy * (h - x) if of_t else None,
-            )
-
-    return Interpolation
-
-
 def nll(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the negative log-likelihood: log sum exp(logits) - logits[target], in nats.
 

@@ -1,18 +1,11 @@
 """Rematerialization (gradient checkpointing) of layers that change variables."""
 
-import contextlib
-import copy
 from collections.abc import Callable
 
 import keras
 from keras import ops, tree
 
-# `keras.remat` cannot restore the scopes of a call in the backward pass, and no public name of
-# Keras gives them: the autocast scope, and the context that hands `training` to inner layers.
-from keras.src import backend
-from keras.src.backend.common import global_state
-
-CALL_CONTEXT = "current_call_ctx"
+from zoo.backend.keras_private import AutocastScope, current_scopes
 
 
 def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
@@ -41,10 +34,10 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
         leaves = tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if _has_gradient(leaf)]
         trainable, others = layer.trainable_variables, layer.non_trainable_variables
-        with backend.AutocastScope(None):  # weights at full precision: `call` casts them
+        with AutocastScope(None):  # weights at full precision: `call` casts them
             weights = [ops.convert_to_tensor(v.value) for v in trainable]
             states = [ops.copy(v.value) for v in others]  # torch assigns in place
-        scopes = _current_scopes()
+        scopes = current_scopes()  # which `keras.remat` does not restore in the backward pass
 
         def pure(tensors, weights):
             filled = list(leaves)
@@ -69,24 +62,6 @@ def _has_gradient(leaf):
     if not ops.is_tensor(leaf):
         return False
     return keras.backend.is_float_dtype(keras.backend.standardize_dtype(leaf.dtype))
-
-
-def _current_scopes():
-    """Return a context manager factory that re-enters the scopes of Keras that are open now."""
-    context = copy.copy(global_state.get_global_attribute(CALL_CONTEXT))
-    autocast = backend.get_autocast_scope()
-
-    @contextlib.contextmanager
-    def scopes():
-        before = global_state.get_global_attribute(CALL_CONTEXT)
-        global_state.set_global_attribute(CALL_CONTEXT, copy.copy(context))
-        try:
-            with backend.AutocastScope(autocast and autocast.dtype):
-                yield
-        finally:
-            global_state.set_global_attribute(CALL_CONTEXT, before)
-
-    return scopes
 
 
 def _jax(pure):

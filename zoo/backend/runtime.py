@@ -1,16 +1,13 @@
 """State of the process: random seeds and the memory allocator."""
 
 import ctypes
-import importlib.util
 import random
 import sys
-from collections.abc import Callable
 
 import keras
 import numpy as np
 
 from zoo.checks import check_integers
-from zoo.types import PathLike
 
 M_TRIM_THRESHOLD = -1  # malloc.h
 M_TOP_PAD = -2
@@ -64,32 +61,3 @@ def keep_memory() -> bool:
         return False
     settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**28}
     return all([mallopt(name, value) for name, value in settings.items()])
-
-
-def summary_writer(folder: PathLike) -> Callable[[str, float, int], None]:
-    """Return a function of a name, a value and a step that writes it for TensorBoard.
-
-    Args:
-        folder: Folder of the event files.
-
-    Raises:
-        ValueError: if TensorFlow is not installed, on any backend.
-    """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise ValueError(
-            "Expected TensorFlow, which writes the files of TensorBoard on every backend. "
-            "Received: an environment without it. Run `pip install tensorflow`, or write with a "
-            "function of your own of a name, a value and a step."
-        )
-    import tensorflow as tf
-
-    writer = tf.summary.create_file_writer(str(folder))
-    scalar = tf.compat.v1.SummaryMetadata()  # `tf.summary.scalar` needs TensorBoard
-    scalar.plugin_data.plugin_name = "scalars"
-
-    def write(name, value, step):
-        with writer.as_default():
-            tf.summary.write(name, tf.constant(value, tf.float32), step, metadata=scalar)
-        writer.flush()
-
-    return write

@@ -1,5 +1,7 @@
 """Batches whose order and augmentation depend on nothing but the seed and the epoch."""
 
+import concurrent.futures
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +9,6 @@ import keras
 import numpy as np
 
 from zoo.checks import check_integers
-from zoo.datasets.imagenet import Records
-from zoo.datasets.preprocessing import RowSamples, is_per_image
 
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -46,11 +46,6 @@ class Part(keras.utils.PyDataset):
         batches: A dataset of whole batches.
         number: Index of the part, from 0.
         parts: Number of parts.
-
-    Example:
-    >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=2, shuffle=False)
-    >>> [x.tolist() for x, y in Part(batches, 1, 2)]
-    [[1.0], [3.0]]
     """
 
     def __init__(self, batches: keras.utils.PyDataset, number: int, parts: int) -> None:
@@ -76,10 +71,7 @@ class Batches(keras.utils.PyDataset):
     Every backend therefore sees the same images, and a training that `Resume` resumes at any
     epoch sees the same data as an uninterrupted one. `fit` needs the callback
     `zoo.callbacks.training.Epochs`, which sets the epoch, and `shuffle=False`, because Keras would
-    shuffle the batches.
-
-    There are no `workers`: Keras's threads hand batches that they fetched at the end of an epoch
-    to the next one. `zoo.datasets.prefetch.Ahead` prepares batches in advance.
+    shuffle the batches. There are no `workers`: `Ahead` prepares batches in advance.
 
     Args:
         x: Array of examples.
@@ -87,8 +79,7 @@ class Batches(keras.utils.PyDataset):
         batch_size: Examples in a batch.
         seed: Random seed, 0 or more.
         augment: `None`, or a function of a batch of `x` and a `numpy.random.Generator`, such as
-            `zoo.datasets.preprocessing.Preprocessing.augment`. One of several processes augments
-            only its own images if it is marked, see `zoo.datasets.preprocessing.per_image`.
+            `zoo.datasets.preprocessing.Preprocessing.augment`.
         shuffle: If `True`, every epoch has its own order.
         drop_remainder: If `True`, an incomplete last batch is left out; with `shuffle` the
             examples left out differ from epoch to epoch.
@@ -152,118 +143,24 @@ class Batches(keras.utils.PyDataset):
         return self.part(index, 0, 1)
 
     def part(self, index: int, number: int, parts: int) -> Batch:
-        """Return one of equal parts of a batch, see `part_of`.
-
-        Only its own images are read and, if the augmentation is marked as `per_image`, augmented.
-        """
-        _check_index(index, len(self))
+        """Return one of equal parts of a batch; an augmentation changes the whole batch first."""
+        check_index(index, len(self))
         if self.epoch is None and (self.shuffle or self.augment):
             raise RuntimeError(
                 "`Batches` that are shuffled or augmented depend on the epoch. Pass "
                 "`callbacks=[Epochs(batches)]` to `fit`, or call `batches.set_epoch(0)`."
             )
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        picked = np.array_split(np.arange(len(rows)), parts)[number]
-        y = self.y[rows[picked]]
+        own = np.array_split(rows, parts)[number]
         if self.augment is None:
-            return self.x[rows[picked]], y
-        samples = self._generator(self.epoch, index + 1)
-        if not is_per_image(self.augment):
-            return self.augment(self.x[rows], samples)[picked], y
-        if parts > 1:
-            samples = RowSamples(samples, picked, len(rows))
-        return self.augment(self.x[rows[picked]], samples), y
+            return self.x[own], self.y[own]
+        x = self.augment(self.x[rows], self._generator(self.epoch, index + 1))
+        return np.array_split(x, parts)[number], self.y[own]
 
     def _generator(self, epoch, stream):
         # Stream 0 samples the order, stream index + 1 a batch: NumPy's samples for [a, b] and
         # [a, b, 0] are equal, so without the 1 the order and batch 0 would not be independent.
         return np.random.default_rng([self.seed, epoch, stream])
-
-
-class RecordBatches(keras.utils.PyDataset):
-    """Augmented batches of TFRecords for `fit`, to be read in order.
-
-    (seed, epoch) determine the batches of an epoch; tf.data prefetches them. `fit` needs `Epochs`
-    and `shuffle=False`, see `Batches`.
-
-    Args:
-        records: A `zoo.datasets.imagenet.Records`.
-        batch_size: Images in a batch.
-        steps: Batches in an epoch.
-        image_size: Side of the images, in pixels.
-        seed: Random seed, 0 or more.
-
-    Raises:
-        RuntimeError: On access to a batch before the epoch is set.
-    """
-
-    def __init__(
-        self, records: Records, batch_size: int, steps: int, image_size: int = 224, seed: int = 0
-    ) -> None:
-        super().__init__()
-        self.records = records
-        self.batch_size = batch_size
-        self.steps = steps
-        self.image_size = image_size
-        self.seed = seed
-        self.epoch: int | None = None
-        self.batch_sizes = {batch_size}
-        self._stream: Any = None
-        self._part = (0, 1)
-        self._next = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Select the batches of `epoch`, counted from 0."""
-        if epoch != self.epoch:
-            self._stream = None
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.part(index, 0, 1)
-
-    def part(self, index: int, number: int, parts: int) -> Batch:
-        """Return one of equal parts of a batch, see `part_of`; no other images are decoded."""
-        _check_index(index, len(self))
-        if self.epoch is None:
-            raise RuntimeError("Pass `callbacks=[Epochs(batches)]` to `fit`, or `set_epoch(0)`.")
-        if self._stream is None or index < self._next or self._part != (number, parts):
-            self._part = number, parts
-            self._stream = iter(self._dataset())
-            self._next = 0
-        while self._next <= index:
-            x, y = next(self._stream)
-            self._next += 1
-        return x.numpy(), y.numpy()
-
-    def _dataset(self):
-        return self.records.train(
-            self.batch_size, self.steps, self.image_size, self.seed, self.epoch, self._part
-        )
-
-
-class RecordValidation(RecordBatches):
-    """Batches of the first images of TFRecords for validation, in their order.
-
-    Args:
-        records: A `zoo.datasets.imagenet.Records`.
-        batch_size: Images in a batch; the last may be smaller.
-        count: Number of images.
-        image_size: Side of the images, in pixels.
-    """
-
-    def __init__(
-        self, records: Records, batch_size: int, count: int, image_size: int = 224
-    ) -> None:
-        super().__init__(records, batch_size, -(-count // batch_size), image_size)
-        self.epoch = 0
-        self.count = count
-        self.batch_sizes = {min(batch_size, count), count - (self.steps - 1) * batch_size}
-
-    def _dataset(self):
-        return self.records.validation(self.batch_size, self.image_size, self.count, self._part)
 
 
 class MicroBatches(keras.utils.PyDataset):
@@ -274,7 +171,7 @@ class MicroBatches(keras.utils.PyDataset):
     whole batch. See `zoo.optimizers.accumulating`.
 
     Args:
-        batches: `Batches` or `RecordBatches`.
+        batches: `Batches` or `zoo.datasets.imagenet.RecordBatches`.
         parts: Micro-batches in a batch; must divide its size.
 
     Raises:
@@ -286,7 +183,7 @@ class MicroBatches(keras.utils.PyDataset):
     [[0.0, 1.0], [2.0, 3.0]]
     """
 
-    def __init__(self, batches: Batches | RecordBatches, parts: int) -> None:
+    def __init__(self, batches: Any, parts: int) -> None:
         super().__init__()
         check_integers(1, parts=parts)
         self.batches = batches
@@ -319,6 +216,65 @@ class MicroBatches(keras.utils.PyDataset):
         return x[rows], y[rows]
 
 
-def _check_index(index, length):
+class Ahead(keras.utils.PyDataset):
+    """The batches of another dataset, each prepared by a thread while its predecessor is in use.
+
+    Batches and order are the same as without: the thread prepares no batch of another epoch,
+    unlike Keras's own `workers`, which carry the first batches of an epoch into the next one. A
+    batch out of order is prepared on access.
+
+    Args:
+        batches: `Batches`, `MicroBatches` or `zoo.datasets.imagenet.RecordBatches`.
+
+    Example:
+    >>> ahead = Ahead(Batches(np.arange(4.0), np.arange(4), batch_size=2, shuffle=False))
+    >>> [x.tolist() for x, y in ahead]
+    [[0.0, 1.0], [2.0, 3.0]]
+    """
+
+    def __init__(self, batches: Any) -> None:
+        super().__init__()
+        self.batches = batches
+        self.batch_sizes = batches.batch_sizes
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")
+        self._lock = threading.Lock()
+        self._next: Any = None  # arguments of `part` and a Future
+
+    def set_epoch(self, epoch: int) -> None:
+        """Select the batches of `epoch`, counted from 0."""
+        with self._lock:
+            self._discard()
+            self.batches.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.part(index, 0, 1)
+
+    def part(self, index: int, number: int, parts: int) -> Batch:
+        """Return one of equal parts of a batch, see `part_of`."""
+        with self._lock:  # tf.data reads from threads of its own
+            if self._next is None or self._next[0] != (index, number, parts):
+                self._discard()
+                self._prepare(index, number, parts)
+            _, future = self._next
+            self._next = None
+            batch = future.result()  # raises the thread's exception
+            if index + 1 < len(self):
+                self._prepare(index + 1, number, parts)
+            return batch
+
+    def _prepare(self, *wanted):
+        self._next = wanted, self._thread.submit(part_of, self.batches, *wanted)
+
+    def _discard(self):
+        if self._next is not None:
+            concurrent.futures.wait([self._next[1]])  # it may be reading what is about to change
+        self._next = None
+
+
+def check_index(index: int, length: int) -> None:
+    """Raise an `IndexError`, which ends an iteration, unless there is such a batch."""
     if not 0 <= index < length:
         raise IndexError(f"There are batches 0 to {length - 1}. Received: {index}")

@@ -1,6 +1,8 @@
-"""ImageNet's preprocessing in NumPy: random boxes, the central square, resized.
+"""ImageNet's crops: random boxes for training, the central square for evaluation.
 
-For datasets that fit into memory; `zoo.datasets.imagenet` does the same to JPEGs in TensorFlow.
+Reference: fb.resnet.torch (`datasets/transforms.lua`), whose recipe Greff et al. (2017) most likely
+used. Deviations: bilinear instead of bicubic resizing, no color jitter, no lighting noise, and the
+aspect ratio is not squared (a slip: its comment says 3/4 to 4/3).
 """
 
 from collections.abc import Sequence
@@ -8,15 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zoo.datasets.imagenet import AREA, ASPECT, CENTRE, MEAN, STD, TRIES
-from zoo.datasets.preprocessing import per_image
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
+AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ibid., RandomSizedCrop
+CENTRE = 224 / 256  # ibid.: of the shorter side, scaled to 256, the center 224
 
 
 @dataclass(frozen=True)
 class Crops:
-    """The crops of fb.resnet.torch: random boxes for training, the central square for evaluation.
+    """Crops of arrays that fit into memory; `zoo.datasets.imagenet` cuts the same from JPEGs.
 
-    Grey images become three equal channels, as ImageNet's few grey ones do.
+    Gray images become three equal channels, as ImageNet's few gray ones do.
 
     Args:
         image_size: Side of the network's images, in pixels.
@@ -33,7 +36,6 @@ class Crops:
         """Return the central square, `CENTRE` of the shorter side, resized, normalized: float32."""
         return self._crop(images, np.tile(centre_box(images.shape[1:3]), (len(images), 1)))
 
-    @per_image
     def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return a random box of each image, resized, normalized, mirrored or not: float32."""
         uniform = generator.random(size=(len(images), 6, TRIES))
@@ -64,10 +66,16 @@ def centre_box(shape: Sequence[int], fraction: float = CENTRE) -> np.ndarray:
 
 
 def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
-    """Return a random box for each of many images: `zoo.datasets.imagenet.random_box` in NumPy.
+    """Return boxes with a share of the area in `AREA` and an aspect ratio in `ASPECT`.
 
-    From uniform samples from 0 to 1, `(num_images, 5, tries)`, it makes integers `(num_images, 4)`:
-    top, left, height, width.
+    As in fb.resnet.torch, the central square if none of the tries fits.
+
+    Args:
+        shape: Height and width of the images.
+        uniform: Uniform samples from 0 to 1, of shape `(num_images, 5, tries)`.
+
+    Returns:
+        Integers of shape `(num_images, 4)`: top, left, height, width.
     """
     sides = np.array(shape)
     uniform = np.asarray(uniform, "float32")

@@ -30,21 +30,14 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *args: Any) -> urllib.request.Request | None:
         """Check the new address, which is the last argument."""
-        check(args[-1])
+        _check(args[-1])
         return super().redirect_request(*args)
 
 
 OPENER = urllib.request.build_opener(Redirects)
 
 
-def check(url: str) -> None:
-    """Raise OSError unless the scheme of `url` is in `SCHEMES`.
-
-    Example:
-    >>> check("http://example.org")
-    Traceback (most recent call last):
-    OSError: Expected an address of https. Received: http://example.org
-    """
+def _check(url):
     if urllib.parse.urlsplit(url).scheme not in SCHEMES:
         raise OSError(f"Expected an address of {', '.join(SCHEMES)}. Received: {url}")
 
@@ -55,7 +48,7 @@ def connect(url: str) -> http.client.HTTPResponse:
     Raises:
         OSError: If the address is not of https, or does not answer within `SECONDS`.
     """
-    check(url)
+    _check(url)
     responses: queue.SimpleQueue = queue.SimpleQueue()
 
     def open_url():

@@ -1,7 +1,5 @@
 """Images from an .npz file or a folder of PNG and JPEG files. PIL is imported on use."""
 
-import io
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,7 @@ from zoo.io import UNREADABLE, open_npz
 
 SPLITS = ("train", "test")
 SUFFIXES = (".png", ".jpg", ".jpeg")
-PIXEL_KEYS = ("x_train", "y_train", "x_test", "y_test")
-JPEG_KEYS = tuple(f"{split}_{part}" for split in SPLITS for part in ("jpeg", "offsets", "labels"))
-
-Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test and y_test
+KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def find(path: Path, name: str) -> Path:
@@ -35,11 +30,12 @@ def find(path: Path, name: str) -> Path:
     files = sorted(place.glob("*.npz")) if place != path or path.resolve().name == name else []
     if len(files) == 1:
         return files[0]
+    there = ", ".join(sorted(path.name + "/" * path.is_dir() for path in place.iterdir())[:12])
     raise ValueError(
         "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
         "or be an .npz file; or have one such folder or file for the requested images: "
         f"`{name}`, with images or a single .npz file, or `{name}.npz`. Received: "
-        f"data_dir={str(path)!r}, where {place} has {_listing(place)}."
+        f"data_dir={str(path)!r}, where {place} has {there or 'no files'}."
     )
 
 
@@ -47,41 +43,21 @@ def _is_dataset(path):
     return path.is_file() or any((path / split).is_dir() for split in SPLITS)
 
 
-def _listing(folder, limit=12):
-    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return (", ".join(names[:limit]) or "no files") + more
-
-
-def read(path: Path, side: int | None = None) -> tuple[Arrays, tuple[str, ...], bool]:
+def read(path: Path, side: int | None = None) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Read the images in a folder, cut to squares of `side` pixels, or in a .npz file.
 
     Returns:
-        The arrays; the names of the classes, if they have any; and if the images of a file were
-        encoded (re-encoded pixels are not a dataset's original ones).
+        x_train, y_train, x_test and y_test; and the names of the classes, if they have any.
 
     Raises:
         ValueError: If the folder or file is missing, damaged, or has another layout.
     """
     if path.is_dir():
-        return *_read_folder(path, side), False
-    arrays = _read_npz(path)
-    if "x_train" in arrays:
-        return arrays, (), False
-    pixels = {}
-    for split in SPLITS:
-        where = f"{split}_jpeg in {path}"
-        pixels[f"x_{split}"] = _decode(arrays[f"{split}_jpeg"], arrays[f"{split}_offsets"], where)
-        pixels[f"y_{split}"] = arrays[f"{split}_labels"]
-    return pixels, (), True
-
-
-def _read_npz(path):
+        return _read_folder(path, side)
     try:
         with open_npz(path) as file:
             names = sorted(file.files)
-            keys = next((k for k in (PIXEL_KEYS, JPEG_KEYS) if set(k) <= set(names)), ())
-            arrays = {key: file[key] for key in keys}
+            arrays = {key: file[key] for key in KEYS} if {*KEYS} <= {*names} else {}
     except UNREADABLE as error:
         raise ValueError(
             f"`data_dir` must be a folder of images, or an .npz file without pickled objects. "
@@ -89,10 +65,10 @@ def _read_npz(path):
         ) from error
     if not arrays:
         raise ValueError(
-            f"{path} must have the arrays {', '.join(PIXEL_KEYS)}; or {', '.join(JPEG_KEYS)}. "
-            f"Received: {', '.join(names) or 'none'}. Save it with numpy.savez under these names."
+            f"{path} must have the arrays {', '.join(KEYS)}. Received: {', '.join(names) or 'none'}"
+            f". Save it with numpy.savez under these names."
         )
-    return arrays
+    return arrays, ()
 
 
 def _read_folder(folder, side):
@@ -106,11 +82,9 @@ def _read_folder(folder, side):
             "`data_dir` must have folders `train` and `test` with the same classes, folders of "
             f"images. Received: data_dir={str(folder)!r} with the classes {classes}."
         )
-    arrays = {}
-    mode = None
+    paths = []
+    labels: dict[str, list[int]] = {split: [] for split in SPLITS}
     for split in SPLITS:
-        images = []
-        labels = []
         for label, name in enumerate(classes[split]):
             place = folder / split / name
             files = sorted(path for path in place.iterdir() if path.suffix.lower() in SUFFIXES)
@@ -119,78 +93,52 @@ def _read_folder(folder, side):
                     f"Every class must have images ({', '.join(SUFFIXES)}) in each split. "
                     f"Received: none in {place}. Add images, or delete the class from both splits."
                 )
-            for path in files:
-                image, mode = _pixels(path, path, mode, side)
-                images.append((path, image))
-                labels.append(label)
-        arrays[f"x_{split}"] = _stack(images)
-        arrays[f"y_{split}"] = np.array(labels)
+            paths += files
+            labels[split] += [label] * len(files)
+    images: list = []
+    mode = None  # gray or RGB, as the first one is
+    for path in paths:
+        image, mode = _open(path, mode, side)
+        if images and image.shape != images[0].shape:
+            raise ValueError(
+                f"All images must have one size. Received: {images[0].shape[:2]} in {paths[0]}, "
+                f"but {image.shape[:2]} in {path}. Resize them."
+            )
+        images.append(image)
+    x_train, x_test = np.split(np.stack(images), [len(labels["train"])])
+    arrays = {"x_train": x_train, "x_test": x_test}
+    arrays |= {f"y_{split}": np.array(labels[split]) for split in SPLITS}
     return arrays, tuple(classes["train"])
 
 
-def _decode(data, offsets, where):
-    """Return the images whose files are concatenated in `data`."""
-    if (
-        data.dtype != np.uint8
-        or offsets.dtype.kind not in "iu"
-        or offsets.ndim != 1
-        or len(offsets) < 2
-        or offsets[0] != 0
-        or offsets[-1] != data.size
-        or np.any(np.diff(offsets.astype("int64")) <= 0)
-    ):
-        raise ValueError(
-            f"{where} must be uint8, with offsets that rise from 0 to its length, "
-            f"{data.size}. Received: {data.dtype}, offsets {offsets}."
-        )
-    content = data.tobytes()
-    images = []
-    mode = None
-    for i, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
-        label = f"image {i} of {where}"
-        image, mode = _pixels(io.BytesIO(content[start:stop]), label, mode)
-        images.append((label, image))
-    return _stack(images)
-
-
-def _pixels(file, where, mode, side=None):
-    """Return the pixels of an image file in `mode`, and the mode: its own (grey or RGB) if None."""
+def _open(path, mode, side):
     from PIL import Image
 
     try:
-        with Image.open(file, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
+        with Image.open(path, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
             if image.mode.startswith("I"):  # 16 bits, of which PIL's `convert` keeps values to 255
                 image = Image.fromarray((np.asarray(image) // 256).astype("uint8"))
             mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
             image = image.convert(mode)
-            return np.asarray(square(image, side) if side else image), mode
+            return np.asarray(_square(image, side) if side else image), mode
     except (*UNREADABLE, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(
-            f"Expected a PNG or JPEG image. Received: {where}, which cannot be read ({error})."
+            f"Expected a PNG or JPEG image. Received: {path}, which cannot be read ({error})."
         ) from error
 
 
-def square(image: Any, side: int) -> Any:
-    """Cut the largest central square from a PIL image; scale it to `side` pixels, antialiased."""
+def _square(image, side):
     from PIL import Image, ImageOps
 
     return ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
 
 
-def square_array(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Apply `square` to an array of shape `(height, width, channels)`."""
+def square_array(pixels: np.ndarray, side: int) -> Any:
+    """Cut the largest central square from an image `(height, width, channels)`; scale it to `side`.
+
+    The result is antialiased.
+    """
     from PIL import Image
 
-    image = square(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels), side)
+    image = _square(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels), side)
     return np.asarray(image).reshape(side, side, pixels.shape[2])
-
-
-def _stack(images):
-    first, image = images[0]
-    for where, other in images:
-        if other.shape != image.shape:
-            raise ValueError(
-                f"All images must have one size. Received: {image.shape[:2]} in {first}, but "
-                f"{other.shape[:2]} in {where}. Resize them."
-            )
-    return np.stack([pixels for _, pixels in images])

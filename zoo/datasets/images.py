@@ -113,18 +113,15 @@ def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -
     Args:
         name: "mnist", "cifar10" or "cifar100", from tensorflow-datasets, which downloads them
             once; "digits", from scikit-learn; with `data_dir` also any other name.
-        data_dir: An `.npz` file with x_train, y_train, x_test and y_test, or with train_jpeg,
-            train_offsets, train_labels and the same for test (the bytes of all files in one array,
-            file i from offset i to offset i + 1); or a folder with `train/CLASS/*.png` (or jpg)
-            and `test/CLASS/*.png`; or a folder of several datasets, with one of these in `NAME/`,
-            or the file `NAME.npz`. No other place is tried.
+        data_dir: An `.npz` file with x_train, y_train, x_test and y_test; or a folder with
+            `train/CLASS/*.png` (or jpg) and `test/CLASS/*.png`; or a folder of several datasets,
+            with one of these in `NAME/`, or the file `NAME.npz`. No other place is tried.
         side: Cut the images of a folder, which may differ in size, to squares of this side, in
             pixels. Allows any name of tensorflow-datasets, whose images become such squares.
 
     Returns:
         `Images`. They are named "MNIST", "CIFAR-10" or "CIFAR-100" only if their test images are
-        the original ones; with a part of the training images, for example "MNIST-10k"; from JPEG
-        bytes, for example "CIFAR-10 (JPEG)".
+        the original ones; with a part of the training images, for example "MNIST-10k".
 
     Raises:
         ValueError: If the name is unknown, or the file or folder has another layout or another
@@ -139,8 +136,7 @@ def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -
     """
     if data_dir is not None:
         path = image_files.find(Path(data_dir).expanduser(), name)
-        arrays, class_names, is_jpeg = image_files.read(path, side)
-        return _checked(name, arrays, path, class_names, is_jpeg)
+        return _checked(name, *image_files.read(path, side), path)
     if name == "digits":
         return digits()
     if name in KNOWN or side:
@@ -172,7 +168,7 @@ def digits() -> Images:
     x = np.rint(data.images * 255 / 16).astype("uint8")[..., None]
     y = data.target
     arrays = {"x_train": x[:1500], "y_train": y[:1500], "x_test": x[1500:], "y_test": y[1500:]}
-    images = _checked("digits", arrays, "scikit-learn", tuple("0123456789"))
+    images = _checked("digits", arrays, tuple("0123456789"), "scikit-learn")
     return replace(images, notice="scikit-learn's digits of 8 x 8 pixels: no paper's data.")
 
 
@@ -220,15 +216,11 @@ def from_tfds(name: str, data_dir: PathLike | None = None, side: int | None = No
             examples = builder.as_data_source(split=split)
         else:
             examples = tfds.as_numpy(builder.as_dataset(split=split))
-        images = []
-        labels = []
-        for example in examples:
-            image = example["image"]
-            images.append(image_files.square_array(image, side) if side else image)
-            labels.append(example["label"])
+        pairs = [(example["image"], example["label"]) for example in examples]
+        images = [image_files.square_array(x, side) if side else x for x, _ in pairs]
         arrays[f"x_{part}"] = np.array(images)
-        arrays[f"y_{part}"] = np.array(labels)
-    return _checked(name, arrays, builder.data_dir, builder.info.features["label"].names)
+        arrays[f"y_{part}"] = np.array([label for _, label in pairs])
+    return _checked(name, arrays, builder.info.features["label"].names, builder.data_dir)
 
 
 def _prepare(builder, download_config):
@@ -253,13 +245,11 @@ def _prepare(builder, download_config):
         ) from error
 
 
-def _checked(name, arrays, source, class_names=(), is_jpeg=False):
+def _checked(name, arrays, class_names, source):
     """Return valid arrays as `Images`; errors name the `source`."""
     known = KNOWN.get(name)
-    parts = {}
     for split in ("train", "test"):
-        x = arrays[f"x_{split}"]
-        y = arrays[f"y_{split}"]
+        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         x = x[..., None] if x.ndim == 3 else x
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # Keras's CIFAR
         if x.dtype != np.uint8 or x.ndim != 4 or not x.size:
@@ -277,68 +267,42 @@ def _checked(name, arrays, source, class_names=(), is_jpeg=False):
                 f"y_{split} must be class numbers from 0, below {MAX_LABEL}. Received: {y.max()}, "
                 f"in {source}."
             )
-        parts[split] = x, y
-    x_train, y_train = parts["train"]
-    x_test, y_test = parts["test"]
-    _refuse_another(name, x_test, source)
+        arrays = {**arrays, f"x_{split}": x, f"y_{split}": y}
+    x_train, y_train, x_test, y_test = (
+        arrays[key] for key in ("x_train", "y_train", "x_test", "y_test")
+    )
     shape = known.shape if known else x_train.shape[1:]
     classes = known.classes if known else len(class_names) or int(y_train.max()) + 1
-    advice = "If these are other images, name them: `--data NAME`, with a NAME of your own."
+    advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
     advice = advice if known else ""
-    for split, (x, y) in parts.items():
-        if x.shape[1:] != shape:
+    for x, y in ((x_train, y_train), (x_test, y_test)):
+        if x.shape[1:] != shape or y.min() < 0 or y.max() >= classes:
             raise ValueError(
-                f"The images of {name} must have the shape {shape}. "
-                f"Received: x_{split} of shape {x.shape}, in {source}. {advice}".rstrip()
+                f"The images of {name} must have the shape {shape} and labels from 0 to "
+                f"{classes - 1}. Received: shape {x.shape[1:]}, labels from {y.min()} to "
+                f"{y.max()}, in {source}.{advice}"
             )
-        if y.min() < 0 or y.max() >= classes:
-            raise ValueError(
-                f"The labels of {name} must be from 0 to {classes - 1}. Received: y_{split} from "
-                f"{y.min()} to {y.max()}, in {source}. {advice}".rstrip()
-            )
-    name, notice = _title(name, x_train, x_test, source, is_jpeg)
-    return Images(
-        name=name,
-        x_train=x_train,
-        y_train=y_train.astype("int32"),
-        x_test=x_test,
-        y_test=y_test.astype("int32"),
-        classes=classes,
-        notice=notice,
-        class_names=tuple(class_names),
-    )
+    name, notice = _title(name, x_train, x_test, source) if known else (name, "")
+    labels = y_train.astype("int32"), y_test.astype("int32")
+    return Images(name, x_train, labels[0], x_test, labels[1], classes, notice, tuple(class_names))
 
 
-def _refuse_another(name, x_test, source):
-    """Raise ValueError if images loaded as `name` are another published dataset."""
-    if name not in KNOWN:
-        return
-    for other, known in KNOWN.items():
-        if other != name and known.deviation(x_test) <= RECODED:
-            raise ValueError(
-                f"{source} must have the images of {KNOWN[name].title}. Received: those of "
-                f"{known.title}. Say `{other}` (--data {other}), or give another file."
-            )
-
-
-def _title(name, x_train, x_test, source, is_jpeg):
+def _title(name, x_train, x_test, source):
     """Return the title of the images, and a notice on how far numbers on them are comparable."""
-    known = KNOWN.get(name)
-    if known is None:
-        return name, ""
-    if known.deviation(x_test) > (RECODED if is_jpeg else EXACT):
+    known = KNOWN[name]
+    for other, candidate in KNOWN.items():
+        if other != name and candidate.deviation(x_test) <= RECODED:
+            raise ValueError(
+                f"{source} must have the images of {known.title}. Received: those of "
+                f"{candidate.title}. Say `{other}` (--data {other}), or give another file."
+            )
+    if known.deviation(x_test) > EXACT:
         return Path(source).stem, (  # without folders: results are published
             f"NOT {known.title}: the test images in {Path(source).name} are not the original ones. "
             "The numbers are not comparable with published results."
         )
-    name = known.title
-    notices = []
-    if len(x_train) != known.num_train:
-        name += f"-{len(x_train) / 1000:g}k"
-        notices.append(
-            f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
-        )
-    if is_jpeg:
-        name += " (JPEG)"
-        notices.append("Re-encoded as JPEG: not the original pixels.")
-    return name, " ".join(notices)
+    if len(x_train) == known.num_train:
+        return known.title, ""
+    return f"{known.title}-{len(x_train) / 1000:g}k", (
+        f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
+    )

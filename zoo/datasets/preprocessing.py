@@ -4,71 +4,14 @@ Random functions take a `numpy.random.Generator`, so that every backend trains o
 (`zoo.datasets.batches`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-# squared grey levels; Srivastava et al. do not give theirs: pylearn2's, whose data FitNets used
+# squared gray levels; Srivastava et al. do not give theirs: pylearn2's, whose data FitNets used
 EPSILON = 10.0
 CHUNK = 1024  # ours: images that are float at a time, 12 MB of CIFAR
-
-
-def per_image(augment: Callable) -> Callable:
-    """Mark an augmentation that changes each image by samples of its own.
-
-    Its samples have the images as first axis, and it passes their shape as `size=` to methods of
-    the generator. One of several processes then augments only its own images of a batch, exactly
-    as in the whole batch, see `RowSamples`.
-
-    Args:
-        augment: A function of images and a `numpy.random.Generator`.
-    """
-    augment.per_image = True  # type: ignore[attr-defined]
-    return augment
-
-
-def is_per_image(augment: Callable) -> bool:
-    """Return True if an augmentation was marked by `per_image`."""
-    return getattr(augment, "per_image", False)
-
-
-class RowSamples:
-    """Samples for some rows of a batch, equal to those that the whole batch would get.
-
-    Args:
-        generator: The `numpy.random.Generator` of the batch.
-        rows: Indices of the rows.
-        batch_size: Number of rows in the batch.
-
-    Example:
-    >>> rows = RowSamples(np.random.default_rng(0), [1, 2], batch_size=4)
-    >>> bool(np.all(rows.random(size=2) == np.random.default_rng(0).random(4)[1:3]))
-    True
-    """
-
-    def __init__(
-        self, generator: np.random.Generator, rows: np.ndarray | list, batch_size: int
-    ) -> None:
-        self.generator = generator
-        self.rows = rows
-        self.batch_size = batch_size
-
-    def __getattr__(self, name: str) -> Callable:
-        sample = getattr(self.generator, name)
-
-        def sample_rows(*args: Any, size: Any, **kwargs: Any) -> np.ndarray:
-            shape = (size,) if np.ndim(size) == 0 else size
-            if shape[0] != len(self.rows):
-                raise ValueError(
-                    f"An augmentation that is marked as `per_image` must sample for each image: "
-                    f"`size` must begin with {len(self.rows)}. Received: size={size}. Remove the "
-                    f"mark."
-                )
-            return sample(*args, size=(self.batch_size, *shape[1:]), **kwargs)[self.rows]
-
-        return sample_rows
 
 
 def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> np.ndarray:
@@ -76,7 +19,7 @@ def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> n
 
     Args:
         images: Shape `(num_images, height, width, channels)`, values from 0 to 255.
-        epsilon: Squared grey levels that keep the noise of flat images small.
+        epsilon: Squared gray levels that keep the noise of flat images small.
 
     Returns:
         float32 array of the same shape.
@@ -91,39 +34,17 @@ def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> n
     return images / np.sqrt(variance + np.float32(epsilon))
 
 
-def pad(
-    images: np.ndarray, pixels: int, fill: Literal["constant", "edge"] = "constant"
-) -> np.ndarray:
-    """Add a margin of `pixels` to each of the four sides.
-
-    Args:
-        images: Shape `(num_images, height, width, channels)`.
-        pixels: Width of the margin.
-        fill: "constant" for zeros; "edge" repeats the outermost pixel (Keras calls it nearest).
-    """
-    margin = (pixels, pixels)
-    return np.pad(_checked(images), ((0, 0), margin, margin, (0, 0)), fill)
-
-
 def random_crop(
     images: np.ndarray, height: int, width: int, generator: np.random.Generator
 ) -> np.ndarray:
     """Crop a window of `height` x `width` from each image, all positions equally likely.
-
-    Raises:
-        ValueError: If the images are smaller than the window.
 
     Example:
     >>> rows = np.arange(5.0).reshape(1, 5, 1, 1)
     >>> random_crop(rows, 3, 1, np.random.default_rng(0)).ravel().tolist()
     [2.0, 3.0, 4.0]
     """
-    num_images, rows, columns, channels = _checked(images).shape
-    if not (0 < height <= rows and 0 < width <= columns):
-        raise ValueError(
-            f"`height` and `width` must fit into the images, which are {rows} x {columns}. "
-            f"Received: height={height}, width={width}. Pad the images first."
-        )
+    num_images, rows, columns, channels = images.shape
     top = generator.integers(rows - height + 1, size=num_images)
     left = generator.integers(columns - width + 1, size=num_images)
     lines = np.ascontiguousarray(images).reshape(num_images, rows, columns * channels)
@@ -135,7 +56,7 @@ def random_crop(
 
 def random_mirror(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Mirror each image left to right with probability 1/2."""
-    mirrored = generator.random(size=len(_checked(images))) < 0.5
+    mirrored = generator.random(size=len(images)) < 0.5
     images = images.copy()
     images[mirrored] = images[mirrored, :, ::-1]
     return images
@@ -151,7 +72,8 @@ class Recipe:
         scale: Divisor; "std" for the standard deviation of all values of the training set, before
             the mean image is subtracted.
         shift: Largest random shift of training images in each direction, in pixels.
-        fill: Values at the border, see `pad`.
+        fill: Values at the border: "constant" for zeros, "edge" repeats the outermost pixel (Keras
+            calls it nearest).
         mirror: If `True`, mirror training images with probability 1/2.
     """
 
@@ -213,7 +135,6 @@ class Preprocessing:
             )
         return (images - self.mean) / np.float32(self.scale)
 
-    @per_image
     def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return the network's inputs for training, float32.
 
@@ -224,7 +145,8 @@ class Preprocessing:
         height, width = images.shape[1:3]
         images = self(images)
         if self.recipe.shift:
-            images = pad(images, self.recipe.shift, self.recipe.fill)
+            margin = (self.recipe.shift, self.recipe.shift)
+            images = np.pad(images, ((0, 0), margin, margin, (0, 0)), self.recipe.fill)
             images = random_crop(images, height, width, generator)
         return random_mirror(images, generator) if self.recipe.mirror else images
 
@@ -239,11 +161,12 @@ def fit(recipe: str | Recipe, train: np.ndarray) -> Preprocessing:
     Raises:
         ValueError: If there is no such recipe, or the standard deviation to divide by is 0.
     """
-    if not isinstance(recipe, Recipe) and recipe not in RECIPES:
-        raise ValueError(
-            f"`recipe` must be one of {', '.join(RECIPES)}, or a `Recipe`. Received: {recipe!r}"
-        )
-    recipe = recipe if isinstance(recipe, Recipe) else RECIPES[recipe]
+    if not isinstance(recipe, Recipe):
+        if recipe not in RECIPES:
+            raise ValueError(
+                f"`recipe` must be one of {', '.join(RECIPES)}, or a `Recipe`. Received: {recipe!r}"
+            )
+        recipe = RECIPES[recipe]
     train = _checked(train)
     if not recipe.center and recipe.scale != "std":
         return Preprocessing(recipe, 0.0, recipe.scale)
@@ -276,6 +199,6 @@ def _checked(images):
     if np.ndim(images) != 4 or not np.size(images):
         raise ValueError(
             "`images` must have the shape (num_images, height, width, channels), none of them 0. "
-            f"Received: shape {np.shape(images)}. Grey images need a last axis: x[..., None]"
+            f"Received: shape {np.shape(images)}. Gray images need a last axis: x[..., None]"
         )
     return np.asarray(images)

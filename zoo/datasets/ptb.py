@@ -46,24 +46,21 @@ def load(
     >>> corpus.name
     'pydoc'
     """
-    return text.read_folder(find(data_dir, cache_dir, allow_download), max_word_length)
-
-
-def find(
-    data_dir: PathLike | None = None, cache_dir: PathLike | None = None, allow_download: bool = True
-) -> Path:
-    """Return the folder that `load` reads, after the download if one is necessary."""
     if data_dir is not None:
         folder = Path(data_dir).expanduser()
         part = folder / "ptb"
-        return part if text.find_files(folder) is None and part.is_dir() else folder
-    if cache_dir is None:
-        cache_dir = Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo") / "ptb"
-    folder = Path(cache_dir).expanduser()
-    if text.find_files(folder) is not None:
-        return folder
+        folder = part if text.find_files(folder) is None and part.is_dir() else folder
+    else:
+        cache_dir = cache_dir or Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo") / "ptb"
+        folder = Path(cache_dir).expanduser()
+        if text.find_files(folder) is None:
+            _download(folder, allow_download)
+    return text.read_folder(folder, max_word_length)
+
+
+def _download(folder, allowed):
     try:
-        if not allow_download:
+        if not allowed:
             raise OSError("not allowed: allow_download=False")
         for split, sha256 in text.PTB_SHA256.items():
             path = folder / f"ptb.{split}.txt"
@@ -77,4 +74,3 @@ def find(
             "network, use the embedded corpus (`zoo.datasets.text.embedded()`), whose numbers "
             "are not comparable with Penn Treebank's."
         ) from error
-    return folder

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo import io
+from zoo.checks import check_integers
 from zoo.types import PathLike
 
 SPLITS = ("train", "valid", "test")
@@ -38,7 +39,6 @@ START = "{"  # ibid.
 END = "}"  # ibid.
 SPECIAL_CHARACTERS = (" ", START, END)  # ibid.; pad, start, end: ids 0, 1, 2
 MAX_WORD_LENGTH = 65  # Kim et al., main.lua: -max_word_l
-FILE_KEYS = ("words", "characters", "word_length", "fingerprint")
 
 
 def tokenize(text: str) -> list[str]:
@@ -88,23 +88,29 @@ class Vocabulary:
     word_length: int
 
     def __post_init__(self) -> None:
-        for name in ("words", "characters"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-                _refuse(f"`{name}` must be a tuple of strings", f"{name}={value!r:.80}")
-            repeated = [item for item, count in Counter(value).items() if count > 1]
-            if repeated:
-                _refuse(f"`{name}` must be distinct", f"{repeated[:5]} more than once")
-        if self.characters[:3] != SPECIAL_CHARACTERS:
-            _refuse(f"`characters` start with {SPECIAL_CHARACTERS}", self.characters[:3])
-        if END_OF_SENTENCE not in self.words:
-            _refuse(f"`words` must have {END_OF_SENTENCE!r}", "none")
-        spelling = set(self.characters) - set(SPECIAL_CHARACTERS)
-        invalid = [word for word in self.words if not word or not spelling.issuperset(word)]
-        if invalid:
-            _refuse("`characters` must spell every word", f"words={invalid[:5]}")
-        if type(self.word_length) is not int or self.word_length < 3:
-            _refuse("`word_length` must be an int of 3 or more", f"{self.word_length!r}")
+        if not self._is_sound():
+            raise ValueError(
+                f"A vocabulary must have distinct words with {END_OF_SENTENCE!r}; distinct "
+                f"characters that begin with {SPECIAL_CHARACTERS} and spell every word; and an "
+                f"integer `word_length` of 3 or more. Received: words={self.words!r:.80}, "
+                f"characters={self.characters!r:.80}, word_length={self.word_length!r}. Make one "
+                f"with `Vocabulary.from_texts(train, valid, test)`."
+            )
+
+    def _is_sound(self):
+        for part in (self.words, self.characters):
+            if not isinstance(part, tuple) or not all(isinstance(item, str) for item in part):
+                return False
+            if len(set(part)) < len(part):
+                return False
+        spelling = set(self.characters[len(SPECIAL_CHARACTERS) :])
+        return (
+            self.characters[: len(SPECIAL_CHARACTERS)] == SPECIAL_CHARACTERS
+            and END_OF_SENTENCE in self.words
+            and all(word and spelling.issuperset(word) for word in self.words)
+            and type(self.word_length) is int
+            and self.word_length >= 3
+        )
 
     @classmethod
     def from_texts(cls, *texts: str, max_word_length: int = MAX_WORD_LENGTH) -> "Vocabulary":
@@ -118,16 +124,12 @@ class Vocabulary:
         Raises:
             ValueError: If `max_word_length` has no slot for a character, or there is no text.
         """
-        if max_word_length < 3:
-            raise ValueError(
-                "`max_word_length` must be at least 3: the start of a word, one character and the "
-                f"end. Received: max_word_length={max_word_length!r}"
-            )
+        check_integers(3, max_word_length=max_word_length)  # start, one character, end
         words = list(dict.fromkeys(word for text in texts for word in tokenize(text)))
         if not words:
             raise ValueError(
                 "`texts` must have at least one line between them. "
-                f"Received: {len(texts)} texts without any. Give the text of the training set."
+                f"Received: {len(texts)} texts without any."
             )
         characters = SPECIAL_CHARACTERS + tuple(dict.fromkeys("".join(words)))
         words.sort(key=lambda word: word != UNKNOWN)  # `|` first; the sort is stable
@@ -240,14 +242,12 @@ class Vocabulary:
             ValueError: If a word is not in the vocabulary, which has no unknown word.
         """
         words = tokenize(text)
-        if self.unknown is None:
-            missing = next((word for word in words if word not in self._ids), None)
-            if missing is not None:
-                raise ValueError(
-                    "`text` must have only words of the vocabulary, which has no `<unk>` for "
-                    f"others. Received: the word {missing!r}. Replace it, or build the vocabulary "
-                    "from a text where rare words are `<unk>`."
-                )
+        if self.unknown is None and (missing := {*words} - {*self.words}):
+            raise ValueError(
+                "`text` must have only words of the vocabulary, which has no `<unk>` for others. "
+                f"Received: the word {min(missing)!r}. Replace it, or build the vocabulary from a "
+                "text where rare words are `<unk>`."
+            )
         ids = (self._ids.get(word, self.unknown) for word in words)
         return np.fromiter(ids, "int32", count=len(words))
 
@@ -280,18 +280,13 @@ class Vocabulary:
         """
         try:
             content = json.loads(Path(path).read_bytes())
-            if not isinstance(content, dict) or not content.keys() >= {*FILE_KEYS}:
-                raise ValueError(f"a JSON object with {', '.join(FILE_KEYS)} is expected")
-            lists = [content[key] for key in ("words", "characters")]
-            if not all(isinstance(value, list) for value in lists):
-                raise ValueError("`words` and `characters` must be lists")
-            vocabulary = cls(tuple(lists[0]), tuple(lists[1]), content["word_length"])
+            words, characters = (content[key] for key in ("words", "characters"))
+            if not isinstance(words, list) or not isinstance(characters, list):
+                raise TypeError("`words` and `characters` must be lists")
+            vocabulary = cls(tuple(words), tuple(characters), content["word_length"])
             if vocabulary.fingerprint != content["fingerprint"]:
-                raise ValueError(
-                    f"its fingerprint must be {vocabulary.fingerprint}. "
-                    f"Received: {content['fingerprint']!r}"
-                )
-        except (ValueError, RecursionError) as error:  # RecursionError: JSON nested too deeply
+                raise ValueError(f"its fingerprint must be {vocabulary.fingerprint}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} must be a vocabulary as `Vocabulary.save` writes it. "
                 f"Received: {type(error).__name__}: {error}. Save it again, or delete the file."
@@ -317,13 +312,6 @@ def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
             "Encode the text with the vocabulary that the model was built for."
         )
     return array.astype("int32", copy=False)
-
-
-def _refuse(expected, received):
-    raise ValueError(
-        f"Not a vocabulary: {expected}. Received: {received}. "
-        "Make one with `Vocabulary.from_texts(train, valid, test)`."
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,8 +377,7 @@ class Corpus:
         >>> corpus.vocabulary.words, corpus.vocabulary.decode(corpus.train)
         (('|', 'a', 'rose', '+'), 'a rose <unk> a rose\n')
         """
-        if num_words < 1:
-            raise ValueError(f"`num_words` must be 1 or more. Received: num_words={num_words!r}")
+        check_integers(1, num_words=num_words)
         words = self.vocabulary.words
         counts = np.bincount(self.train, minlength=len(words))
         frequent = np.argsort(-counts, kind="stable")[:num_words]
@@ -433,24 +420,40 @@ def find_files(folder: PathLike) -> dict[str, Path] | None:
     return None
 
 
-def read_texts(folder: PathLike) -> dict[str, str]:
-    """Read the train, valid and test text of a folder.
+def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
+    """Read the corpus `train.txt`, `valid.txt`, `test.txt` (or `ptb.train.txt` ...) of a folder.
+
+    Args:
+        data_dir: Folder of UTF-8 texts, one sentence a line, words separated by white space.
+        max_word_length: Largest number of slots for a word: characters, start and end.
+
+    Returns:
+        A `Corpus`, named "PTB" if the texts are, byte by byte, Mikolov's Penn Treebank.
 
     Raises:
         ValueError: If the folder or a file is missing, empty, or not UTF-8.
     """
-    folder = Path(folder).expanduser()
+    folder = Path(data_dir).expanduser().resolve()
     paths = find_files(folder)
     if paths is None:
-        content = "which is not a folder"
-        if folder.is_dir():
-            content = f"which has {sorted(path.name for path in folder.iterdir())[:12]}"
+        there = sorted(path.name for path in folder.iterdir())[:12] if folder.is_dir() else None
         raise ValueError(
             "`data_dir` must be a folder with train.txt, valid.txt and test.txt, or ptb.train.txt, "
-            f"ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, {content}. "
+            f"ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, "
+            f"{'which is not a folder' if there is None else f'which has {there}'}. "
             "Give the folder that has the three files, or rename them."
         )
-    return {split: _read_text(path) for split, path in paths.items()}
+    texts = [_read_text(path) for path in paths.values()]
+    sha256 = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+    if sha256 == [*PTB_SHA256.values()]:
+        return Corpus.from_texts("PTB", texts, max_word_length)
+    notice = ""
+    if paths["train"].name.startswith("ptb."):
+        notice = (
+            f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
+            "perplexities are not comparable with published results."
+        )
+    return Corpus.from_texts(folder.name, texts, max_word_length, notice)
 
 
 def _read_text(path):
@@ -468,35 +471,6 @@ def _read_text(path):
             f"Received: an empty text ({len(content)} bytes). Copy the file again."
         )
     return text
-
-
-def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
-    """Read the corpus `train.txt`, `valid.txt`, `test.txt` (or `ptb.train.txt` ...) of a folder.
-
-    Args:
-        data_dir: Folder of UTF-8 texts, one sentence a line, words separated by white space.
-        max_word_length: Largest number of slots for a word: characters, start and end.
-
-    Returns:
-        A `Corpus`, named "PTB" if the texts are, byte by byte, Mikolov's Penn Treebank.
-
-    Raises:
-        ValueError: If the folder or a file is missing, empty, or not UTF-8.
-    """
-    texts = read_texts(data_dir)
-    parts = list(texts.values())
-    sha256 = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
-    if sha256 == PTB_SHA256:
-        return Corpus.from_texts("PTB", parts, max_word_length)
-    folder = Path(data_dir).expanduser().resolve()
-    notice = ""
-    paths = find_files(folder)
-    if paths and paths["train"].name.startswith("ptb."):
-        notice = (
-            f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
-            "perplexities are not comparable with published results."
-        )
-    return Corpus.from_texts(folder.name, parts, max_word_length, notice)
 
 
 def embedded(max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
@@ -560,23 +534,14 @@ def streams(
 
     Reference: Kim et al. (2016); `BatchLoaderUnk.lua`, `create`.
     """
-    if batch_size < 1 or num_steps < 1:
-        raise ValueError(
-            "`batch_size` and `num_steps` must be 1 or more. "
-            f"Received: batch_size={batch_size!r}, num_steps={num_steps!r}"
-        )
+    check_integers(1, batch_size=batch_size, num_steps=num_steps)
     ids = check_ids(ids, np.iinfo("int32").max)
-    if ids.ndim != 1:
-        raise ValueError(
-            f"`ids` must have the shape (num_tokens,). Received: shape {ids.shape}. "
-            "Give one split of a corpus, such as `corpus.train`."
-        )
-    num_batches = len(ids) // (batch_size * num_steps)
+    num_batches = len(ids) // (batch_size * num_steps) if ids.ndim == 1 else 0
     if num_batches == 0:
         raise ValueError(
-            f"`ids` must fill one batch of batch_size={batch_size} times num_steps={num_steps}: "
-            f"{batch_size * num_steps} tokens are needed. Received: {len(ids)} tokens. "
-            "Use a smaller batch, fewer steps or a longer text."
+            f"`ids` must have the shape (num_tokens,) and fill one batch of batch_size={batch_size}"
+            f" times num_steps={num_steps}: {batch_size * num_steps} tokens are needed. Received: "
+            f"shape {ids.shape}. Use a smaller batch, fewer steps or a longer text."
         )
     ids = ids[: num_batches * batch_size * num_steps]
 

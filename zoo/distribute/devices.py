@@ -1,120 +1,50 @@
 """The devices of a training: tf.distribute's strategies, keras.distribution's, none on torch."""
 
 import os
-import sys
+import random
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from zoo.backend import whole_values
-from zoo.distribute import clusters
+from zoo.backend import keras_private, runtime, whole_values
 
-NAMES = {  # what each backend has besides "auto" and "one"
+NAMES = {  # by backend, besides "auto" and "one"
     "tensorflow": ("mirrored", "tpu", "multiworker"),
     "jax": ("data_parallel", "model_parallel"),
     "torch": (),
 }
-ALTERNATIVES = {  # to a strategy of another backend
-    ("jax", "mirrored"): "data_parallel",
-    ("jax", "tpu"): "data_parallel, which takes the TPU cores that JAX sees",
-    ("jax", "multiworker"): "data_parallel, which takes the devices of all processes",
-    ("tensorflow", "data_parallel"): "mirrored, tpu or multiworker",
-    ("tensorflow", "model_parallel"): "KERAS_BACKEND=jax, which can divide variables",
-}
-ALTERNATIVE_ON_TORCH = "one, or KERAS_BACKEND=tensorflow (mirrored) or jax (data_parallel)"
+SHUTDOWN = 24 * 3600  # seconds that JAX's processes wait for process 0, which writes the results
 
 
-def open_devices(
-    name: str,
-    devices: Sequence[str] | None = None,
-    layout: Mapping[str, tuple] | None = None,
-    shards: int | None = None,
-) -> tuple[str, Any]:
-    """Return the backend's own object for the strategy `name`.
-
-    Args:
-        name: "auto", "one", or one of this backend's `NAMES`.
-        devices: Names of devices; `None` takes all accelerators, or all devices if there is none.
-        layout: For "model_parallel": the mesh axes of variables by a regular expression of their
-            path, e.g. `{"logits/kernel": (None, "model")}`.
-        shards: For "model_parallel": parts that a variable is divided into; `None` takes the
-            number of devices.
+def open_devices(name: str, devices: Sequence[str] | None, layout: Mapping[str, tuple]) -> tuple:
+    """Open what `zoo.distribute.strategy` describes.
 
     Returns:
-        The name, which is not "auto", and a `tf.distribute.Strategy`, a
-        `keras.distribution.Distribution`, or None for "one".
+        The name, which is not "auto"; a `tf.distribute.Strategy`, a
+        `keras.distribution.Distribution`, or None for "one"; the index of this process among those
+        that share it; and their number.
 
     Raises:
         ValueError: if the backend has no such strategy, or a device does not exist.
     """
     backend = keras.backend.backend()
-    if name == "auto":
-        defaults = {"tensorflow": _tensorflow_default, "jax": _jax_default, "torch": lambda: "one"}
-        name = defaults[backend]()
-    if name == "one":
-        return name, None
-    if name not in NAMES[backend]:
+    if name == "one" or (name == "auto" and backend == "torch"):
+        return "one", None, 0, 1
+    if name != "auto" and name not in NAMES[backend]:
+        choices = "; ".join(f"{key}: {', '.join(names)}" for key, names in NAMES.items() if names)
         raise ValueError(
-            f"Expected a strategy of the {backend} backend: "
-            f"{', '.join(('auto', 'one', *NAMES[backend]))}. Received: {name!r}. "
-            f"Use {_alternative(backend, name)}."
+            f"Expected auto, one, or a strategy of the backend ({choices}). Received: {name!r} on "
+            f"{backend}."
         )
-    if backend == "jax":
-        clusters.join()
-        return name, _jax(name, devices, layout or {}, shards)
-    return name, _tensorflow(name, devices)
+    return (_jax if backend == "jax" else _tensorflow)(name, devices, layout)
 
 
-def _alternative(backend, name):
-    known = list(dict.fromkeys(name for names in NAMES.values() for name in names))
-    if name not in known:
-        return f"one of auto, one, {', '.join(known)}"
-    return ALTERNATIVE_ON_TORCH if backend == "torch" else ALTERNATIVES[backend, name]
-
-
-def _tensorflow_default():
-    import tensorflow as tf
-
-    if clusters.find() in ("TF_CONFIG", "SLURM", "Kubernetes"):
-        return "multiworker"
-    if os.environ.get("TPU_NAME"):
-        return "tpu"
-    return "mirrored" if len(tf.config.list_physical_devices("GPU")) > 1 else "one"
-
-
-def _jax_default():
-    clusters.join()
-    return "data_parallel" if len(keras.distribution.list_devices()) > 1 else "one"
-
-
-def _tensorflow(name, devices):
-    import tensorflow as tf
-
-    if name == "mirrored":
-        available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-        names = [device.name.removeprefix("/device:") for device in available]
-        return tf.distribute.MirroredStrategy(_select(devices, names))
-    if name == "multiworker":
-        resolver = clusters.resolver()
-        try:
-            return tf.distribute.MultiWorkerMirroredStrategy(resolver)
-        except RuntimeError as error:
-            raise ValueError(
-                f"Expected the strategy to be created before TensorFlow computes. Received: "
-                f"{error} Call `zoo.distribute.strategy` first."
-            ) from error
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
-        raise ValueError(
-            f"Expected a TPU. Received: {error} Set TPU_NAME to its name or address ('local' on a "
-            f"TPU VM)."
-        ) from error
-    return tf.distribute.TPUStrategy(resolver)
+def _several(variable):
+    """Return True if a launcher has counted several processes in an environment variable."""
+    return int(os.environ.get(variable) or 1) > 1
 
 
 def _select(devices, available):
@@ -126,91 +56,121 @@ def _select(devices, available):
     return list(devices or available)
 
 
-def _jax(name, devices, layout, shards):
-    distribution = keras.distribution
-    devices = _select(devices, distribution.list_devices())
-    if name == "data_parallel":
-        return distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-    shards = len(devices) if shards is None else shards
-    if shards < 1 or len(devices) % shards:
+def _tensorflow(name, devices, _):
+    import tensorflow as tf
+
+    if name == "auto":
+        name = "mirrored" if len(tf.config.list_physical_devices("GPU")) > 1 else "one"
+        name = "tpu" if os.environ.get("TPU_NAME") else name
+        if os.environ.get("TF_CONFIG") or _several("SLURM_STEP_NUM_TASKS"):
+            name = "multiworker"
+    if name == "one":
+        return name, None, 0, 1
+    if name == "mirrored":
+        available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        names = [device.name.removeprefix("/device:") for device in available]
+        return name, tf.distribute.MirroredStrategy(_select(devices, names)), 0, 1
+    try:
+        if name == "multiworker":
+            return name, *_tensorflow_workers()
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return name, tf.distribute.TPUStrategy(resolver), 0, 1
+    except (LookupError, TypeError, ValueError, RuntimeError, tf.errors.OpError) as error:
         raise ValueError(
-            f"`shards` must divide the {len(devices)} devices. Received: shards={shards}"
+            f"Expected for multiworker a TF_CONFIG or a step of SLURM, for tpu its name in "
+            f"TPU_NAME ('local' on a TPU VM), and a call before TensorFlow computes; see "
+            f"docs/devices.md. Received: {error!r}"
+        ) from error
+
+
+def _tensorflow_workers():
+    """Return the strategy of the workers that TF_CONFIG or SLURM names, our index, their number."""
+    import tensorflow as tf
+
+    resolvers = tf.distribute.cluster_resolver
+    if os.environ.get("TF_CONFIG"):
+        resolver = resolvers.TFConfigClusterResolver()
+    else:  # TensorFlow's own would distribute the node's GPUs; here each task takes those it sees
+        tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
+        slurm = resolvers.SlurmClusterResolver(
+            gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False
         )
-    shape = (len(devices) // shards, shards)
-    layouts = distribution.LayoutMap(distribution.DeviceMesh(shape, ["batch", "model"], devices))
-    for path, axes in layout.items():
-        layouts[path] = axes
-    return _ModelParallel(layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False)
-
-
-class _ModelParallel(keras.distribution.ModelParallel):
-    """Model parallelism that replicates variables which cannot be divided evenly."""
-
-    def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
-        """Return the layout of a variable."""
-        layout = super().get_variable_layout(variable)
-        sizes = _mesh_sizes(self)
-        uneven = any(
-            axis and length % sizes[axis]
-            for axis, length in zip(layout.axes, variable.shape, strict=True)
+        resolver = resolvers.SimpleClusterResolver(
+            slurm.cluster_spec(),
+            task_type="worker",
+            task_id=slurm.task_id,
+            num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
+            rpc_layer="grpc",
         )
-        if not uneven:
-            return layout
-        return keras.distribution.TensorLayout([None] * len(variable.shape), self.device_mesh)
-
-
-def _mesh_sizes(native):
-    mesh = native.device_mesh
-    return dict(zip(mesh.axis_names, mesh.shape, strict=True))
-
-
-def num_replicas(native: Any) -> int:
-    """Return the number of parts that a batch is split into."""
-    if native is None:
-        return 1
-    if keras.backend.backend() == "tensorflow":
-        return native.num_replicas_in_sync
-    return _mesh_sizes(native)[native.batch_dim_name]
-
-
-def processes(native: Any) -> tuple[int, int]:
-    """Return the index of this process among those that share `native`, and their number."""
-    if native is None:
-        return 0, 1
-    if keras.backend.backend() == "jax":
-        jax = sys.modules["jax"]
-        return jax.process_index(), jax.process_count()
-    resolver = native.cluster_resolver
-    if resolver is None or not getattr(resolver, "task_type", None):
-        return 0, 1
     jobs = resolver.cluster_spec().as_dict()
-    num_chiefs = len(jobs.get("chief", []))
-    first = {"chief": 0}.get(resolver.task_type, num_chiefs)
-    return first + resolver.task_id, num_chiefs + len(jobs.get("worker", []))
+    tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
+    index = tasks.index((resolver.task_type, resolver.task_id))
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver), index, len(tasks)
 
 
-def batch_part(native: Any) -> tuple[int, int]:
-    """Return which part of a batch this process computes, and the number of parts.
+def _jax(name, devices, layout):
+    import jax
 
-    That is (0, 1), the whole batch, in a single process, and where all processes share each
-    example because they divide the variables only.
-
-    Raises:
-        ValueError: if this process's devices are not next to each other in the mesh.
-    """
-    if native is None or keras.backend.backend() == "tensorflow":
-        return processes(native)
-    local = [f"{device.platform}:{device.id}" for device in sys.modules["jax"].local_devices()]
-    mesh = np.asarray(native.device_mesh.devices)
-    own = np.isin(mesh, local).reshape(len(mesh), -1).any(axis=1)
-    rows = np.flatnonzero(own)
-    number, rest = divmod(int(rows[0]), len(rows))
-    if rest or len(mesh) % len(rows) or rows[-1] - rows[0] >= len(rows):
-        raise ValueError(
-            f"Expected the devices of a process to compute neighbouring examples. Received: "
-            f"{local} in {mesh.tolist()}. Choose other `devices` or `shards`."
+    _join()
+    available = keras.distribution.list_devices()
+    if name == "auto" and len(available) == 1:
+        return "one", None, 0, 1
+    devices = _select(devices, available)
+    if name != "model_parallel":
+        name = "data_parallel"
+        native = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    else:
+        mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
+        layouts = keras.distribution.LayoutMap(mesh)
+        for path, axes in layout.items():
+            layouts[path] = axes
+        native = keras.distribution.ModelParallel(
+            layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
         )
-    return number, len(mesh) // len(rows)
+    return name, native, jax.process_index(), jax.process_count()
+
+
+def _join():
+    """Make this process one of JAX's if a launcher started several; a second call does nothing."""
+    import jax
+
+    counts = ("KERAS_DISTRIBUTION_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+    # pods of Kubernetes and hosts of a TPU may be independent: ZOO_CLUSTER says that they are not
+    several = any(map(_several, counts)) or os.environ.get("ZOO_CLUSTER")
+    if not several or jax.distributed.is_initialized():
+        return
+    options: dict[str, Any] = {"shutdown_timeout_seconds": SHUTDOWN}
+    if _several(counts[0]):  # as of `keras.distribution.initialize`, which has no such time limit
+        addresses = os.environ["KERAS_DISTRIBUTION_JOB_ADDRESSES"]
+        options["coordinator_address"] = addresses.split(",")[0]
+        options["num_processes"] = int(os.environ[counts[0]])
+        options["process_id"] = int(os.environ["KERAS_DISTRIBUTION_PROCESS_ID"])
+    elif os.environ.get("CUDA_VISIBLE_DEVICES"):  # all of them; JAX would take one
+        visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        options["local_device_ids"] = [*range(len(visible))]
+    try:
+        jax.distributed.initialize(**options)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"Expected to join the processes that the environment names. Received: {error} Call "
+            f'`zoo.distribute.strategy` before JAX computes, or use the strategy "one" to train '
+            f"in this process alone; see docs/devices.md."
+        ) from error
+    from jax.experimental import multihost_utils
+
+    state = repr((random.getstate(), runtime.GENERATOR.bit_generator.state))
+    states = multihost_utils.process_allgather(np.uint32(zlib.crc32(state.encode())))
+    if np.any(states != states[0]):  # unseeded, they would initialize differently
+        runtime.seed_everything(int(states[0]))
+
+
+def wait_for_all() -> None:
+    """Wait until all of JAX's processes have called this function."""
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices("zoo.distribute")
 
 
 def make_local(model: keras.Model) -> None:
@@ -219,11 +179,8 @@ def make_local(model: keras.Model) -> None:
     All processes must call it. After it each can use the model by itself, e.g. only the chief.
     """
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    values = whole_values(variables)
-    for variable, value in zip(variables, values, strict=True):
-        variable._layout = None
-        variable._value = None
-        variable._value = variable._convert_to_tensor(value, dtype=variable.dtype)
+    for variable, value in zip(variables, whole_values(variables), strict=True):
+        keras_private.set_local(variable, value)
     model.train_function = model.test_function = model.predict_function = None  # of all devices
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import keras
 
+from zoo.backend import keras_private
+
 
 @contextlib.contextmanager
 def synchronized(model: keras.Model) -> Iterator[None]:
@@ -17,31 +19,11 @@ def synchronized(model: keras.Model) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "tensorflow":
-            for layer in model._flatten_layers():
+            for layer in keras_private.inner_layers(model):
                 if isinstance(layer, keras.layers.BatchNormalization):
                     stack.callback(setattr, layer, "synchronized", layer.synchronized)
                     layer.synchronized = True
             optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
             if optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm:
-                stack.enter_context(_clipped_after_sum(optimizer))
+                stack.enter_context(keras_private.clipped_after_sum(optimizer))
         yield
-
-
-@contextlib.contextmanager
-def _clipped_after_sum(optimizer):
-    """Exchange the order of two steps of this optimizer; Keras has no public way to do it."""
-    clip = optimizer._clip_gradients
-    all_reduce = optimizer._all_reduce_sum_gradients
-
-    def sum_and_clip(gradients):
-        pairs = all_reduce([(gradient, None) for gradient in gradients])
-        return clip([gradient for gradient, _ in pairs])
-
-    # past Keras's own `__setattr__`, which would track the functions as state
-    object.__setattr__(optimizer, "_clip_gradients", sum_and_clip)
-    object.__setattr__(optimizer, "_all_reduce_sum_gradients", lambda pairs: pairs)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "_clip_gradients")
-        object.__delattr__(optimizer, "_all_reduce_sum_gradients")

@@ -1,23 +1,25 @@
 """`fit` for several worker processes, which Keras 3's own does not support (keras#20585)."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
+from zoo.backend import keras_private
 from zoo.datasets.batches import part_of
-from zoo.distribute.devices import processes
 
-LOG_EVERY = 50  # ours: batches between two readings of the logs
+LOG_EVERY = 50  # ours: batches between two readings of the logs, which synchronize the workers
 
 
 def fit_workers(
     strategy: Any,
+    process: tuple[int, int],
     model: keras.Model,
     batches: keras.utils.PyDataset,
-    epochs: int,
-    validation: keras.utils.PyDataset | None = None,
+    validation: keras.utils.PyDataset | None,
+    epochs: int = 1,
     callbacks: Iterable[keras.callbacks.Callback] = (),
 ) -> keras.callbacks.History:
     """Train on batches of which each worker reads and computes its part.
@@ -27,100 +29,73 @@ def fit_workers(
 
     Args:
         strategy: A `tf.distribute.MultiWorkerMirroredStrategy`.
-        model: A compiled model that was built under it.
-        batches: A `keras.utils.PyDataset` of whole batches `(x, y)`, see
-            `zoo.datasets.batches.part_of`.
-        epochs: The number of the last epoch.
+        process: The index of this worker, and the number of workers.
+        model: A model that was built and compiled under it.
+        batches: Whole batches `(x, y)`, see `zoo.datasets.batches.part_of`.
         validation: Batches that are read after each epoch, or None.
-        callbacks: Keras callbacks. Logs reach `on_train_batch_end` every 50 batches only, since
-            reading them synchronizes the workers.
+        epochs: The number of the last epoch.
+        callbacks: Keras callbacks. Logs reach `on_train_batch_end` every 50 batches only.
 
     Returns:
         The training history.
     """
-    steps = _Steps(strategy, model)
-    with strategy.scope():  # the model may need the whole batch's shape, but none of its values
-        model._symbolic_build(data_batch=steps.placeholder(batches))
+    import tensorflow as tf
+
+    distributed = functools.partial(_distributed, strategy, process)
+    logs = functools.partial(_logs, model)
+    train = tf.function(lambda data: strategy.run(model.train_step, args=(data,)))
+    test = tf.function(lambda data: strategy.run(model.test_step, args=(data,)))
     callback_list = keras.callbacks.CallbackList(
-        [*(callbacks or ())],
-        add_history=True,
-        model=model,
-        epochs=epochs,
-        steps=len(batches),
-        verbose=0,
+        [*callbacks], True, model=model, epochs=epochs, steps=len(batches), verbose=0
     )
+
+    def train_epoch():
+        model.reset_metrics()
+        for index in range(len(batches)):
+            callback_list.on_train_batch_begin(index)
+            train(distributed(batches, index))
+            callback_list.on_train_batch_end(index, {} if index % LOG_EVERY else logs())
+            if model.stop_training:
+                break
+        return logs()
+
+    def evaluate():
+        if validation is None:
+            return {}
+        model.reset_metrics()
+        callback_list.on_test_begin()
+        for index in range(len(validation)):
+            test(distributed(validation, index))
+        values = logs()
+        callback_list.on_test_end(values)
+        return {f"val_{key}": value for key, value in values.items()}
+
     model.stop_training = False
     callback_list.on_train_begin()
-    logs: dict[str, float] = {}
-    for epoch in range(model._initial_epoch or 0, epochs):
-        model.reset_metrics()
+    for epoch in range(keras_private.initial_epoch(model), epochs):
         callback_list.on_epoch_begin(epoch)
-        logs = steps.train_epoch(batches, callback_list)
-        if validation is not None:
-            logs |= steps.evaluate(validation, callback_list)
-        callback_list.on_epoch_end(epoch, logs)
+        values = train_epoch() | evaluate()
+        callback_list.on_epoch_end(epoch, values)
         if model.stop_training:
             break
     model.optimizer.finalize_variable_values(model.trainable_weights)
-    callback_list.on_train_end(logs)
-    steps.metrics()  # synchronizes: every worker can now read what the chief has written
+    callback_list.on_train_end(logs())  # synchronizes the workers
+    logs()  # once more: every worker can now read what the chief has written
     return model.history
 
 
-class _Steps:
-    """Compiled steps of a model on all workers."""
+def _distributed(strategy, process, batches, index):
+    """Return a batch of which this worker's replicas have their shards of its part."""
+    part = part_of(batches, index, *process)
+    num_local = len(strategy.extended.worker_devices)
 
-    def __init__(self, strategy, model) -> None:
-        import tensorflow as tf
+    def shard(context):
+        replica = context.replica_id_in_sync_group % num_local
+        return keras.tree.map_structure(lambda v: np.array_split(v, num_local)[replica], part)
 
-        self.strategy = strategy
-        self.model = model
-        self.num_local = len(strategy.extended.worker_devices)
-        self.number, self.parts = processes(strategy)
-        self.train = tf.function(lambda data: strategy.run(model.train_step, args=(data,)))
-        self.test = tf.function(lambda data: strategy.run(model.test_step, args=(data,)))
+    return strategy.experimental_distribute_values_from_function(shard)
 
-    def placeholder(self, batches):
-        """Return an array of the whole first batch's shape, of which this worker reads its part."""
-        part = part_of(batches, 0, self.number, self.parts)
 
-        def widen(values):
-            return np.broadcast_to(values[:1], (self.parts * len(values), *values.shape[1:]))
-
-        return keras.tree.map_structure(widen, part)
-
-    def distribute(self, batches, index):
-        """Return a batch of which this worker's replicas have their shards of its part."""
-        part = part_of(batches, index, self.number, self.parts)
-
-        def shard(context):
-            replica = context.replica_id_in_sync_group - self.number * self.num_local
-            return keras.tree.map_structure(
-                lambda v: np.array_split(np.asarray(v), self.num_local)[replica], part
-            )
-
-        return self.strategy.experimental_distribute_values_from_function(shard)
-
-    def metrics(self):
-        values = self.model.get_metrics_result()
-        return {key: float(keras.ops.convert_to_numpy(value)) for key, value in values.items()}
-
-    def train_epoch(self, batches, callbacks):
-        for index in range(len(batches)):
-            callbacks.on_train_batch_begin(index)
-            self.train(self.distribute(batches, index))
-            callbacks.on_train_batch_end(index, self.metrics() if index % LOG_EVERY == 0 else {})
-            if self.model.stop_training:
-                break
-        return self.metrics()
-
-    def evaluate(self, batches, callbacks):
-        self.model.reset_metrics()
-        callbacks.on_test_begin()
-        for index in range(len(batches)):
-            callbacks.on_test_batch_begin(index)
-            self.test(self.distribute(batches, index))
-            callbacks.on_test_batch_end(index, {})
-        logs = self.metrics()
-        callbacks.on_test_end(logs)
-        return {f"val_{key}": value for key, value in logs.items()}
+def _logs(model):
+    values = model.get_metrics_result()
+    return {key: float(keras.ops.convert_to_numpy(value)) for key, value in values.items()}

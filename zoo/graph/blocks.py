@@ -128,6 +128,36 @@ def find_blocks(
     return numbered, rejected
 
 
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A model with its graph and blocks, which several measurements share.
+
+    Attributes:
+        model: The `keras.Model`.
+        graph: Its `zoo.calls.Graph`.
+        blocks: Its blocks.
+        rejected: Pairs of a call that is no block and the reason; see `find_blocks`.
+    """
+
+    model: keras.Model
+    graph: Graph
+    blocks: list[Block]
+    rejected: list[tuple[str, str]]
+
+    @classmethod
+    def of(
+        cls,
+        model: "keras.Model | Network",
+        blocks: Sequence[str] | None = None,
+        grain: Grain = "sum",
+    ) -> "Network":
+        """Return the network of a model; arguments and errors are those of `find_blocks`."""
+        if isinstance(model, Network):
+            return model
+        graph = Graph(model)
+        return cls(model, graph, *find_blocks(graph, blocks, grain))
+
+
 def residual_branch(graph: Graph, block: Block) -> list[Call]:
     """Return the calls of a block's residual branch; none for a skip layer."""
     if block.layer is not None or block.x is None:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
-from zoo.graph.blocks import Block, Grain, find_blocks
-from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
+from zoo.graph.blocks import Block, Grain, Network
+from zoo.graph.calls import Apply, Call, Values, calls_before, infer, symbolic
 from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
 
@@ -67,10 +67,14 @@ class Chain:
     """
 
     def __init__(
-        self, model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain = "sum"
+        self,
+        model: keras.Model | Network,
+        blocks: Sequence[str] | None = None,
+        grain: Grain = "sum",
     ) -> None:
-        self.graph = Graph(model)
-        self.blocks, _ = find_blocks(self.graph, blocks, grain)
+        network = Network.of(model, blocks, grain)
+        self.graph = network.graph
+        self.blocks = network.blocks
         self.plan = [(Step(block.index),) for block in self.blocks]
         self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}

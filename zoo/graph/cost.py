@@ -9,8 +9,8 @@ from typing import NamedTuple
 import keras
 from keras import tree
 
-from zoo.graph.blocks import Grain, find_blocks
-from zoo.graph.calls import Call, Graph
+from zoo.graph.blocks import Block, Grain, find_blocks
+from zoo.graph.calls import Graph
 
 
 class Count(NamedTuple):
@@ -72,6 +72,17 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain =
     {'sum': Count(parameters=84, operations=1296)}
     """
     graph = Graph(model)
+    try:
+        found, _ = find_blocks(graph, blocks, grain)
+    except ValueError:
+        if blocks is not None:
+            raise
+        found = []
+    return cost_of(model, graph, found)
+
+
+def cost_of(model: keras.Model, graph: Graph, blocks: Sequence[Block]) -> Cost:
+    """Return the cost of a model with a known graph and blocks; see `cost`."""
     for tensor in model.inputs:
         if None in tensor.shape[1:]:
             raise ValueError(
@@ -95,23 +106,14 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain =
         graph.run(values, count)
     by_block: dict[str, Count] = {}
     known: set[int] = set()
-    for name, calls in _calls_by_block(graph, blocks, grain).items():
+    for block in blocks:
+        calls = graph.between(block.source, block.y)
         number = sum(operations[call.index] for call in calls) // batch
-        by_block[name] = Count(_new_parameters(calls, known), number)
+        by_block[block.name] = Count(_new_parameters(calls, known), number)
     total = Count(model.count_params(), sum(operations) // batch)
     inside = [sum(numbers) for numbers in zip(*by_block.values(), strict=True)] or [0, 0]
     rest = Count(total.parameters - inside[0], total.operations - inside[1])
     return Cost(*total, by_block, rest)
-
-
-def _calls_by_block(graph, names, grain) -> dict[str, list[Call]]:
-    try:
-        blocks, _ = find_blocks(graph, names, grain)
-    except ValueError:
-        if names is not None:
-            raise
-        return {}
-    return {block.name: graph.between(block.source, block.y) for block in blocks}
 
 
 def _new_parameters(calls, known):

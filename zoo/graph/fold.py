@@ -13,9 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from zoo.backend.layers import Conv2D
 from zoo.graph.blocks import Block, find_blocks, residual_branch
 from zoo.graph.calls import Graph, compile_like, rebuild
-from zoo.layers.conv import Conv2D
 from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
 from zoo.layers.simplified import id_entries as id_entries
 from zoo.layers.simplified import plain_kernel as plain_kernel

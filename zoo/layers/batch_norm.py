@@ -1,4 +1,4 @@
-"""Batch normalization: by fused kernels, and for a block that a network uses more than once."""
+"""Batch normalization of a block that a network uses more than once."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,39 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.backend import batch_norm, compiled
+from zoo.backend import compiled, keras_private
+from zoo.backend.layers import BatchNormalization
 from zoo.checks import check_integers
 from zoo.types import Shape, Tensor
 
 CAN_SHARE = ("statistics", "affine")
-
-
-@keras.saving.register_keras_serializable("zoo")
-class BatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` of the same arguments, values and weights; faster.
-
-    Masks, renormalization, statistics synchronized over replicas, another axis than the last and
-    other weights than float32 are left to Keras's own.
-    """
-
-    def call(self, x: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
-        """Return normalized features."""
-        fused = self.axis in (-1, len(x.shape) - 1) and not (self.renorm or self.synchronized)
-        fused = fused and self.variable_dtype == "float32"
-        double = keras.backend.standardize_dtype(x.dtype) == "float64"
-        if mask is not None or double or not fused or isinstance(x, keras.KerasTensor):
-            return super().call(x, training=training, mask=mask)
-        gamma = self.gamma if self.scale else ops.ones(self.moving_mean.shape, "float32")
-        beta = self.beta if self.center else ops.zeros(self.moving_mean.shape, "float32")
-        if not (training and self.trainable):
-            moving = (self.moving_mean, self.moving_variance)
-            y, *_ = batch_norm(x, gamma, beta, self.epsilon, *moving)
-            return ops.cast(y, self.compute_dtype)
-        y, mean, variance = batch_norm(x, gamma, beta, self.epsilon)
-        for average, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            old = ops.convert_to_tensor(average)
-            average.assign(old * self.momentum + new * (1.0 - self.momentum))
-        return ops.cast(y, self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -158,7 +131,7 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     """Within the context, set the moving averages to what training on one batch converges to.
 
-    An untrained network can then be evaluated: its initial averages of 0 and 1 are no data's.
+    An untrained network can then be evaluated; initial averages of 0 and 1 do not describe data.
     Averages that several uses share become the mean over the uses, weighted by momentum.
 
     Args:
@@ -191,7 +164,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
 
 def _uses_of_averages(model):
     """Return pairs of a `BatchNormalization` and the number of calls that move its averages."""
-    layers = list(model._flatten_layers())
+    layers = keras_private.inner_layers(model)
     uses = {}
     for layer in layers:
         if isinstance(layer, UnsharedBatchNormalization):

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from zoo import backend
 from zoo.types import Tensor
 
 HALF = ("float16", "bfloat16")
@@ -22,12 +21,10 @@ class Form(NamedTuple):
     Attributes:
         gates: Letters of its gates: "", "t", "c" or "tc".
         combine: Its formula, a function of h, x, t and c.
-        fused: The same of x, h and t in fewer operations; None: there is none.
     """
 
     gates: str
     combine: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    fused: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def mix(
         self,
@@ -42,7 +39,7 @@ class Form(NamedTuple):
         if is_half:
             h = ops.cast(h, "float32")
             x = ops.cast(x, "float32")
-        y = self.combine(h, x, t, c) if self.fused is None else self.fused(x, h, t)
+        y = self.combine(h, x, t, c)
         return ops.cast(y, dtype) if is_half else y
 
 
@@ -67,7 +64,7 @@ FORMS = {
     "residual": Form("",   lambda h, x, t, c: h + x),
     "t_only":   Form("t",  lambda h, x, t, c: h * t + x),
     "c_only":   Form("c",  lambda h, x, t, c: h + x * c),
-    "coupled":  Form("t",  lambda h, x, t, c: h * t + x * (1 - t), backend.interpolate),
+    "coupled":  Form("t",  lambda h, x, t, c: h * t + x * (1 - t)),
     "full":     Form("tc", lambda h, x, t, c: h * t + x * c),
 }
 # fmt: on

@@ -4,19 +4,69 @@ from typing import Any
 
 import keras
 
+from zoo.backend.layers import Conv2D
 from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
-from zoo.layers.conv import Conv2D
-from zoo.layers.dense import Dense
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
-from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape
+from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape, Tensor
 
 AXES = {"channels_last": -1, "channels_first": 1}  # of the channels
 
 
+class Highway(Skip):
+    """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each.
+
+    Args:
+        activation: Activation of H.
+        kernel_initializer: Initializer of the kernels of H, T and C.
+        bias_initializer: Initializer of H's bias.
+        **kwargs: As of `Skip`.
+    """
+
+    def __init__(
+        self,
+        activation: Activation,
+        kernel_initializer: Initializer,
+        bias_initializer: Initializer,
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return H(x) · T(x) + x · C(x); a variant leaves terms out."""
+        h = self.transform(x)
+        t = self.transform_gate(x) if "t" in self.form.gates else None
+        c = self.carry_gate(x) if "c" in self.form.gates else None
+        return self.form.mix(h, x, t, c, self.compute_dtype)
+
+    def branch_options(self, name: str, bias: float | None) -> dict[str, Any]:
+        """Return the arguments that Keras's layers for H, T and C have in common."""
+        initializer = self.bias_initializer.clone()
+        return {
+            "activation": self.activation if bias is None else gate,
+            "kernel_initializer": self.kernel_initializer.clone(),
+            "bias_initializer": initializer if bias is None else GateBias(bias, initializer),
+            **self.weight_options(),
+            "dtype": self.branch_policy(name),
+            "name": name,
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        own = {
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+        return {**super().get_config(), **own}
+
+
 @keras.saving.register_keras_serializable("zoo")
-class HighwayDense(Skip):
+class HighwayDense(Highway):
     """A fully connected layer that learns which features to transform and which to carry.
 
     y = H(x) · T(x) + x · C(x), elementwise, with H(x) = activation(x W_H + b_H), the gates
@@ -71,6 +121,9 @@ class HighwayDense(Skip):
         **kwargs,
     ) -> None:
         super().__init__(
+            activation,
+            kernel_initializer,
+            bias_initializer,
             variant=variant,
             gate_bias=gate_bias,
             kernel_regularizer=kernel_regularizer,
@@ -84,9 +137,6 @@ class HighwayDense(Skip):
             check_integers(1, units=units)
         self.units = units
         self.supports_masking = True
-        self.activation = keras.activations.get(activation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's width."""
@@ -95,15 +145,15 @@ class HighwayDense(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Dense` layer; see `Skip.branch`."""
-        return Dense(self.width, **branch_options(self, name, bias))
+        return keras.layers.Dense(self.width, **self.branch_options(name, bias))
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        return {**super().get_config(), "units": self.units, **_shared_config(self)}
+        return {**super().get_config(), "units": self.units}
 
 
 @keras.saving.register_keras_serializable("zoo")
-class HighwayConv2D(Skip):
+class HighwayConv2D(Highway):
     """A convolution that learns which features to transform and which to carry.
 
     y = H(x) · T(x) + x · C(x), elementwise; T and C are convolutions with H's kernel size,
@@ -168,6 +218,9 @@ class HighwayConv2D(Skip):
         **kwargs,
     ) -> None:
         super().__init__(
+            activation,
+            kernel_initializer or KaimingNormal(),
+            bias_initializer,
             variant=variant,
             gate_bias=gate_bias,
             kernel_regularizer=kernel_regularizer,
@@ -189,9 +242,6 @@ class HighwayConv2D(Skip):
         self.dilation_rate = int(dilation_rate)
         self.groups = int(groups)
         self.data_format = data_format
-        self.activation = keras.activations.get(activation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())
-        self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's channels."""
@@ -213,7 +263,7 @@ class HighwayConv2D(Skip):
             data_format=self.data_format,
             dilation_rate=self.dilation_rate,
             groups=self.groups,
-            **branch_options(self, name, bias),
+            **self.branch_options(name, bias),
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -225,7 +275,7 @@ class HighwayConv2D(Skip):
             "groups": self.groups,
             "data_format": self.data_format,
         }
-        return {**super().get_config(), **own, **_shared_config(self)}
+        return {**super().get_config(), **own}
 
 
 def _input_width(layer, argument, width, input_shape, axis, remedy):
@@ -237,25 +287,3 @@ def _input_width(layer, argument, width, input_shape, axis, remedy):
             f"Put a {remedy}({width or argument}) before it."
         )
     return input_shape[axis]
-
-
-def branch_options(layer: Skip, name: str, bias: float | None) -> dict[str, Any]:
-    """Return the arguments that Keras's layers for H, T and C have in common."""
-    bias_initializer = layer.bias_initializer.clone()
-    return {
-        "activation": layer.activation if bias is None else gate,
-        "kernel_initializer": layer.kernel_initializer.clone(),
-        "bias_initializer": bias_initializer if bias is None else GateBias(bias, bias_initializer),
-        **layer.weight_options(),
-        "dtype": layer.branch_policy(name),
-        "name": name,
-    }
-
-
-def _shared_config(layer):
-    """Return the part of the configuration that both layers have."""
-    return {
-        "activation": keras.activations.serialize(layer.activation),
-        "kernel_initializer": keras.initializers.serialize(layer.kernel_initializer),
-        "bias_initializer": keras.initializers.serialize(layer.bias_initializer),
-    }

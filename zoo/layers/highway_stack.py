@@ -1,6 +1,5 @@
 """Many fully connected highway layers in one, for networks too deep to compile layer by layer."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +8,9 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.backend import keras_private
 from zoo.checks import check_integers
-from zoo.layers.highway import HighwayDense, branch_options
+from zoo.layers.highway import HighwayDense
 from zoo.layers.skip import GateBias
 from zoo.types import Activation, Initializer, Shape, Tensor
 
@@ -84,15 +84,13 @@ class HighwayDenseStack(HighwayDense):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the stacked dense layers of one branch; see `Skip.branch`."""
-        options = branch_options(self, name, bias)
+        options = self.branch_options(name, bias)
+        initializer = per_layer(self.bias_initializer)
         options["kernel_initializer"] = per_layer(self.kernel_initializer)
-        bias_initializer = per_layer(self.bias_initializer)
-        options["bias_initializer"] = (
-            bias_initializer if bias is None else GateBias(bias, bias_initializer)
-        )
+        options["bias_initializer"] = initializer if bias is None else GateBias(bias, initializer)
         for option, function in self.weight_options().items():
-            each = _penalty_of_each if option.endswith("regularizer") else _constrained_each
-            options[option] = function and functools.partial(each, function)
+            each = _PenaltyOfEach if option.endswith("regularizer") else _ConstrainedEach
+            options[option] = function and each(function)
         return StackedDense(self.depth, **options)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
@@ -118,9 +116,9 @@ class HighwayDenseStack(HighwayDense):
             parts = {"x": x}
             for i, (letter, branch) in enumerate(branches.items()):
                 parts[letter] = branch.call(x, slices[2 * i], slices[2 * i + 1])
-            return self.output_of(parts)
+            return self.form.mix(**parts, dtype=self.compute_dtype)
 
-        if self._remat_mode:
+        if keras_private.is_rematerialized(self):
             step = keras.remat(step)  # layer by layer: each layer's input is all that is stored
         return backend.scan_layers(step, x, weights, self.depth, with_states)
 
@@ -240,7 +238,7 @@ class StackedDense(keras.layers.Layer):
 
     def call(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         """Return one layer's output, with the operations of `keras.layers.Dense`."""
-        return self.activation(backend.dense(x, kernel, bias))
+        return self.activation(ops.add(ops.matmul(x, kernel), bias))
 
 
 def per_layer(initializer: keras.initializers.Initializer) -> Callable:
@@ -250,7 +248,8 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     all layers at once: a thousand calls take a second.
     """
     scaling = keras.initializers.VarianceScaling
-    is_scaled = type(initializer).__call__ is scaling.__call__ and initializer.input_axes is None
+    has_axes = getattr(initializer, "input_axes", ()) is None  # Keras 3.15 and newer
+    is_scaled = has_axes and type(initializer).__call__ is scaling.__call__
 
     def sample(shape, dtype=None):
         if type(initializer) in WITHOUT_FAN:
@@ -266,14 +265,29 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     return sample
 
 
-def _penalty_of_each(regularizer, weights):
-    """Return the sum of the penalties of stacked weights."""
-    return ops.sum(_constrained_each(regularizer, weights))
+class _PenaltyOfEach(keras.regularizers.Regularizer):
+    """The sum of a regularizer's penalties of the layers of stacked weights."""
+
+    def __init__(self, regularizer) -> None:
+        self.regularizer = regularizer
+
+    def __call__(self, weights) -> Any:
+        return ops.sum(_of_each(self.regularizer, weights))
 
 
-def _constrained_each(constraint, weights):
-    """Return stacked weights after each layer's constraint."""
-    return ops.vectorized_map(constraint, ops.convert_to_tensor(weights))
+class _ConstrainedEach(keras.constraints.Constraint):
+    """A constraint of each layer of stacked weights."""
+
+    def __init__(self, constraint) -> None:
+        self.constraint = constraint
+
+    def __call__(self, weights) -> Any:
+        return _of_each(self.constraint, weights)
+
+
+def _of_each(function, weights):
+    """Return a constraint's weights, or a regularizer's penalties, of each layer."""
+    return ops.vectorized_map(function, ops.convert_to_tensor(weights))
 
 
 def stack_key(layer: keras.layers.Layer) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.types import Shape, Tensor
 
@@ -122,7 +123,7 @@ class Loop(keras.layers.Layer):
         """Return the output of one use of the layers."""
         for layer in self.layers:
             options: dict[str, Any] = {"use": use} if takes_use(layer) else {}
-            if "training" in getattr(layer, "_call_context_args", {}):
+            if keras_private.passes_training(layer):
                 options["training"] = training
             x = layer(x, **options)
         return ops.cast(x, self.compute_dtype)  # the layers may have policies of their own
@@ -157,7 +158,7 @@ class Loop(keras.layers.Layer):
 
 def takes_use(layer: keras.layers.Layer) -> bool:
     """Return True if a layer's call takes the index of the use."""
-    return "use" in layer._call_signature.parameters
+    return "use" in keras_private.call_parameters(layer)
 
 
 def _chances(times, random):

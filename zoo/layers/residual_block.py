@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
+from zoo.backend.layers import BatchNormalization, Conv2D
 from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
-from zoo.layers.batch_norm import BatchNormalization, UnsharedBatchNormalization
-from zoo.layers.conv import Conv2D
+from zoo.layers.batch_norm import UnsharedBatchNormalization
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
 from zoo.types import Initializer, Shape, Tensor
@@ -259,7 +259,13 @@ class ResidualBlock(Skip):
                 f"`use` must be one of this block's {self.uses} uses, counted from 0. "
                 f"Received: use={use}."
             )
-        return self.output_of(self.parts(x, training=training, use=use))
+        options = {"training": training, "use": use}
+        h = self.transform(x, **options)
+        t = self.transform_gate(x, **options) if "t" in self.form.gates else None
+        c = self.carry_gate(x, **options) if "c" in self.form.gates else None
+        if self.shortcut is not None:
+            x = self.shortcut(x, **options)
+        return self.form.mix(h, x, t, c, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""

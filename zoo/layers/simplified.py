@@ -6,9 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from zoo.backend.layers import Conv2D
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.conv import Conv2D
 from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
 
@@ -145,14 +145,10 @@ class SymmetricConv2D(Conv2D):
 
     def call(self, x: Tensor) -> Tensor:
         """Return the convolution of the symmetrically padded input."""
-        if isinstance(x, keras.KerasTensor) and self.padding == "valid":
-            side = (self.pads(),) * 2
+        if self.padding == "valid":
+            side = (self.kernel_size[0] // 2,) * 2
             x = ops.pad(x, [(0, 0), side, side, (0, 0)])
         return super().call(x)
-
-    def pads(self) -> int:
-        """Return half of the kernel's side."""
-        return self.kernel_size[0] // 2
 
 
 @keras.saving.register_keras_serializable("zoo")

@@ -38,16 +38,6 @@ class GateBias(keras.initializers.Initializer):
         return {"logit": self.logit, "initializer": initializer}
 
 
-LACKING = {  # arguments of Keras's layers that a skip layer may not have, and the remedy
-    "strides": "an identity keeps height and width. Put a Conv2D or a pooling layer before it, or "
-    "use `zoo.ResidualBlock`.",
-    "padding": "it pads with zeros, so that its branches fit its skip.",
-    "data_format": "its channels are last. Put keras.layers.Permute((2, 3, 1)) before it.",
-    "groups": "its branches are the papers'. `zoo.HighwayConv2D` has groups.",
-    "dilation_rate": "its branches are the papers'. `zoo.HighwayConv2D` has a dilation rate.",
-}
-
-
 class Skip(keras.layers.Layer):
     """y = finish(form(H(x), x, T(x), C(x))), with the gates of `variant`.
 
@@ -67,7 +57,7 @@ class Skip(keras.layers.Layer):
         **kwargs: `activity_regularizer` (of the block's output), `name`, `dtype`.
 
     Raises:
-        ValueError: if there is no such variant, or for an argument of `LACKING`.
+        ValueError: if there is no such variant.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, equations 3 to 5 and
     Table 1a.
@@ -84,11 +74,6 @@ class Skip(keras.layers.Layer):
         bias_constraint: Constraint | None = None,
         **kwargs,
     ) -> None:
-        for argument in LACKING.keys() & kwargs.keys():
-            raise ValueError(
-                f"`{type(self).__name__}` has no `{argument}`: {LACKING[argument]} "
-                f"Received: {argument}={kwargs[argument]!r}"
-            )
         super().__init__(**kwargs)
         self.form = gating.form(variant)
         self.variant = variant

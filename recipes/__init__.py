@@ -1,0 +1,1 @@
+"""Experiments of four papers: every table, figure and claim by one command."""

@@ -1,0 +1,1 @@
+"""Experiments of Greff, Srivastava, Schmidhuber (2017), on unrolled iterative estimation."""

@@ -1,0 +1,1 @@
+"""Experiments of Jastrzebski et al. (2018): Residual connections encourage iterative inference."""

@@ -1,0 +1,585 @@
+"""Jastrzebski et al. (2018), Figs 2 to 7, 10 to 17 and 20: do residual blocks refine.
+
+    python recipes/jastrzebski2018/refinement.py --data_dir DATA
+    python recipes/jastrzebski2018/refinement.py --scale full --depth 38 --data_dir DATA
+    python recipes/reproduce.py jastrzebski2018/refinement_wide_resnet --scale full --data_dir DATA
+
+Trains a network as the paper did and then measures each block on training and on test images: the
+cosine between its branch and the gradient of the loss (cosine loss, Fig. 4), the size of the branch
+relative to the input (l2 ratio, Fig. 2), the accuracy without the block (Fig. 3), the accuracy of
+the early readout (Fig. 5), the effect of the last blocks on borderline examples (Fig. 6), and that
+of repeating the last block (Figs 7 and 20). Figs 13 and 14 are the first two, of the last stage,
+epoch by epoch. With CIFAR-100, Figs 2, 3, 4, 5, 13 and 14 are Figs 11, 12, 10, 17, 15 and 16.
+
+The miniature has 18 blocks, on MNIST averaged to 16 x 16 pixels. The paper's test errors on
+CIFAR-10: ResNet-110 6.13 %, ResNet-56 6.53, ResNet-38 6.99, ResNet-32 7.14; its unrolled
+ResNet-110: training loss 0.0012 to 0.001, accuracy of borderline test examples 43 to 53 %; its last
+block's cosine loss: about -0.1.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+import zoo
+from zoo import callbacks
+from zoo.applications.cifar_resnet import preactivated
+from zoo.applications.input_and_head import Top
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
+from zoo.recipes.jastrzebski2018 import miniature, training
+from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage
+
+MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
+REDUCED = {  # channels of the stem, and channels, blocks and strides of each stage
+    "single_representation_resnet": (8, ((8, 3, 1),)),
+    "avg_pooling_resnet": (8, ((8, 2, 1), (8, 2, "pool"), (8, 2, "pool"))),
+    "wide_resnet": (8, ((16, 2, 1), (16, 2, 2), (16, 2, 2))),
+}
+LAST_BLOCKS = 5  # of Fig. 6
+FACTORS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)  # of repetitions; ours: the paper gives none
+GROUPS = ("borderline", "correct", "all")
+FACTS = ("share", "accuracy", "loss", "entropy")  # of a group of examples
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refinement(training.Paper):
+    """Settings of the study of a network of the paper."""
+
+    model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
+    unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
+    borderline_examples: int | None = setting(
+        None, "Test images among which borderline examples, which are few, are sought; none: all."
+    )
+    reduced: bool = setting(False, "Take a few blocks of 8 or 16 channels, for the scale smoke.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Miniature(miniature.Miniature):
+    """Settings of the study of the miniature."""
+
+    probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
+    unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
+    borderline_examples: int | None = setting(
+        None, "Test images among which borderline examples, which are few, are sought; none: all."
+    )
+
+
+def measure(settings, run):
+    """Train the network, and return all probes of its blocks and of the repeated last block."""
+    if isinstance(settings, Miniature):
+        network = miniature.train(settings, run)
+        splits = training.examples(network, settings.probe_examples, run.seed)
+        name = "miniature"
+    else:
+        network = prepare(settings, run)
+        splits = training.examples(network, settings.probe_examples, run.seed)
+        training.train(settings, network, splits)
+        name = settings.model
+    data = network.data
+    many = settings.borderline_examples
+    borderline = {"train": splits["train"], "test": (data.x_test[:many], data.images.y_test[:many])}
+    return {
+        "network": training.errors(network, "cifar_resnet", getattr(settings, "depth", None)),
+        "blocks": {
+            split: run.part(
+                f"{name}-{split}", functools.partial(probe, run, network, split, splits, borderline)
+            )
+            for split in splits
+        },
+        "in_training": training.in_training(network),
+        "unrolled": run.part(
+            f"{name}-unrolled",
+            functools.partial(unroll, run, network, settings.unroll, splits, borderline),
+        ),
+    }
+
+
+def prepare(settings, run):
+    """Return the network that the settings select, ready to be trained."""
+    name = settings.model
+    arguments = {"depth": settings.depth} if name == "cifar_resnet" else {}
+
+    def build(data):
+        if settings.reduced and name in REDUCED:
+            stem, stages = REDUCED[name]
+            return preactivated(stem, stages, data.images.classes, data.shape, Top(name=name))
+        options = {"input_shape": data.shape, "classes": data.images.classes}
+        return zoo.create_model(name, **options, **arguments)
+
+    full_name = f"{name}{settings.depth}" if arguments else name
+    return training.prepare(settings, run, full_name, build, reduced=settings.reduced)
+
+
+def probe(run, network, split, splits, borderline):
+    """Return the probes of all blocks on one split, and accuracy and loss without each block."""
+    data = splits[split]
+    probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
+    progress = run.progress(f"probes, {split}", len(data[0]))
+    table = callbacks.run(probes, network.model, data, batch_size=BATCH, progress=progress)
+    progress = run.progress(f"lesions, {split}", len(data[0]))
+    lesions = callbacks.lesions(network.model, data, batch_size=BATCH, progress=progress)
+    accuracies = lesions.values("lesion_accuracy")
+    return {
+        "examples": len(data[0]),
+        "accuracy": accuracies.pop(None),
+        "lesion_accuracy": np.array([*accuracies.values()]),
+        "cosine_loss": of_blocks(table, "cosine_loss"),
+        "l2_ratio": of_blocks(table, "l2_ratio"),
+        "intermediate_accuracy": last_stage(table, "intermediate_accuracy")[0],
+        "groups": groups(run, network.model, borderline[split], LAST_BLOCKS, split),
+    }
+
+
+def of_blocks(table, name):
+    """Return a probe's value of each block."""
+    return np.array([value for block, value in table.values(name).items() if block])
+
+
+def groups(run, model, data, count, label):
+    """Return share, accuracy, loss and entropy of groups of examples at the last blocks.
+
+    A group without examples has a share only.
+    """
+    progress = run.progress(f"borderline examples, {label}", len(data[0]))
+    table = callbacks.run(
+        [callbacks.BorderlineExamples(count)], model, data, batch_size=BATCH, progress=progress
+    )
+    known = table.probes()
+    return {
+        group: {
+            fact: last_stage(table, f"borderline_examples_{group}_{fact}")[0]
+            for fact in FACTS
+            if f"borderline_examples_{group}_{fact}" in known
+        }
+        for group in GROUPS
+    }
+
+
+def unroll(run, network, times, splits, borderline):
+    """Return what repeating the last block does, unscaled and with the scale of lowest loss."""
+    progress = run.progress("unrolling", len(splits["train"][0]), len(FACTORS))
+    scale, table = callbacks.unrollings(
+        network.model, splits["train"], times, scales=FACTORS, batch_size=BATCH, progress=progress
+    )
+    losses = {
+        f"{factor}": np.array([r.value for r in table if r.probe == f"unroll_{factor}_loss"])
+        for factor in FACTORS
+    }
+    measured = {"scale": scale, "times": times, "training_loss": losses}
+    for key, factor in (("unscaled", 1.0), ("scaled", scale)):
+        model = zoo.unroll(network.model, times, factor)
+        measured[key] = {}
+        for split, data in splits.items():
+            probes = [
+                callbacks.CosineLoss(),
+                callbacks.CosineLoss("block", "cosine_loss_block"),
+                callbacks.L2Ratio(),
+            ]
+            progress = run.progress(f"scale {factor}, {split}", len(data[0]))
+            table = callbacks.run(probes, model, data, batch_size=BATCH, progress=progress)
+            measured[key][split] = {
+                name: last_stage(table, name)[0]
+                for name in ("cosine_loss", "cosine_loss_block", "l2_ratio")
+            }
+            label = f"scale {factor}, {split}"
+            measured[key][split]["groups"] = groups(run, model, borderline[split], times + 1, label)
+    return measured
+
+
+def by_block(name, seeds):
+    """Draw a probe over the blocks of the trained network, a line a split."""
+    rows = plots.with_seeds(
+        seeds,
+        lambda one: [
+            {"split": split, "index": index, name: value}
+            for split, facts in one["blocks"].items()
+            for index, value in enumerate(facts[name])
+        ],
+    )
+    marks = []
+    if name == "lesion_accuracy":
+        for split in seeds[0]["blocks"]:
+            whole = np.mean([one["blocks"][split]["accuracy"] for one in seeds])
+            marks.append({name: whole, "split": split, "label": f"{split}, all blocks"})
+    if name == "cosine_loss" and is_papers(seeds[0]):
+        last = len(seeds[0]["blocks"]["test"][name]) - 1
+        marks.append({"index": last, name: -0.1, "label": "the paper's last block (about)"})
+    labels = {**LABELS, "index": "residual block"}
+    return plots.lines(rows, x="index", y=name, by="split", marks=marks, labels=labels)
+
+
+def is_papers(one):
+    """Return True if the paper's numbers of ResNet-110 are of this network and these images."""
+    network = one["network"]
+    return (network["network"], network["data"]) == ("cifar_resnet110", "CIFAR-10")
+
+
+def by_epoch(name, seeds):
+    """Draw a probe of the last stage's blocks in training."""
+    rows = plots.with_seeds(seeds, lambda one: training.epoch_rows(one["in_training"], [name]))
+    return plots.lines(rows, x="epoch", y=name, by="block", labels=LABELS) if rows else None
+
+
+def group_figure(seeds, select, first, label, marks=()):
+    """Draw accuracy, loss and entropy of groups of examples, a row of panels a split."""
+
+    def rows_of(one):
+        for split, facts in select(one).items():
+            for group, values in facts["groups"].items():
+                for index in range(len(values["share"])):
+                    row = {"split": split, "group": group, "place": first(one) + index}
+                    known = {fact: values[fact][index] for fact in values if fact != "share"}
+                    yield {**row, **known}
+
+    return plots.lines(
+        plots.with_seeds(seeds, rows_of),
+        x="place",
+        y=("accuracy", "loss", "entropy"),
+        by="group",
+        panel="split",
+        marks=marks,
+        labels={**LABELS, "place": label},
+    )
+
+
+def fig6(seeds):
+    """Draw the groups at the last blocks."""
+
+    def first(one):
+        blocks = len(one["blocks"]["test"]["intermediate_accuracy"])
+        return 1 + max(0, blocks - LAST_BLOCKS)
+
+    return group_figure(seeds, lambda one: one["blocks"], first, "block of the last stage")
+
+
+def fig7(seeds):
+    """Draw the groups over the repetitions of the last block."""
+    marks = [
+        {
+            "split": split,
+            "group": group,
+            "place": place,
+            fact: value,
+            "label": f"{group}, the paper",
+        }
+        for split, group, fact, values in (
+            ("train", "all", "loss", (0.0012, 0.001)),
+            ("test", "borderline", "accuracy", (0.43, 0.53)),  # section 4.4
+        )
+        for place, value in zip((0, 20), values, strict=True)
+        if is_papers(seeds[0])
+    ]
+    label = "repetitions of the last block"
+    return group_figure(seeds, lambda one: one["unrolled"]["scaled"], lambda one: 0, label, marks)
+
+
+def fig20(seeds):
+    """Draw the probes of the last stage and of the repetitions: f unscaled above, scaled below."""
+    probes = ("cosine_loss", "cosine_loss_block", "l2_ratio")
+
+    def rows_of(one):
+        for scaling in ("unscaled", "scaled"):
+            for split, facts in one["unrolled"][scaling].items():
+                for block in range(len(facts[probes[0]])):
+                    values = {name: facts[name][block] for name in probes}
+                    yield {"scaling": f"f {scaling}", "split": split, "block": block, **values}
+
+    trained = len(seeds[0]["blocks"]["test"]["intermediate_accuracy"])
+    return plots.lines(
+        plots.with_seeds(seeds, rows_of),
+        x="block",
+        y=probes,
+        by="split",
+        panel="scaling",
+        marks=[{"block": trained - 0.5, "label": "repetitions begin"}],
+        labels={**LABELS, "block": "block of the last stage"},
+    )
+
+
+def table1(seeds):
+    """Return the errors of the network beside those of Table 1."""
+    return training.table1([[one["network"]] for one in seeds])
+
+
+def negative_blocks_percent(one):
+    """Return the share of blocks whose cosine loss on test images is negative."""
+    return 100 * float(np.mean(one["blocks"]["test"]["cosine_loss"] < 0))
+
+
+def cosine_of_high_blocks(one):
+    """Return the mean cosine loss of the later half of the blocks minus the earlier half's."""
+    cosines = one["blocks"]["test"]["cosine_loss"]
+    middle = len(cosines) // 2
+    return float(cosines[middle:].mean() - cosines[:middle].mean())
+
+
+def ratio_of_last_blocks(one):
+    """Return the mean l2 ratio of the last five blocks on test images."""
+    return float(one["blocks"]["test"]["l2_ratio"][-LAST_BLOCKS:].mean())
+
+
+def growth_of_ratio(one):
+    """Return the mean l2 ratio of the last stage after the last epoch over the first epoch's."""
+    means = one["in_training"]["l2_ratio"].mean(axis=1)
+    return float(means[-1] / means[0])
+
+
+def largest_step_percent(one):
+    """Return the largest step of the early readout, as a share of its rise in the stage."""
+    accuracies = one["blocks"]["test"]["intermediate_accuracy"]
+    rise = accuracies[-1] - accuracies[0]
+    return 100 * float(np.diff(accuracies).max() / rise) if rise > 0 else float("inf")
+
+
+def gain_of_borderline(one):
+    """Return the accuracy that borderline examples gain minus that of all examples, in points."""
+    found = one["blocks"]["test"]["groups"]
+    gains = [found[group]["accuracy"][[0, -1]] for group in ("borderline", "all")]
+    return 100 * float((gains[0][1] - gains[0][0]) - (gains[1][1] - gains[1][0]))
+
+
+def loss_by_unrolling(one):
+    """Return the training loss after all repetitions over that before."""
+    losses = one["unrolled"]["training_loss"][f"{one['unrolled']['scale']}"]
+    return float(losses[-1] / losses[0])
+
+
+def gain_by_unrolling(one):
+    """Return the accuracy that borderline examples gain by the repetitions, in points."""
+    accuracies = one["unrolled"]["scaled"]["test"]["groups"]["borderline"]["accuracy"]
+    return 100 * float(accuracies[-1] - accuracies[0])
+
+
+def repetitions(one, scaling):
+    """Return the cosine losses of the repetitions on test images."""
+    return one["unrolled"][scaling]["test"]["cosine_loss_block"][-one["unrolled"]["times"] :]
+
+
+def negative_repetitions_percent(one):
+    """Return the share of the scaled repetitions whose cosine loss is negative."""
+    return 100 * float(np.mean(repetitions(one, "scaled") < 0))
+
+
+def unscaled_repetitions(one):
+    """Return the number of unscaled repetitions before the first whose cosine is not negative."""
+    cosines = repetitions(one, "unscaled")
+    return next((i for i, cosine in enumerate(cosines) if cosine >= 0), len(cosines))
+
+
+COMMON = {
+    "seeds": 5,
+    "changed": "five seeds, after three had left some of these claims undecided",
+}
+CLAIMS = (
+    Claim(
+        name="J1",
+        section="section 4.1, Fig. 4",
+        statement="The cosine of a block's branch and the loss's gradient is negative.",
+        quantity="share of the blocks whose cosine loss on test images is negative, in %",
+        measure=negative_blocks_percent,
+        at_least=90,
+        figure="fig4",
+        **COMMON,
+    ),
+    Claim(
+        name="J1b",
+        section="section 4.1, Fig. 4",
+        statement="The cosine loss is more negative in high blocks.",
+        quantity="mean cosine loss of the later half of the blocks minus the earlier half's",
+        measure=cosine_of_high_blocks,
+        at_most=-0.05,
+        figure="fig4",
+        **COMMON,
+    ),
+    Claim(
+        name="J2",
+        section="section 4.2, Fig. 2",
+        statement="High blocks change the representation little.",
+        quantity="mean l2 ratio of the last five blocks on test images",
+        measure=ratio_of_last_blocks,
+        at_most=0.5,
+        figure="fig2",
+        **COMMON,
+    ),
+    Claim(
+        name="J3",
+        section="appendix C, Fig. 14",
+        statement="The l2 ratio of the last stage's blocks rises in training.",
+        quantity="mean l2 ratio of the last stage, after the last epoch over after the first",
+        measure=growth_of_ratio,
+        at_least=1,
+        ratio=True,
+        figure="fig14",
+        **COMMON,
+    ),
+    Claim(
+        name="J4",
+        section="section 4.2, Fig. 5",
+        statement="The accuracy of the early readout rises gradually over the last stage.",
+        quantity="largest step between two blocks, as a share of the whole rise, in %",
+        measure=largest_step_percent,
+        at_most=50,
+        figure="fig5",
+        **COMMON,
+    ),
+    Claim(
+        name="J5",
+        section="section 4.3, Fig. 6",
+        statement="The last blocks correct mainly borderline examples.",
+        quantity="test accuracy that borderline examples gain over the last five blocks, beyond "
+        "that of all examples, in points",
+        measure=gain_of_borderline,
+        at_least=10,
+        figure="fig6",
+        **COMMON,
+    ),
+    Claim(
+        name="J6",
+        section="section 4.4, Fig. 7",
+        statement="Repeating the last block, scaled, lowers the training loss.",
+        quantity="training loss after 20 repetitions over before",
+        measure=loss_by_unrolling,
+        at_most=0.95,
+        ratio=True,
+        figure="fig7",
+        **COMMON,
+    ),
+    Claim(
+        name="J6b",
+        section="section 4.4, Fig. 7",
+        statement="Repeating the last block, scaled, corrects borderline examples.",
+        quantity="accuracy of borderline test examples after 20 repetitions minus before, in "
+        "points",
+        measure=gain_by_unrolling,
+        at_least=5,
+        reason="few examples: 2 to 6 of 25 to 45 become wrong, in the paper 5 of 51 right; their "
+        "loss rises, as the paper says of test images",
+        figure="fig7",
+        **COMMON,
+    ),
+    Claim(
+        name="J7",
+        section="section 4.4, appendix E, Fig. 20",
+        statement="With f scaled, the cosine loss of every repetition is negative.",
+        quantity="share of 20 scaled repetitions whose cosine loss is negative, in %",
+        measure=negative_repetitions_percent,
+        at_least=95,
+        figure="fig20",
+        **COMMON,
+    ),
+    Claim(
+        name="J7b",
+        section="section 4.4, appendix E, Fig. 20",
+        statement="Without scaling, the cosine loss is negative for the first repetitions only.",
+        quantity="first repetitions with a negative cosine loss, of 20 (the paper: 2)",
+        measure=unscaled_repetitions,
+        at_most=10,
+        figure="fig20",
+        **COMMON,
+    ),
+)
+FIGURES = (  # number, number with CIFAR-100, title, what the paper reports, function
+    (
+        2,
+        11,
+        "l2 ratio of each block",
+        "up to 2 in the first blocks, small in later ones",
+        functools.partial(by_block, "l2_ratio"),
+    ),
+    (
+        3,
+        12,
+        "accuracy without each block",
+        "catastrophic for the first blocks, else mild",
+        functools.partial(by_block, "lesion_accuracy"),
+    ),
+    (
+        4,
+        10,
+        "cosine loss of each block",
+        "negative, more so in high blocks: about -0.1",
+        functools.partial(by_block, "cosine_loss"),
+    ),
+    (
+        5,
+        17,
+        "intermediate accuracy in training",
+        "rises from block to block",
+        functools.partial(by_epoch, "intermediate_accuracy"),
+    ),
+    (
+        6,
+        None,
+        "borderline examples",
+        "they improve; the test loss rises after the last block",
+        fig6,
+    ),
+    (
+        7,
+        None,
+        "the last block unrolled",
+        "borderline accuracy 43 to 53 %, training loss falls",
+        fig7,
+    ),
+    (
+        13,
+        15,
+        "cosine of each block in training",
+        "negative",
+        functools.partial(by_epoch, "cosine_loss_block"),
+    ),
+    (
+        14,
+        16,
+        "l2 ratio of each block in training",
+        "tends to rise",
+        functools.partial(by_epoch, "l2_ratio"),
+    ),
+    (
+        20,
+        None,
+        "cosine and l2 ratio of the unrolled block",
+        "negative for two steps, and for all of them if f is scaled",
+        fig20,
+    ),
+)
+
+
+def experiment(model, data):
+    """Return the experiment of a network of the paper on CIFAR-10 or CIFAR-100."""
+    is_first = model == "cifar_resnet" and data == "cifar10"
+    full = Refinement(model=model, data=data, schedule=model, epochs=training.SCHEDULES[model][2])
+    smoke = dataclasses.replace(
+        full, **training.SMOKE, depth=14, unroll=2, borderline_examples=8, reduced=True
+    )
+    scales = {"smoke": smoke, "miniature": Miniature(), "full": full}
+    if not is_first:
+        del scales["miniature"]
+    artifacts = [
+        Artifact(f"fig{number}", title, reported, make)
+        for number, other, title, reported, make in FIGURES
+        for number in [number if data == "cifar10" else other]
+        if number is not None
+    ]
+    if model == "cifar_resnet":
+        reported = "test errors on CIFAR-10: ResNet-38 6.99, ResNet-110 6.13 %"
+        artifacts.append(Artifact("table1", "CIFAR errors and parameters", reported, table1))
+    name = "jastrzebski2018/refinement" + ("" if model == "cifar_resnet" else f"_{model}")
+    return Experiment(
+        name=name + ("" if data == "cifar10" else f"_{data}"),
+        scales=scales,
+        measure=measure,
+        artifacts=artifacts,
+        claims=CLAIMS if is_first else (),
+        deviations=[
+            *training.DEVIATIONS,
+            f"f scaled by the one of {', '.join(map(str, FACTORS))} of the lowest training loss",
+        ],
+    )
+
+
+EXPERIMENTS = tuple(experiment(model, data) for data in ("cifar10", "cifar100") for model in MODELS)
+
+if __name__ == "__main__":
+    main("jastrzebski2018/refinement")

@@ -1,0 +1,1 @@
+"""Experiments on the removal of blocks, of no paper."""

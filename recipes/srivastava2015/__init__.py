@@ -1,0 +1,1 @@
+"""Experiments of Srivastava, Greff, Schmidhuber (2015): Training very deep networks."""

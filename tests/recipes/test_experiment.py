@@ -1,0 +1,250 @@
+"""The driver: flags from settings, resumable runs, stored measurements, verdicts."""
+
+import dataclasses
+import json
+import math
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.harness import output_of, start_recipe, without_backend
+from helpers.test_data import write_images
+from zoo.recipes.experiment import (
+    Artifact,
+    Claim,
+    Experiment,
+    Options,
+    Run,
+    Settings,
+    catalog,
+    command_line,
+    plots,
+    setting,
+    store,
+    verdicts,
+)
+from zoo.recipes.experiment import settings as setting_module
+from zoo.recipes.experiment.run import folder_of
+from zoo.recipes.srivastava2015 import gates
+
+pytestmark = without_backend
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toy(Settings):
+    """Settings of an experiment without a network."""
+
+    size: int = setting(100, "Number of values; section 1.")
+    names: tuple[str, ...] = setting(("a", "b"), "Names.", ["a", "b", "c"])
+    factor: float | None = setting(None, "Factor.")
+
+
+TOY = Experiment(
+    name="toy/numbers",
+    scales={"smoke": Toy(size=3), "full": Toy()},
+    measure=lambda settings, run: {"values": np.arange(settings.size) + run.seed},
+    artifacts=[
+        Artifact("sums", "sums", "", lambda seeds: [{"sum": o["values"].sum()} for o in seeds])
+    ],
+)
+
+
+def test_flags_are_the_fields_of_the_settings_and_override_a_scale():
+    words = ["--scale=smoke", "--names=b,c", "--seeds=1,4", "--precision=float64", "--runs=there"]
+    plan, rest = command_line.parse(TOY, words)
+    assert plan.settings == Toy(size=3, names=("b", "c"), precision="float64")
+    assert (plan.seeds, plan.options.runs, rest) == ((1, 4), "there", [])
+    text = command_line.help_of(catalog.load("srivastava2015/gates"))
+    for field in dataclasses.fields(gates.Settings):
+        assert f"{field.name}: " in text
+    assert "gate_bias: Initial bias of T; section 4, the best 50-layer network." in text
+    assert "Default: 6 (smoke), 50 (miniature/full)." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--names=d"], "must be of a, b, c. Received: ('d',)"),
+        (["--keep", "--scale=smoke"], "those of --scale smoke are meaningless"),
+        (["fast"], "Expected flags only. Received: ['fast']"),
+    ],
+)
+def test_invalid_flags_are_refused_before_any_work(words, message):
+    with pytest.raises(ValueError) as caught:
+        command_line.parse(TOY, words)
+    assert message in str(caught.value)
+
+
+def test_deviations_are_the_differences_from_the_full_scale():
+    differences = setting_module.difference(Toy(size=3, factor=0.5), Toy())
+    assert differences == ["size 3 (the paper: 100)", "factor 0.5 (the paper: all)"]
+
+
+def test_measurements_are_stored_exactly(tmp_path):
+    measured = {
+        "array": np.array([[1.5, math.nan], [-math.inf, 1e-300]]),
+        "lost": math.inf,
+        "nested": {"words": ["a", "b"], "one": np.float32(0.1), "empty": {}},
+        "integers": np.arange(3),
+    }
+    store.save(tmp_path, measured, {"seed": 3})
+    loaded, facts = store.load(tmp_path)
+    assert facts == {"seed": 3}
+    np.testing.assert_equal(loaded["array"], measured["array"])
+    np.testing.assert_equal(loaded["integers"], measured["integers"])
+    assert loaded["lost"] == math.inf
+    assert loaded["nested"] == {"words": ["a", "b"], "one": float(np.float32(0.1)), "empty": {}}
+    json.loads((tmp_path / store.MEASURED).read_text(), parse_constant=pytest.fail)  # no NaN
+    (tmp_path / store.MEASURED).write_text("{")
+    with pytest.raises(ValueError, match="Delete .* to repeat the run"):
+        store.load(tmp_path)
+    with pytest.raises(ValueError, match="without '/'"):
+        store.save(tmp_path, {"a/b": 1}, {})
+
+
+def test_a_run_that_has_ended_is_not_repeated(tmp_path):
+    counted = []
+
+    def measure(settings, run):
+        counted.append(run.seed)
+        return {"values": np.arange(settings.size) + run.seed}
+
+    toy = dataclasses.replace(TOY, measure=measure)
+    plan = command_line.Plan(toy, "smoke", Toy(size=3), Options(runs=str(tmp_path)), (0, 1))
+    first = plan.run()
+    assert [one["values"].tolist() for one in first] == [[0, 1, 2], [1, 2, 3]]
+    assert counted == [0, 1]
+    second = plan.with_seeds([0, 1, 2]).run()
+    assert counted == [0, 1, 2] and len(second) == 3
+    folder = folder_of(str(tmp_path), toy.name, "smoke", Toy(size=3), 0)
+    facts = store.load(folder)[1]
+    assert facts["deviations"] == ["size 3 (the paper: 100)"]
+    assert facts["settings"]["size"] == 3 and facts["backend"] == keras.config.backend()
+    assert (folder.parent / "sums.csv").read_text().split() == ["sum", "3", "6", "9"]
+    folders = {folder_of("", toy.name, "smoke", Toy(size=size), 0) for size in (3, 4)}
+    assert len(folders) == 2
+
+
+def test_a_part_of_a_measurement_survives_the_process(tmp_path):
+    run = Run(tmp_path)
+    assert run.part("half", lambda: {"x": np.ones(2)})["x"].tolist() == [1, 1]
+    again = Run(tmp_path).part("half", lambda: pytest.fail("measured twice"))
+    assert again["x"].tolist() == [1, 1]
+
+
+def test_a_killed_experiment_resumes_to_the_same_measurements(tmp_path):
+    data = write_images(
+        tmp_path / "mnist.npz", (28, 28, 1), train=200, test=40, classes=10, step=20
+    )
+    options = data, "--scale=smoke", "--epochs=3", "--depth=4", "--train_examples=200"
+    folders = {}
+    for name in ("whole", "killed"):
+        folders[name] = tmp_path / name
+        process = start_recipe("srivastava2015/gates.py", *options, f"--runs={folders[name]}")
+        if name == "killed":
+            checkpoint = "networks/*/state.npz"
+            while process.poll() is None and not [*folders[name].glob(checkpoint)]:
+                pass
+            process.kill()
+            process.communicate(timeout=100)
+            process = start_recipe("srivastava2015/gates.py", *options, f"--runs={folders[name]}")
+        output_of(process)
+    whole, killed = (
+        store.load(next(folder.glob("srivastava2015-gates/*/seed0")))[0]
+        for folder in folders.values()
+    )
+    np.testing.assert_equal(killed, whole)
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "message"),
+    [
+        ("missing.npz", (), "gates.py: "),
+        ("mnist.npz", ("--batch=300",), "Expected at least one batch of 300 training images"),
+        ("mnist.npz", ("--depht=3",), "Unknown command line flag 'depht'"),
+    ],
+)
+def test_unusable_input_ends_in_one_line(tmp_path, data, words, message):
+    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=200, test=20, classes=10, step=20)
+    words = f"--data_dir={tmp_path / data}", "--scale=smoke", f"--runs={tmp_path / 'r'}", *words
+    process = start_recipe("srivastava2015/gates.py", *words)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode in (1, 2)
+    assert message in output.splitlines()[-1] and "Traceback" not in output
+
+
+def test_ctrl_c_says_how_to_resume(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert command_line.guarded(interrupted) == 128 + signal.SIGINT
+    assert "Run the same command again to resume." in capsys.readouterr().err
+
+
+def test_intervals_are_students():
+    """t(0.975, 2) = 4.30265 and t(0.975, 4) = 2.77645, as printed in tables."""
+    low, high = verdicts.interval([1.0, 2.0, 3.0], ratio=False)
+    assert (low, high) == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-4)
+    ends = verdicts.interval([1.0, 10.0, 100.0, 1000.0, 10000.0], ratio=True)
+    half = 2.77645 * (2.5**0.5) / 5**0.5
+    assert np.log10(ends) == pytest.approx((2 - half, 2 + half), rel=1e-4)
+    assert verdicts.interval([1.0, 2.0], ratio=False) is None
+    assert verdicts.interval([1.0, 0.0, 2.0], ratio=True) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([10.0, 11.0, 12.0], "shown"),
+        ([1.0, 2.0, 3.0], "contradicted"),
+        ([1.0, 5.0, 12.0], "undecided"),
+        ([100.0, 101.0], "undecided"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval_on_one_side(values, verdict):
+    texts = {"section": "1", "statement": "S.", "quantity": "q"}
+    claim = Claim(name="T1", measure=lambda one: one["x"], at_least=6, **texts)
+    assert verdicts.verdict(claim, values) == verdict
+    experiment = catalog.load("srivastava2015/gates")
+    facts = [
+        {"seed": seed, "seconds": 1.0, "deviations": ["small"]}
+        | dict.fromkeys(("commit", "backend", "hardware", "data", "scale"), "x")
+        for seed in range(len(values))
+    ]
+    row = verdicts.evaluate(experiment, claim, [[{"x": value}] for value in values], facts)
+    assert row["verdict"] == verdict and row["values"] == values
+    assert row["criterion"] == "q: at least 6" and row["deviations"] == ["small"]
+
+
+def test_names_patterns_and_figures_stand_for_experiments():
+    assert catalog.find(["srivastava2015/fig2"]) == [
+        "srivastava2015/gates",
+        "srivastava2015/gates_cifar",
+    ]
+    assert "jastrzebski2018/sharing" in catalog.find(["jastrzebski2018/*"])
+    with pytest.raises(ValueError, match="Did you mean srivastava2015/gates"):
+        catalog.find(["srivastava2015/gate"])
+    with pytest.raises(ValueError, match="an illustration; nothing is measured"):
+        catalog.find(["greff2017/fig1"])
+    names = [claim.name for _, claim in catalog.claims()]
+    assert len(names) == len({*names})
+
+
+def test_every_experiment_has_a_smoke_and_a_full_scale_and_known_needs():
+    for experiment in catalog.load_all():
+        assert {"smoke", "full"} <= {*experiment.scales}
+        names = [artifact.name for artifact in experiment.artifacts]
+        assert len(names) == len({*names})
+        for claim in experiment.claims:
+            assert (claim.at_least is None) != (claim.at_most is None)
+            assert {*claim.needs} <= {*catalog.EXPERIMENTS}
+            assert not claim.figure or experiment.artifact(claim.figure)
+
+
+def test_lines_are_means_over_seeds_in_bands():
+    rows = plots.with_seeds([1.0, 3.0], lambda one: [{"x": x, "y": one * x} for x in range(3)])
+    axis = plots.lines(rows, x="x", y="y").axes[0]
+    assert axis.lines[0].get_ydata().tolist() == [0, 2, 4]
+    assert axis.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(4 + 8**0.5)

@@ -1,0 +1,147 @@
+"""Experiments of Jastrzebski et al. (2018): numbers that their modules compute themselves."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from helpers.harness import without_backend
+from helpers.test_data import write_images
+from zoo.callbacks.probes.table import Row, Table
+from zoo.recipes.experiment import Options, Run, catalog, pages
+from zoo.recipes.jastrzebski2018 import miniature, refinement, sharing, training
+
+pytestmark = without_backend
+SMALL = {
+    "widths": (4, 4),
+    "blocks": 2,
+    "batch": 20,
+    "epochs": 1,
+    "train_examples": 40,
+    "test_examples": 20,
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    for name, shape in (("mnist", (28, 28, 1)), ("cifar10", (32, 32, 3))):
+        write_images(tmp_path / f"{name}.npz", shape, train=40, test=20, classes=10, step=20)
+    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path))
+    return Run(tmp_path / "runs" / "seed0", options=options)
+
+
+def test_refinement_measures_the_miniature_and_draws_all_figures(run, tmp_path):
+    settings = refinement.Miniature(**SMALL, probe_examples=20, unroll=2)
+    one = refinement.measure(settings, run)
+    assert one["blocks"]["test"]["cosine_loss"].shape == (4,)
+    assert one["blocks"]["test"]["intermediate_accuracy"].shape == (2,)
+    assert one["in_training"]["l2_ratio"].shape == (1, 2)
+    assert one["unrolled"]["training_loss"]["1.0"].shape == (3,)  # before, and two repetitions
+    assert len(refinement.repetitions(one, "unscaled")) == 2
+    pages.draw(catalog.load("jastrzebski2018/refinement"), [one, one], tmp_path / "figures")
+    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {f"fig{n}" for n in (2, 3, 4, 5, 6, 7, 13, 14, 20)} | {"table1"}
+
+
+def test_claims_of_refinement_by_hand():
+    groups = {
+        "borderline": {"accuracy": np.array([0.2, 0.7])},
+        "all": {"accuracy": np.array([0.8, 0.9])},
+    }
+    one = {
+        "blocks": {
+            "test": {
+                "cosine_loss": np.array([0.1, -0.1, -0.2, -0.4]),
+                "l2_ratio": np.array([9.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+                "intermediate_accuracy": np.array([0.1, 0.2, 0.5]),
+                "groups": groups,
+            }
+        },
+        "in_training": {"l2_ratio": np.array([[1.0, 1.0], [2.0, 4.0]])},
+        "unrolled": {
+            "scale": 0.5,
+            "times": 2,
+            "training_loss": {"0.5": np.array([2.0, 1.5, 1.0])},
+            "scaled": {
+                "test": {
+                    "cosine_loss_block": np.array([1.0, -1.0, 1.0]),
+                    "groups": {"borderline": {"accuracy": np.array([0.5, 0.6, 0.75])}},
+                }
+            },
+            "unscaled": {"test": {"cosine_loss_block": np.array([1.0, -1.0, 1.0])}},
+        },
+    }
+    assert refinement.negative_blocks_percent(one) == 75
+    assert refinement.cosine_of_high_blocks(one) == pytest.approx(-0.3)
+    assert refinement.ratio_of_last_blocks(one) == 3
+    assert refinement.growth_of_ratio(one) == 3
+    assert refinement.largest_step_percent(one) == pytest.approx(75)
+    assert refinement.gain_of_borderline(one) == pytest.approx(40)
+    assert refinement.loss_by_unrolling(one) == 0.5
+    assert refinement.gain_by_unrolling(one) == pytest.approx(25)
+    assert refinement.negative_repetitions_percent(one) == 50
+    assert refinement.unscaled_repetitions(one) == 1
+
+
+def test_the_last_stage_is_that_of_the_last_block():
+    rows = [
+        Row("l2_ratio", block, stage, None, epoch, value * epoch)
+        for epoch in (1, 2)
+        for block, stage, value in (("a", 0, 1.0), ("b", 1, 2.0), ("c", 1, 3.0))
+    ]
+    table = Table(rows)
+    assert training.last_stage(table, "l2_ratio").tolist() == [[2, 3], [4, 6]]
+
+
+def test_sharing_measures_networks_before_training_and_small_ones(run, tmp_path):
+    settings = sharing.Miniature(
+        networks=("unshared", "naive", "ubn"),
+        depth=44,
+        start_examples=4,
+        train_examples=40,
+        test_examples=20,
+        width=4,
+        uses=2,
+        batch=20,
+        epochs=1,
+    )
+    one = sharing.measure(settings, run)
+    assert len(one["start"]["naive"]["initial averages"]) == 21  # (44 - 2) / 2 blocks
+    assert len(one["start"]["unshared"]["initial averages"]) == 18
+    assert one["trained"]["ubn"]["test_accuracy"].shape == (1,)
+    pages.draw(catalog.load("jastrzebski2018/sharing"), [one], tmp_path / "figures")
+    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert drawn >= {"fig8", "fig8-start-initial-averages", "fig8-start-batch-statistics"}
+    with pytest.raises(ValueError, match="6 n \\+ 2 from 44 on"):
+        dataclasses.replace(sharing.SCALES["full"], depth=38)
+
+
+def test_claims_of_sharing_by_hand():
+    def trained(training_accuracy, test_accuracy):
+        return {
+            "training_accuracy": np.array([0.0, training_accuracy]),
+            "test_accuracy": np.array([0.0, test_accuracy]),
+        }
+
+    one = {
+        "start": {
+            "naive": {"initial averages": np.array([1.0, 5.0, 100.0]), "gradient_ratio": 6.0},
+            "unshared": {"initial averages": np.array([2.0, 4.0]), "gradient_ratio": 2.0},
+        },
+        "trained": {
+            "naive": trained(99.0, 20.0),
+            "unshared": trained(99.0, 95.0),
+            "statistics": trained(99.0, 80.0),
+            "ubn": trained(99.0, 96.0),
+        },
+    }
+    assert sharing.growth(one, "initial averages", "naive", "unshared") == 50
+    assert sharing.gradient_growth(one) == 3
+    assert sharing.gap(one, "naive") - sharing.gap(one, "unshared") == 75
+    assert sharing.repair_by_statistics(one) == pytest.approx(100 * 60 / 76)
+
+
+def test_the_miniature_has_the_parameters_on_record(run):
+    settings = dataclasses.replace(miniature.Miniature(), train_examples=40, batch=20, epochs=1)
+    network = miniature.train(settings, run)
+    assert network.model.count_params() == 208_170

@@ -1,0 +1,98 @@
+"""Experiments of Srivastava et al. (2015): numbers that their modules compute themselves."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from helpers.harness import without_backend
+from helpers.test_data import write_images
+from zoo.recipes.experiment import Options, Run, catalog, pages
+from zoo.recipes.srivastava2015 import convolutional, depth_search, gates, thousand_layers
+
+pytestmark = without_backend
+TINY = {"train_examples": 40, "test_examples": 20, "batch": 20}
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, test=20, classes=10, step=20)
+    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "mnist.npz"))
+    return Run(tmp_path / "runs" / "seed0", options=options)
+
+
+def test_gates_are_measured_and_drawn(run, tmp_path):
+    settings = dataclasses.replace(gates.SCALES["smoke"], depth=4, **TINY)
+    one = gates.measure(settings, run)
+    assert one["bias"].shape == one["mean_gates"].shape == (3, 50)
+    assert one["loss_without"].shape == (3,) and set(one["classes"]) == {"0", "7"}
+    np.testing.assert_allclose(one["bias"], -2, atol=0.1)
+    pages.draw(catalog.load("srivastava2015/gates"), [one, one], tmp_path / "figures")
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"fig2.png", "fig3.png", "fig4.png"}
+
+
+def test_claims_of_gates_by_hand():
+    one = {
+        "initial_bias": -2.0,
+        "bias": np.array([[-3.0, -1.0], [-2.5, -2.5]]),
+        "loss": 1.0,
+        "loss_without": np.array([1.05, 1.2, 0.9, 2.0]),
+        "gates_of_one_example": np.array([[0.0, 0.0, 0.0, 1.0]]),
+        "mean_gates": np.full((1, 4), 0.25),
+        "outputs_of_one_example": np.cumsum(np.ones((31, 2)), axis=0),
+        "classes": {"0": np.ones((20, 2)), "7": np.ones((20, 2))},
+    }
+    assert gates.fallen_percent(one) == 75
+    assert gates.idle_percent(one) == 50
+    assert gates.selectivity(one) == 1  # one gate alone is open; the means are equal
+    assert gates.early_change_percent(one) == 50  # 15 of 30 equal changes
+    assert gates.early_classes_percent(one) == 75  # 15 of 20 equal layers
+    assert gates.rise_of_biases({"bias": np.array([[-3.0], [-2.0], [-1.0]])}) == pytest.approx(1)
+
+
+def test_networks_of_a_search_depend_on_their_index_only():
+    settings = depth_search.SCALES["full"]
+    one = depth_search.sample(settings, "highway", 50, 3, seed=0)
+    assert one == depth_search.sample(settings, "highway", 50, 3, seed=0)
+    assert one != depth_search.sample(settings, "highway", 50, 4, seed=0)
+    assert 1e-3 <= one.rate <= 10**-0.5 and -10 <= one.gate_bias <= -1
+    samples = [depth_search.sample(settings, "plain", 10, i, seed=0) for i in range(30)]
+    indices = [i for group in depth_search.groups(samples, 12) for i in group]
+    assert sorted(indices) == [*range(30)]
+
+
+def test_claims_of_the_search_by_hand():
+    losses = {
+        ("plain", "10"): [[1.0, 0.05], [np.nan, 0.01]],  # the second has diverged
+        ("plain", "100"): [[1.0, 0.5], [2.0, 2.0]],
+        ("highway", "10"): [[0.05, 0.02], [1.0, 1.0]],
+        ("highway", "100"): [[0.09, 0.04], [1.0, 1.0]],
+    }
+    one = {"plain": {}, "highway": {}}
+    for (kind, depth), values in losses.items():
+        one[kind][depth] = {"losses": np.array(values)}
+    assert depth_search.lowest_losses(one["plain"]["10"]).tolist() == [0.05, np.inf]
+    assert depth_search.growth(one) == pytest.approx((0.5 / 0.05) / (0.04 / 0.02))
+    assert depth_search.epochs_to(one, "plain", 100) == 2  # never: all epochs
+    assert depth_search.speed(one) == pytest.approx(((2 / 1) * (2 / 1)) ** 0.5)
+
+
+def test_the_search_trains_all_networks(run):
+    settings = dataclasses.replace(depth_search.SCALES["smoke"], depths=(2,), **TINY)
+    one = depth_search.measure(settings, run)
+    assert one["plain"]["2"]["losses"].shape == one["highway"]["2"]["losses"].shape == (2, 1)
+    assert np.isfinite(one["highway"]["2"]["losses"]).all()
+    with pytest.raises(ValueError, match="`depths` of 2 or more layers"):
+        dataclasses.replace(settings, depths=(1,))
+
+
+def test_deep_and_convolutional_networks_train(run):
+    settings = dataclasses.replace(thousand_layers.SCALES["smoke"], depth=5, **TINY)
+    one = thousand_layers.measure(settings, run)
+    assert one["guessing"] == pytest.approx(np.log(10)) and one["loss_by_epoch"].shape == (1,)
+    smoke = catalog.load("srivastava2015/table1").scales["smoke"]
+    settings = dataclasses.replace(smoke, networks=("mnist16",), **TINY)
+    one = convolutional.measure(settings, run)
+    (row,) = convolutional.table([one])
+    assert row["parameters"] == 38_986 and row["paper"] == 99.43

@@ -1,0 +1,137 @@
+"""Every private name of Keras that the zoo reads or sets, with the reason.
+
+Keras promises nothing about these names. All are in the source of Keras 3.10.0, 3.12.0 and 3.15.1;
+the tests run with 3.15.1.
+"""
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend import AutocastScope as AutocastScope
+from keras.src.backend import get_autocast_scope
+from keras.src.backend import get_keras_mask as get_keras_mask
+from keras.src.backend import set_keras_mask as set_keras_mask
+from keras.src.backend.common import global_state
+
+# `keras.config.enable_unsafe_deserialization()` overrules `load_model(safe_mode=True)`, not this.
+from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope
+
+CALL_CONTEXT = "current_call_ctx"  # what hands `training` to inner layers
+
+
+def inner_layers(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
+    """Return the layers within `layer` at any depth; `model.layers` holds the outermost only."""
+    return list(layer._flatten_layers(include_self=include_self))
+
+
+def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the weights that `layer` itself holds, without those of its inner layers."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def call_parameters(layer: keras.layers.Layer) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the layer's own `call`; that of torch's wrapper has others."""
+    return layer._call_signature.parameters
+
+
+def passes_training(layer: keras.layers.Layer) -> bool:
+    """Return True if `layer(x, training=...)` is accepted, also by a model without the argument."""
+    return "training" in getattr(layer, "_call_context_args", {})
+
+
+def is_rematerialized(layer: keras.layers.Layer) -> bool:
+    """Return True if the layer was made in a `keras.RematScope`."""
+    return layer._remat_mode is not None
+
+
+def nodes_by_depth(model: keras.Model) -> dict[int, list[Any]]:
+    """Return the nodes of a functional model by their distance from its outputs."""
+    return model._nodes_by_depth
+
+
+def functional_of(model: keras.Model) -> Any:
+    """Return the functional model inside a `Sequential`, or `model` itself."""
+    return getattr(model, "_functional", None) or model
+
+
+def is_from_keras(function_or_class: Any) -> bool:
+    """Return True if Keras itself defines a function or class."""
+    return function_or_class.__module__.startswith("keras.src.")
+
+
+def current_scopes() -> Callable[[], contextlib.AbstractContextManager]:
+    """Return a function that opens again the scopes of the layer call that is running now.
+
+    They are the autocast scope and the context that hands `training` to inner layers.
+    """
+    context = copy.copy(global_state.get_global_attribute(CALL_CONTEXT))
+    autocast = get_autocast_scope()
+
+    @contextlib.contextmanager
+    def scopes() -> Iterator[None]:
+        before = global_state.get_global_attribute(CALL_CONTEXT)
+        global_state.set_global_attribute(CALL_CONTEXT, copy.copy(context))
+        try:
+            with AutocastScope(autocast and autocast.dtype):
+                yield
+        finally:
+            global_state.set_global_attribute(CALL_CONTEXT, before)
+
+    return scopes
+
+
+def symbolic_build(model: keras.Model, batch: Any) -> None:
+    """Build optimizer and metrics for the shapes of a batch, as `fit` does before its first."""
+    model._symbolic_build(data_batch=batch)
+
+
+def initial_epoch(model: keras.Model) -> int:
+    """Return the epoch from which `fit` will start, if a callback has set it."""
+    return model._initial_epoch or 0
+
+
+def set_initial_epoch(model: keras.Model, epoch: int) -> None:
+    """Make `fit`, which has called `on_train_begin`, start from another epoch."""
+    model._initial_epoch = epoch
+
+
+def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the learning rate or the schedule; `optimizer.learning_rate` is its current value."""
+    return optimizer._learning_rate
+
+
+def path_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> str:
+    """Return the path of a variable in `update_step`: TensorFlow passes its own, without one."""
+    return optimizer._trainable_variables[optimizer._get_variable_index(variable)].path
+
+
+@contextlib.contextmanager
+def clipped_after_sum(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Within the context, clip gradients after the sum over TensorFlow's replicas, not before."""
+    clip = optimizer._clip_gradients
+    all_reduce = optimizer._all_reduce_sum_gradients
+
+    def sum_and_clip(gradients):
+        pairs = all_reduce([(gradient, None) for gradient in gradients])
+        return clip([gradient for gradient, _ in pairs])
+
+    # past Keras's own `__setattr__`, which would track the functions as state
+    object.__setattr__(optimizer, "_clip_gradients", sum_and_clip)
+    object.__setattr__(optimizer, "_all_reduce_sum_gradients", lambda pairs: pairs)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "_clip_gradients")
+        object.__delattr__(optimizer, "_all_reduce_sum_gradients")
+
+
+def set_local(variable: keras.Variable, value: np.ndarray) -> None:
+    """Set a variable of JAX that several processes divide to a value in this process alone."""
+    variable._layout = None
+    variable._value = None  # frees its memory first
+    variable._value = variable._convert_to_tensor(value, dtype=variable.dtype)
