@@ -50,7 +50,7 @@ class Training(ImageSettings):
 
     data: str = setting("cifar10", "Data set; section 4.2.")
     side: int | None = setting(
-        None, "Side in pixels to which images are averaged, a divisor of 32; none: as they are."
+        None, "Average images to N x N pixels, N a divisor of 32; none: all pixels. Ours."
     )
     preprocessing: str = setting("he_cifar", "Preparation; ours.", ("he_cifar", "miniature"))
     widths: tuple[int, ...] = setting(WIDTHS, "Channels of the three groups; section 4.2.")
