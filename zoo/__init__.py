@@ -71,11 +71,9 @@ from zoo.graph.fold import fold_identity as fold_identity
 from zoo.graph.inline import inline as inline
 from zoo.graph.loop import loop as loop
 from zoo.graph.remat import remat as remat
-from zoo.graph.surgery import early_exit as early_exit
 from zoo.graph.surgery import lesion as lesion
 from zoo.graph.surgery import prune_blocks as prune_blocks
 from zoo.graph.surgery import shuffle as shuffle
-from zoo.graph.surgery import unroll as unroll
 from zoo.graph.tracing import trace as trace
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM
