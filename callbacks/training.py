@@ -253,7 +253,7 @@ class Progress(keras.callbacks.Callback):
 class PassProgress:
     """Print every 20 seconds how much of a long pass over examples is done, and the time left.
 
-    An instance is the argument `progress` of `zoo.callbacks.run` and of the interventions: it is
+    An instance is the argument `progress` of `zoo.callbacks.run` and of the sweeps: it is
     called with the number of examples seen so far.
 
     Args:

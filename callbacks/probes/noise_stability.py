@@ -15,7 +15,7 @@ from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
 from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.objective import Loss, Objective
-from zoo.callbacks.probes.probe import Parts, norm
+from zoo.callbacks.probes.probe import Parts, is_relu, norm
 from zoo.callbacks.probes.refinement import Ratio
 from zoo.callbacks.probes.table import Row, Table
 from zoo.checks import check_integers
@@ -111,7 +111,7 @@ class ActivationContraction(Ratio):
             pairs = [(_preactivation(block), block["y"])]
         else:
             steps = _steps(block, "Activation contraction is defined for ReLUs")
-            pairs = [(z, y) for layer, z, y in steps if _is_relu(layer)]
+            pairs = [(z, y) for layer, z, y in steps if is_relu(layer)]
         contractions = [norm(z) / norm(y) for z, y in pairs]
         alive = [norm(y) != 0 for _, y in pairs]
         return _stack(contractions), _stack(alive)
@@ -130,12 +130,6 @@ def _is_linear(layer):
     """Return True for a convolution or dense layer, each with one kernel, and no activation."""
     kinds = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Dense)
     return type(layer) in kinds and layer.activation in (None, keras.activations.linear)
-
-
-def _is_relu(layer):
-    activation = getattr(layer, "activation", None)
-    is_layer = isinstance(layer, layers.Activation) and activation is keras.activations.relu
-    return is_layer or type(layer).__name__ in ("ReLU", "Relu")
 
 
 def _steps(block: Parts, definition: str) -> Iterator[tuple[Any, Tensor, Tensor]]:
