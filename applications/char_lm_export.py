@@ -1,16 +1,13 @@
 """The language model as a SavedModel or ONNX: a text at once, step by step, or as raw strings."""
 
-import json
-import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from zoo import io
 from zoo.applications import char_lm_inference
-from zoo.datasets.text import END_OF_SENTENCE, UNKNOWN, Vocabulary
+from zoo.datasets.text import Vocabulary
 from zoo.export import check
 from zoo.export import export as export_model
 from zoo.export.signatures import in_float32
@@ -42,8 +39,7 @@ def export(
       In a SavedModel with a vocabulary only.
 
     `serve` and `step` look word vectors up in a table. With a vocabulary the words are the
-    artifact's labels, and a SavedModel has `assets.extra/special_words.json`: word and id of the
-    unknown word and of the end of a sentence, null if the vocabulary has none.
+    artifact's labels: "|" is the unknown word, "+" the end of a sentence.
 
     Args:
         model: A `char_lm`.
@@ -88,16 +84,7 @@ def export(
     if format == "saved_model":
         examples["next_word"] = _expected_next_word(model, vocabulary)
         model = with_spelling(model, vocabulary)
-    labels = vocabulary.words
-    deviation = export_model(model, path, format, labels, endpoints=models, examples=examples)
-    if format == "saved_model":
-        special = {
-            "unknown": {"id": vocabulary.unknown, "word": UNKNOWN},
-            "end_of_sentence": {"id": vocabulary.end_of_sentence, "word": END_OF_SENTENCE},
-        }
-        assets = pathlib.Path(path) / "assets.extra" / "special_words.json"
-        io.replace(assets, lambda temporary: temporary.write_text(json.dumps(special), "utf-8"))
-    return deviation
+    return export_model(model, path, format, vocabulary.words, endpoints=models, examples=examples)
 
 
 def _check_vocabulary(vocabulary, model):

@@ -106,7 +106,7 @@ def test_labels_beyond_32_bits_are_refused(tmp_path, label):
     x = np.zeros((2, 4, 4, 1), "uint8")
     y = np.array([0, label], "uint64")
     np.savez(tmp_path / "images.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    with pytest.raises(ValueError, match=f"class numbers.*Received: {label}"):
+    with pytest.raises(ValueError, match="integers below 2147483647"):
         images.load("own", tmp_path / "images.npz")
 
 

@@ -92,7 +92,6 @@ def test_a_set_of_images_that_were_encoded_again_is_not_verified_on_others():
     "call, message",
     [
         (lambda: zoo.weights.card("mnist10k_highwy"), "such as mnist10k_highway"),
-        (lambda: zoo.resnet50(weights="imagenet"), "no weights of ImageNet"),
         (lambda: zoo.highway_mnist(width=8, weights="mnist10k_highway"), "zoo.weights.build"),
     ],
 )

@@ -1,6 +1,5 @@
 import dataclasses
 import io
-import sys
 
 import numpy as np
 import pytest
@@ -104,7 +103,7 @@ def test_a_published_dataset_loaded_under_another_name_is_refused(
 
 def test_a_folder_has_a_class_for_each_of_its_folders(tmp_path):
     loaded = images.load("custom", write_folder(tmp_path))
-    assert loaded.class_names == ("Cow", "ant", "bee") and loaded.classes == 3
+    assert loaded.classes == 3
     order = np.argsort((ARRAYS["y_train"] + 1) % 3, kind="stable")  # Cow, ant, bee; by file name
     assert (loaded.x_train == ARRAYS["x_train"][order]).all()
     np.testing.assert_array_equal(loaded.y_train, ((ARRAYS["y_train"] + 1) % 3)[order])
@@ -150,7 +149,7 @@ BAD_ARRAYS = {
         "y_test": np.array([], int),
     },
     r"must have the shape \(4, 5, 3\).*shape \(4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
-    "one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
+    "y_train must be integers .*one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
     "y_test must be integers": {"y_test": ARRAYS["y_test"] / 1},
     "from 0 to 2. Received: .* from 0 to 3": {"y_test": np.arange(10) % 4},
     "Received: .* from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
@@ -225,9 +224,6 @@ def test_the_digits_need_no_network():
     assert set(loaded.y_test.tolist()) == set(range(10))
 
 
-def test_without_the_package_the_message_says_which_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install scikit-learn"):
-        images.load("digits")
+def test_an_unknown_name_is_an_error():
     with pytest.raises(ValueError, match="one of mnist, cifar10, cifar100, digits.*'imagenet'"):
         images.load("imagenet")

@@ -68,9 +68,6 @@ class Vocabulary:
         characters: Distinct characters; the first three are pad, start and end of word.
         word_length: Slots for a word: characters, start and end.
 
-    Raises:
-        ValueError: If these do not make a vocabulary.
-
     Example:
     >>> vocabulary = Vocabulary.from_texts("the cat sat\nthe <unk> sat\n")
     >>> vocabulary.words
@@ -86,31 +83,6 @@ class Vocabulary:
     words: tuple[str, ...]
     characters: tuple[str, ...]
     word_length: int
-
-    def __post_init__(self) -> None:
-        if not self._is_sound():
-            raise ValueError(
-                f"A vocabulary must have distinct words with {END_OF_SENTENCE!r}; distinct "
-                f"characters that begin with {SPECIAL_CHARACTERS} and spell every word; and an "
-                f"integer `word_length` of 3 or more. Received: words={self.words!r:.80}, "
-                f"characters={self.characters!r:.80}, word_length={self.word_length!r}. Make one "
-                f"with `Vocabulary.from_texts(train, valid, test)`."
-            )
-
-    def _is_sound(self):
-        for part in (self.words, self.characters):
-            if not isinstance(part, tuple) or not all(isinstance(item, str) for item in part):
-                return False
-            if len(set(part)) < len(part):
-                return False
-        spelling = set(self.characters[len(SPECIAL_CHARACTERS) :])
-        return (
-            self.characters[: len(SPECIAL_CHARACTERS)] == SPECIAL_CHARACTERS
-            and END_OF_SENTENCE in self.words
-            and all(word and spelling.issuperset(word) for word in self.words)
-            and type(self.word_length) is int
-            and self.word_length >= 3
-        )
 
     @classmethod
     def from_texts(cls, *texts: str, max_word_length: int = MAX_WORD_LENGTH) -> "Vocabulary":
@@ -280,10 +252,8 @@ class Vocabulary:
         """
         try:
             content = json.loads(Path(path).read_bytes())
-            words, characters = (content[key] for key in ("words", "characters"))
-            if not isinstance(words, list) or not isinstance(characters, list):
-                raise TypeError("`words` and `characters` must be lists")
-            vocabulary = cls(tuple(words), tuple(characters), content["word_length"])
+            words, characters = (tuple(content[key]) for key in ("words", "characters"))
+            vocabulary = cls(words, characters, content["word_length"])
             if vocabulary.fingerprint != content["fingerprint"]:
                 raise ValueError(f"its fingerprint must be {vocabulary.fingerprint}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -325,9 +295,6 @@ class Corpus:
         valid: int32 array of shape `(num_tokens,)`.
         test: int32 array of shape `(num_tokens,)`.
         notice: Warning that belongs to every number measured on this corpus, or "".
-
-    Raises:
-        ValueError: If a word id is not one of the vocabulary's.
     """
 
     name: str
@@ -336,10 +303,6 @@ class Corpus:
     valid: np.ndarray
     test: np.ndarray
     notice: str = ""
-
-    def __post_init__(self) -> None:
-        for part in (self.train, self.valid, self.test):
-            check_ids(part, len(self.vocabulary))
 
     @property
     def checksum(self) -> int:
