@@ -132,18 +132,6 @@ def test_weights_are_refused_by_a_language_model_of_other_words():
         zoo.char_lm(**card.arguments, vocabulary=others, weights=card.name)
 
 
-def test_the_network_of_trained_weights_is_built_once(monkeypatch):
-    built = []
-    init = keras.Model.__init__
-    monkeypatch.setattr(
-        keras.Model,
-        "__init__",
-        lambda self, *args, **kwargs: built.append(self) or init(self, *args, **kwargs),
-    )
-    zoo.highway_mnist(weights="mnist10k_highway")
-    assert len(built) == 1
-
-
 @without_backend
 def test_logits_features_and_other_initial_biases_are_of_the_same_network():
     expected = zoo.weights.build("mnist10k_highway50")

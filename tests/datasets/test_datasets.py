@@ -33,13 +33,6 @@ def small():
     return text.Vocabulary.from_texts(*LINES.values())
 
 
-def test_words_and_characters_are_numbered_by_first_appearance_after_the_special(small):
-    assert small.words == ("|", "the", "cat", "+", "sat", "on", "mat", "a")
-    assert (small.unknown, small.end_of_sentence, len(small)) == (0, 3, 8)
-    assert text.Vocabulary.from_texts("no rare word").unknown is None
-    assert small.characters == (" ", "{", "}", *"theca|+sonm")
-
-
 def test_a_word_is_spelled_start_characters_end_pads_and_cut_where_there_is_no_room(small):
     assert (small.word_length, small.num_cut) == (5, 0)  # `the`, the longest, plus two
     assert spelling(small)[:4] == ["{|}  ", "{the}", "{cat}", "{+}  "]

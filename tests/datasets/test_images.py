@@ -64,10 +64,10 @@ def test_a_file_of_arrays_is_read_as_it_is(tmp_path):
 
 def test_gray_images_get_a_channel_and_keras_labels_lose_an_axis(tmp_path):
     gray = {key: ARRAYS[key][..., 0] for key in ("x_train", "x_test")}
-    path = saved(tmp_path / "a.npz", **gray, y_train=ARRAYS["y_train"][:, None])
-    loaded = images.load("custom", path)
-    assert loaded.x_train.shape == (20, 4, 5, 1) and loaded.y_train.shape == (20,)
-    assert (loaded.x_train[..., 0] == gray["x_train"]).all()
+    labels = {key: ARRAYS[key][:, None] for key in ("y_train", "y_test")}
+    loaded = images.load("custom", saved(tmp_path / "a.npz", **gray, **labels))
+    expected = {key: ARRAYS[key][..., :1] for key in gray}
+    assert same_pixels(loaded, {**ARRAYS, **expected})
 
 
 def test_only_the_original_gets_the_title(tmp_path, small_cifar):
@@ -151,6 +151,7 @@ BAD_ARRAYS = {
     r"must have the shape \(4, 5, 3\).*shape \(4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
     "y_train must be integers .*one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
     "y_test must be integers": {"y_test": ARRAYS["y_test"] / 1},
+    "y_test must be integers below 2147483647": {"y_test": ARRAYS["y_test"] + 2**31},
     "from 0 to 2. Received: .* from 0 to 3": {"y_test": np.arange(10) % 4},
     "Received: .* from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
     "without pickled objects": {"y_test": np.array([{}] * 10)},
