@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_read_is_an_error_that_says_what_is_there(tmp_pa
     write_folder(tmp_path / "custom", valid=" \n\n")
     fails("valid.txt must have words")
     write_folder(tmp_path / "custom", test="un café\n".encode("latin1"))
-    fails("test.txt must be UTF-8.* 0xe9 at byte offset 6")
+    fails("test.txt must be UTF-8.* 0xe9 in position 6")
     (tmp_path / "custom" / "test.txt").unlink()
     fails(r"which has \['train.txt', 'valid.txt'\]")
 

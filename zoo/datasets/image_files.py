@@ -16,9 +16,6 @@ def find(path: Path, name: str) -> Path:
     """Return the file or folder of the images `name`: `path`, or a part of this folder.
 
     A part is a folder `name` of images or with a single .npz file, or a file `name.npz`.
-
-    Raises:
-        ValueError: If there is none.
     """
     if not path.exists():
         return path  # reading it says so
@@ -39,11 +36,7 @@ def find(path: Path, name: str) -> Path:
 def read(path: Path, side: int | None = None) -> tuple[dict[str, np.ndarray], int]:
     """Read the images in a folder, cut to squares of `side` pixels, or in a .npz file.
 
-    Returns:
-        x_train, y_train, x_test and y_test; and the number of classes, or 0 if it is not known.
-
-    Raises:
-        ValueError: If the folder or file is missing, damaged, or has another layout.
+    Return x_train, y_train, x_test and y_test; and the number of classes, or 0 if it is unknown.
     """
     if path.is_dir():
         return _read_folder(path, side)

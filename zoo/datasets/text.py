@@ -401,10 +401,9 @@ def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> C
     if paths is None:
         there = sorted(path.name for path in folder.iterdir())[:12] if folder.is_dir() else None
         raise ValueError(
-            "`data_dir` must be a folder with train.txt, valid.txt and test.txt, or ptb.train.txt, "
-            f"ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, "
-            f"{'which is not a folder' if there is None else f'which has {there}'}. "
-            "Give the folder that has the three files, or rename them."
+            f"`data_dir` must be a folder with train.txt, valid.txt and test.txt, or "
+            f"ptb.train.txt, ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, "
+            f"{'which is not a folder' if there is None else f'which has {there}'}."
         )
     texts = [_read_text(path) for path in paths.values()]
     sha256 = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
@@ -420,19 +419,15 @@ def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> C
 
 
 def _read_text(path):
-    content = path.read_bytes()
     try:
-        text = content.decode().removeprefix("\ufeff")  # the byte order mark of some editors
+        text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} must be UTF-8 text. Received: byte 0x{content[error.start]:02x} at byte "
-            f"offset {error.start}. Convert it, for example: iconv -f latin1 -t utf-8"
+            f"{path} must be UTF-8 text. Received: {error}. Convert it, for example: "
+            f"iconv -f latin1 -t utf-8"
         ) from error
     if not text.strip():
-        raise ValueError(
-            f"{path} must have words in it, one sentence a line. "
-            f"Received: an empty text ({len(content)} bytes). Copy the file again."
-        )
+        raise ValueError(f"{path} must have words in it, one sentence a line. Received: none.")
     return text
 
 
