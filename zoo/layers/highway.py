@@ -39,8 +39,8 @@ class Highway(Skip):
     def call(self, x: Tensor) -> Tensor:
         """Return H(x) · T(x) + x · C(x); a variant leaves terms out."""
         h = self.transform(x)
-        t = self.transform_gate(x) if "t" in self.form.gates else None
-        c = self.carry_gate(x) if "c" in self.form.gates else None
+        t = self.transform_gate(x) if self.transform_gate else None
+        c = self.carry_gate(x) if self.carry_gate else None
         return self.form.mix(h, x, t, c, self.compute_dtype)
 
     def branch_options(self, name: str, bias: float | None) -> dict[str, Any]:

@@ -261,8 +261,8 @@ class ResidualBlock(Skip):
             )
         options = {"training": training, "use": use}
         h = self.transform(x, **options)
-        t = self.transform_gate(x, **options) if "t" in self.form.gates else None
-        c = self.carry_gate(x, **options) if "c" in self.form.gates else None
+        t = self.transform_gate(x, **options) if self.transform_gate else None
+        c = self.carry_gate(x, **options) if self.carry_gate else None
         if self.shortcut is not None:
             x = self.shortcut(x, **options)
         return self.form.mix(h, x, t, c, self.compute_dtype)
