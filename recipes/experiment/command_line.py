@@ -124,9 +124,12 @@ class Plan:
     def run(self) -> list[dict[str, Any]]:
         """Measure what was not measured yet; draw, save, and return what each seed measured."""
         folders = self.folders
+        is_chief = True
         for seed, folder in zip(self.seeds, folders, strict=True):
             if not (folder / store.MEASURED).exists() or not self.options.resume:
-                self._measure(seed, folder)
+                is_chief = self._measure(seed, folder)
+        if not is_chief:  # another process writes these folders
+            return []
         measured = [store.load(folder)[0] for folder in folders]
         figures = folders[0] if len(folders) == 1 else folders[0].parent
         pages.draw(self.experiment, measured, figures)
@@ -155,6 +158,7 @@ class Plan:
             "seconds": seconds(),
         }
         store.save(run.folder, measured, facts)
+        return run.devices.is_chief
 
 
 def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]]:
