@@ -33,7 +33,7 @@ help:  ## list the targets
 # glibc maps large buffers in 2 MB pages: a fifth less time for a step of the language model
 demo: $(VENV)/$(BACKEND).stamp  ## train the language model for minutes, on $KERAS_BACKEND
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 KERAS_BACKEND=$(BACKEND) \
-		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
+		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --scale miniature
 
 test: lint  ## lint, types and the tests on every backend
 	@echo "Backends: $(BACKENDS), and types, side by side; each prints when it is done."
@@ -56,7 +56,7 @@ oldest:  ## test layers, graph and probes with the oldest Keras and JAX of pypro
 	build/oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e '.[jax]' pytest pyparsing
 	KERAS_BACKEND=jax build/oldest/bin/python -m pytest -W ignore tests/layers tests/graph tests/callbacks
 
-results: $(VENV)/tensorflow.stamp  ## write docs/results.md and the gallery from recipes/results
+results: $(VENV)/tensorflow.stamp  ## write docs/results.md and claims.md from recipes/results
 	$(BIN)/python recipes/reproduce.py report
 
 lint: $(VENV)/dev.stamp  ## check rules and format with ruff

@@ -7,6 +7,7 @@ import keras
 import pytest
 
 from helpers.harness import ROOT, without_backend
+from zoo.recipes.experiment import catalog
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
 TEXTS = [ROOT / "README.md", ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,8 +50,8 @@ def test_links_lead_to_files_and_no_folder_of_a_machine_is_named(path):
 @without_backend
 def test_every_recipe_is_listed():
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    scripts = {path.name for path in (ROOT / "recipes").glob("[a-z]*.py")}
-    assert scripts - {"benchmark.py"} <= set(re.findall(r"\w+\.py", text))
+    scripts = {f"{path.replace('.', '/')}.py" for path in catalog.EXPERIMENTS.values()}
+    assert scripts <= set(re.findall(r"[\w/]+\.py", text))
 
 
 @without_backend
