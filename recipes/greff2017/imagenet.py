@@ -22,7 +22,6 @@ import dataclasses
 import functools
 import math
 import pathlib
-from typing import Any
 
 import keras
 import numpy as np
@@ -38,15 +37,6 @@ from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, m
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
 from zoo.recipes.greff2017 import inspection, pointwise
 
-NETWORKS = {  # builder, batch normalization
-    "highway": ("highway_resnet50", False),
-    "highway_full": ("highway_full_resnet50", False),
-    "resnet": ("resnet50", False),
-    "highway_bn": ("highway_resnet50", True),
-    "highway_full_bn": ("highway_full_resnet50", True),
-    "resnet_bn": ("resnet50", True),
-    "highway_bn_1x1": ("highway_resnet50", True),
-}
 PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
     "highway": (10.03, 0.17),
     "highway_full": (10.21, 0.03),
@@ -55,6 +45,7 @@ PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
     "highway_full_bn": (7.29, 0.11),
     "resnet_bn": (7.17, 0.14),
 }
+NETWORKS = (*PAPER, "highway_bn_1x1")
 BATCH = 256  # fb.resnet.torch
 EPOCHS = 90  # ibid.
 RATE_FACTORS = (1.0, 0.1, 0.01)  # ibid.
@@ -68,7 +59,7 @@ class Settings(ImageSettings):
     """Settings of the 50-layer networks."""
 
     data: str = setting("imagenet", "Data set: imagenet, or as for zoo.datasets.images.load.")
-    networks: tuple[str, ...] = setting(tuple(PAPER), "Networks to train; Table 1b.", [*NETWORKS])
+    networks: tuple[str, ...] = setting(tuple(PAPER), "Networks to train; Table 1b.", NETWORKS)
     epochs: int = setting(EPOCHS, "Number of epochs; fb.resnet.torch.")
     batch: int = setting(BATCH, "Images in a batch; fb.resnet.torch.")
     rate: float = setting(0.1, "Initial learning rate for a batch of 256; fb.resnet.torch.")
@@ -121,33 +112,26 @@ SCALES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Probed:
-    """Validation images to probe: batches, and their indices in the validation set."""
-
-    batches: Any
-    indices: np.ndarray
-
-
 def measure(settings, run):
     """Train and inspect the networks, or inspect a file."""
-    data, probed = load(settings, run)
+    data, probed, indices = load(settings, run)
+    if not (settings.trained or "").endswith(inspection.CAFFE):
+        run.deviations.append("Figs 3 and 4: not of He et al.'s trained network")
     if settings.trained:
-        return {
-            "data": data.images.name,
-            "trained": {},
-            "inspected": inspect_file(settings, run, probed),
-        }
+        run.start(settings)
+        model, batches = inspection.open_trained(settings.trained, settings.image_size, probed)
+        name = pathlib.Path(settings.trained).stem
+        facts = inspection.inspect(model, name, batches, indices, settings.unit, True, run)
+        return {"data": data.images.name, "trained": {}, "inspected": {name: facts}}
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
     pictured = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
     for name in settings.networks:
         network = train(settings, run, name, data)
         measured["trained"][name] = curves(network)
-        arguments = network.model, name, probed, settings.unit, name == pictured, run
+        arguments = network.model, name, probed, indices, settings.unit, name == pictured, run
         measured["inspected"][name] = run.part(
             name, functools.partial(inspection.inspect, *arguments)
         )
-    run.deviations.append("Figs 3 and 4: not of He et al.'s trained network")
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
@@ -155,18 +139,8 @@ def measure(settings, run):
     return measured
 
 
-def inspect_file(settings, run, probed):
-    """Return what `inspection.inspect` measures of the network in a file, by its name."""
-    path = pathlib.Path(settings.trained)
-    run.start(settings)
-    model = inspection.open_trained(path, settings.image_size)
-    if path.suffix == inspection.CAFFE:
-        probed = Probed(inspection.CaffeBatches(probed.batches), probed.indices)
-    return {path.stem: inspection.inspect(model, path.stem, probed, settings.unit, True, run)}
-
-
 def load(settings, run):
-    """Return images with batches for training and validation, and those to probe."""
+    """Return `ImageData`, batches to probe, and indices of their images in the validation set."""
     if settings.data in ("imagenet", "imagenet2012"):
         return load_records(settings, run)
     return load_arrays(settings, run)
@@ -194,7 +168,7 @@ def load_records(settings, run):
     identity = {"data": "ImageNet", "images": num_train}
     run.data.append("ImageNet")
     data = ImageData(images, "fb.resnet.torch", None, batches, tested, few[0], identity)
-    return data, Probed(probed, np.arange(settings.probe_examples))
+    return data, probed, np.arange(settings.probe_examples)
 
 
 def load_arrays(settings, run):
@@ -239,7 +213,7 @@ def load_arrays(settings, run):
         crops(images.x_test[:4]),
         {"data": images.name, "images": len(train), "checksum": checksum(images)},
     )
-    return data, Probed(centers(probed, PROBE_BATCH), test[probed])
+    return data, centers(probed, PROBE_BATCH), test[probed]
 
 
 def sample(total, count):
@@ -249,21 +223,22 @@ def sample(total, count):
 
 def train(settings, run, name, data):
     """Return a trained network."""
-    builder, batch_norm = NETWORKS[name]
+    form, *rest = name.split("_bn")  # highway_bn_1x1: highway, _1x1
+    builder = zoo.resnet50 if form == "resnet" else getattr(zoo, f"{form}_resnet50")
+    all_widths = RESNET if form == "resnet" else HIGHWAY
+    widths = [max(1, round(width * settings.width)) for width in all_widths]
     few = data.images.classes < FEW_CLASSES
 
     def build():
-        full = HIGHWAY if "highway" in builder else RESNET
         size = settings.image_size
-        widths = [max(1, round(n * settings.width)) for n in full[: len(settings.blocks)]]
-        model = getattr(zoo, builder)(
-            batch_norm=batch_norm,
-            widths=widths,
+        model = builder(
+            batch_norm="_bn" in name,
+            widths=widths[: len(settings.blocks)],
             blocks=settings.blocks,
             classes=data.images.classes,
             input_shape=(size, size, 3),
         )
-        return pointwise.with_pointwise_gates(model) if name.endswith("1x1") else model
+        return pointwise.with_pointwise_gates(model) if rest == ["_1x1"] else model
 
     rate = settings.rate * settings.batch / BATCH  # the batch: Goyal et al. (2017)
     network = run.network(
@@ -340,25 +315,27 @@ def fig5(seeds):
         return None
     metric = metric_of(seeds[0])
 
-    def panel(name):
-        return f"{'with' if '_bn' in name else 'without'} batch normalization"
-
+    panels = {
+        name: f"{'with' if '_bn' in name else 'without'} batch normalization" for name in NETWORKS
+    }
     rows = plots.with_seeds(
         seeds,
         lambda one: [
-            {"network": name, "panel": panel(name), "epoch": epoch, metric: value, "loss": loss}
+            {"network": name, "panel": panels[name], "epoch": epoch, metric: value, "loss": loss}
             for name, facts in one["trained"].items()
             for epoch, (value, loss) in enumerate(zip(facts[metric], facts["loss"], strict=True), 1)
         ],
     )
     names = [name for name in seeds[0]["trained"] if name in PAPER]
     marks = [
-        {"network": name, "panel": panel(name), "epoch": EPOCHS, metric: PAPER[name][0]}
+        {"network": name, "panel": panels[name], "epoch": EPOCHS, metric: PAPER[name][0]}
         | {"label": f"{name}, the paper, epoch {EPOCHS}"}
         for name in names
         if seeds[0]["data"] == "ImageNet"
     ]
-    ordered = f"Kendall's tau of the order of errors and the paper's: {order(seeds):.2f}"
+    title = ""
+    if len(names) > 1:
+        title = f"Kendall's tau of the order of errors and the paper's: {order(seeds):.2f}"
     return plots.lines(
         rows,
         x="epoch",
@@ -372,7 +349,7 @@ def fig5(seeds):
             "loss": "training loss (nats)",
         },
         log=[metric, "loss"],
-        title=ordered if len(names) > 1 else "",
+        title=title,
     )
 
 

@@ -17,13 +17,14 @@ NUM_PATCHES = 9  # Fig. 4, of each block
 CAFFE = ".h5"  # weights for keras.applications.ResNet50, which were Caffe's
 
 
-def inspect(model, label, probed, unit, pictured, run):
+def inspect(model, label, batches, indices, unit, pictured, run):
     """Return estimation errors and means of the residual functions by block, and patches.
 
     Args:
         model: The network.
         label: Its name.
-        probed: The `Probed` images.
+        batches: Batches of the validation images to probe.
+        indices: Their indices in the validation set.
         unit: Channel of Fig. 4; None: that of the largest rectified mean after stage 1.
         pictured: True to find the patches of Fig. 4.
         run: The `Run`.
@@ -33,8 +34,8 @@ def inspect(model, label, probed, unit, pictured, run):
         callbacks.BlockOutputs(rectified=True, name="strength"),
         callbacks.ResidualMean(),
     ]
-    progress = run.progress(f"probes of {label}", len(probed.indices))
-    table = callbacks.run(probes, model, probed.batches, progress=progress)
+    progress = run.progress(f"probes of {label}", len(indices))
+    table = callbacks.run(probes, model, batches, progress=progress)
     means = table.values("estimation_error")
     stage_of = {row.block: row.stage for row in table if row.probe == "estimation_error"}
     names = [*dict.fromkeys(stage_of.values())]
@@ -57,18 +58,21 @@ def inspect(model, label, probed, unit, pictured, run):
     }
     if pictured:
         print(f"top patches of unit {unit} of {label}", flush=True)
-        patches = callbacks.top_patches(model, probed.batches, unit, count=NUM_PATCHES)
+        patches = callbacks.top_patches(model, batches, unit, count=NUM_PATCHES)
         for index, patch in enumerate(patches):
-            example = int(probed.indices[patch.example])
+            example = int(indices[patch.example])
             measured["patches"][f"{index:03d}"] = patch._replace(example=example)._asdict()
     return measured
 
 
-def open_trained(path, image_size):
+def open_trained(path, image_size, batches):
     """Return the model in a .keras file, or `keras.applications.ResNet50` of weights in .h5.
 
+    Returns:
+        The model, and batches of normalized images as it reads them.
+
     Raises:
-        ValueError: if there is none, or its input is not a square image of three channels.
+        ValueError: if there is none, or its input is no image of this size and three channels.
     """
     path = pathlib.Path(path)
     if not path.is_file() or path.suffix not in (".keras", CAFFE):
@@ -76,19 +80,20 @@ def open_trained(path, image_size):
             "Expected in --trained a .keras file, or keras.applications.ResNet50's weights, .h5. "
             f"Received: {path}" + ("" if path.is_file() else ", which is no file.")
         )
+    shape = (image_size, image_size, 3)
     if path.suffix == CAFFE:
-        shape = (image_size, image_size, 3)
         try:
-            return keras.applications.ResNet50(weights=str(path), input_shape=shape)
+            model = keras.applications.ResNet50(weights=str(path), input_shape=shape)
         except (OSError, KeyError) as error:  # no HDF5 file, or one of something else
             raise ValueError(f"Cannot read the weights in {path}: {error}") from error
+        return model, CaffeBatches(batches)
     model = io.load_model(path)
-    if model.input_shape != (None, image_size, image_size, 3):
+    if model.input_shape != (None, *shape):
         raise ValueError(
             f"Expected a model of images of --image_size {image_size} with three channels. "
             f"Received: input shape {model.input_shape} in {path}"
         )
-    return model
+    return model, batches
 
 
 class CaffeBatches:

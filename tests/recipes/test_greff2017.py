@@ -86,7 +86,7 @@ def test_claims_of_50_layer_networks_by_hand():
     assert imagenet.bias(one) == pytest.approx((0.1 / 1 + 0.4 / 2) / 2)
     assert imagenet.refinement(one) == pytest.approx((2 * 0.5) ** 0.5)
     assert imagenet.residual_mean(one) == pytest.approx(0.5)
-    assert imagenet.order([one]) == pytest.approx((4 - 2) / 6)  # resnet, resnet_bn: 2 of 6 pairs
+    assert imagenet.order([one]) == pytest.approx((5 - 1) / 6)  # one pair of 6 is exchanged
 
 
 @without_backend
