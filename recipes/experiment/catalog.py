@@ -29,6 +29,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "greff2017/lesions": "greff2017.lesions",
     "greff2017/char_lm": "ptb_char_lm",
     "greff2017/table1a": "ptb_char_lm",
+    "greff2017/imagenet": "greff2017.imagenet",
     **{
         f"jastrzebski2018/refinement{model}{data}": "jastrzebski2018.refinement"
         for data in ("", "_cifar100")

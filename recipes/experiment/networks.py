@@ -106,9 +106,6 @@ def prepare_images(
         preprocess.augment,
         drop_remainder=True,
     )
-    checksum = 0
-    for key in ARRAYS:
-        checksum = zlib.crc32(np.ascontiguousarray(getattr(images, key)), checksum)
     return ImageData(
         images,
         preprocessing,
@@ -119,11 +116,19 @@ def prepare_images(
         {
             "data": images.name,
             "images": len(images.x_train),
-            "checksum": checksum,
+            "checksum": checksum(images),
             "held_out": held_out,
             "preprocessing": preprocessing,
         },
     )
+
+
+def checksum(images: Images) -> int:
+    """Return the CRC-32 of images and labels, which distinguishes data sets of the same name."""
+    value = 0
+    for key in ARRAYS:
+        value = zlib.crc32(np.ascontiguousarray(getattr(images, key)), value)
+    return value
 
 
 @dataclasses.dataclass

@@ -109,48 +109,6 @@ def start_recipe(script, *arguments, **environment):
     return Forked(str(ROOT / "recipes" / script), *arguments, **environment)
 
 
-CHANGED_RECIPE = """
-import importlib, os, signal, sys
-sys.path.insert(0, {folder!r})
-import zoo
-from experiment import script
-
-class Killed(zoo.callbacks.StopOnNaN):
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        if (self.epoch, batch) == {killed_at}:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-zoo.callbacks.StopOnNaN = Killed
-recipe = importlib.import_module({module!r})
-for name, value in {constants}.items():
-    setattr(recipe, name, value)
-{patch}
-script.run_script(recipe.main)
-"""
-
-
-def start_changed_recipe(folder, script, *arguments, killed_at=None, patch="", **constants):
-    """Start a recipe that kills itself at a given batch, or with changes to its module.
-
-    Args:
-        folder: Gets the script that changes the recipe and runs it.
-        script: File name in recipes/.
-        *arguments: Command-line flags.
-        killed_at: Epoch and batch, counted from 0, after which the process sends itself SIGKILL.
-        patch: Python source that changes the module `recipe`.
-        **constants: New values of the recipe's module-level constants.
-    """
-    values = {"folder": str(ROOT / "recipes"), "module": pathlib.Path(script).stem}
-    changed = folder / script.replace(".py", "_changed.py")
-    values |= {"killed_at": killed_at, "constants": constants, "patch": patch}
-    changed.write_text(CHANGED_RECIPE.format(**values))
-    return Forked(str(changed), *arguments)
-
-
 def start_module(name, *arguments):
     """Start `python -m name` in its own process, on this process's backend."""
     return Forked("-m", name, *arguments)

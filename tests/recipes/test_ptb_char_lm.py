@@ -1,4 +1,4 @@
-"""The language-model recipe as its user meets it: runs, resumes, refuses."""
+"""The experiment of the language model as its user meets it: runs, resumes, refuses."""
 
 import json
 import signal
@@ -6,19 +6,34 @@ import signal
 import keras
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
 import zoo
-from helpers.harness import (
-    fresh_python,
-    output_of,
-    slow_elsewhere,
-    start_changed_recipe,
-    start_recipe,
-    without_backend,
-)
-from zoo.datasets.text import Corpus, Vocabulary
+from helpers.forked import Forked
+from helpers.harness import fresh_python, output_of, slow_elsewhere, without_backend
+from zoo.datasets import ptb
+from zoo.datasets.text import Vocabulary
+from zoo.recipes import ptb_char_lm
+from zoo.recipes.experiment import DivergenceError, Options, Run
+from zoo.recipes.experiment.command_line import run_flags
+from zoo.recipes.greff2017.generate import generate
+
+KILLED_IN_MID_EPOCH = """
+import os, signal, sys
+import zoo
+from zoo.recipes.experiment import main
+
+class Killed(zoo.callbacks.StopOnNaN):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if (self.epoch, batch) == (1, 4) and {kill}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+zoo.callbacks.StopOnNaN = Killed
+main("greff2017/char_lm")
+"""
 
 
 def write_corpus(folder, words=5_600):
@@ -32,13 +47,14 @@ def write_corpus(folder, words=5_600):
     return folder
 
 
-def start(run_dir, data_dir, *arguments):
-    folders = f"--run_dir={run_dir}", f"--data_dir={data_dir}"
-    return start_recipe("ptb_char_lm.py", *folders, "--export=false", *arguments)
+def start(tmp_path, *words):
+    """Run the experiment at scale smoke in this process."""
+    options = f"--data_dir={tmp_path / 'text'}", f"--runs={tmp_path / 'runs'}", "--noexport"
+    return run_flags(["greff2017/char_lm"], ["--scale=smoke", *options, *words])
 
 
-def arrays(run_dir):
-    with np.load(run_dir / "state.npz", allow_pickle=False) as file:
+def arrays(folder):
+    with np.load(folder / "state.npz", allow_pickle=False) as file:
         return {key: file[key] for key in file.files if key != "facts"}
 
 
@@ -46,197 +62,108 @@ def arrays(run_dir):
 def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     data = write_corpus(tmp_path / "text", words=7_000)  # 10 batches an epoch
 
-    def train(name, killed_at=None):
+    def train(name, kill=False):
         """At the paper's learning rate of 1 the loss of so small a text may rise; not at 0.05."""
-        options = f"--data_dir={data}", f"--run_dir={tmp_path / name}", "--export=false"
-        options += "--epochs=3", "--budget=paper", "--filters=10,10", "--units=50"
-        changes = {"killed_at": killed_at, "LEARNING_RATE": 0.05}
-        return start_changed_recipe(tmp_path, "ptb_char_lm.py", *options, **changes)
+        script = tmp_path / "killed_in_mid_epoch.py"
+        script.write_text(KILLED_IN_MID_EPOCH.format(kill=kill))
+        options = f"--data_dir={data}", f"--runs={tmp_path / name}", "--noexport", "--scale=full"
+        options += "--epochs=3", "--rate=0.05", "--filters=10,10", "--units=50"
+        output = output_of(Forked(str(script), *options), -signal.SIGKILL if kill else 0)
+        return output, next((tmp_path / name / "networks").iterdir())
 
-    whole = train("whole")
-    output = output_of(whole)
-    output_of(train("killed", killed_at=(1, 4)), -signal.SIGKILL)
-    with np.load(tmp_path / "killed" / "state.npz", allow_pickle=False) as file:
+    output, whole = train("whole")
+    _, killed = train("killed", kill=True)
+    with np.load(killed / "state.npz", allow_pickle=False) as file:
         assert json.loads(str(file["facts"]))["epoch"] == 1
-
-    resumed = output_of(train("killed"))
-    assert "Resuming after epoch 1" in resumed
-    np.testing.assert_equal(arrays(tmp_path / "killed"), arrays(tmp_path / "whole"))
-    metrics = [(tmp_path / run / "metrics.csv").read_text() for run in ("whole", "killed")]
+    assert "epoch 1/3 done" in output and "epoch 1/3 done" not in train("killed")[0]
+    np.testing.assert_equal(arrays(killed), arrays(whole))
+    metrics = [(folder / "metrics.csv").read_text() for folder in (whole, killed)]
     assert metrics[0] == metrics[1]
-
-    # What a run leaves, and that it learned.
-    assert " an epoch, " in output and " in all." in output
-    *_, result, next_step = output.splitlines()  # the result is last, and there once
-    assert result.startswith("test perplexity on text: ") and output.count("test perplexity") == 1
-    assert result.endswith(f"All in {tmp_path / 'whole'}") and "--generate" in next_step
-    names = {path.name for path in (tmp_path / "whole").iterdir()}
+    assert output.count("test perplexity on text") == 1
+    names = {path.name for path in whole.iterdir()}
     assert names == {
         *("config.json", "vocabulary.json", "metrics.csv", "perplexity.png", "state.npz"),
-        *("best.weights.h5", "model.keras", "results.jsonl", "trained.json"),
+        *("best.weights.h5", "model.keras", "trained.json"),
     }
-    row = json.loads((tmp_path / "whole" / "results.jsonl").read_text())
-    table = [line.split(",") for line in metrics[0].splitlines()]
-    perplexity = [float(line[table[0].index("perplexity")]) for line in table[1:]]
-    assert perplexity[2] < 0.8 * perplexity[0]  # 3.4 and 6.1 with every seed and thread count tried
-    assert row["test_perplexity_of_best_epoch"] < 0.8 * perplexity[0]
-    assert f"{row['unigram_perplexity']:.2f} by word frequencies alone" in output
-    assert row["epochs"] == 3 and len(row["val_perplexity"]) == 3 and row["seconds"] > 0
-    assert row["departures"] == [
-        *("text instead of Penn Treebank", "filters [10, 10]", "units 50", "3 of 25 epochs")
-    ]
-    assert row["verdict"] == "not comparable" and row["commit"] and row["hardware"]
+    header, *lines = [line.split(",") for line in metrics[0].splitlines()]
+    perplexity = [float(line[header.index("perplexity")]) for line in lines]
+    assert perplexity[2] < 0.8 * perplexity[0]  # it learned: 3.4 and 6.1 with every seed tried
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="is TensorFlow")
 def test_without_tensorflow_it_trains_evaluates_and_says_what_export_needs(tmp_path):
     data = write_corpus(tmp_path / "text")
+    words = ["--scale=smoke", f"--data_dir={data}", f"--runs={tmp_path}"]
     code = f"""
 import sys
-sys.argv = ["ptb_char_lm.py", "--budget=smoke", "--epochs=1", "--data_dir={data}",
-            "--run_dir={tmp_path / "run"}", "--filters=4,4", "--units=8"]
-sys.path.insert(0, "recipes")
-import ptb_char_lm
+from zoo.recipes.experiment.command_line import run_flags
 try:
-    ptb_char_lm.run_script(ptb_char_lm.main)
+    run_flags(["greff2017/char_lm"], {words + ["--filters=4,4", "--units=8"]})
 except RuntimeError as error:
     assert "pip install tensorflow" in str(error), error
     print("said so")
 assert "tensorflow" not in sys.modules
 """
     done = fresh_python(code, block=["tensorflow", "tensorflow_datasets", "keras_nlp"])
-    assert "test perplexity on text" in done.stdout and "said so" in done.stdout
+    assert "said so" in done.stdout
 
 
-def refuse(recipe, capsys=None, **given):
-    """The message with which the recipe ends."""
-    with flagsaver.flagsaver(**given), pytest.raises(SystemExit) as ended:
-        recipe.main()
-    assert ended.value.code not in (0, None)
-    return str(ended.value.code)
-
-
-@without_backend
-def test_an_unknown_variant_is_refused_with_the_known_ones(recipe):
-    with pytest.raises(flags.IllegalFlagValueError, match="plain|residual|t_only"):
-        flags.FLAGS["variant"].parse("gated")
+UNUSABLE = {
+    "valid.txt": lambda folder: (folder / "valid.txt").unlink(),
+    "empty": lambda folder: (folder / "test.txt").write_text(""),
+    "UTF-8": lambda folder: (folder / "test.txt").write_bytes(b"caf\xe9\n"),
+    "700": lambda folder: write_corpus(folder, words=600),  # too short for one batch
+    "must have a character of the vocabulary.*'世界'": lambda folder: None,
+}
 
 
 @without_backend
-def test_a_missing_folder_or_file_is_refused(recipe, tmp_path):
-    assert "nowhere" in refuse(recipe, data_dir=str(tmp_path / "nowhere"))
+@pytest.mark.parametrize("message", UNUSABLE)
+def test_unusable_text_is_refused_before_the_training(tmp_path, message):
+    UNUSABLE[message](write_corpus(tmp_path / "text"))
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        start(tmp_path, "--generate=the 世界")
+    assert not (tmp_path / "runs" / "networks").exists()
+
+
+@without_backend
+def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(tmp_path):
     write_corpus(tmp_path / "text")
-    (tmp_path / "text" / "valid.txt").unlink()
-    assert "valid.txt" in refuse(recipe, data_dir=str(tmp_path / "text"))
+    with pytest.raises(DivergenceError, match="loss is nan.*none"):
+        start(tmp_path, "--rate=nan", "--filters=4,4", "--units=8")
+    assert not [*tmp_path.glob("runs/networks/*/state.npz")]
 
 
 @without_backend
-def test_an_empty_file_is_refused(recipe, tmp_path):
-    (write_corpus(tmp_path / "text") / "test.txt").write_text("")
-    assert "empty" in refuse(recipe, data_dir=str(tmp_path / "text"))
-
-
-@without_backend
-def test_a_file_that_is_not_utf8_is_refused(recipe, tmp_path):
-    (write_corpus(tmp_path / "text") / "test.txt").write_bytes(b"caf\xe9\n")
-    assert "UTF-8" in refuse(recipe, data_dir=str(tmp_path / "text"))
-
-
-@without_backend
-def test_a_text_too_short_for_one_batch_is_refused(recipe, tmp_path):
-    write_corpus(tmp_path / "text", words=600)
-    message = refuse(recipe, data_dir=str(tmp_path / "text"), run_dir=str(tmp_path / "run"))
-    assert "700" in message
-
-
-@without_backend
-def test_a_word_beyond_the_limit_is_cut_and_reported(recipe, tmp_path, caplog):
-    folder = write_corpus(tmp_path / "text")
-    with open(folder / "train.txt", "a") as file:
-        file.write("x" * 80 + "\n")
-
-    with flagsaver.flagsaver(data_dir=str(folder), budget="paper"):
-        corpus = recipe.find_corpus()
-    assert corpus.vocabulary.num_cut == 1 and corpus.vocabulary.word_length == 65
-    assert "Cut to 65 slots" in corpus.notice and "1 of 23 words" in corpus.notice
-
-
-@without_backend
-def test_a_run_directory_that_cannot_be_written_is_refused(recipe, tmp_path):
-    folder = write_corpus(tmp_path / "text")
-    message = refuse(recipe, data_dir=str(folder), run_dir=str(folder / "train.txt" / "run"))
-    assert "can be written" in message
-
-
-@without_backend
-def test_the_checkpoint_of_another_variant_or_vocabulary_is_refused(recipe, tmp_path):
-    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
-    facts = {"format": 1, "epoch": 1, "identity": {"variant": "full", "vocabulary": "other"}}
-    facts |= {"callbacks": [], "history": {}, "stop": False, "variables": [], "torch_rng": ""}
-    run_dir.mkdir()
-    with open(run_dir / "state.npz", "wb") as file:
-        np.savez(file, facts=np.array(json.dumps(facts)))
-    message = refuse(recipe, data_dir=str(folder), run_dir=str(run_dir))
-    assert "variant: 'full' there, 'coupled' here" in message and "vocabulary" in message
-
-
-@without_backend
-def test_the_checkpoint_of_another_text_with_the_same_words_is_refused(recipe, tmp_path):
-    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
-    options = f"--data_dir={folder}", f"--run_dir={run_dir}", "--budget=smoke", "--noexport"
-    output_of(start_recipe("ptb_char_lm.py", *options))
-    path = folder / "test.txt"
-    path.write_text(" ".join(reversed(path.read_text().split())) + "\n")
-    message = refuse(recipe, data_dir=str(folder), run_dir=str(run_dir), budget="smoke")
-    assert "checksum" in message
-
-
-@slow_elsewhere
-def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(
-    recipe, tmp_path, monkeypatch
-):
-    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
-    monkeypatch.setattr(recipe, "LEARNING_RATE", float("nan"))
-    given = {"data_dir": str(folder), "run_dir": str(run_dir), "budget": "smoke"}
-    message = refuse(recipe, **given, epochs=1)
-    assert "loss is nan" in message and "none" in message
-    assert not (run_dir / "state.npz").exists()
-
-
-@without_backend
-def test_without_network_and_text_the_embedded_corpus_is_used_and_named(
-    recipe, tmp_path, monkeypatch
-):
-    from zoo.datasets import ptb
-
+def test_without_network_and_text_the_embedded_corpus_is_used_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
     monkeypatch.setattr(ptb, "URL", "https://127.0.0.1:9/")  # the discard port: refused
-    corpus = recipe.find_corpus()
+    run = Run(tmp_path / "run", options=Options(runs=str(tmp_path)))
+    corpus = ptb_char_lm.load(ptb_char_lm.SCALES["smoke"], run)
     assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice
-    assert "pydoc" in recipe.default_run_dir(corpus, "small").name
+    assert run.deviations == ["pydoc instead of Penn Treebank"] and run.data == ["pydoc"]
 
 
-def test_sampling_continues_the_text_with_words_of_the_vocabulary(recipe):
+def test_sampling_continues_the_text_with_words_of_the_vocabulary():
     vocabulary = Vocabulary.from_texts("the company said <unk> the company is not")
     model = zoo.char_lm("small", vocabulary=vocabulary)
-    sample = recipe.generate.generate
     for text in ("the company", "the unhappy company", ""):  # with the characters of `unhappy`
-        answer = sample(model, vocabulary, text, num_words=12, seed=1)
+        answer = generate(model, vocabulary, text, num_words=12, seed=1)
         assert answer.startswith(text)
         ids = vocabulary.encode(answer.removeprefix(text))
         assert vocabulary.unknown not in ids and len(ids) >= 12
-    assert sample(model, vocabulary, text, 12, seed=1) == answer
+    assert generate(model, vocabulary, text, 12, seed=1) == answer
 
 
 @slow_elsewhere
-def test_a_word_outside_the_vocabulary_is_read_by_its_characters(recipe):
+def test_a_word_outside_the_vocabulary_is_read_by_its_characters():
     vocabulary = Vocabulary.from_texts(" ".join("abcdefghijklmnop") + " <unk>")
     model = zoo.char_lm("small", vocabulary=vocabulary)
     for weight in model.trainable_weights:
         weight.assign(30 * weight)  # words matter to the next ones
 
     def sample(text):
-        answer = recipe.generate.generate(model, vocabulary, text, num_words=20, seed=0)
+        answer = generate(model, vocabulary, text, num_words=20, seed=0)
         return answer.removeprefix(text)
 
     assert len({sample(text) for text in ("abba", "pope", "<unk>")}) == 3
@@ -244,28 +171,4 @@ def test_a_word_outside_the_vocabulary_is_read_by_its_characters(recipe):
     assert sample("世界") == sample("<unk>")
     other = Vocabulary.from_texts("two words")
     with pytest.raises(ValueError, match="must be the one of the model, which has 18 words"):
-        recipe.generate.generate(model, other, "two", 1, 0)
-
-
-@without_backend
-def test_a_text_that_cannot_be_continued_is_refused_before_the_training(recipe, tmp_path):
-    folder, run_dir = write_corpus(tmp_path / "text"), tmp_path / "run"
-    given = {"data_dir": str(folder), "run_dir": str(run_dir), "budget": "smoke"}
-    message = refuse(recipe, **given, generate="the 世界")
-    assert "must have a character of the vocabulary" in message and "'世界'" in message
-    assert not run_dir.exists()
-
-
-@without_backend
-def test_parts_of_text_vocabulary_and_model_have_their_own_run_directory(recipe, tmp_path):
-    corpus = Corpus.from_texts("text", ["a b\n"] * 3)
-    options = {"vocabulary": 2, "tokens": 100, "filters": ["3", "5"], "units": 4}
-    with flagsaver.flagsaver(**options):
-        name = recipe.default_run_dir(corpus, "small").name
-        assert recipe.sizes() == {"filters": [3, 5], "units": 4}
-    assert name.endswith("-vocabulary2-tokens100-filters3_5-units4")
-    assert recipe.default_run_dir(corpus, "small").name == name.split("-vocabulary")[0]
-    with pytest.raises(flags.IllegalFlagValueError, match="positive integers separated by commas"):
-        flags.FLAGS.filters = ["3", "x"]
-    run = recipe.Run(corpus, "small", "full", tmp_path, None)
-    assert run.title == "Perplexity per word of text, char_lm small full"
+        generate(model, other, "two", 1, 0)

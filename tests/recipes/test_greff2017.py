@@ -1,0 +1,154 @@
+"""Experiments of Greff et al. (2017): numbers that their modules compute themselves."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from helpers.harness import slow_elsewhere, without_backend
+from helpers.test_data import write_images
+from zoo.datasets.crops import MEAN, STD
+from zoo.recipes import ptb_char_lm
+from zoo.recipes.experiment import Options, Run, catalog, pages
+from zoo.recipes.greff2017 import imagenet, inspection, lesions, pointwise
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_images(tmp_path / "other.npz", (12, 12, 1), train=20, test=20, classes=12, step=12)
+    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, test=20, classes=10, step=20)
+    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path))
+    return Run(tmp_path / "runs" / "seed0", options=options)
+
+
+@slow_elsewhere
+def test_50_layer_networks_are_trained_inspected_and_drawn(run, tmp_path):
+    networks = "resnet_bn", "highway_bn_1x1"
+    settings = dataclasses.replace(
+        imagenet.SCALES["smoke"], data="other", networks=networks, blocks=(2, 3)
+    )
+    one = imagenet.measure(settings, run)
+    assert imagenet.metric_of(one) == "top5_error"
+    for name in networks:
+        trained, facts = one["trained"][name], one["inspected"][name]
+        assert 0 <= trained["top5_error"][-1] <= trained["top1_error"][-1] <= 100
+        assert facts["stage"].tolist() == [1, 1, 2, 2, 2]
+        last = [1, 4]  # the last block of a stage is what the others estimate
+        assert not facts["estimation_error"][last].any()
+        assert not facts["estimation_error_std"][last].any()
+        assert np.all(facts["relative_residual_mean"] <= 1 + 1e-6)
+    patches = one["inspected"]["resnet_bn"]["patches"]
+    assert len(patches) == 2 * 8 and not one["inspected"]["highway_bn_1x1"]["patches"]
+    assert pointwise.DEVIATION in run.deviations
+    experiment = catalog.load("greff2017/imagenet")
+    pages.draw(experiment, [one, one], tmp_path / "figures")
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"table1b.csv", "fig3.png", "fig4.png", "fig5.png", "section3.2.png"}
+    (model,) = tmp_path.glob("runs/networks/resnet_bn-*/model.keras")
+    same = imagenet.measure(dataclasses.replace(settings, trained=str(model)), run)
+    np.testing.assert_allclose(
+        same["inspected"]["model"]["estimation_error"],
+        one["inspected"]["resnet_bn"]["estimation_error"],
+        atol=1e-6,
+    )
+    assert imagenet.fig5([same]) is None and not imagenet.table1b([same])
+    for changes, message in (
+        ({"trained": "model.txt"}, r"a \.keras file.*model.txt, which is no file"),
+        ({"trained": str(model), "image_size": 64}, "--image_size 64"),
+        ({"batch": 30}, "fill a batch.*batch_size=30"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            imagenet.measure(dataclasses.replace(settings, **changes), run)
+
+
+@without_backend
+def test_claims_of_50_layer_networks_by_hand():
+    errors = {"resnet": 9.0, "highway": 8.0, "resnet_bn": 5.0, "highway_bn": 6.0}
+    errors["highway_bn_1x1"] = 9.0
+    losses = {"resnet": 0.1, "highway": 0.1, "resnet_bn": 0.11, "highway_bn": 0.2}
+    trained = {
+        name: {"top1_error": np.array([90.0, value]), "loss": np.array([1, losses.get(name, 1)])}
+        for name, value in errors.items()
+    }
+    facts = {
+        "stage": np.array([1, 1, 1, 2, 2, 2]),
+        "estimation_error": np.array([0.1, -0.4, 0, 9, 9, 0]),
+        "estimation_error_std": np.array([1.0, 2.0, 0, 4, 2, 0]),
+        "relative_residual_mean": np.array([0.1, 0.3]),
+    }
+    other = {"relative_residual_mean": np.array([0.5, 0.3])}
+    one = {"trained": trained, "inspected": {"resnet_bn": facts, "resnet": other}}
+    assert imagenet.highway_error(one) == pytest.approx(1.2)
+    assert imagenet.overfit(one) == pytest.approx(1.1)
+    assert imagenet.pointwise_error(one) == 1.5
+    assert imagenet.bias(one) == pytest.approx((0.1 / 1 + 0.4 / 2) / 2)
+    assert imagenet.refinement(one) == pytest.approx((2 * 0.5) ** 0.5)
+    assert imagenet.residual_mean(one) == pytest.approx(0.5)
+    assert imagenet.order([one]) == pytest.approx((5 - 1) / 6)  # one pair of 6 is exchanged
+
+
+@without_backend
+def test_images_for_keras_s_own_network_are_those_of_caffe():
+    x = (np.array([[[[255.0, 0.0, 128.0]]]]) / 255 - np.array(MEAN)) / np.array(STD)
+    pixels = inspection.as_caffe(x.astype("float32")).ravel()
+    expected = [128 - 103.939, 0 - 116.779, 255 - 123.68]  # BGR less the mean of ImageNet
+    np.testing.assert_allclose(pixels, expected, atol=0.01)
+
+
+@without_backend
+def test_pointwise_gates_are_one_convolution_that_sees_one_pixel():
+    options = {"blocks": (1, 2), "widths": (2, 4), "input_shape": (32, 32, 3), "classes": 2}
+    model = pointwise.with_pointwise_gates(zoo.highway_resnet50(**options))
+    kernels = [weight for weight in model.weights if "transform_gate" in weight.path]
+    shapes = [tuple(kernel.shape) for kernel in kernels if kernel.path.endswith("kernel")]
+    assert shapes == [(1, 1, 2, 8), (1, 1, 8, 16), (1, 1, 16, 16)]
+    biases = [kernel for kernel in kernels if kernel.path.endswith("bias")]
+    assert len(biases) == 3 and all(np.all(bias.numpy() == -1) for bias in biases)
+    block = model.get_layer("stage2_block01")
+    x = np.random.default_rng(0).normal(size=(1, 4, 4, 16)).astype("float32")
+    parts = {key: keras.ops.convert_to_numpy(value) for key, value in block.parts(x).items()}
+    kernel, bias = (keras.ops.convert_to_numpy(w) for w in block.transform_gate.weights)
+    gates = 1 / (1 + np.exp(-(x @ kernel[0, 0] + bias)))
+    np.testing.assert_allclose(parts["t"], gates, atol=1e-6)
+    expected = parts["h"] * gates + x * (1 - gates)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(block(x)), expected, atol=1e-5)
+
+
+@without_backend
+def test_lesions_are_measured_and_claims_by_hand(run, tmp_path):
+    one = lesions.measure(lesions.SCALES["smoke"], run)
+    assert len(one["residual"]["without_a_block"]["accuracy"]) == 1 + len(one["residual"]["blocks"])
+    pages.draw(catalog.load("greff2017/lesions"), [one, one], tmp_path / "figures")
+    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"section2", "section2-random", "section4.4"}
+    shuffled = {
+        "accuracy": np.array([0.9, 0.8, 0.7, 0.3, 0.4]),
+        "tau": np.array([1.0, 0.9, 0.8, 0.2, 0.1]),
+        "count": np.array([0, 1, 1, 8, 8]),
+    }
+    one = {"without_a_block": {"accuracy": [0.9, 0.86, 0.84, 0.5, 0.95]}, "shuffled": shuffled}
+    assert lesions.spared_percent({"residual": one}) == 50
+    assert lesions.smoothness({"residual": one}) == pytest.approx((5 - 1) / 6)  # one pair of six
+    assert lesions.cost_of_a_swap({"residual": one}) == pytest.approx(15)
+
+
+@without_backend
+def test_the_table_and_the_claims_of_language_models_by_hand():
+    values = dict(zip(ptb_char_lm.VARIANTS, (100, 98, 90, 80, 81, 79), strict=True))
+    seeds = [
+        {
+            "size": "large",
+            "unigram_perplexity": 700.0,
+            "variants": {name: {"test_perplexity": v + shift} for name, v in values.items()},
+        }
+        for shift in (0, 2)
+    ]
+    row = ptb_char_lm.table1a(seeds)[0]
+    assert (row["test perplexity"], row["paper"]) == (101, 92.60)
+    assert row["deviation"] == pytest.approx(2**0.5, abs=1e-3)
+    assert ptb_char_lm.gain_of_carry_gates(seeds[0]) == pytest.approx(81 / 90)
+    assert ptb_char_lm.distance_percent(seeds[0]) == pytest.approx(2)
+    assert ptb_char_lm.gain_of_transform_gates(seeds[0]) == pytest.approx(90 / 98)
+    assert "0.87" in ptb_char_lm.order(seeds).axes[0].get_title()  # one of 15 pairs is exchanged
