@@ -1,7 +1,6 @@
 """Residual blocks whose branch is several convolutions: basic and bottleneck, gated or not."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 
@@ -122,6 +121,23 @@ class ResidualBlock(Skip):
     Reference: He et al. (2015), arXiv:1512.03385; He et al. (2016), arXiv:1603.05027; the gated
     ones: Greff et al. (2017), arXiv:1612.07771, section 5.1.
     """
+
+    arguments = (
+        *Skip.arguments,
+        "filters",
+        "strides",
+        "bottleneck",
+        "preactivation",
+        "batch_norm",
+        "use_bias",
+        "closing_relu",
+        "uses",
+        "share",
+        "gamma",
+        "kernel_initializer",
+        "last_initializer",
+        "momentum",
+    )
 
     def __init__(  # noqa: PLR0913 (each is a choice that one of the papers' blocks makes)
         self,
@@ -259,34 +275,9 @@ class ResidualBlock(Skip):
                 f"`use` must be one of this block's {self.uses} uses, counted from 0. "
                 f"Received: use={use}."
             )
-        options = {"training": training, "use": use}
-        h = self.transform(x, **options)
-        t = self.transform_gate(x, **options) if "t" in self.form.gates else None
-        c = self.carry_gate(x, **options) if "c" in self.form.gates else None
-        if self.shortcut is not None:
-            x = self.shortcut(x, **options)
-        return self.form.mix(h, x, t, c, self.compute_dtype)
+        return self.output_of(self.parts(x, training=training, use=use))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
         sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
         return (input_shape[0], *sides, self.width)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        own = {
-            "filters": self.filters,
-            "strides": self.strides,
-            "bottleneck": self.bottleneck,
-            "preactivation": self.preactivation,
-            "batch_norm": self.batch_norm,
-            "use_bias": self.use_bias,
-            "closing_relu": self.closing_relu,
-            "uses": self.uses,
-            "share": self.share,
-            "gamma": self.gamma,
-            "momentum": self.momentum,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "last_initializer": keras.initializers.serialize(self.last_initializer),
-        }
-        return {**super().get_config(), **own}
