@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 from absl import app
+from helpers.recipes import recipe
 
 import zoo
 from greff2017 import claims, inspection, pointwise
 from helpers.harness import output_of, slow_elsewhere, start_recipe, without_backend
-from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of
 from zoo.datasets.crops import MEAN, STD
 

@@ -8,8 +8,10 @@ import types
 import keras
 import numpy as np
 import pytest
-
 from experiment.results import Result
+from helpers.recipes import recipe
+from report import claims
+
 from helpers import reference
 from helpers.harness import (
     output_of,
@@ -18,9 +20,7 @@ from helpers.harness import (
     start_recipe,
     without_backend,
 )
-from helpers.recipes import recipe
 from helpers.test_data import lines_of, rows_of, write_images
-from report import claims
 from yutomasi2019 import figures, networks, tables
 from zoo.callbacks import Table
 from zoo.callbacks.probes.table import Row

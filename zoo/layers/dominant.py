@@ -17,14 +17,11 @@ class DominantConv2D(keras.layers.Layer):
     """A convolution whose output channel i reads input channel i modulo the channels alone.
 
     Args:
-        filters: Channels of the output, the input's or a multiple.
-        kernel_size: Side of the kernel, in pixels; odd.
-        strides: Stride, in pixels.
+        filters, kernel_size, strides: See `SimplifiedDominant`.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken; 1 is
             added at its centre.
         weight_options: Regularizers and constraints; see `Skip.weight_options`.
-        lower: "full": outputs beyond the number of input channels are those of a whole convolution,
-            initialized without an identity; see `SimplifiedDominant`.
+        lower: See `SimplifiedDominant`.
         **kwargs: `name`, `dtype`.
     """
 

@@ -82,19 +82,15 @@ class ResidualBlock(Skip):
         strides: Stride of the branch's first convolution and of P, in pixels.
         bottleneck: Three convolutions (1, 3, 1) instead of two (3, 3).
         preactivation: Normalization and ReLU before each convolution, not after it.
-        variant: A row of `zoo.layers.gating.FORMS`; "plain" leaves the skip out.
+        variant: See `Skip`; "plain" leaves the skip out.
         gate_bias: Initial logit of T: the last normalization's beta, or the last bias where
             nothing is normalized after it. C starts at `-gate_bias`.
         batch_norm: Use batch normalization.
         use_bias: Give convolutions biases; `None`: if `batch_norm` is false.
         closing_relu: End H, in a post-activation block, in a ReLU too ("Highway-Full").
-        uses: Number of times the network calls this block; see `UnsharedBatchNormalization`.
-        share: Variables that the normalizations of all uses share; see
-            `UnsharedBatchNormalization`.
-        gamma: Initial gamma of the normalizations.
+        uses, share, gamma, momentum: See `UnsharedBatchNormalization`.
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
-        momentum: Share of their moving averages that the normalizations keep in an update.
         **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Call arguments:
@@ -233,7 +229,6 @@ class ResidualBlock(Skip):
         return [conv, *norms, relu]
 
     def _convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
-        """Return a convolution; with a gate's logit `bias` it has a bias in any case."""
         return Conv2D(
             filters,
             kernel,
@@ -249,7 +244,6 @@ class ResidualBlock(Skip):
         )
 
     def _normalization(self, name, beta=0.0):
-        """Return a batch normalization, or one with separate statistics for each use."""
         if self.uses > 1:
             return UnsharedBatchNormalization(
                 self.uses,

@@ -203,12 +203,10 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
     Args:
         kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: Skip if there are more filters than channels: "pad" leaves the rest without,
-            "duplicate" starts again with the first channel.
+        identity: See `Simplified`.
 
     Returns:
-        A tuple of four index arrays: `kernel[id_entries(kernel)]` are the entries, `channels` many
-        for "pad" and `filters` many for "duplicate".
+        Four index arrays: `kernel[id_entries(kernel)]` are the entries.
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.
@@ -240,10 +238,7 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
 
 def plain_kernel(layer: Simplified) -> np.ndarray:
-    """Return the kernel of the plain block that computes what a simplified block computes.
-
-    Args:
-        layer: A built `SimplifiedPlain` or `SimplifiedResidual`.
+    """Return the kernel of the plain block that computes what a built block computes.
 
     Example:
     >>> block = SimplifiedResidual(2, kernel_size=1, kernel_initializer="zeros")
