@@ -25,19 +25,22 @@ $(error Expected KERAS_BACKEND of $(BACKENDS). Received: $(BACKEND))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke results docs lint types package format clean
+.PHONY: help demo test test-slow smoke oldest results docs lint types package format clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 10
 
 # glibc maps large buffers in 2 MB pages: a fifth less time for a step of the language model
 demo: $(VENV)/$(BACKEND).stamp  ## train the language model for minutes, on $KERAS_BACKEND
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 KERAS_BACKEND=$(BACKEND) \
-		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --budget minutes
+		$(BIN)/python recipes/ptb_char_lm.py --variant coupled --scale miniature
 
-test: lint  ## lint, types and the tests on every backend; MARK=slow: the long ones
+test: lint  ## lint, types and the tests on every backend
 	@echo "Backends: $(BACKENDS), and types, side by side; each prints when it is done."
 	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(SYNC) types $(BACKENDS:%=test-%)
+
+test-slow: $(VENV)/dev.stamp  ## the long tests, on every backend
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(SYNC) MARK=slow $(BACKENDS:%=test-%)
 
 test-%: $(VENV)/dev.stamp
 	@echo "== KERAS_BACKEND=$*"
@@ -48,7 +51,12 @@ smoke:  ## train, probe, prune, save and load with PYTHON=python3.13, jax, and a
 	build/smoke/bin/python -m pip install --quiet -c constraints.txt -e '.[jax]'
 	KERAS_BACKEND=jax build/smoke/bin/python tests/smoke.py
 
-results: $(VENV)/tensorflow.stamp  ## write docs/results.md and the gallery from recipes/results
+oldest:  ## test layers, graph and probes with the oldest Keras and JAX of pyproject.toml
+	"$(PYTHON)" -m venv --clear build/oldest
+	build/oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e '.[jax]' pytest pyparsing
+	KERAS_BACKEND=jax build/oldest/bin/python -m pytest -W ignore tests/layers tests/graph tests/callbacks
+
+results: $(VENV)/tensorflow.stamp  ## write docs/results.md and claims.md from recipes/results
 	$(BIN)/python recipes/reproduce.py report
 
 lint: $(VENV)/dev.stamp  ## check rules and format with ruff
@@ -89,10 +97,10 @@ $(BIN)/pip:
 		exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
-$(BACKENDS:%=$(VENV)/%.stamp) $(VENV)/docs.stamp: $(VENV)/%.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+$(BACKENDS:%=$(VENV)/%.stamp) $(VENV)/docs.stamp: $(VENV)/%.stamp: pyproject.toml setup.py constraints.txt | $(BIN)/pip
 	$(INSTALL) -e '.$(EXTRA_$*)'
 	@touch $@
 
-$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/dev.stamp: pyproject.toml setup.py constraints.txt | $(BIN)/pip
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(BACKENDS:%=$(VENV)/%.stamp)

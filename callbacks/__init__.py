@@ -21,7 +21,6 @@ from zoo.callbacks.probes.interventions import lesions as lesions
 from zoo.callbacks.probes.interventions import prune_report as prune_report
 from zoo.callbacks.probes.interventions import random_lesions as random_lesions
 from zoo.callbacks.probes.interventions import shuffles as shuffles
-from zoo.callbacks.probes.interventions import unrollings as unrollings
 from zoo.callbacks.probes.jacobian import interlayer_cushions as interlayer_cushions
 from zoo.callbacks.probes.loops import fixed_point as fixed_point
 from zoo.callbacks.probes.loops import loops as loops

@@ -150,7 +150,8 @@ class Diagnosis:
         Args:
             path: The file.
         """
-        verdicts = html_table(*self._lines(), [row.verdict for row in self.verdicts])
+        lines, left = self._lines()
+        verdicts = html_table(lines, left, [row.verdict for row in self.verdicts])
         rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
         head = (
             f'<p class="soft">{html.escape(self._summary())}</p><h2>Verdicts</h2>{verdicts}'
@@ -222,7 +223,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         own.append(CosineLoss())
     names = {probe.name for probe in own}
     own += [probe for probe in further if probe.name not in names]
-    shared = {"loss": loss, "batch_size": batch_size, "progress": progress}
+    shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)
     table = run(own, network, data, **shared)
     title = table.title

@@ -60,7 +60,6 @@ MEANINGS = {  # by the beginning of a value's name
     "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
     "taylor_term": "A block's change of the loss, to first order.",
-    "unroll_": "The last block applied up to so many times more, with its residual part scaled.",
     "weight_statistics": "Mean, deviation, L1 norm and largest value of a block's kernels.",
 }
 

@@ -4,10 +4,10 @@ The Markdown files link to each other as they lie in the repository; links are r
 the site has them. `make docs` uses it.
 """
 
+import ast
 import pathlib
 import posixpath
 import re
-import sys
 from typing import Any
 
 import griffe
@@ -15,10 +15,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.append(str(ROOT / "docs"))
-
-from shown_in import exported, shown_in  # noqa: E402  # a file beside this one
-
+FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks", "zoo.distribute": "zoo/distribute"}
 PAGES = {  # address in the site: file of the repository
     "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
@@ -55,32 +52,37 @@ LOADED = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//
 
 
 class Docstrings(griffe.Extension):
-    """Show the doctests of docstrings as code, and name the pages that show an object."""
+    """Show the doctests of docstrings as code."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Fence the doctests of one docstring."""
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(_fenced, obj.docstring.value)
 
-    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Add links to the pages that show the package's objects."""
-        targets = exported()
-        for name, shown in shown_in().items():
-            found = pkg[targets.get(name, name).removeprefix("zoo.")]
-            found = found.final_target if found.is_alias else found
-            if found.docstring:
-                found.docstring.value += f"\n\n{_links(shown)}\n"
-
-
-def _links(shown):
-    """Return the links of the API's entries to tutorials and guides, as HTML of one line."""
-    links = [f'{page.kind}: <a href="../{page.address}">{page.title}</a>' for page in shown]
-    return f'<small class="shown-in">{" · ".join(links)}</small>'
-
 
 def _fenced(doctest):
     indent = doctest[1]
     return f"\n{indent}```pycon\n{doctest[0]}\n{indent}```"
+
+
+def exported() -> dict[str, str]:
+    """Return the public names of the facades, modules last, and where each is defined."""
+    names: dict[str, str] = {}
+    modules: dict[str, str] = {}
+    for facade, folder in FACADES.items():
+        tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+        imports = [n for n in tree.body if isinstance(n, ast.ImportFrom)]
+        for node in (n for n in imports if n.module.split(".")[0] == "zoo"):
+            place = re.sub(r"^zoo\.(?=applications|callbacks)", "", node.module).replace(".", "/")
+            for alias in node.names:
+                target = f"{node.module}.{alias.name}"
+                source = ROOT / place / f"{alias.name}.py"
+                code = source.read_text(encoding="utf-8") if source.exists() else ""
+                function = f"\ndef {alias.name}(" in code  # which has its module's name
+                found = modules if code and not function else names
+                full = f"{facade}.{alias.asname or alias.name}"
+                found[full] = f"{target}.{alias.name}" if function else target
+    return names | modules
 
 
 def _entry(name, target):
@@ -101,9 +103,11 @@ def api_pages() -> dict[str, str]:
     for page, (title, modules, packages) in API.items():
         shown = list(modules)
         for name, target in list(names.items()):
-            if any(f"{target}.".startswith(f"{package}.") for package in packages):
+            if name in modules:
                 del names[name]
-                shown += [_entry(name, target)] if name not in shown else []
+            elif any(f"{target}.".startswith(f"{package}.") for package in packages):
+                del names[name]
+                shown.append(_entry(name, target))
         pages[page] = "\n\n".join([f"# {title}", *(f"::: {entry}" for entry in shown)])
     if names:
         raise PluginError(f"`API` in docs/hooks.py has no page for {', '.join(names)}.")

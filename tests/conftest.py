@@ -21,6 +21,15 @@ import pytest
 import zoo
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leave tests that are marked `without_backend` to torch's suite."""
+    if keras.backend.backend() == "torch":
+        return
+    left = [item for item in items if item.get_closest_marker("without_backend")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not item.get_closest_marker("without_backend")]
+
+
 def pytest_collection_finish():
     """Collect garbage rarely, and without looking at what has been imported."""
     gc.freeze()

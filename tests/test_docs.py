@@ -1,14 +1,13 @@
 """The examples of README and docs run, their links lead somewhere, and every recipe is listed."""
 
-import importlib.util
-import operator
+import ast
 import re
 
 import keras
 import pytest
 
-import zoo
 from helpers.harness import ROOT, without_backend
+from zoo.recipes.experiment import catalog
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
 TEXTS = [ROOT / "README.md", ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,8 +50,8 @@ def test_links_lead_to_files_and_no_folder_of_a_machine_is_named(path):
 @without_backend
 def test_every_recipe_is_listed():
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    scripts = {path.name for path in (ROOT / "recipes").glob("[a-z]*.py")}
-    assert scripts - {"benchmark.py"} <= set(re.findall(r"\w+\.py", text))
+    scripts = {f"{path.replace('.', '/')}.py" for path in catalog.EXPERIMENTS.values()}
+    assert scripts <= set(re.findall(r"[\w/]+\.py", text))
 
 
 @without_backend
@@ -79,39 +78,12 @@ def test_a_tutorial_begins_with_its_title_and_links_lead_to_pages(path):
         assert page.exists() or page.with_suffix(".py").exists(), link
 
 
-@pytest.fixture(scope="module")
-def pages_of_names():
-    """Return the module that finds the pages of public names; the site's build imports it, too."""
-    path = ROOT / "docs" / "shown_in.py"
-    spec = importlib.util.spec_from_file_location("shown_in", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @without_backend
-def test_every_public_name_is_shown_by_a_tutorial_or_a_guide(pages_of_names):
-    shown = pages_of_names.shown_in()
-    assert not set(pages_of_names.exported()) - set(shown), "mention them in a page of docs/"
-    tutorials = {page.title for page in shown["zoo.depth_plan"] if page.kind == "Tutorial"}
-    assert tutorials == {"Remove the blocks that do least, heal, export"}
-    assert not [page for page in shown["zoo.rewire"] if page.kind == "Tutorial"]
-
-
-@without_backend
-def test_the_names_that_pages_show_exist(pages_of_names):
-    for name in pages_of_names.shown_in():
-        operator.attrgetter(name.removeprefix("zoo."))(zoo)
-
-
-@without_backend
-def test_names_are_found_under_what_a_script_imports_them_as(pages_of_names):
-    code = """
-import zoo, zoo.graph as g
-import keras
-import numpy as z
-from zoo import callbacks as c
-zoo.loop, keras.loop, z.loop, g.loop, c.run()
-"""
-    expected = {"zoo.loop", "zoo.graph", "zoo.graph.loop", "zoo.callbacks", "zoo.callbacks.run"}
-    assert pages_of_names.used_names(code) == expected
+@pytest.mark.parametrize("folder", ["zoo", "callbacks", "zoo/distribute"])
+def test_a_page_mentions_every_public_name(folder):
+    paths = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.py")]
+    words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    tree = ast.parse((ROOT / folder / "__init__.py").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    names = {alias.asname for node in imports for alias in node.names if node.module[:3] == "zoo"}
+    assert names and not names - words

@@ -12,7 +12,7 @@ import zoo.io
 from helpers.forked import server
 from helpers.harness import without_backend
 from zoo.datasets import images
-from zoo.export import _replace as replace_folder
+from zoo.export.formats import replace as replace_folder
 
 
 def save_often(path, barrier):

@@ -22,10 +22,10 @@ sys.platform = "win32"
 ctypes.CDLL = None
 opened = pathlib.Path.read_text
 
-def read_text(path, **options):
+def read_text(path, *arguments, **options):
     if path.is_relative_to("/proc"):
         raise FileNotFoundError(path)
-    return opened(path, **options)
+    return opened(path, *arguments, **options)
 
 pathlib.Path.read_text = read_text
 import zoo

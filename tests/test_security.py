@@ -23,7 +23,7 @@ import pytest
 from keras.src.saving.serialization_lib import SafeModeScope  # restores the switch
 
 import zoo
-from helpers.harness import ROOT, output_of, start_module, start_recipe, without_backend
+from helpers.harness import ROOT, output_of, start_module, without_backend
 from zoo import optimizers
 from zoo.callbacks.checkpoint import METADATA, Resume
 from zoo.datasets import download, images, ptb
@@ -235,7 +235,6 @@ def test_every_command_that_loads_a_keras_file_refuses_its_code(tmp_path, owned)
     processes = [
         start_module("zoo.export", str(path), str(tmp_path / "out")),
         start_module("zoo.probe", str(path), "--data=digits", f"--out={tmp_path}"),
-        start_recipe("imagenet_resnet50.py", f"--trained={path}", f"--run_dir={tmp_path}"),
     ]
     for process in processes:
         assert "Cannot read the model in" in output_of(process, 1)
@@ -326,17 +325,6 @@ def test_a_vocabulary_with_wrong_types_is_refused(content, tmp_path):
     path.write_text(content)
     with pytest.raises(ValueError, match="must be a vocabulary as"):
         Vocabulary.load(path)
-
-
-@without_backend
-@pytest.mark.parametrize("content", ["[]", "{", "7", '{"backend": "jax", "value": 0}'])
-def test_a_run_s_metadata_with_wrong_keys_is_refused(content, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "recipes")
-    from experiment import run_dirs
-
-    (tmp_path / "trained.json").write_text(content)
-    with pytest.raises(ValueError, match="Expect"):
-        run_dirs.load_metadata(tmp_path)
 
 
 @pytest.fixture

@@ -1,14 +1,27 @@
 """Highway and residual networks for Keras 3: layers, models, probes and graph surgery."""
 
 import os as _os
+import sys as _sys
 from importlib import import_module as _import_module
+from importlib.machinery import ModuleSpec as _ModuleSpec
+from importlib.machinery import PathFinder as _PathFinder
 from types import ModuleType as _ModuleType
 
 __version__ = "0.1.0"
 
-_root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
-if _os.path.isfile(_os.path.join(_root, "applications", "__init__.py")):  # a source checkout,
-    __path__.append(_root)  # where zoo.applications is the folder beside zoo
+
+class _Beside:
+    """Finds the folders beside zoo in a source checkout; the wheel has them inside zoo."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None) -> _ModuleSpec | None:
+        if name in ("zoo.applications", "zoo.callbacks", "zoo.recipes"):
+            return _PathFinder.find_spec(name, [_os.path.dirname(__path__[0])])
+        return None
+
+
+if not _os.path.isdir(_os.path.join(__path__[0], "applications")):
+    _sys.meta_path.append(_Beside)
 
 from zoo import applications as applications
 from zoo import backend as backend
@@ -58,11 +71,9 @@ from zoo.graph.fold import fold_identity as fold_identity
 from zoo.graph.inline import inline as inline
 from zoo.graph.loop import loop as loop
 from zoo.graph.remat import remat as remat
-from zoo.graph.surgery import early_exit as early_exit
 from zoo.graph.surgery import lesion as lesion
 from zoo.graph.surgery import prune_blocks as prune_blocks
 from zoo.graph.surgery import shuffle as shuffle
-from zoo.graph.surgery import unroll as unroll
 from zoo.graph.tracing import trace as trace
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM

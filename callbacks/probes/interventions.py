@@ -16,20 +16,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.callbacks.probes.batching import repeatable
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.sweep import Label, Trials
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Plan
 from zoo.graph.cost import cost
-from zoo.graph.surgery import (
-    exit_plan,
-    lesion_plan,
-    random_order,
-    shuffle_plan,
-    unroll_plan,
-)
+from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
 
 Blocks = str | Sequence[str] | None  # names; one may be given without a list
 
@@ -172,52 +165,12 @@ def early_exits(
     Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
     trials = Trials(model, loss, _names(blocks), grain)
-    plans = [exit_plan(trials.chain, block.name) for block in trials.chain.blocks]
+    later = [block.name for block in trials.chain.blocks if not block.changes_shape]
+    plans = []
+    for block in trials.chain.blocks:
+        later = [name for name in later if trials.chain.index(name) > block.index]
+        plans.append(lesion_plan(trials.chain, later))
     return trials.table("exit", trials.labels(), plans, data, **options)
-
-
-def unrollings(
-    model: keras.Model,
-    data: Any,
-    times: int = 20,
-    scales: Sequence[float] = (1.0, 0.5, 0.25, 0.1, 0.05),
-    loss: Loss = None,
-    blocks: Blocks = None,
-    grain: Grain = "sum",
-    **options: Any,
-) -> tuple[float, Table]:
-    """Repeat the last block up to `times` times, with f scaled, and select the best scale.
-
-    The paper selects the scale on training data; the default `scales` are ours, it gives no value.
-    Other arguments as in `lesions`.
-
-    Returns:
-        The scale with the lowest loss after `times` repetitions, and a `Table` with
-        `unroll_SCALE_loss` and the others of `lesions`; `block` is the last block's name, `unit`
-        the number of repetitions.
-
-    Raises:
-        ValueError: if data have no labels.
-
-    Reference: Jastrzebski et al. (2018), section 4.4, Figs 7 and 20.
-    """
-    data = repeatable(data)
-    trials = Trials(model, loss, _names(blocks), grain)
-    last = trials.chain.blocks[-1]
-    numbers = range(1, times + 1)
-    labels = [Label(last.name, last.stage, number) for number in numbers]
-    table = Table()
-    losses = {}
-    for scale in scales:
-        plans = [unroll_plan(trials.chain, number, scale) for number in numbers]
-        name = f"unroll_{scale}"
-        table += trials.table(name, labels, plans, data, intact=Label(unit=0), **options)
-        if f"{name}_loss" not in table.probes():
-            raise ValueError("The best scale has the lowest loss. Received: data without labels.")
-        losses[scale] = table.of_probe(f"{name}_loss").rows[-1].value
-    finite = {scale: value for scale, value in losses.items() if np.isfinite(value)}
-    candidates = finite or losses
-    return min(candidates, key=candidates.__getitem__), table
 
 
 def prune_report(

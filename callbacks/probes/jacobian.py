@@ -84,11 +84,11 @@ def _measure(chain, ranges, data, projections, seed, batch_size):
     def run_to_firsts(values):
         inputs = {}
         x = values
-        for index, steps in enumerate(chain.plan):
+        for index, step in enumerate(chain.plan):
             x = chain.link(index, x)
             if index in firsts:
                 inputs[str(index)] = x
-            x = chain.do(steps[0], x)
+            x = chain.do(step, x)
         return inputs
 
     model = chain.graph.model
@@ -121,7 +121,7 @@ def _products(chain, first, last):
         state = State(x, sides)
         for index in range(first, last + 1):
             state = chain.link(index, state) if index > first else state
-            state = chain.do(chain.plan[index][0], state)
+            state = chain.do(chain.plan[index], state)
         return state.x
 
     def signal(state):

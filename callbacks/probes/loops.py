@@ -5,6 +5,7 @@ iterative estimation); Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4;
 (2019), "Deep Equilibrium Models", arXiv:1909.01377, section 3 (the fixed point).
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,12 +24,13 @@ from zoo.graph.loop import Region
 SMALLEST = 1e-30  # added to a norm before a division
 
 
-def loops(
+def loops(  # noqa: PLR0913 (choices of the run, by keyword)
     model: keras.Model,
     data: Any,
     times: Sequence[int] = range(1, 25),
     first: str | None = None,
     last: str | None = None,
+    scale: float = 1.0,
     loss: Loss = None,
     grain: Grain = "sum",
     **options: Any,
@@ -42,8 +44,9 @@ def loops(
         model: A Functional or built Sequential `keras.Model`.
         data: As in `zoo.callbacks.run`; labels are needed for accuracy and loss only.
         times: Numbers of uses to measure, ascending.
-        first: Name of the first block, or of a `zoo.Loop`; `None`: as in `zoo.loop`.
-        last: Name of the last block; `None`: as in `zoo.loop`.
+        first: As in `zoo.loop`, as are `last` and `scale`.
+        last: Name of the last block.
+        scale: Factor of what a repetition of the run adds.
         loss: As in `zoo.callbacks.run`.
         grain: As in `zoo.blocks.find_blocks`.
         **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
@@ -64,100 +67,57 @@ def loops(
     times = [*times]
     if not times or times != sorted({*times}) or times[0] < 1:
         raise ValueError(f"`times` must be ascending positive integers. Received: {times}")
-    region = Region(model, first, last, grain=grain)
-    measure = _Measure(region, Objective(region.graph, model, loss), model)
-    sums: dict[tuple[str, int], float] = {}
-    count = 0
-    for x, y, mask in _batches(data, measure.objective.check, **options):
+    uses = _Uses(Region(model, first, last, scale, grain=grain), model)
+    objective = Objective(uses.region.graph, model, loss)
+    collected: dict[tuple[str, int], list[np.ndarray]] = {}
+    for inputs, y, mask in padded_batches(
+        data, **{"batch_size": 128, **options}, check=objective.check
+    ):
         labels = None if y is None else to_tensors(y)
         kept = np.flatnonzero(mask)
-        for key, value in measure.batch(x, labels, times).items():
-            sums[key] = sums.get(key, 0.0) + float(np.sum(_array(value)[kept] * mask[kept]))
-        count += len(kept)
-    rows = [
-        Row(f"loop_{name}", region.name, region.stage, number, None, total / count)
-        for (name, number), total in sorted(sums.items())
-    ]
-    return Table(rows, title=f"{model.name} on {count} examples")
+        for name, number, values in _measure(uses, objective, inputs, labels, times):
+            collected.setdefault((name, number), []).append(_array(values)[kept] * mask[kept])
+    return uses.table("loop", collected)
 
 
-class _Measure:
-    """Measurements of each example of a batch, for `loops`."""
+def _measure(uses, objective, inputs, labels, times):
+    """Yield names, numbers of uses and values of each example of a batch, for `loops`."""
 
-    def __init__(self, region: Region, objective: Objective, model: keras.Model) -> None:
-        self.objective = objective
-        self.region = region
-        self.model = model
-        self._steps: dict[int, Any] = {}
-        self._start = _compiled(region, region.start, model)
-        self._readout = _compiled(
-            region,
-            lambda x, values: objective.logits(region.end(x, values, objective.apply)[0]),
-            model,
-        )
-        self._score = compiled(self._scored, model)
-        self._compare = compiled(self._divergence, model)
+    def readout(x, values):
+        return objective.logits(uses.region.end(x, values, objective.apply)[0])
 
-    def step(self, use):
-        """Return the compiled function of the use with this index; see `Region.once`."""
-        key = self.region.kind(use)
-        if key not in self._steps:
-            self._steps[key] = _compiled(
-                self.region, lambda x, values: self.region.once(x, values, key), self.model
-            )
-        return self._steps[key]
+    def score(labels, logits):
+        return objective.losses(labels, logits), objective.hits(labels, logits)
 
-    def batch(self, inputs, labels, times):
-        """Return values of each example by name and number of uses."""
-        x, values = self._start(self.region.graph.start(inputs))
-        measured = {}
-        step, before, last = None, None, None
-        for number in range(1, times[-1] + 1):
-            previous, x = x, self.step(number - 1)(x, values)
-            step_before, step = step, x - previous
-            if number not in times:
-                continue
-            measured["step_norm", number] = norm(step) / (norm(previous) + SMALLEST)
-            if step_before is not None:
-                measured["angle", number] = _angle(step, step_before)
-            logits = self._readout(x, values)
-            if labels is not None:
-                loss, hits = self._score(labels, logits)
-                measured["loss", number] = loss
-                if self.objective.classifies:
-                    measured["accuracy", number] = hits
-            if self.objective.classifies and before is not None:
-                measured["kl", last] = self._compare(before, logits)
-            before, last = logits, number
-        return measured
+    def compare(logits, others):
+        p, q = map(objective.log_probabilities, (logits, others))
+        return average(divergence(p, q), objective.weights(None, logits))
 
-    def _scored(self, labels, logits):
-        return self.objective.losses(labels, logits), self.objective.hits(labels, logits)
-
-    def _divergence(self, logits, others):
-        p, q = map(self.objective.log_probabilities, (logits, others))
-        return average(divergence(p, q), self.objective.weights(None, logits))
-
-
-def _compiled(region, function, model):
-    """Return `function`, compiled if the model has no masks: compiled, it would drop them."""
-    return function if region.graph.masked else compiled(function, model)
-
-
-def _batches(data, check=None, batch_size=128, progress=None):
-    return padded_batches(data, batch_size, progress, check=check)
-
-
-def _angle(a, b):
-    """Return the angles between the tensors of each example, in degrees."""
-    cosine = dot(a, b) / (norm(a) * norm(b) + SMALLEST)
-    return ops.arccos(ops.clip(cosine, -1.0, 1.0)) * (180 / np.pi)
+    x, values = uses.start(inputs)
+    step, last, before = None, None, None  # the last number that was read out, and its logits
+    for number in range(1, times[-1] + 1):
+        previous, x = x, uses.step(number - 1, x, values)
+        step_before, step = step, x - previous
+        if number not in times:
+            continue
+        yield "step_norm", number, norm(step) / (norm(previous) + SMALLEST)
+        if step_before is not None:
+            yield "angle", number, _angle(step, step_before)
+        logits = uses.compiled(readout, x, values)
+        if labels is not None:
+            loss, hits = uses.compiled(score, labels, logits)
+            yield "loss", number, loss
+            if objective.classifies:
+                yield "accuracy", number, hits
+        if objective.classifies and before is not None:
+            yield "kl", last, uses.compiled(compare, before, logits)
+        before, last = logits, number
 
 
 def fixed_point(
     model: keras.Model,
     data: Any,
-    block: str | None = None,
+    first: str | None = None,
     last: str | None = None,
     times: int = 50,
     powers: int = 20,
@@ -169,8 +129,8 @@ def fixed_point(
     Args:
         model: A Functional or built Sequential `keras.Model`.
         data: Inputs, or as in `zoo.callbacks.run`.
-        block: Name of the first block, or of a `zoo.Loop`; `None`: as in `zoo.loop`.
-        last: Name of the last block; `None`: as in `zoo.loop`.
+        first: As in `zoo.loop`, as is `last`.
+        last: Name of the last block.
         times: Number of uses T.
         powers: Number of power iterations, even.
         grain: As in `zoo.blocks.find_blocks`.
@@ -192,50 +152,81 @@ def fixed_point(
     """
     if min(times, powers) < 2:
         raise ValueError(f"Expected `times` and `powers` of 2 or more. Received: {times}, {powers}")
-    region = Region(model, block, last, grain=grain)
-    start = _compiled(region, region.start, model)
-    kind = region.kind(1)
-    step = _compiled(region, lambda x, values: region.once(x, values, kind), model)
+    uses = _Uses(Region(model, first, last, grain=grain), model)
 
     def multiply(x, values, v):  # by the Jacobian's transpose, which has the same eigenvalues
         def observe(mark, x):
-            y = region.once(mark("x", x), values, kind)
+            y = uses.region.once(mark("x", x), values, 1)
             return ops.sum(y * ops.cast(v, y.dtype)), None
 
         return gradients_at_marks(observe, x)[1]["x"]
 
-    multiply = _compiled(region, multiply, model)
     rng = np.random.default_rng(0)  # the start of the power iteration
-    collected: dict[str, list[np.ndarray]] = {"distance": [], "contraction": [], "eigenvalue": []}
-    for inputs, _, mask in _batches(data, **options):
-        x, values = start(region.graph.start(inputs))
+    collected: dict[tuple[str, int | None], list[np.ndarray]] = {}
+    for inputs, _, mask in padded_batches(data, **{"batch_size": 128, **options}):
+        kept = np.flatnonzero(mask)
+        x, values = uses.start(inputs)
         states = [x]
         for _ in range(times):
-            states.append(step(states[-1], values))
-        kept = np.flatnonzero(mask)
-        size = norm(states[-1]) + SMALLEST
-        distances = [_array(norm(state - states[-1]) / size) for state in states[:-1]]
-        collected["distance"].append(np.stack(distances, axis=1)[kept])
-        steps = [_array(norm(b - a)) for a, b in zip(states, states[1:], strict=False)]
-        collected["contraction"].append(_growth(np.stack(steps, axis=1))[kept])
+            states.append(uses.step(1, states[-1], values))
+        end = states[-1]
+        for t, state in enumerate(states[:-1]):
+            distance = _array(norm(state - end) / (norm(end) + SMALLEST))
+            collected.setdefault(("distance", t), []).append(distance[kept])
+        steps = [_array(norm(b - a)) for a, b in itertools.pairwise(states)]
+        collected.setdefault(("contraction", None), []).append(_growth(steps)[kept])
         v = ops.convert_to_tensor(rng.standard_normal(x.shape, "float32"))
         growths = []
         for _ in range(powers):
             v = v / ops.reshape(norm(v) + SMALLEST, (-1, *[1] * (len(x.shape) - 1)))
-            v = multiply(states[-1], values, v)
+            v = uses.compiled(multiply, end, values, v)
             growths.append(_array(norm(v)))
-        half = np.stack(growths[powers // 2 :], axis=1)
-        collected["eigenvalue"].append(np.exp(np.mean(np.log(half + SMALLEST), axis=1))[kept])
-    count = sum(len(part) for part in collected["eigenvalue"])
-    means = {name: np.concatenate(parts).mean(axis=0) for name, parts in collected.items()}
-    rows = [
-        Row("fixed_point_distance", region.name, region.stage, t, None, float(value))
-        for t, value in enumerate(means["distance"])
-    ]
-    for name in ("contraction", "eigenvalue"):
-        value = float(means[name])
-        rows.append(Row(f"fixed_point_{name}", region.name, region.stage, None, None, value))
-    return Table(rows, title=f"{model.name} on {count} examples")
+        logs = np.log(np.add(growths[powers // 2 :], SMALLEST))
+        collected.setdefault(("eigenvalue", None), []).append(np.exp(logs.mean(axis=0))[kept])
+    return uses.table("fixed_point", collected)
+
+
+class _Uses:
+    """Compiled functions of a region, and a table of what they measure."""
+
+    def __init__(self, region: Region, model: keras.Model) -> None:
+        self.region = region
+        self._model = model
+        self._compiled: dict[Any, Any] = {}
+
+    def compiled(self, function, *arguments, key=None):
+        """Call a function, compiled if the model has no masks: compiled, it would drop them."""
+        key = key or function.__name__
+        if key not in self._compiled:
+            masked = self.region.graph.masked
+            self._compiled[key] = function if masked else compiled(function, self._model)
+        return self._compiled[key](*arguments)
+
+    def start(self, inputs):
+        """Return the run's input, and the values beside it; see `Region.start`."""
+        return self.compiled(self.region.start, self.region.graph.start(inputs))
+
+    def step(self, use, x, values):
+        """Return the output of the use with this index; see `Region.once`."""
+        kind = self.region.kind(use)
+        once = lambda x, values: self.region.once(x, values, kind)  # noqa: E731
+        return self.compiled(once, x, values, key=("once", kind))
+
+    def table(self, prefix, collected):
+        """Return the means of values of each example, by name and number of uses."""
+        means = {key: np.concatenate(parts).mean() for key, parts in sorted(collected.items())}
+        count = sum(map(len, next(iter(collected.values()))))
+        rows = [
+            Row(f"{prefix}_{name}", self.region.name, self.region.stage, number, None, float(mean))
+            for (name, number), mean in means.items()
+        ]
+        return Table(rows, title=f"{self._model.name} on {count} examples")
+
+
+def _angle(a, b):
+    """Return the angles between the tensors of each example, in degrees."""
+    cosine = dot(a, b) / (norm(a) * norm(b) + SMALLEST)
+    return ops.arccos(ops.clip(cosine, -1.0, 1.0)) * (180 / np.pi)
 
 
 def _array(tensor):
@@ -243,8 +234,7 @@ def _array(tensor):
 
 
 def _growth(steps):
-    """Return the geometric mean growth of step norms `(examples, T)` over their second half."""
-    middle = steps.shape[1] // 2
-    span = max(1, steps.shape[1] - 1 - middle)
-    ratio = (steps[:, -1] + SMALLEST) / (steps[:, -1 - span] + SMALLEST)
-    return ratio ** (1 / span)
+    """Return the geometric mean growth of T step norms over their second half."""
+    middle = len(steps) // 2
+    span = max(1, len(steps) - 1 - middle)
+    return ((steps[-1] + SMALLEST) / (steps[-1 - span] + SMALLEST)) ** (1 / span)

@@ -20,7 +20,7 @@ from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, 
 from zoo.callbacks.probes.probe import flat, norm
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.chain import Chain, Plan, Step
+from zoo.graph.chain import Chain, Plan
 from zoo.layers.skip import Skip
 
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
@@ -32,14 +32,6 @@ class Label(NamedTuple):
     block: str | None = None
     stage: int | None = None
     unit: int | None = None
-
-
-class Operation(NamedTuple):
-    """One step of a plan: `repetition` counts the steps at one position, from 0."""
-
-    position: int
-    repetition: int
-    step: Step
 
 
 class Trials:
@@ -74,7 +66,6 @@ class Trials:
         self.objective = Objective(self.chain.graph, self.model, loss)
         self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
-        self._intact = _operations(self.chain.plan)
 
     def run(
         self,
@@ -104,10 +95,9 @@ class Trials:
         Raises:
             ValueError: if a block does not fit its position.
         """
-        plans = [self.chain.plan, *plans]
+        plans = [self.chain.plan, *map(tuple, plans)]
         for plan in plans:
             self.chain.check(plan)
-        operations = [_operations(plan) for plan in plans]
         names: list[str] = []
         sums = np.zeros(0)
         seen = 0
@@ -118,7 +108,7 @@ class Trials:
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
-            for numbers, y in self._outputs(operations, self.chain.graph.start(x)):
+            for numbers, y in self._outputs(plans, self.chain.graph.start(x)):
                 intact = intact or self._call("end", self._end, y)
                 scores = self._call("score", self._score, y, intact, labels, mask_tensor)
                 sums[numbers] += to_arrays(scores, mask)
@@ -138,52 +128,46 @@ class Trials:
         compared = ["kl", "agreement"] if distribution else ["change"]
         return [*accuracy, *(["loss"] if labeled else []), *compared]
 
-    def _outputs(self, operations, start):
+    def _outputs(self, plans, start):
         """Run the plans, of which number 0 is the unmodified network's, to their ends.
 
         Yields pairs: numbers of plans that are alike, and the output of their last block; the
         unmodified network's first.
         """
-        pending = [([*range(len(operations))], 0, start)]  # plans, their operations done, x
+        pending = [([*range(len(plans))], 0, start)]  # plans, position, x
         while pending:
-            numbers, done, x = pending.pop()
-            span = self._span(operations, numbers, done)
-            if span is not None:
-                x = self._call(("span", span), lambda x, first=span: self._run_span(first, x), x)
-                pending.append((numbers, done + len(self._intact[span : span + SPAN]), x))
-                continue
+            numbers, position, x = pending.pop()
             groups = {}
             for number in numbers:
-                rest = operations[number][done : done + 1]
-                groups.setdefault(rest[0] if rest else None, []).append(number)
-            (operation, *others) = groups
-            if others:
-                pending += [(group, done, x) for group in reversed(groups.values())]
-            elif operation is None:
+                step = plans[number][position : position + 1]
+                groups.setdefault(step, []).append(number)
+            end = self._end_of_span(plans, numbers, position)
+            if position == len(self.chain.plan):
                 yield numbers, x
+            elif end:
+                span = position, end
+                x = self._call(("span", span), lambda x, span=span: self._run_span(*span, x), x)
+                pending.append((numbers, end, x))
+            elif len(groups) > 1:
+                pending += [(group, position, x) for group in reversed(groups.values())]
             else:
-                pending.append((numbers, done + 1, self._do(operation, x)))
+                ((step,),) = groups
+                pending.append((numbers, position + 1, self._do(position, step, x)))
 
-    def _span(self, operations, numbers, done):
-        """Return the first position of a span that all plans run unmodified next, or None."""
-        rest = operations[numbers[0]][done : done + 1]
-        if not rest or rest[0].position % SPAN:
-            return None
-        first = rest[0].position
-        intact = self._intact[first : first + SPAN]  # the network's last one may be shorter
-        end = done + len(intact)
-        same = all(operations[number][done:end] == intact for number in numbers)
-        return first if same and len(intact) > 1 else None
+    def _end_of_span(self, plans, numbers, first):
+        """Return the end of a span that all plans run unmodified next, or None."""
+        end = min(first + SPAN, len(self.chain.plan))
+        intact = self.chain.plan[first:end]
+        same = all(plans[number][first:end] == intact for number in numbers)
+        return end if first % SPAN == 0 and same and len(intact) > 1 else None
 
-    def _run_span(self, first, x):
-        for operation in self._intact[first : first + SPAN]:
-            x = self.chain.do(operation.step, self.chain.link(operation.position, x))
+    def _run_span(self, first, end, x):
+        for position in range(first, end):
+            x = self.chain.do(self.chain.plan[position], self.chain.link(position, x))
         return x
 
-    def _do(self, operation, x):
-        position, repetition, step = operation
-        needs_link = self.chain.repeats_link(position) if repetition else self.chain.links[position]
-        if needs_link or position == 0 and not repetition:
+    def _do(self, position, step, x):
+        if self.chain.links[position] or position == 0:
             x = self._call(("link", position), lambda x: self.chain.link(position, x), x)
         block = self.chain.blocks[step.block]
         finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
@@ -229,7 +213,6 @@ class Trials:
         labels: Sequence[Label],
         plans: Sequence[Plan],
         data: Any,
-        intact: Label = Label(),  # noqa: B008  # immutable
         **options: Any,
     ) -> Table:
         """Return the numbers of `run` as a table.
@@ -239,25 +222,16 @@ class Trials:
             labels: A `Label` for each plan.
             plans: See `run`.
             data: See `run`.
-            intact: The `Label` of the unmodified network.
             **options: `batch_size` and `progress` of `run`.
         """
         numbers = self.run(plans, data, **options)
         rows = [
             Row(f"{name}_{metric}", label.block, label.stage, label.unit, None, float(value))
             for metric, column in numbers.items()
-            for label, value in zip([intact, *labels], column, strict=True)
+            for label, value in zip([Label(), *labels], column, strict=True)
         ]
         return Table(rows, title=f"{self.model.name} on {self.count} examples")
 
     def labels(self) -> list[Label]:
         """Return a `Label` for each block."""
         return [Label(block.name, block.stage) for block in self.chain.blocks]
-
-
-def _operations(plan: Plan) -> tuple[Operation, ...]:
-    return tuple(
-        Operation(position, repetition, step)
-        for position, steps in enumerate(plan)
-        for repetition, step in enumerate(steps)
-    )

@@ -1,12 +1,12 @@
 # %% [markdown]
-# # Highway against residual against plain
+# # Highway, residual and plain networks
 #
 # Srivastava et al. (2015) train networks of 10 to 100 layers on MNIST: plain networks get worse with depth, highway networks
-# do not (their Fig. 1). This is a miniature of that figure, with the residual form beside, on digits of 8 x 8 pixels: one
-# seed, one learning rate, Adam and tanh, 15 epochs. The paper searched 100 configurations of SGD, activations and biases for
-# each curve. What holds over seeds and with SGD is in [claims](../claims.md).
+# do not (their Fig. 1). This is a miniature of that figure with the residual form added, on digits of 8 x 8 pixels: one seed,
+# one learning rate, Adam and tanh, 15 epochs. The paper searched 100 configurations of SGD, activations and biases for each
+# curve. For results over several seeds and with SGD see [claims](../claims.md).
 #
-# Needs a backend and the extra `recipes`, for the digits: [install](../install.md).
+# This needs a backend and the extra `recipes` for the digits: [install](../install.md).
 
 # %%
 import keras
@@ -30,8 +30,8 @@ y_train, y_test = digits.y_train, digits.y_test
 # | residual | H(x) + x | 42 |
 # | coupled (highway) | H(x) · T(x) + x · (1 - T(x)) | 30 |
 #
-# A highway layer has two matrices, so the others are wider: all have about 1,800 parameters a layer. At the start the gate T
-# is nearly closed (`gate_bias=-2` opens it to 0.12).
+# A highway layer has two matrices, so the others are wider: all have about 1,800 parameters per layer. Initially the gate T is
+# nearly closed (`gate_bias=-2` opens it to 0.12).
 
 # %%
 DEPTHS = [5, 10, 20, 40]
@@ -60,7 +60,7 @@ for form in WIDTHS:
 # %% [markdown]
 # ## The figure
 #
-# Training loss by epoch, a panel for each depth; on the right, the lowest loss by depth.
+# Training loss by epoch, one panel per depth; on the right, the lowest loss by depth.
 
 # %%
 figure, axes = plt.subplots(1, len(DEPTHS) + 1, figsize=(13, 3), sharey=True, layout="constrained")
@@ -81,11 +81,11 @@ for form in WIDTHS:
     print(form, *(f"{depth}: {min(losses[form, depth]):.4f}" for depth in DEPTHS), sep="  ")
 
 # %% [markdown]
-# A network that stays at log 10 = 2.30 has learned nothing.
+# A loss of log 10 = 2.30 is that of guessing.
 #
 # ## Look at the gates
 #
-# `GateActivity` is the mean of T, by layer; `GateBias` the gates' biases, which started at -2.
+# `GateActivity` is the mean of T by layer; `GateBias` measures the gates' biases, which started at -2.
 
 # %%
 deep = networks["coupled", DEPTHS[-1]]
@@ -108,7 +108,7 @@ print(f"{np.mean(biases < -2):.0%} of the biases fell")
 # %% [markdown]
 # ## Is the depth used?
 #
-# Each layer is left out in turn. Where the accuracy stays, the network does not depend on the layer (section 4.3 of the
+# Each layer is removed in turn. If the accuracy does not change, the network does not depend on the layer (section 4.3 of the
 # paper).
 
 # %%
@@ -125,4 +125,4 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# Forms of your own layers: [layers](../layers.md). The runs of the papers' length: [results](../results.md).
+# To write your own layers: [layers](../layers.md). Full-length trainings: [results](../results.md).

@@ -2,9 +2,9 @@
 # # A language model of your text, served from raw strings
 #
 # A character-aware language model (Kim et al. 2016, with the gated layers of Greff et al. 2017) is trained on a text and
-# becomes a SavedModel that takes raw strings: words, tokenization and spelling are inside.
+# exported as a SavedModel that takes raw strings, with tokenization and vocabulary inside.
 #
-# Needs the extra `tensorflow`: [install](../install.md).
+# This needs the extra `tensorflow`: [install](../install.md).
 
 # %%
 import keras
@@ -21,9 +21,9 @@ zoo.seed_everything(0)
 # %% [markdown]
 # ## Text
 #
-# Yours is a folder with `train.txt`, `valid.txt` and `test.txt`, a sentence a line, words separated by spaces:
-# `text.read_folder("folder")`. Here it is the help texts of Python, which need no download; the 1,000 most frequent words
-# are the vocabulary, and the rest is `<unk>`.
+# For your own text, use a folder with `train.txt`, `valid.txt` and `test.txt`, one sentence per line, words separated by spaces:
+# `text.read_folder("folder")`. Here the text is Python's help texts, which need no download. The 1,000 most frequent words are
+# the vocabulary; all others are `<unk>`.
 
 # %%
 corpus = text.embedded().most_frequent(1000)
@@ -34,8 +34,8 @@ print(vocabulary.decode(corpus.train[1000:1040]))
 # %% [markdown]
 # ## Model
 #
-# Words are read by their characters: convolutions, a highway layer (`coupled`), two LSTMs. `streams` cuts the text so that
-# the LSTMs' state can be carried from batch to batch.
+# Words are read by their characters: convolutions, a highway layer (`coupled`), two LSTMs. `streams` cuts the text so that the
+# LSTMs' state can be carried from batch to batch.
 
 # %%
 BATCH, STEPS = 20, 20
@@ -50,11 +50,11 @@ model.compile(keras.optimizers.Adam(4e-3, global_clipnorm=5.0), loss=char_lm_inf
 history = model.fit(x, y, BATCH, epochs=5, shuffle=False, verbose=0, callbacks=[perplexity]).history
 
 print(f"validation perplexity {history['val_perplexity'][-1]:.1f}")
-print(f"by word frequencies alone {corpus.unigram_perplexity:.1f}")
+print(f"unigram baseline {corpus.unigram_perplexity:.1f}")
 plt.figure(figsize=(6, 3))
 plt.semilogy(range(1, 6), history["perplexity"], "o-", label="training, with dropout")
 plt.semilogy(range(1, 6), history["val_perplexity"], "s-", label="validation")
-plt.axhline(corpus.unigram_perplexity, color="gray", linestyle=":", label="word frequencies")
+plt.axhline(corpus.unigram_perplexity, color="gray", linestyle=":", label="unigram baseline")
 plt.xlabel("epoch")
 plt.ylabel("perplexity")
 plt.legend()
@@ -63,15 +63,15 @@ plt.show()
 # %% [markdown]
 # ## Serve
 #
-# The SavedModel has three endpoints: `next_word` for strings, `serve` for whole texts of ids, `step` for one word after the
-# other with the state as an argument. It is compared with the Keras model while it is written.
+# The SavedModel has three endpoints: `next_word` for strings, `serve` for whole texts of ids, and `step` for one word at a time
+# with the state as an argument. The export is verified against the Keras model.
 
 # %%
 deviation = char_lm_export.export(model, "language_model", vocabulary)
 print(f"largest deviation from Keras {deviation:.1e}")
 
 # %% [markdown]
-# What follows needs TensorFlow alone.
+# From here on, only TensorFlow is needed.
 
 # %%
 served = tf.saved_model.load("language_model")
@@ -89,10 +89,10 @@ for axis, beginning, row in zip(axes, beginnings, probabilities, strict=True):
 plt.show()
 
 # %% [markdown]
-# ## Words that it never saw
+# ## Unseen words
 #
-# A word is read by its characters, so an unknown word can be understood by its spelling. These are not in the vocabulary;
-# their nearest words are those with the most similar vectors after the highway layer.
+# Because words are read by their characters, an unknown word has a vector, too. The nearest words are those with the most
+# similar vectors after the highway layer.
 
 # %%
 words = ["iterating", "sequences", "__setstate__"]
@@ -110,7 +110,7 @@ for word in words:
 # %% [markdown]
 # ## Write
 #
-# Sampling, one word after the other. A small model of a small text writes nonsense with the right rhythm.
+# Sample one word after the other. A small model of a small text writes nonsense with the right rhythm.
 
 # %%
 random = np.random.default_rng(1)
@@ -123,5 +123,5 @@ for _ in range(40):
 print(written)
 
 # %% [markdown]
-# The recipe `ptb_char_lm.py` trains the sizes of the papers, with resuming and checkpoints: [recipes](../recipes.md). Formats
-# and endpoints: [export](../export.md).
+# The recipe `ptb_char_lm.py` trains the models of the papers with checkpoints: [recipes](../recipes.md). Formats and endpoints:
+# [export](../export.md).

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Look inside your own network
 #
-# A residual network of your own, written in plain Keras, is trained on handwritten digits. Then each block gets a verdict:
-# does it refine what it receives, replace it, undo it, or do nothing? Nothing is added to the network.
+# A residual network written in plain Keras is trained on handwritten digits. Then each block gets a verdict: does it refine its
+# input, replace it, undo it, or do nothing? The network is not changed.
 #
-# Needs a backend and the extra `recipes`, for the digits: [install](../install.md).
+# This needs a backend and the extra `recipes` for the digits: [install](../install.md).
 
 # %%
 import keras
@@ -27,7 +27,7 @@ plt.show()
 # %% [markdown]
 # ## Train
 #
-# Ten blocks of two layers. Any Functional model with `Add` layers would do; so do the models of `keras.applications`.
+# Ten blocks of two layers. Any Functional model with `Add` layers works, and so do those of `keras.applications`.
 
 
 # %%
@@ -52,16 +52,16 @@ print(f"test accuracy {accuracy:.3f}")
 # %% [markdown]
 # ## Diagnose
 #
-# One line a block: the verdict, the block's share of parameters and multiply-adds, and the numbers. `|f|/|x|` is the length
-# of what the block adds, over the length of what it adds it to. `lesion KL` is how far the output moves if the block is left
-# out. The last column has the rule that decided, with its threshold.
+# One line per block: the verdict, the block's share of parameters and multiply-adds, and the measurements. `|f|/|x|` is the norm
+# of what the block adds relative to its input. `lesion KL` is the change of the output if the block is removed. The last column
+# gives the rule that decided, with its threshold.
 
 # %%
 report = zoo.diagnose(model, x_test, y_test)
 print(report)
 
 # %% [markdown]
-# `report.to_html("diagnosis.html")` writes the same as one page with charts, to be read offline:
+# `report.to_html("diagnosis.html")` writes the same with charts as one page for offline reading:
 # [the page of this network](diagnosis.html).
 
 # %%
@@ -70,12 +70,12 @@ report.to_html("diagnosis.html")
 # %% [markdown]
 # ## Measure one thing at a time
 #
-# A probe measures one quantity of every block, and all probes of a call share one forward and one backward pass.
+# A probe measures one quantity of every block; all probes of a call share one forward and one backward pass.
 #
-# - `CosineLoss`: the cosine of what a block adds and the gradient of the loss. Below zero, the block moves its input down
-#   the loss, as a step of gradient descent would (Jastrzebski et al. 2018, section 4.1).
-# - `L2Ratio`: how far it moves.
-# - `IntermediateAccuracy`: what the trained classifier would answer if it read the block's output directly.
+# - `CosineLoss`: the cosine between what a block adds and the gradient of the loss. If it is negative, the block reduces the
+#   loss, like a step of gradient descent (Jastrzebski et al. 2018, section 4.1).
+# - `L2Ratio`: the size of that step relative to the input.
+# - `IntermediateAccuracy`: the accuracy of the trained classifier on the block's output.
 
 # %%
 probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
@@ -83,9 +83,9 @@ table = callbacks.run(probes, model, (x_test, y_test))
 callbacks.plot(table, ["cosine_loss", "l2_ratio", "intermediate_accuracy"])
 
 # %% [markdown]
-# ## Take blocks away
+# ## Remove blocks
 #
-# `lesions` leaves out one block after the other, `early_exits` all blocks after one.
+# `lesions` removes one block at a time, `early_exits` all blocks after one.
 
 # %%
 lesions = callbacks.lesions(model, (x_test, y_test)).values("lesion_accuracy")
@@ -93,7 +93,7 @@ exits = callbacks.early_exits(model, (x_test, y_test)).values("exit_accuracy")
 names = [name for name in exits if name is not None]  # None: the intact network
 plt.figure(figsize=(7, 3))
 plt.plot(names, [lesions[name] for name in names], "o-", label="without this block")
-plt.plot(names, [exits[name] for name in names], "s-", label="stopped after this block")
+plt.plot(names, [exits[name] for name in names], "s-", label="without all later blocks")
 plt.axhline(accuracy, color="gray", linestyle=":", label="whole network")
 plt.ylabel("test accuracy")
 plt.legend()
@@ -104,7 +104,7 @@ print(f"The network depends most on {worst}: without it the accuracy is {lesions
 # %% [markdown]
 # ## Watch it during training
 #
-# `RunProbes` is a callback of `fit`; the means over blocks are in the logs, the blocks' values in its table.
+# `RunProbes` is a callback of `fit`: the logs contain means over blocks, its table the values of each block.
 
 # %%
 again = residual_mlp()
@@ -121,5 +121,5 @@ plt.colorbar(label="|f| / |x|")
 plt.show()
 
 # %% [markdown]
-# Next: [remove the blocks that do least, heal, and export](prune_heal_export.md). Transformers are opened first:
+# Next: [remove the least important blocks, heal, and export](prune_heal_export.md). For transformers see
 # [any residual model](../any_model.md).

@@ -1,10 +1,10 @@
 # %% [markdown]
-# # Remove the blocks that do least, heal, export
+# # Remove the least important blocks, heal, export
 #
-# A residual network is made shallower in three steps: a plan says which blocks to remove, `fit` heals what is left, and the
-# small network becomes an ONNX file that needs neither the zoo nor Keras.
+# A residual network is made shallower in three steps: a plan selects the blocks to remove, `fit` heals the rest, and the small
+# network is exported as an ONNX file that needs neither the zoo nor Keras.
 #
-# Needs the extras `tensorflow`, `recipes` and `export`: [install](../install.md).
+# This needs the extras `tensorflow`, `recipes` and `export`: [install](../install.md).
 
 # %%
 import os
@@ -26,8 +26,8 @@ y_train, y_test = digits.y_train, digits.y_test
 # %% [markdown]
 # ## Train
 #
-# Ten residual blocks of two convolutions, on images of 8 x 8 pixels. The training is short, so the statistics of batch
-# normalization follow it faster than usual (`momentum=0.9`).
+# Ten residual blocks of two convolutions, on images of 8 x 8 pixels. Training is short, so the moving averages of batch
+# normalization are faster than usual (`momentum=0.9`).
 
 # %%
 compiled = {
@@ -49,7 +49,7 @@ print(f"test accuracy {before:.3f}")
 # %% [markdown]
 # ## Look
 #
-# Which blocks are needed? The verdicts are taken on training images, so that the test images stay unseen.
+# Which blocks are needed? The verdicts use training images, so that the test images stay unseen.
 
 # %%
 report = zoo.diagnose(model, x_train[:300], y_train[:300])
@@ -58,8 +58,8 @@ print(report)
 # %% [markdown]
 # ## Plan
 #
-# `depth_plan` removes one block at a time, each time the one without which the output changes least (the KL divergence from
-# the intact network; labels are not needed).
+# `depth_plan` removes one block at a time, each time the one whose removal changes the output least (KL divergence from the
+# intact network; no labels needed).
 
 # %%
 plan = zoo.depth_plan(model, x_train[:300], keep=0.7)
@@ -68,8 +68,8 @@ print(plan)
 # %% [markdown]
 # ## Remove and heal
 #
-# `prune_blocks` returns a smaller network with weights of its own. A few epochs at a lower rate heal it. For comparison, the
-# same number of blocks is removed at random (twice), and healed as long.
+# `prune_blocks` returns a smaller network with its own weights. A few epochs at a lower rate heal it. For comparison, the same
+# number of blocks is removed at random (twice) and healed for as long.
 
 
 # %%
@@ -105,7 +105,7 @@ plt.show()
 # %% [markdown]
 # ## Export
 #
-# The artifact is compared with the Keras model before it gets its name; the largest deviation is returned.
+# The artifact is verified against the Keras model before it is moved into place; the largest deviation is returned.
 
 # %%
 deviation = zoo.export(small, "small.onnx", labels=[str(digit) for digit in range(10)])
@@ -128,5 +128,5 @@ print(f"{1e6 * seconds / len(x_test):.0f} microseconds an image")
 assert np.allclose(probabilities, small.predict(x_test, verbose=0), atol=1e-4)
 
 # %% [markdown]
-# SavedModel and LiteRT are written in the same way, images and labels can travel inside the artifact:
+# SavedModel and LiteRT are written in the same way; preprocessing and labels can be part of the artifact:
 # [export](../export.md).

@@ -39,6 +39,11 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
         )
     },
     "jastrzebski2018/sharing": "jastrzebski2018.sharing",
+    "yutomasi2019/divergence": "yutomasi2019.divergence",
+    "yutomasi2019/plain_vs_residual": "yutomasi2019.plain_vs_residual",
+    "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
+    "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
+    "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
     "pruning/scores": "pruning.scores",
 }
 OTHERS = {  # what no experiment measures

@@ -124,10 +124,17 @@ class Plan:
     def run(self) -> list[dict[str, Any]]:
         """Measure what was not measured yet; draw, save, and return what each seed measured."""
         folders = self.folders
+        measured = []
+        is_chief = True
         for seed, folder in zip(self.seeds, folders, strict=True):
-            if not (folder / store.MEASURED).exists() or not self.options.resume:
-                self._measure(seed, folder)
-        measured = [store.load(folder)[0] for folder in folders]
+            if (folder / store.MEASURED).exists() and self.options.resume:
+                measured.append(store.load(folder)[0])
+            else:
+                run = Run(folder, seed, self.options)
+                measured.append(self._measure(run))
+                is_chief = run.devices.is_chief
+        if not is_chief:  # a worker, whose chief writes
+            return measured
         figures = folders[0] if len(folders) == 1 else folders[0].parent
         pages.draw(self.experiment, measured, figures)
         if self.keep:
@@ -135,11 +142,10 @@ class Plan:
         print(f"{self.experiment.name}: measurements, tables and figures in {figures}")
         return measured
 
-    def _measure(self, seed, folder):
+    def _measure(self, run):
         name = self.experiment.name
-        print(f"{name}, {self.scale}, seed {seed}", flush=True)
+        print(f"{name}, {self.scale}, seed {run.seed}", flush=True)
         seconds = clock()
-        run = Run(folder, seed, self.options)
         measured = self.experiment.measure(self.settings, run)
         paper = self.experiment.scales["full"]
         deviations = [*settings.difference(self.settings, paper), *self.experiment.deviations]
@@ -147,7 +153,8 @@ class Plan:
             "experiment": name,
             "scale": self.scale,
             "settings": dataclasses.asdict(self.settings),
-            "seed": seed,
+            "seed": run.seed,
+            "strategy": f"{run.devices.name}, {run.devices.num_replicas}",
             "data": ", ".join(run.data),
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
@@ -155,6 +162,7 @@ class Plan:
             "seconds": seconds(),
         }
         store.save(run.folder, measured, facts)
+        return store.load(run.folder)[0]
 
 
 def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]]:

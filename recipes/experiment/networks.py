@@ -188,7 +188,9 @@ class Network:
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
         if not (self.folder / "model.keras").exists():
             save_model(self.model, self.folder / "model.keras")
-        if self.export and self.devices.is_chief:
+        if not self.devices.is_chief:
+            return
+        if self.export:
             folder = self.folder / "saved_model"
             deviation = export(self.model, folder, examples={"serve": self.data.x_test[:4]})
             print(f"SavedModel: {folder}; deviates by {deviation:.1e} at most")

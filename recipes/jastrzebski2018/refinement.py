@@ -159,16 +159,25 @@ def groups(run, model, data, count, label):
 def unroll(run, network, times, splits, borderline):
     """Return what repeating the last block does, unscaled and with the scale of lowest loss."""
     progress = run.progress("unrolling", len(splits["train"][0]), len(FACTORS))
-    scale, table = callbacks.unrollings(
-        network.model, splits["train"], times, scales=FACTORS, batch_size=BATCH, progress=progress
-    )
-    losses = {
-        f"{factor}": np.array([r.value for r in table if r.probe == f"unroll_{factor}_loss"])
-        for factor in FACTORS
-    }
+    last = zoo.blocks.find_blocks(network.model)[0][-1].name
+    losses = {}
+    for factor in FACTORS:
+        table = callbacks.loops(
+            network.model,
+            splits["train"],
+            range(1, times + 2),
+            last,
+            scale=factor,
+            batch_size=BATCH,
+            progress=progress,
+        )
+        losses[f"{factor}"] = np.array([row.value for row in table.of_probe("loop_loss")])
+    ends = {factor: losses[f"{factor}"][-1] for factor in FACTORS}
+    finite = [factor for factor in FACTORS if np.isfinite(ends[factor])]
+    scale = min(finite or FACTORS, key=ends.__getitem__)
     measured = {"scale": scale, "times": times, "training_loss": losses}
     for key, factor in (("unscaled", 1.0), ("scaled", scale)):
-        model = zoo.unroll(network.model, times, factor)
+        model = zoo.loop(network.model, last, times=times + 1, scale=factor)
         measured[key] = {}
         for split, data in splits.items():
             probes = [

@@ -1,4 +1,4 @@
-"""Sweeps of lesions, shuffles, exits and repetitions against single modified networks."""
+"""Sweeps of lesions, shuffles and exits against single modified networks."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from helpers.harness import slow_elsewhere
 from zoo import callbacks
 from zoo.callbacks.probes.sweep import Trials
 from zoo.graph.chain import Step
-from zoo.graph.surgery import lesion_plan, unroll_plan
+from zoo.graph.surgery import lesion_plan
 
 X = reference.images(10, 4)
 Y = np.arange(10) % 3
@@ -53,18 +53,11 @@ def test_a_sweep_of_lesions_equals_the_lesioned_networks(model, mode):
     assert [row.stage for row in table.of_probe("lesion_loss")] == [None, 0, 0, 1, 1]
 
 
-def test_sweeps_of_exits_and_repetitions_equal_the_modified_networks(model):
-    exits = [scores(zoo.early_exit(model, f"block{i}")) for i in range(4)]
+def test_a_sweep_of_exits_equals_networks_without_the_later_blocks(model):
+    names = [f"block{i}" for i in range(4)]
+    exits = [scores(zoo.lesion(model, *names[i + 1 :])) for i in range(4)]
     table = callbacks.early_exits(model, (X, Y), batch_size=4)
     np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
-    best, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0, 0.25), batch_size=4)
-    last = {}
-    for scale in (1.0, 0.25):
-        expected = [scores(zoo.unroll(model, n, scale)) for n in range(3)]
-        np.testing.assert_allclose(pairs(table, f"unroll_{scale}"), expected, rtol=1e-4)
-        last[scale] = expected[-1][1]
-    assert best == min(last, key=last.get)
-    assert [row.unit for row in table.of_probe("unroll_0.25_loss")] == [0, 1, 2]
 
 
 @slow_elsewhere
@@ -107,16 +100,9 @@ def test_a_sweep_runs_the_blocks_before_a_lesion_once(model, monkeypatch):
     assert len(steps) == 4 + after_lesions  # the unmodified network's four, once
 
 
-def test_networks_of_many_repetitions_share_them(model, monkeypatch):
-    trials = Trials(model)
-    keys = record_calls(trials, monkeypatch)
-    trials.run([unroll_plan(trials.chain, n, 0.5) for n in range(1, 5)], (X, Y))
-    assert [key.action for key in keys if isinstance(key, Step)].count("scale") == 4
-
-
 def test_probes_measure_each_repetition_with_its_scale(model):
     probes = [callbacks.L2Ratio(), callbacks.CosineLoss("block"), callbacks.ActivationNorm()]
-    table = callbacks.run(probes, zoo.unroll(model, 2, scale=0.5), (X, Y), batch_size=4)
+    table = callbacks.run(probes, zoo.loop(model, "block3", times=3, scale=0.5), (X, Y))
     assert [row.stage for row in table.of_probe("l2_ratio")] == [0, 0, 1, 1, 1, 1]
     x, block = ops.convert_to_numpy(model.get_layer("stem")(X)), model.get_layer
     for name in ("block0", "block1", "between", "block2", "block3"):
@@ -130,18 +116,12 @@ def test_probes_measure_each_repetition_with_its_scale(model):
         assert [*table.values("activation_norm").values()][i] == pytest.approx(norm, rel=1e-4)
 
 
-def test_unrolling_a_network_of_one_block_does_not_repeat_its_stem():
-    inputs = keras.Input((4,))
-    x = zoo.HighwayDense(name="block")(layers.Dense(4, name="stem")(inputs))
-    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
-    _, table = callbacks.unrollings(model, (X, Y), times=2, scales=(1.0,))
-    expected = [scores(zoo.unroll(model, n)) for n in range(3)]
-    np.testing.assert_allclose(pairs(table, "unroll_1.0"), expected, rtol=1e-4)
-    y = model.layers[1](X)
-    for _ in range(3):
-        y = model.get_layer("block")(y)
-    y = ops.convert_to_numpy(model.layers[-1](y))
-    assert expected[2][0] == np.mean(y.argmax(1) == Y)
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_loops_equal_the_networks_whose_last_block_is_repeated(model, scale):
+    times = range(1, 4)
+    table = callbacks.loops(model, (X, Y), times, "block3", scale=scale, batch_size=4)
+    expected = [scores(zoo.loop(model, "block3", times=n, scale=scale)) for n in times]
+    np.testing.assert_allclose(pairs(table, "loop"), expected, rtol=1e-4)
 
 
 @slow_elsewhere
@@ -175,7 +155,6 @@ def test_sweeps_take_one_hot_labels_and_batches(model):
 @pytest.mark.parametrize(
     "sweep, message",
     [
-        (lambda m: callbacks.unrollings(m, X, times=1), "without labels"),
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
         (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
         (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block has that name"),

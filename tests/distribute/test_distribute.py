@@ -233,23 +233,29 @@ def test_a_step_has_static_shapes_and_needs_no_host(build):
 
 @pytest.fixture
 def noise(tmp_path):
-    """Flags of highway_conv.py that make it train on noise."""
+    """Flags of an experiment that make it train on noise."""
     random = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 200), ("test", 150)):
         arrays[f"x_{split}"] = random.integers(0, 255, (count, 14, 14, 1)).astype("uint8")
         arrays[f"y_{split}"] = np.arange(count) % 4
     np.savez(tmp_path / "noise.npz", **arrays)
-    return [f"--data_dir={tmp_path / 'noise.npz'}", "--data=other", "--width=3"]
+    return [f"--data_dir={tmp_path / 'noise.npz'}", "--data=other"]
+
+
+def strategy_of(runs):
+    """Return the strategy in the facts of the one run that has ended."""
+    (path,) = runs.glob("*/*/seed*/measured.json")
+    return json.loads(path.read_text())["strategy"]
 
 
 @on_jax  # to which an environment variable gives two devices
-def test_a_recipe_trains_on_two_devices(tmp_path, noise):
-    options = ["--budget=smoke", "--export=false", f"--run_dir={tmp_path / 'run'}", *noise]
-    output = output_of(start_recipe("highway_conv.py", *options, **TWO_DEVICES["jax"]))  # auto
-    assert "2 replicas: data_parallel" in output and "test accuracy" in output
-    (line,) = map(json.loads, (tmp_path / "run" / "results.jsonl").read_text().splitlines())
-    assert line["strategy"] == "data_parallel, 2"
+def test_an_experiment_trains_on_two_devices(tmp_path, noise):
+    options = ["--scale=smoke", "--networks=mnist16", f"--runs={tmp_path / 'runs'}", *noise]
+    recipe = "srivastava2015/convolutional.py"
+    output = output_of(start_recipe(recipe, *options, **TWO_DEVICES["jax"]))  # auto
+    assert "2 replicas: data_parallel" in output and "accuracy" in output
+    assert strategy_of(tmp_path / "runs") == "data_parallel, 2"
 
 
 @pytest.mark.slow
@@ -265,16 +271,15 @@ def test_training_with_two_processes_equals_training_on_one_device():
 
 @pytest.mark.slow
 @on_several
-def test_recipes_train_with_two_processes(tmp_path, noise):
+def test_experiments_train_with_two_processes(tmp_path, noise):
     for part, count in (("train", 200), ("valid", 110), ("test", 110)):
         (tmp_path / f"{part}.txt").write_text("one two three four five six seven\n" * count)
-    smoke = ["--budget=smoke", "--export=false"]
-    texts = [f"--data_dir={tmp_path}"]
-    for script, data in (("highway_conv.py", noise), ("ptb_char_lm.py", texts)):
-        run = tmp_path / script
-        command = ROOT / "recipes" / script, *data, f"--run_dir={run}", *smoke
+    texts = [f"--data_dir={tmp_path}", "--noexport"]
+    images = [*noise, "--networks=mnist16"]
+    for script, data in (("srivastava2015/convolutional.py", images), ("ptb_char_lm.py", texts)):
+        runs = tmp_path / script
+        command = ROOT / "recipes" / script, *data, f"--runs={runs}", "--scale=smoke"
         statuses, outputs = run_two(*command)
         assert statuses == [0, 0], outputs
-        (line,) = map(json.loads, (run / "results.jsonl").read_text().splitlines())
-        assert line["strategy"] == f"{PROCESSES[BACKEND][0]}, 2" and line["seconds"] > 0
-        assert sum("test accuracy" in text or "test perplexity" in text for text in outputs) == 1
+        assert strategy_of(runs) == f"{PROCESSES[BACKEND][0]}, 2"
+        assert sum(": accuracy" in text or "test perplexity" in text for text in outputs) == 1

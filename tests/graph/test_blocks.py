@@ -196,7 +196,9 @@ def test_a_sum_that_scales_a_block_replaces_it():
 
 
 def test_each_repetition_of_an_unrolled_block_is_a_block():
-    blocks, rejected = find_blocks(zoo.unroll(zoo.cifar_resnet(14), 3, scale=0.5))
+    model = zoo.cifar_resnet(14)
+    last = find_blocks(model)[0][-1].name
+    blocks, rejected = find_blocks(zoo.loop(model, last, times=4, scale=0.5))
     assert len(blocks) == 6 + 3 and not rejected
     assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
     assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]

@@ -80,14 +80,6 @@ def test_a_network_with_stochastic_depth_is_trained_saved_and_pruned(model, tmp_
     )
 
 
-def test_what_cannot_be_dropped_is_refused(model):
-    with pytest.raises(ValueError, match=r"\['a', 'b', 'c'\]. Received: \['head'\]"):
-        zoo.drop_blocks(model, {"head": 0.5})
-    for rates, received in (({"a": 2}, "{'a': 2}"), (-0.1, "-0.1"), ([0.1], r"\[0.1\]")):
-        with pytest.raises(ValueError, match=f"`rates` must be .*Received: rates={received}"):
-            zoo.drop_blocks(model, rates)
-
-
 def mixed_network(*variants):
     """Return highway layers b0, b1 ... of these variants, and a softmax."""
     x = inputs = keras.Input((WIDTH,))
@@ -172,17 +164,6 @@ def test_one_sigmoid_output_is_confident_at_both_ends_and_nan_is_not():
     assert chosen.tolist() == [0, 1, 0, 1]
 
 
-def test_exits_that_are_no_probabilities_are_refused():
-    with pytest.raises(ValueError, match="exits that end in a softmax or sigmoid"):
-        zoo.EarlyExit(exits_of("sigmoid", "linear"))
-
-
-def test_no_examples_cannot_be_predicted():
-    early = zoo.EarlyExit(exits_of("sigmoid"))
-    with pytest.raises(ValueError, match="`examples` must be a positive integer"):
-        early.predict(X[:0, :1])
-
-
 @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")  # T5's attention
 @pytest.mark.parametrize("name", ["t5", "albert", "gpt2"])
 @slow_elsewhere
@@ -230,11 +211,20 @@ def test_a_tensor_without_a_row_for_each_example_reaches_later_blocks_whole():
     np.testing.assert_allclose(actual, ops.convert_to_numpy(model(images)), rtol=1e-5)
 
 
-def test_what_is_no_exit_is_refused(model):
-    with pytest.raises(ValueError, match="Expected one or more of the blocks"):
-        zoo.add_exits(model, ["d"])
-    with pytest.raises(ValueError, match="a model of `add_exits`"):
-        zoo.EarlyExit(model)
-    stages = zoo.cifar_resnet(20)
-    with pytest.raises(ValueError, match="needs the shape of the last block's output"):
-        zoo.add_exits(stages, [zoo.blocks.find_blocks(stages)[0][0].name])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda m: zoo.add_exits(m, ["d"]), "Expected one or more of the blocks"),
+        (lambda m: zoo.add_exits(zoo.cifar_resnet(8), ["stage1_block00"]), "needs the shape of"),
+        (lambda m: zoo.EarlyExit(m), "a model of `add_exits`"),
+        (lambda m: zoo.EarlyExit(exits_of("sigmoid", "linear")), "end in a softmax or sigmoid"),
+        (lambda m: zoo.EarlyExit(exits_of("sigmoid")).predict(X[:0, :1]), "`examples` must be"),
+        (lambda m: zoo.drop_blocks(m, {"head": 0.5}), r"\['a', 'b', 'c'\]. Received: \['head'\]"),
+        (lambda m: zoo.drop_blocks(m, {"a": 2}), "`rates` must be .*Received: rates={'a': 2}"),
+        (lambda m: zoo.drop_blocks(m, -0.1), "`rates` must be .*Received: rates=-0.1"),
+        (lambda m: zoo.drop_blocks(m, [0.1]), r"`rates` must be .*Received: rates=\[0.1\]"),
+    ],
+)
+def test_bad_input_of_exits_and_drops(model, make, message):
+    with pytest.raises(ValueError, match=message):
+        make(model)

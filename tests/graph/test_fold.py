@@ -116,12 +116,12 @@ def test_what_has_no_mapping_says_why():
     inputs = keras.Input((6, 6, 4))
     x = SimplifiedResidual(4, name="first")(inputs)
     gated = zoo.ResidualBlock(4, name="second")(x)
-    with pytest.raises(ValueError, match="second: the branch of a ResidualBlock has a normalisa"):
+    with pytest.raises(ValueError, match="second: the branch of a ResidualBlock has a normaliza"):
         to_plain(keras.Model(inputs, gated))
     strided = layers.Conv2D(4, 3, 2, padding="same")(inputs)
     short = layers.AveragePooling2D(1, 2)(inputs)
     model = keras.Model(inputs, layers.Add(name="sum")([short, strided]))
-    with pytest.raises(ValueError, match="sum: strides .* centre the kernel beside the pixels"):
+    with pytest.raises(ValueError, match="sum: strides .* center the kernel beside the pixels"):
         to_plain(model)
     valid = layers.Conv2D(4, 3)
     valid.build((None, 6, 6, 4))
@@ -129,7 +129,7 @@ def test_what_has_no_mapping_says_why():
         to_residual(valid)
     even = layers.Conv2D(4, 2, padding="same")
     even.build((None, 6, 6, 4))
-    with pytest.raises(ValueError, match="centre|odd"):
+    with pytest.raises(ValueError, match="center|odd"):
         to_residual(even)
 
 
@@ -194,8 +194,8 @@ def test_a_kernel_without_an_identity_is_an_error(shape, identity, message):
         id_entries(shape, identity)
 
 
-def test_a_network_with_normalisation_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="stage1_block00: .* normalisation"):
+def test_a_network_with_normalization_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="stage1_block00: .* normalization"):
         to_plain(zoo.cifar_resnet(8))
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_folded_stays_and_is_listed():
     [
         ([conv(), layers.BatchNormalization()], "Conv2D - BatchNormalization, not one kernel"),
         ([conv(activation="relu")], "activation of branch lies between"),
-        ([conv(kernel=2)], "no centre for the identity"),
+        ([conv(kernel=2)], "no center for the identity"),
         ([conv(groups=2)], "groups"),
         ([layers.DepthwiseConv2D(3, padding="same")], "is a DepthwiseConv2D"),
     ],

@@ -95,21 +95,24 @@ def test_side_inputs_reach_every_use():
     np.testing.assert_allclose(ops.convert_to_numpy(y), expected, rtol=1e-4)
 
 
-def test_what_cannot_be_repeated_is_refused(network):
-    with pytest.raises(ValueError, match="non-negative integer. Received: times=-1"):
-        zoo.loop(network, times=-1)
-    with pytest.raises(ValueError, match=r"Expected one of the blocks \['block'\]. Received: 'a'"):
-        zoo.loop(network, "a")
-    with pytest.raises(ValueError, match="Expected the earlier block first"):
-        zoo.loop(post_activation(), "sum2", "sum0")
-    model = zoo.cifar_resnet(8)
-    first, *_, last = zoo.blocks.find_blocks(model)[0]
-    with pytest.raises(ValueError, match="keep the shape can be repeated"):
-        zoo.loop(model, first.name, last.name)
-    with pytest.raises(ValueError, match="an output reads a tensor from before its end"):
-        zoo.loop(keras.Model(network.input, [network.output, network.input]))
-    with pytest.raises(ValueError, match="`times` must be ascending"):
-        callbacks.loops(network, X, times=[2, 1])
+@pytest.mark.parametrize(
+    "repeat, message",
+    [
+        (lambda m: zoo.loop(m, times=-1), "non-negative integer. Received: times=-1"),
+        (lambda m: zoo.loop(m, "a"), r"Expected one of the blocks \['block'\]. Received: 'a'"),
+        (lambda m: zoo.loop(post_activation(), "sum2", "sum0"), "Expected the earlier block first"),
+        (lambda m: zoo.loop(zoo.cifar_resnet(8)), "keep the shape can be repeated"),
+        (
+            lambda m: zoo.loop(keras.Model(m.input, [m.output, m.input])),
+            "an output reads a tensor from before its end",
+        ),
+        (lambda m: callbacks.loops(m, X, times=[2, 1]), "`times` must be ascending"),
+        (lambda m: callbacks.fixed_point(m, X, powers=1), "of 2 or more"),
+    ],
+)
+def test_what_cannot_be_repeated_is_refused(network, repeat, message):
+    with pytest.raises(ValueError, match=message):
+        repeat(network)
 
 
 def test_loops_measure_every_number_of_uses(network, states):

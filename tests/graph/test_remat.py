@@ -1,6 +1,6 @@
 """Rematerialization and gradient accumulation give the numbers of a plain training step."""
 
-import json
+import dataclasses
 
 import keras
 import numpy as np
@@ -9,12 +9,15 @@ from keras import layers, ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import few_elsewhere, output_of, slow_elsewhere, start_recipe
+from helpers.harness import few_elsewhere, slow_elsewhere
+from helpers.test_data import write_images
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Batches, MicroBatches
 from zoo.layers.residual_block import Branch
 from zoo.optimizers import CaffeSGD, accumulating
+from zoo.recipes.experiment import Options, Run
+from zoo.recipes.srivastava2015 import thousand_layers
 
 
 class Dropping(zoo.HighwayDense):
@@ -199,29 +202,18 @@ def accumulators(model):
     return [ops.convert_to_numpy(v) for v in variables]
 
 
-def images(path):
-    random, arrays = np.random.default_rng(0), {}
-    for split, count in (("train", 200), ("test", 20)):
-        arrays[f"x_{split}"] = random.integers(0, 255, (count, 14, 14, 1)).astype("uint8")
-        arrays[f"y_{split}"] = np.arange(count) % 2
-    np.savez(path, **arrays)
-    return f"--data_dir={path}"
-
-
 @slow_elsewhere
-def test_a_recipe_with_micro_batches_and_rematerialization_ends_as_the_plain_one(tmp_path):
-    options = images(tmp_path / "images.npz"), "--data=other", "--budget=smoke", "--export=false"
-    options = *options, "--depth=6", "--epochs=2", f"--runs={tmp_path / 'runs'}"
-    plain, saving = (
-        start_recipe("mnist_1000_layers.py", *options, f"--results={tmp_path / name}", *more)
-        for name, more in (("plain", ()), ("saving", ("--accumulate=4", "--remat")))
-    )
-    output_of(plain)
-    output_of(saving)
-    assert len([*(tmp_path / "runs").iterdir()]) == 2
-    rows = [json.loads((tmp_path / name).read_text()) for name in ("plain", "saving")]
-    losses = [row["training_loss_by_epoch"] for row in rows]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=2e-5)  # printed to 1e-5
-    assert rows[0]["departures"] == rows[1]["departures"]  # nothing is normalised
-    refused = start_recipe("mnist_1000_layers.py", *options, "--accumulate=3")
-    assert "must divide the batch of 100" in output_of(refused, returncode=1)
+def test_an_experiment_with_micro_batches_and_rematerialization_ends_as_the_plain_one(tmp_path):
+    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, test=20, classes=10, step=20)
+    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "mnist.npz"))
+    sizes = {"depth": 6, "epochs": 2, "train_examples": 40, "test_examples": 20, "batch": 20}
+    settings = dataclasses.replace(thousand_layers.SCALES["smoke"], **sizes)
+    saving = dataclasses.replace(settings, accumulate=4, remat=True)
+    losses = [
+        thousand_layers.measure(one, Run(tmp_path / f"{i}", options=options))["loss_by_epoch"]
+        for i, one in enumerate((settings, saving))
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=2e-5)
+    refused = dataclasses.replace(settings, accumulate=3)
+    with pytest.raises(ValueError, match="must divide the batch of 20"):
+        thousand_layers.measure(refused, Run(tmp_path / "3", options=options))

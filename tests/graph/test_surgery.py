@@ -1,4 +1,4 @@
-"""Lesions, shuffles, early exits, unrolling and pruning against the layers called by hand."""
+"""Lesions, shuffles, repetitions and pruning against the layers called by hand."""
 
 import keras
 import numpy as np
@@ -105,14 +105,8 @@ def test_sums_can_be_shuffled_too():
         y = layer(model, relu, y + layer(model, branch, y))
     result = outputs(zoo.shuffle(model, {"sum1": "sum2", "sum2": "sum1"}), x)
     np.testing.assert_allclose(result, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="neither moved nor repeated"):
+    with pytest.raises(ValueError, match="cannot be moved"):
         zoo.shuffle(model, {"sum0": "sum1", "sum1": "sum0"})
-
-
-def test_an_early_exit_is_a_lesion_of_all_later_blocks():
-    model = residual_model()
-    exits, lesioned = zoo.early_exit(model, "block0"), zoo.lesion(model, "block1", "block2")
-    assert np.array_equal(outputs(exits, X), outputs(lesioned, X))
 
 
 def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
@@ -122,9 +116,8 @@ def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
         x = layer(model, name, x)
     for _ in range(2):
         x = x + 0.25 * (layer(model, "block2", x) - x)
-    result = outputs(zoo.unroll(model, 2, scale=0.25), X)
+    result = outputs(zoo.loop(model, "block2", times=3, scale=0.25), X)
     np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-5, atol=1e-6)
-    assert np.array_equal(outputs(zoo.unroll(model, 0), X), outputs(model, X))
 
 
 @pytest.mark.parametrize("make, blocks", [(residual_model, ["block1"]), (image_model, ["sum1"])])
@@ -230,7 +223,7 @@ def test_the_relu_after_a_sum_follows_each_repetition():
     y = y + layer(model, "f2", y)
     y = layer(model, "relu1", y)  # what lies before the block
     y = layer(model, "relu2", y + 0.5 * layer(model, "f2", y))
-    result = outputs(zoo.unroll(model, 1, scale=0.5), x)
+    result = outputs(zoo.loop(model, "sum2", times=2, scale=0.5), x)
     np.testing.assert_allclose(result, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
 
 
@@ -255,8 +248,7 @@ def test_surgery_does_not_change_the_model():
     names = [layer.name for layer in model.layers]
     for changed in (
         zoo.lesion(model, "block1"),
-        zoo.unroll(model, 3),
-        zoo.early_exit(model, "block0"),
+        zoo.loop(model, "block2", times=4, scale=0.5),
     ):
         outputs(changed, X)
     assert np.array_equal(outputs(model, X), before)
@@ -282,7 +274,6 @@ def test_operations_do_not_depend_on_the_axis_of_the_channels():
         (lambda m: zoo.lesion(m, "block0", mode="open"), "mode='open'"),
         (lambda m: zoo.shuffle(m, {"block0": "block1"}), "permutation"),
         (lambda m: zoo.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),
-        (lambda m: zoo.unroll(m, -1), "times=-1"),
         (lambda m: zoo.prune_blocks(m, []), "at least one block"),
     ],
 )

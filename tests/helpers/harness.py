@@ -31,10 +31,8 @@ slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "tensorflow":
     slow_unless_tensorflow = pytest.mark.slow
 
-# For tests that no backend takes part in: run once, in torch's suite.
-without_backend = pytest.mark.skipif(
-    keras.backend.backend() != "torch", reason="independent of the backend: runs in torch's suite"
-)
+# For tests that no backend takes part in: conftest.py leaves them to torch's suite.
+without_backend = pytest.mark.without_backend
 
 # Hide modules as if they were not installed: the import fails and `find_spec` returns None.
 HIDE = """

@@ -102,7 +102,9 @@ def jacobian_product(
     (9.0, 6.0)
     """
     if keras.backend.backend() == "jax":
-        return ops.jvp(function, (x,), (v,))
+        import jax
+
+        return jax.jvp(function, (x,), (v,))
     # Forward mode has no rule for loops on TensorFlow and for the native LSTM on torch, and warns
     # of a deprecated compiler there; so two reverse passes: d/du of (J' u) v is J v.
     body = {"tensorflow": _tensorflow_product, "torch": _torch_product}[keras.backend.backend()]

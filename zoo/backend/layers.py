@@ -156,7 +156,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         beta = self.beta if self.center else ops.zeros(self.moving_mean.shape, "float32")
         averages = self.moving_mean, self.moving_variance
         vectors = [ops.convert_to_tensor(v) for v in (gamma, beta, *averages)]
-        kernel = _torch_norm if BACKEND == "torch" else _tensorflow_norm
+        kernel: Any = _torch_norm if BACKEND == "torch" else _tensorflow_norm
         y, *statistics = kernel(x, *vectors, self.epsilon, training)
         if training:
             for average, old, new in zip(averages, vectors[2:], statistics, strict=True):

@@ -1,29 +1,17 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
-import contextlib
 import importlib.util
-import itertools
 import os
 import pathlib
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from zoo.datasets.preprocessing import Preprocessing
-from zoo.export import check, litert, onnx, process, saved_model
-from zoo.export.check import Cases
+from zoo.export import check, process
+from zoo.export.formats import FORMATS, write
 from zoo.export.signatures import functional, in_float32, label_text, serve, with_preprocessing
-from zoo.io import remove_leftovers, temporary_path
-
-# Each module has PACKAGES and SUFFIX, and the functions write(models, path), which raises
-# ValueError if the format cannot hold a model; add_labels(path, text); and reader(path), which
-# returns a function from an endpoint's name and its inputs to its outputs, by name.
-FORMATS = {"saved_model": saved_model, "onnx": onnx, "litert": litert}
-OTHER_SUFFIXES = (".h5", ".hdf5", ".keras", ".onnx", ".pb", ".pt", ".pth", ".tflite")  # of files
-TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 
 
 def export(
@@ -31,7 +19,7 @@ def export(
     path: str | os.PathLike[str],
     format: str | None = None,
     labels: Sequence[str] | None = None,
-    preprocessing: keras.layers.Layer | Preprocessing | str | None = None,
+    preprocessing: Preprocessing | str | None = None,
     endpoints: Callable[[keras.Model], dict[str, keras.Model]] = serve,
     examples: Mapping[str, Any] | None = None,
 ) -> float:
@@ -59,10 +47,9 @@ def export(
         labels: Names of the classes, stored one a line: in `assets.extra/labels.txt` of a
             SavedModel; as the metadata `labels` of ONNX; as `labels.txt` in a zip archive at the
             end of a LiteRT file.
-        preprocessing: Preprocessing to include in the artifact: a Keras layer or model, a
-            `zoo.datasets.preprocessing.Preprocessing`, or the name of a recipe there that is not
-            fitted to a training set. Raw images are uint8, `(batch, height, width, channels)`,
-            unless a model has another input.
+        preprocessing: Preprocessing to include in the artifact, which then takes raw uint8 images
+            `(batch, height, width, channels)`: a `zoo.datasets.preprocessing.Preprocessing`, or
+            the name of a recipe there that is not fitted to a training set.
         endpoints: Importable function from `model` to a dictionary of Functional `keras.Model`s
             by name; JAX and torch call it in the child process.
         examples: Inputs to check an endpoint with, by its name; arrays in the structure of its
@@ -86,13 +73,15 @@ def export(
     ```
     """
     path = pathlib.Path(path).resolve()
-    if format is None:
-        format = format_of(path)
-    _check_target(path, format)
+    format = _checked_format(path, format)
     model = functional(model)
     text = label_text(labels)
     _check_packages(format)
-    function = _import_name(endpoints)
+    if endpoints.__module__ == "__main__" or "<" in endpoints.__qualname__:  # <lambda>, <locals>
+        raise ValueError(
+            f"`endpoints` must be a function of a module, because another process imports it. "
+            f"Received: {endpoints!r}. Move it to the top level of a module."
+        )
     with check.float32():
         if preprocessing is not None:
             model = with_preprocessing(preprocessing, model)
@@ -102,82 +91,27 @@ def export(
         cases = check.cases(models, examples or {})
         if keras.config.backend() == "tensorflow":
             return write(models, path, format, text, cases)
-        return process.export(model, path, format, text, cases, function)
+        return process.export(model, path, format, text, cases, endpoints)
 
 
-def format_of(path: pathlib.Path) -> str:
-    """Return the format that a path's suffix selects.
-
-    Raises:
-        ValueError: if the suffix is that of no format.
-    """
-    by_suffix = {module.SUFFIX: name for name, module in FORMATS.items()}
-    if path.suffix not in by_suffix:
+def _checked_format(path, format):
+    """Return `format`, or that of the suffix, if `path` is new or such an artifact to replace."""
+    by_suffix = {kind.suffix: name for name, kind in FORMATS.items()}
+    by_name = by_suffix.get(path.suffix, "saved_model" if format else None)
+    if by_name is None or format not in (None, by_name):
         raise ValueError(
-            f"`path` must be a folder without a suffix, for a SavedModel, or end in .onnx or "
-            f".tflite. Received: {path}. Choose another, or name the format."
-        )
-    return by_suffix[path.suffix]
-
-
-def write(
-    models: dict[str, keras.Model],
-    path: pathlib.Path,
-    format: str,
-    labels: str | None,
-    cases: Cases,
-) -> float:
-    """Write an artifact on the TensorFlow backend, and check it before it gets its name.
-
-    As `export`, but with the endpoints' models, the labels as a text, one a line, and `cases` of
-    `check.cases` to check the artifact with.
-    """
-    module = FORMATS[format]
-    folder = temporary_path(path)
-    folder.mkdir(parents=True)
-    remove_leftovers(path.parent)
-    artifact = folder / f"artifact{path.suffix}"
-    try:
-        module.write(models, artifact)
-        if labels is not None:
-            module.add_labels(artifact, labels)
-        deviation = check.deviation(module.reader(artifact), cases)
-        allowed = TOLERANCE * check.largest(cases)
-        if not deviation <= allowed:  # NaN too
-            raise RuntimeError(
-                f"The artifact must compute what the Keras model computes, within {allowed:.1e}. "
-                f"Received: a deviation of {deviation}. Nothing was written to {path}; if the "
-                f"deviation is nan, look for NaN in the model's weights."
-            )
-        _replace(artifact, path, folder / "replaced")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return deviation
-
-
-def _check_target(path, format):
-    """Raise ValueError unless `path` suits the format, and is new or an artifact to replace."""
-    if format not in FORMATS:
-        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
-    suffix = FORMATS[format].SUFFIX
-    if suffix:
-        if path.suffix != suffix or path.is_dir():
-            raise ValueError(
-                f"`path` must be a file that ends in {suffix}. Received: {path}"
-                f"{', a folder' if path.is_dir() else ''}. Choose another path or format."
-            )
-        return
-    if path.suffix in OTHER_SUFFIXES:
-        raise ValueError(
-            f"`path` of a SavedModel is a folder. Received: {path}. Choose another, or the format "
-            f"of that suffix; `model.save` writes .keras and .h5 files."
+            f"`path` must be a folder, for a SavedModel, or end in .onnx or .tflite, and `format` "
+            f"be one of {', '.join(FORMATS)} that goes with it. Received: {path} and {format!r}."
         )
     names = os.listdir(path) if path.is_dir() else []
-    if path.is_file() or (names and "saved_model.pb" not in names):
+    folder = by_name == "saved_model"
+    foreign = path.is_file() or (names and "saved_model.pb" not in names)
+    if foreign if folder else path.is_dir():
         raise ValueError(
-            f"`path` must be new, an empty folder, or a SavedModel to replace. Received: {path}, "
-            f"which is {'a folder of other files' if names else 'a file'}. Choose another path."
+            f"`path` must be new, or {'a SavedModel' if folder else 'a file'} to replace. "
+            f"Received: {path}, which is something else. Choose another path."
         )
+    return by_name
 
 
 def _check_models(models, labels, format):
@@ -195,40 +129,10 @@ def _check_models(models, labels, format):
 
 
 def _check_packages(format):
-    packages = ("tensorflow", *FORMATS[format].PACKAGES)
+    packages = ("tensorflow", *FORMATS[format].packages)
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise RuntimeError(
-            f"The export to {format} from the {keras.config.backend()} backend needs "
-            f"{', '.join(packages)}. Not installed: {', '.join(missing)}. Run `pip install "
-            f"{' '.join(missing).replace('_', '-')}`, or save the model with `model.save` and "
-            f"export it where they are."
+            f"The export to {format} needs {', '.join(packages)}. Not installed: "
+            f"{', '.join(missing)}. Run `pip install {' '.join(missing).replace('_', '-')}`."
         )
-
-
-def _import_name(function):
-    """Return the name MODULE:FUNCTION by which another process can import `function`."""
-    module = function.__module__
-    name = getattr(function, "__qualname__", "")
-    if module == "__main__" or getattr(sys.modules[module], name, None) is not function:
-        raise ValueError(
-            f"`endpoints` must be a function of a module, because another process imports it. "
-            f"Received: {function!r}. Move it to the top level of a module."
-        )
-    return f"{module}:{name}"
-
-
-def _replace(new, path, old):
-    """Rename `new` to `path`, from where folders move to `old`; other processes may do so, too."""
-    old.mkdir()
-    for attempt in itertools.count():
-        try:
-            os.replace(new, path)
-            return
-        except OSError:
-            if not path.is_dir():  # nothing is in the way
-                for moved in sorted(old.iterdir())[-1:]:
-                    os.replace(moved, path)
-                raise
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            os.replace(path, old / f"{attempt:03d}")

@@ -9,18 +9,14 @@ invalid, and 1 if the export fails.
 """
 
 import argparse
-import importlib
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-
-import keras
+from collections.abc import Sequence
 
 from zoo.datasets import images
 from zoo.datasets import preprocessing as recipes
-from zoo.export import FORMATS, check, export, format_of, write
-from zoo.export.signatures import label_text
+from zoo.export import FORMATS, export
 from zoo.io import load_model
 
 
@@ -52,31 +48,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--data_dir", help="The .npz file or folder of these images: see zoo.datasets.images."
     )
-    command.add_argument(
-        "--endpoints",
-        type=_function,
-        default="zoo.export.signatures:serve",
-        help="MODULE:FUNCTION, which makes a dictionary of Functional models from the model; "
-        "default: %(default)s.",
-    )
-    command.add_argument(
-        "--cases",
-        help="An .npz file of inputs and expected outputs to check the artifact with, named "
-        "ENDPOINT/inputs/NAME and ENDPOINT/outputs/NAME; default: random inputs and the outputs "
-        "of the model.",
-    )
     return command
-
-
-def _function(name: str) -> Callable[[keras.Model], dict[str, keras.Model]]:
-    """Return the function called MODULE:FUNCTION."""
-    module, _, function = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)
-    except (ValueError, AttributeError, ImportError) as error:
-        raise argparse.ArgumentTypeError(
-            f"expected MODULE:FUNCTION, received {name}: {error}"
-        ) from error
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -85,37 +57,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     path = options.out.resolve()
     try:
-        format = options.format or format_of(path)
         labels = None
         if options.labels is not None:
             labels = pathlib.Path(options.labels).read_text("utf-8").removesuffix("\n").split("\n")
         model = load_model(options.model, compile=False)
-        if options.cases is None:
-            prepare = preprocessing(options)
-            deviation = export(model, path, format, labels, prepare, options.endpoints)
-        else:
-            with check.float32():
-                cases = check.load_cases(options.cases)
-                models = options.endpoints(model)
-                deviation = write(models, path, format, label_text(labels), cases)
-    except (ValueError, OSError, ImportError) as error:
+        prepare = options.preprocessing
+        if prepare is not None and (options.data or options.data_dir):
+            dataset = images.load(options.data or "data", options.data_dir)
+            prepare = recipes.fit(prepare, dataset.x_train)
+        deviation = export(model, path, options.format, labels, prepare)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         sys.exit(f"zoo.export: {error}")
-    except RuntimeError as error:
-        sys.exit(f"zoo.export failed: {error}")  # see process.py
     files = [file for file in [path, *path.rglob("*")] if file.is_file()]
     megabytes = sum(file.stat().st_size for file in files) / 1e6
     seconds = time.perf_counter() - start
-    print(
-        f"{format}: {path}, {megabytes:.2f} MB, in {seconds:.0f} s; max deviation {deviation:.2e}"
-    )
-
-
-def preprocessing(options: argparse.Namespace) -> recipes.Preprocessing | str | None:
-    """Return the preprocessing that --preprocessing, --data and --data_dir select."""
-    if options.preprocessing is None or (options.data is None and options.data_dir is None):
-        return options.preprocessing
-    dataset = images.load(options.data or "data", options.data_dir)
-    return recipes.fit(options.preprocessing, dataset.x_train)
+    print(f"{path}, {megabytes:.2f} MB, in {seconds:.0f} s; max deviation {deviation:.2e}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Check what an artifact computes against the outputs of the Keras model."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -78,27 +77,6 @@ def _sample(tensor, generator):
         high = 256 if tensor.dtype == "uint8" else 2
         return generator.integers(0, high, shape).astype(tensor.dtype)
     return generator.normal(size=shape).astype(tensor.dtype)
-
-
-def save_cases(path: str | os.PathLike, cases: Cases) -> None:
-    """Write `cases` to an .npz file, as ENDPOINT/inputs/NAME and ENDPOINT/outputs/NAME."""
-    arrays: Arrays = {}
-    for endpoint, (inputs, outputs) in cases.items():
-        arrays |= {f"{endpoint}/inputs/{name}": array for name, array in inputs.items()}
-        arrays |= {f"{endpoint}/outputs/{name}": array for name, array in outputs.items()}
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # its **kwds
-
-
-def load_cases(path: str | os.PathLike) -> Cases:
-    """Return the cases in a file of `save_cases`."""
-    cases: Cases = {}
-    with np.load(path, allow_pickle=False) as file:
-        for key in file.files:
-            endpoint, part, name = key.split("/", 2)
-            inputs, outputs = cases.setdefault(endpoint, ({}, {}))
-            arrays = outputs if part == "outputs" else inputs
-            arrays[name] = file[key]
-    return cases
 
 
 def largest(cases: Cases) -> float:

@@ -1,15 +1,22 @@
-"""Export from JAX and torch: `python -m zoo.export` in a child process of TensorFlow."""
+"""Export from JAX and torch: a child process of TensorFlow writes the artifact."""
 
+import json
 import os
 import pathlib
-import re
+import pkgutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 import keras
+import numpy as np
 
 from zoo.export import check
+from zoo.export.formats import write
+from zoo.io import load_model
+
+CHILD = "import sys; from zoo.export import process; process.answer(sys.argv[1])"
 
 
 def export(
@@ -18,42 +25,80 @@ def export(
     format: str,
     labels: str | None,
     cases: check.Cases,
-    endpoints: str,
+    endpoints: Callable[[keras.Model], dict[str, keras.Model]],
 ) -> float:
-    """Write an artifact of `model` in a child process.
+    """Write an artifact of `model` as `zoo.export.formats.write` does, in a child process.
 
-    The arguments and the result are those of `zoo.export.write`, but for the model, which the
-    child receives with the name MODULE:FUNCTION of the function `endpoints`: the files of several
-    endpoints would repeat their shared weights.
+    The child receives the model and the name of the function `endpoints`: files of several
+    endpoints would repeat the weights that they share.
 
     Raises:
         ValueError: If the format cannot hold the model.
         RuntimeError: If the process fails.
     """
+    request = {"path": str(path), "format": format, "labels": labels}
+    request["endpoints"] = f"{endpoints.__module__}:{endpoints.__qualname__}"
+    environment = os.environ | {
+        "KERAS_BACKEND": "tensorflow",
+        "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # for `endpoints`
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model.save(folder / "model.keras")
-        check.save_cases(folder / "cases.npz", cases)
-        command = [sys.executable, "-P", "-m", "zoo.export"]
-        command += [str(folder / "model.keras"), str(path), f"--format={format}"]
-        command += [f"--endpoints={endpoints}", f"--cases={folder / 'cases.npz'}"]
-        if labels is not None:
-            (folder / "labels.txt").write_text(labels, encoding="utf-8")
-            command.append(f"--labels={folder / 'labels.txt'}")
-        environment = os.environ | {
-            "KERAS_BACKEND": "tensorflow",
-            "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
-            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),  # for `endpoints`
-        }
+        _save_cases(folder / "cases.npz", cases)
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-P", "-c", CHILD, name]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode == 0:
-        return float(done.stdout.rpartition("max deviation ")[2])
-    message = re.search(r"^zoo\.export( failed)?: (.*)", done.stderr, re.MULTILINE | re.DOTALL)
-    if message is None:
-        raise RuntimeError(
-            f"Expected a TensorFlow process to write the artifact. Received: exit status "
-            f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with KERAS_BACKEND=tensorflow "
-            f"from the saved weights to see where it fails."
-        )
-    error = RuntimeError if message[1] else ValueError
-    raise error(message[2].strip())
+        if done.returncode:
+            raise RuntimeError(
+                f"Expected a TensorFlow process to write the artifact. Received: exit status "
+                f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with "
+                f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."
+            )
+        reply = json.loads((folder / "reply.json").read_text(encoding="utf-8"))
+    if "invalid" in reply:
+        raise ValueError(reply["invalid"])
+    if "failed" in reply:
+        raise RuntimeError(reply["failed"])
+    return reply["deviation"]
+
+
+def answer(name: str) -> None:
+    """Write the artifact that `request.json` in the folder `name` asks for, and `reply.json`."""
+    folder = pathlib.Path(name)
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    model = load_model(folder / "model.keras", compile=False)
+    cases = _load_cases(folder / "cases.npz")
+    path = pathlib.Path(request["path"])
+    reply: dict[str, float | str]
+    try:
+        with check.float32():
+            models = pkgutil.resolve_name(request["endpoints"])(model)
+            deviation = write(models, path, request["format"], request["labels"], cases)
+        reply = {"deviation": deviation}
+    except ValueError as error:
+        reply = {"invalid": str(error)}
+    except RuntimeError as error:
+        reply = {"failed": str(error)}
+    (folder / "reply.json").write_text(json.dumps(reply), encoding="utf-8")
+
+
+def _save_cases(path, cases):
+    arrays = {
+        f"{endpoint}/{part}/{name}": array
+        for endpoint, parts in cases.items()
+        for part, by_name in zip(("inputs", "outputs"), parts, strict=True)
+        for name, array in by_name.items()
+    }
+    np.savez(path, **arrays)
+
+
+def _load_cases(path):
+    cases: check.Cases = {}
+    with np.load(path, allow_pickle=False) as file:
+        for key in file.files:
+            endpoint, part, name = key.split("/", 2)
+            inputs, outputs = cases.setdefault(endpoint, ({}, {}))
+            (inputs if part == "inputs" else outputs)[name] = file[key]
+    return cases

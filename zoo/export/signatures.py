@@ -9,7 +9,6 @@ from keras import ops
 
 from zoo.datasets.preprocessing import EPSILON, RECIPES, Preprocessing
 from zoo.graph.calls import functional as graph_of
-from zoo.types import Shape
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
 
@@ -116,18 +115,16 @@ def label_text(labels: Sequence[str] | None) -> str | None:
     return "\n".join(names)
 
 
-def with_preprocessing(
-    preprocessing: keras.layers.Layer | Preprocessing | str, model: keras.Model
-) -> keras.Model:
+def with_preprocessing(preprocessing: Preprocessing | str, model: keras.Model) -> keras.Model:
     """Return a model from raw images to the named outputs of `model`.
 
     Args:
-        preprocessing: A Keras layer or model, a `zoo.datasets.preprocessing.Preprocessing`, or
-            the name of a recipe that is not fitted to a training set.
+        preprocessing: A `zoo.datasets.preprocessing.Preprocessing`, or the name of a recipe that
+            is not fitted to a training set.
         model: A Functional model of one input.
 
     Raises:
-        ValueError: If `preprocessing` is something else, or its output does not fit `model`.
+        ValueError: If `preprocessing` is something else, or does not fit `model`.
 
     Example:
     >>> x = keras.Input((2, 2, 1), name="images")
@@ -136,33 +133,6 @@ def with_preprocessing(
     >>> raw.input.dtype, raw(np.full((1, 2, 2, 1), 51, "uint8"))["pixels"].shape == (1, 4)
     ('uint8', True)
     """
-    if len(model.inputs) != 1:
-        raise ValueError(
-            f"`preprocessing` needs a model of one input. Received: a model of "
-            f"{len(model.inputs)}, {', '.join(input_names(model))}."
-        )
-    shape = model.inputs[0].shape
-    before = _as_model(preprocessing, shape[1:])
-    shapes = [x.shape for x in before.outputs]
-    if len(before.inputs) != 1 or len(shapes) != 1 or not _compatible(shapes[0], shape):
-        raise ValueError(
-            f"`preprocessing` must turn one image into the model's input of shape {shape}. "
-            f"Received: {preprocessing!r}, which gives {shapes}."
-        )
-    raw = before.inputs[0]
-    name = f"before_{model.name}"  # names in a graph are unique
-    before = keras.Model(raw, before.outputs[0], name=name)
-    x = keras.Input(raw.shape[1:], dtype=raw.dtype, name=input_names(model)[0])
-    y = named(model)(keras.tree.pack_sequence_as(model.input, [before(x)]))
-    return keras.Model(x, y, name=f"raw_{model.name}")
-
-
-def _compatible(shape: Shape, other: Shape) -> bool:
-    sizes = zip(shape, other, strict=False)
-    return len(shape) == len(other) and all(None in pair or pair[0] == pair[1] for pair in sizes)
-
-
-def _as_model(preprocessing, shape):
     if isinstance(preprocessing, str):
         recipe = RECIPES.get(preprocessing)
         if recipe is None or recipe.center or recipe.scale == "std":
@@ -172,27 +142,26 @@ def _as_model(preprocessing, shape):
                 f"{preprocessing!r}, x_train) (--data)."
             )
         preprocessing = Preprocessing(recipe, 0.0, recipe.scale)
-    if isinstance(preprocessing, Preprocessing):
-        return _in_keras(preprocessing, shape)
-    if isinstance(preprocessing, keras.Model) and getattr(preprocessing, "inputs", None):
-        return functional(preprocessing)
-    if isinstance(preprocessing, keras.layers.Layer):
-        x = keras.Input(shape, dtype="uint8")
-        return keras.Model(x, preprocessing(x))
-    raise ValueError(
-        "`preprocessing` must be a Keras layer or model, a Preprocessing, or a recipe's name. "
-        f"Received: {preprocessing!r}"
-    )
-
-
-def _in_keras(prepare, shape):
-    """Return a NumPy `Preprocessing` as a model of Keras operations."""
-    if np.shape(prepare.mean) not in ((), tuple(shape)):
+    if not isinstance(preprocessing, Preprocessing) or len(model.inputs) != 1:
+        raise ValueError(
+            f"`preprocessing` must be a Preprocessing or a recipe's name, for a model of one "
+            f"input. Received: {preprocessing!r}, and inputs {', '.join(input_names(model))}. "
+            f"Put Keras layers into the model: keras.Model(x, model(layer(x)))."
+        )
+    shape = model.inputs[0].shape[1:]
+    if np.shape(preprocessing.mean) not in ((), tuple(shape)):
         raise ValueError(
             f"`preprocessing` must be fitted to images of the model's shape, {tuple(shape)}. "
-            f"Received: one of {np.shape(prepare.mean)}."
+            f"Received: one of {np.shape(preprocessing.mean)}."
         )
-    images = keras.Input(shape, dtype="uint8")
+    raw = keras.Input(shape, dtype="uint8", name=input_names(model)[0])
+    x = _prepared(preprocessing, raw)
+    y = named(model)(keras.tree.pack_sequence_as(model.input, [x]))
+    return keras.Model(raw, y, name=f"raw_{model.name}")
+
+
+def _prepared(prepare, images):
+    """Return images after a NumPy `Preprocessing`, in Keras operations."""
     x = ops.cast(images, "float32")
     if prepare.recipe.contrast:
         x = x - ops.mean(x, axis=(1, 2, 3), keepdims=True)
@@ -200,4 +169,4 @@ def _in_keras(prepare, shape):
         x = x / ops.sqrt(variance + EPSILON)
     if np.any(prepare.mean):
         x = x - np.asarray(prepare.mean, "float32")
-    return keras.Model(images, x / float(prepare.scale))
+    return x / float(prepare.scale)

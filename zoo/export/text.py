@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from zoo.datasets.text import END, END_OF_SENTENCE, SPECIAL_CHARACTERS, START, UNKNOWN
-from zoo.types import Shape, Tensor
+from zoo.types import Tensor
 
 # What Python's `str.split` takes for white space, beside the end of a line
 WHITE_SPACE = r"[\t\x{0b}-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}"
@@ -80,10 +80,6 @@ class SpellText(keras.layers.Layer):
             keras.KerasTensor((batch, None, self.slots), "int32"),
             keras.KerasTensor((batch,), "int32"),
         )
-
-    def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
-        """Return the output's shapes."""
-        return (*input_shape, None, self.slots), input_shape
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""

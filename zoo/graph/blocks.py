@@ -68,7 +68,7 @@ def find_blocks(
     is x; of two branches, the other's end is f. Branches may also read tensors that do not depend
     on the fork, such as masks, conditions or the output of an encoder. Sums of sums, as in
     x + attention(x) + mlp(x), are one block. A sum that scales what another block adds to the same
-    x, as in `zoo.unroll`, is a block in place of that one. A sum of embeddings, as of words and
+    x, as in `zoo.loop`, is a block in place of that one. A sum of embeddings, as of words and
     positions, is none. Sums inside a composite layer, such as a transformer block that is one Keras
     layer, are not in the graph: `zoo.inline` opens such layers, or `grain="layer"` makes a block of
     each.

@@ -174,9 +174,14 @@ class Graph:
                 f"give a dictionary, or for inputs without labels a tuple of one list, ([a, b],)."
             )
         return {
-            slot: keras.ops.convert_to_tensor(value, dtype=like.dtype)
+            slot: _as_tensor(value, like.dtype)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
         }
+
+    def call(self, x: Any, apply: Apply | None = None) -> Any:
+        """Return the model's outputs, in their structure, for inputs as in `start`."""
+        values = self.run(self.start(x), apply)
+        return tree.pack_sequence_as(self.model.output, [values[slot] for slot in self.outputs])
 
     def run(
         self,
@@ -345,6 +350,12 @@ def activation_of(call: Call | None) -> str | None:
     return names.get(getattr(layer, "activation", None))
 
 
+def _as_tensor(value, dtype):
+    if not isinstance(value, keras.KerasTensor):
+        return keras.ops.convert_to_tensor(value, dtype=dtype)
+    return value if value.dtype == dtype else keras.ops.cast(value, dtype)
+
+
 def _mark_dense(outputs, inputs):
     """Undo that Keras takes a product of a symbolic tensor and an array for a sparse tensor."""
     if not any(getattr(x, "sparse", False) is True for x in inputs):
@@ -365,7 +376,12 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
     return call.layer(*args, **kwargs)
 
 
-def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.Model:
+def rewire(
+    model: keras.Model,
+    apply: Apply = symbolic,
+    name: str | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+) -> keras.Model:
     """Return a model of the same layers in a new graph; it shares `model`'s weights.
 
     Args:
@@ -373,6 +389,7 @@ def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.M
         apply: A function of a `Call` and its symbolic arguments that returns the outputs;
             `call.layer(*args, **kwargs)` leaves the call as it is.
         name: Name of the new model; `None`: the old one's.
+        shapes: As in `Graph.new_inputs`.
 
     Returns:
         A Functional `keras.Model`. Each rewiring leaves a node on every layer, so reuse it.
@@ -389,7 +406,7 @@ def rewire(model: keras.Model, apply: Apply, name: str | None = None) -> keras.M
     ['top']
     """
     graph = Graph(model)
-    inputs = graph.new_inputs()
+    inputs = graph.new_inputs(shapes)
     values = graph.run({**inputs}, apply)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs], name or model.name)
 

@@ -1,4 +1,4 @@
-"""A network as a chain of blocks, and plans of what to run at each position of it."""
+"""A network as a chain of blocks, and plans of the block to run at each position of it."""
 
 import types
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
-from zoo.graph.blocks import Block, Grain, Network
+from zoo.graph.blocks import Grain, Network
 from zoo.graph.calls import Apply, Call, Values, calls_before, infer, symbolic
 from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
@@ -20,16 +20,14 @@ class Step(NamedTuple):
     Attributes:
         block: Index of the block.
         action: "run": y; "carry": the skip input alone, without the rest of the block; "close": y
-            with the gate T at 0; "scale": x + factor f.
-        factor: Factor of f.
+            with the gate T at 0.
     """
 
     block: int
     action: str = "run"
-    factor: float = 1.0
 
 
-Plan: TypeAlias = Sequence[tuple[Step, ...]]  # the steps at each block's position
+Plan: TypeAlias = Sequence[Step]  # one at each block's position
 
 
 class State(NamedTuple):
@@ -75,7 +73,7 @@ class Chain:
         network = Network.of(model, blocks, grain)
         self.graph = network.graph
         self.blocks = network.blocks
-        self.plan = [(Step(block.index),) for block in self.blocks]
+        self.plan = tuple(Step(block.index) for block in self.blocks)
         self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}
         self._inner = [self.graph.between(b.source, b.y) for b in self.blocks]
@@ -149,14 +147,6 @@ class Chain:
         values = self.graph.run({**x}, apply, self.links[0], keep=True)
         return State(values[source], tuple(values[slot] for slot in self.sides))
 
-    def repeats_link(self, index: int) -> bool:
-        """Return True if the link before block `index` belongs before each repetition of it.
-
-        As a ReLU after every sum does, but neither a stem nor what changes the shape.
-        """
-        same = index > 0 and self.blocks[index - 1].shape == self.blocks[index].shape
-        return bool(same and self.links[index])
-
     def end(self, y: State, apply: Apply = infer) -> list[Tensor]:
         """Return the network's outputs, flattened, from the last block's output."""
         values = self._values(self.blocks[-1].y, y)
@@ -171,11 +161,8 @@ class Chain:
         block = self.blocks[step.block]
         layer = block.layer
         x = state.x
-        if step.action in ("run", "scale"):
-            y = self._run(self._inner[step.block], block.source, state, block.y, apply)
-            if step.action == "run":
-                return y
-            return self.graph.keep_mask(x, x + step.factor * (y - x))
+        if step.action == "run":
+            return self._run(self._inner[step.block], block.source, state, block.y, apply)
         if layer is None:
             calls = self.graph.between(block.source, block.x)
             return self._run(calls, block.source, state, block.x, apply)
@@ -208,31 +195,27 @@ class Chain:
         Raises:
             ValueError: if one does not.
         """
-        for position, steps in zip(self.blocks, plan, strict=True):
-            for step in steps:
-                self._check_step(position, step, repeated=len(steps) > 1)
-
-    def _check_step(self, position: Block, step: Step, repeated: bool):
-        block = self.blocks[step.block]
-        moved = block.index != position.index or repeated or step.action == "scale"
-        if moved and (block.changes_shape or block.shape != position.shape):
-            raise ValueError(
-                f"A block that changes the shape can be neither moved nor repeated. "
-                f"Received: {block.name} at the position of {position.name}."
-            )
-        layer = block.layer
-        without_skip = layer and layer.opens_stage and layer.shortcut is None
-        if without_skip and step.action in ("carry", "close"):
-            raise ValueError(
-                f"A plain block that changes the shape has no skip input: {block.name} cannot be "
-                f"left out."
-            )
+        for position, step in zip(self.blocks, plan, strict=True):
+            block = self.blocks[step.block]
+            moved = block.index != position.index
+            if moved and (block.changes_shape or block.shape != position.shape):
+                raise ValueError(
+                    f"A block that changes the shape cannot be moved. Received: {block.name} at "
+                    f"the position of {position.name}."
+                )
+            layer = block.layer
+            without_skip = layer and layer.opens_stage and layer.shortcut is None
+            if without_skip and step.action != "run":
+                raise ValueError(
+                    f"A plain block that changes the shape has no skip input: {block.name} cannot "
+                    f"be left out."
+                )
 
     def to_model(self, plan: Plan) -> keras.Model:
         """Return a flat Functional model that runs `plan` with the same layers.
 
         Args:
-            plan: A tuple of `Step`s for each position.
+            plan: A `Step` for each position.
 
         Raises:
             ValueError: if a block does not fit its position.
@@ -240,12 +223,8 @@ class Chain:
         self.check(plan)
         inputs = self.graph.new_inputs()
         x: Any = inputs  # then a `State`
-        for index, steps in enumerate(plan):
-            x = self.link(index, x, symbolic)
-            for repetition, step in enumerate(steps):
-                if repetition and self.repeats_link(index):
-                    x = self.link(index, x, symbolic)
-                x = self.do(step, x, symbolic)
+        for index, step in enumerate(plan):
+            x = self.do(step, self.link(index, x, symbolic), symbolic)
         return self.graph.new_model(inputs, self.end(x, symbolic))
 
 

@@ -1,16 +1,17 @@
 """Parameters and multiply-adds of a model and of its blocks, from shapes alone."""
 
-import contextlib
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
 
 import keras
 from keras import tree
 
 from zoo.graph.blocks import Block, Grain, find_blocks
 from zoo.graph.calls import Graph
+from zoo.graph.views import Views, is_symbolic, run, trace
+from zoo.types import Shape
 
 
 class Count(NamedTuple):
@@ -91,19 +92,19 @@ def cost_of(model: keras.Model, graph: Graph, blocks: Sequence[Block]) -> Cost:
             )
     batch = max(model.inputs[0].shape[0] or 1, 1)
     operations = [0] * len(graph.calls)
+    views = _Opened()
+    counted: dict[int, Any] = {}  # nodes by id
 
     def count(call, *args, **kwargs):
-        before = counted[0]
-        outputs = call.layer(*args, **kwargs)
-        operations[call.index] = counted[0] - before
+        outputs = views.apply(call, *args, **kwargs)
+        operations[call.index] = sum(map(_operations, _new_nodes(outputs, counted)))
         return outputs
 
     values = {
         slot: keras.KerasTensor((like.shape[0] or 1, *like.shape[1:]), like.dtype)
         for slot, like in zip(graph.inputs, model.inputs, strict=True)
     }
-    with _counting() as counted:
-        graph.run(values, count)
+    graph.run(values, count)
     by_block: dict[str, Count] = {}
     known: set[int] = set()
     for block in blocks:
@@ -121,59 +122,54 @@ def _new_parameters(calls, known):
     weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
     new = {key: w for key, w in weights.items() if key not in known}
     known.update(new)
-    return sum(math.prod(w.shape) for w in new.values())
+    return sum(prod(w.shape) for w in new.values())
 
 
-@contextlib.contextmanager
-def _counting() -> Iterator[list[int]]:
-    """Count the multiply-adds of symbolic calls, in the number that is yielded in a list.
+class _Opened(Views):
+    """Calls in which layers' own code runs on symbolic tensors, at any depth, wherever it can.
 
-    Meanwhile a layer that is called on symbolic tensors runs its own code on them, and so do the
-    layers inside it. As Keras calls it, it would be one node without operations, and some layers
-    (`EinsumDense`) would return sizes of None.
+    As Keras calls a layer, it would be one node without operations, and some layers (`EinsumDense`)
+    would return sizes of None.
     """
-    counted = [0]
-    operate = keras.Operation.symbolic_call
-    call_layer = keras.Layer.__call__
 
-    def count_operation(self, *args, **kwargs):
-        before = counted[0]
-        outputs = operate(self, *args, **kwargs)
-        rule = RULES.get(type(self).__name__)
-        if rule and not isinstance(self, keras.Layer):  # `layers.Dot` is none of these
-            flat = tree.flatten((args, kwargs))
-            shapes = [tuple(v.shape) for v in flat if hasattr(v, "shape")]
-            counted[0] = before + rule(self, shapes, tuple(outputs.shape))
-        return outputs
-
-    def open_layer(self, *args, **kwargs):
-        if not any(isinstance(v, keras.KerasTensor) for v in tree.flatten((args, kwargs))):
-            return call_layer(self, *args, **kwargs)
-        before = counted[0]
-        if not _has_recurrence(self):
+    def answer(self, view, args, kwargs):
+        """Return the outputs of a layer's code, or of the layer as one node."""
+        if is_symbolic((args, kwargs)) and not _has_recurrence(view):
             try:
-                return self.call(*args, **kwargs)
+                return trace(self, view, args, kwargs)[0]
             except Exception:  # noqa: BLE001, S110  # a layer's own code may raise anything
                 pass
-        outputs = call_layer(self, *args, **kwargs)
-        counted[0] = before + _of_kernels(self, (args, kwargs), outputs)
-        return outputs
+        return run(view, args, kwargs)
 
-    keras.Operation.symbolic_call = count_operation
-    keras.Layer.__call__ = open_layer
-    try:
-        yield counted
-    finally:
-        keras.Operation.symbolic_call = operate
-        keras.Layer.__call__ = call_layer
+
+def _new_nodes(outputs, known):
+    """Return the nodes behind tensors that are not among `known`, and add them."""
+    new = []
+    tensors = tree.flatten(outputs)
+    while tensors:
+        history = getattr(tensors.pop(), "_keras_history", None)
+        if history is None or history.operation is None:
+            continue
+        node = history.operation._inbound_nodes[history.node_index]
+        if id(node) not in known:
+            known[id(node)] = node
+            new.append(node)
+            tensors += node.input_tensors
+    return new
+
+
+def _operations(node):
+    """Return the multiply-adds of a node, an operation or a layer that could not be opened."""
+    arguments = tree.flatten((node.arguments.args, node.arguments.kwargs))
+    shapes = [tuple(v.shape) for v in arguments if hasattr(v, "shape")]
+    if isinstance(node.operation, keras.layers.Layer):
+        return _of_kernels(node.operation, shapes[0], tuple(node.outputs[0].shape))
+    rule = RULES.get(type(node.operation).__name__)
+    return rule(node.operation, shapes, tuple(node.outputs[0].shape)) if rule else 0
 
 
 def _has_recurrence(layer):
     return any(isinstance(v, keras.layers.RNN) for v in layer._flatten_layers())
-
-
-def _matmul(_operation, shapes, output):
-    return math.prod(output) * shapes[0][-1]
 
 
 def _einsum(operation, shapes, output):
@@ -192,66 +188,41 @@ def _einsum(operation, shapes, output):
         known = shape[: len(before)] + shape[len(shape) - len(after) :] if dots else shape
         for letter, size in zip(letters, known, strict=True):
             sizes[letter] = max(sizes.get(letter, 1), size)
-    return math.prod(sizes.values()) * math.prod(rest.values())
+    return prod(sizes.values()) * prod(rest.values())
 
 
 def _tensordot(operation, shapes, output):
     axes = operation.axes
     if isinstance(axes, int):
-        return math.prod(output) * math.prod(shapes[0][len(shapes[0]) - axes :])
+        return prod(output) * prod(shapes[0][len(shapes[0]) - axes :])
     first = axes[0] if isinstance(axes[0], (list, tuple)) else [axes[0]]
-    return math.prod(output) * math.prod(shapes[0][axis] for axis in first)
+    return prod(output) * prod(shapes[0][axis] for axis in first)
 
 
-def _convolution(_operation, shapes, output):
-    """Positions of the output times elements of the kernel `(..., inputs / groups, outputs)`."""
-    kernel = shapes[1]
-    return math.prod(output) // kernel[-1] * math.prod(kernel)
-
-
-def _depthwise(_operation, shapes, output):
-    kernel = shapes[1]
-    return math.prod(output) // (kernel[-1] * kernel[-2]) * math.prod(kernel)
-
-
-def _separable(_operation, shapes, output):
-    pointwise = shapes[2]
-    return math.prod(output) // pointwise[-1] * (math.prod(shapes[1]) + math.prod(pointwise))
-
-
-def _transposed(_operation, shapes, output):
-    """Every position of the input is spread by the kernel, `(..., outputs, inputs)`."""
-    kernel = shapes[1]
-    return math.prod(shapes[0]) // kernel[-1] * math.prod(kernel)
-
-
-def _attention(_operation, shapes, output):
-    """QK^T and AV: queries `(batch, steps, heads, size)`, keys `(batch, other steps, ...)`."""
-    query, key = shapes[:2]
-    return 2 * math.prod(query) * key[1]
-
-
-RULES = {
-    "Matmul": _matmul,
-    "Dot": _matmul,
+# Functions of an operation, the shapes of its arguments and that of its output. Kernels are
+# `(..., inputs / groups, outputs)`, of depthwise convolutions `(..., inputs, multiplier)`;
+# transposed ones spread every position of the input by a kernel `(..., outputs, inputs)`. Attention
+# is QK^T and AV, of queries `(batch, steps, heads, size)` and keys `(batch, other steps, ...)`.
+RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
+    "Matmul": lambda _, shapes, out: prod(out) * shapes[0][-1],
+    "Dot": lambda _, shapes, out: prod(out) * shapes[0][-1],
     "Einsum": _einsum,
     "Tensordot": _tensordot,
-    "Conv": _convolution,
-    "DepthwiseConv": _depthwise,
-    "SeparableConv": _separable,
-    "ConvTranspose": _transposed,
-    "DotProductAttention": _attention,
+    "Conv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-1]),
+    "DepthwiseConv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-2]),
+    "SeparableConv": lambda _, shapes, out: (
+        prod(out) // shapes[2][-1] * (prod(shapes[1]) + prod(shapes[2]))
+    ),
+    "ConvTranspose": lambda _, shapes, out: prod(shapes[0]) * prod(shapes[1][:-1]),
+    "DotProductAttention": lambda _, shapes, out: 2 * prod(shapes[0]) * shapes[1][1],
 }
 
 
-def _of_kernels(layer, args, outputs):
+def _of_kernels(layer, shape, output):
     """Return the elements of a layer's kernels times the positions they are applied at."""
-    weights = getattr(layer, "weights", ())
-    kernels = sum(math.prod(w.shape) for w in weights if "kernel" in w.path.split("/")[-1])
-    x = tree.flatten(args)[0]
-    output = tuple(tree.flatten(outputs)[0].shape)
+    kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
     if _has_recurrence(layer):
-        return kernels * x.shape[0] * x.shape[1] * math.prod(x.shape[2:-1])
+        return kernels * prod(shape[:-1])
     first = getattr(layer, "data_format", None) == "channels_first"
     sides = (output[0], *output[2:]) if first else output[:-1]
-    return kernels * math.prod(side or 1 for side in sides)
+    return kernels * prod(side or 1 for side in sides)

@@ -1,5 +1,6 @@
 """Networks of variable depth: blocks dropped at random in training, and exits before the end."""
 
+import functools
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -176,17 +177,25 @@ class EarlyExit:
     def __init__(self, model: keras.Model) -> None:
         if not isinstance(model.output, dict):
             raise ValueError(f"Expected a model of `add_exits`. Received: outputs {model.output!r}")
-        self._graph = Graph(model)
-        paths = [(slot, calls_before(slot, self._graph.calls)) for slot in self._graph.outputs]
+        self._graph = graph = Graph(model)
+        paths = [(slot, calls_before(slot, graph.calls)) for slot in graph.outputs]
         paths.sort(key=lambda path: len(path[1]))
-        self._activations = [activation_of(calls[-1] if calls else None) for _, calls in paths]
-        if None in self._activations:
-            raise ValueError(
-                f"Expected exits that end in a softmax or sigmoid. Received: {model.name!r}, whose "
-                f"exits end in {[calls[-1].name for _, calls in paths if calls]}. Add it to each "
-                f"head."
-            )
-        self._segments = _segments(self._graph, paths, model)
+        self._exits = []  # pairs: a function from values by slot to values, and the activation
+        done: set[int] = set()
+        for slot, path in paths:
+            activation = activation_of(path[-1] if path else None)
+            if activation is None:
+                raise ValueError(
+                    f"Expected exits that end in a softmax or sigmoid. Received: {model.name!r}, "
+                    f"in which {path[-1].name if path else 'an input'} ends one. Add it to the "
+                    f"head."
+                )
+            calls = [call for call in path if call.index not in done]
+            done |= {call.index for call in path}
+            later = {s for call in graph.calls if call.index not in done for s in call.sources}
+            run = functools.partial(_run, graph, calls, slot, later)
+            # a compiled function would drop the masks of its arguments and results
+            self._exits.append((run if graph.masked else compiled(run, model), activation))
 
     def predict(
         self, x: Any, threshold: float = 0.9, batch_size: int = 128
@@ -206,48 +215,54 @@ class EarlyExit:
         Raises:
             ValueError: if there is no example, or `batch_size` is not positive.
         """
-        check_integers(1, batch_size=batch_size, examples=len(tree.flatten(x)[0]))
+        count = len(tree.flatten(x)[0])
+        check_integers(1, batch_size=batch_size, examples=count)
         results = []
-        for start in range(0, len(tree.flatten(x)[0]), batch_size):
-            rows = slice(start, start + batch_size)
-            batch = tree.map_structure(lambda v, rows=rows: np.asarray(v[rows]), x)
+        for start in range(0, count, batch_size):
+            batch = tree.map_structure(
+                lambda v, start=start: np.asarray(v[start : start + batch_size]), x
+            )
             results.append(self._batch(batch, threshold))
         outputs, exits = zip(*results, strict=True)
         return np.concatenate(outputs), np.concatenate(exits)
 
     def _batch(self, x, threshold):
-        count = len(tree.flatten(x)[0])
-        exits = np.full(count, len(self._segments) - 1)
-        rows = np.arange(count)  # of the undecided examples
+        rows = np.arange(len(tree.flatten(x)[0]))  # of the undecided examples
+        exits = np.full(len(rows), len(self._exits) - 1)
         values: Values = self._graph.start(x)
-        masks: Values = {}
         result = None
-        for number, segment in enumerate(self._segments):
-            output, values, masks = segment(values, masks)
+        for number, (run, activation) in enumerate(self._exits):
+            output, values = run(values)
             output = ops.convert_to_numpy(output)[: len(rows)]
             if result is None:
-                result = np.empty((count, *output.shape[1:]), output.dtype)
+                result = np.empty((len(exits), *output.shape[1:]), output.dtype)
             result[rows] = output
-            certain = _confidence(output, self._activations[number]) >= threshold
-            undecided = np.flatnonzero(~certain)  # NaN is
+            undecided = np.flatnonzero(~(_confidence(output, activation) >= threshold))  # NaN is
             exits[np.delete(rows, undecided)] = number
             if not len(undecided):
                 break
             size = 1 << (len(undecided) - 1).bit_length()
             padded = np.pad(undecided, (0, size - len(undecided)), mode="edge")
-            values = self._rows(values, padded)
-            masks = self._rows(masks, padded)
+            values = {slot: self._take(slot, v, padded) for slot, v in values.items()}
             rows = rows[undecided]
         return result, exits
 
-    def _rows(self, values, rows):
-        """Return the rows of those values that have a row for each example."""
+    def _take(self, slot, value, rows):
+        """Return rows of a value and of its mask, if it has a row for each example."""
         shapes = self._graph.shapes
-        sizes = (None, shapes[self._graph.inputs[0]][0])
-        return {
-            slot: ops.take(v, rows, axis=0) if shapes[slot] and shapes[slot][0] in sizes else v
-            for slot, v in values.items()
-        }
+        if not shapes[slot] or shapes[slot][0] not in (None, shapes[self._graph.inputs[0]][0]):
+            return value
+        taken = ops.take(value, rows, axis=0)
+        mask = get_keras_mask(value)
+        if mask is not None:
+            set_keras_mask(taken, ops.take(mask, rows, axis=0))
+        return taken
+
+
+def _run(graph, calls, slot, later, values):
+    """Return the value of an exit, and those that later calls read."""
+    values = graph.run({**values}, calls=calls, keep=True)
+    return values[slot], {s: v for s, v in values.items() if s in later}
 
 
 def _confidence(p, activation):
@@ -255,33 +270,3 @@ def _confidence(p, activation):
     binary = activation == "sigmoid"
     values = np.maximum(p, 1 - p).min(axis=-1) if binary else p.max(axis=-1)
     return values.reshape(len(p), -1).mean(axis=1)
-
-
-def _segments(graph, paths, model):
-    """Return a compiled function for each exit, in the order of the graph.
-
-    Each maps the values by slot that it and later ones read, and their masks, to the exit's output,
-    and the values and masks that later ones read.
-    """
-    done: set[int] = set()
-    parts = []
-    for _, calls in paths:
-        parts.append([call for call in calls if call.index not in done])
-        done |= {call.index for call in calls}
-    segments = []
-    for number, ((slot, _), part) in enumerate(zip(paths, parts, strict=True)):
-        later = {s for rest in parts[number + 1 :] for call in rest for s in call.sources}
-        segments.append(compiled(_segment(graph, part, slot, later), model))
-    return segments
-
-
-def _segment(graph, calls, slot, later):
-    def run(values, masks):
-        for masked, mask in masks.items():
-            set_keras_mask(values[masked], mask)
-        values = graph.run({**values}, calls=calls, keep=True)
-        kept = {s: v for s, v in values.items() if s in later}
-        masks = {s: get_keras_mask(v) for s, v in kept.items()}
-        return values[slot], kept, {s: mask for s, mask in masks.items() if mask is not None}
-
-    return run

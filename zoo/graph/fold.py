@@ -57,7 +57,7 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
         layer = block.layer
         if isinstance(layer, SimplifiedResidual):
             if id(layer) not in plain_layers:
-                plain_layers[id(layer)] = _converted(layer, SimplifiedPlain, 1)
+                plain_layers[id(layer)] = _shifted(layer, 1, SimplifiedPlain)
             replacements[block.call] = plain_layers[id(layer)]
             continue
         reason = _reason_to_keep(graph, block)
@@ -65,7 +65,7 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
             kept[block.name] = reason
             continue
         (branch,) = residual_branch(graph, block)
-        replacements[branch.index] = _with_identity(branch.layer)
+        replacements[branch.index] = _shifted(branch.layer, 1)
         replacements[block.call] = _select(graph.calls[block.call].sources.index(block.f))
     if not replacements:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in kept.items())
@@ -100,7 +100,7 @@ def to_plain(x: keras.Model | SimplifiedResidual) -> keras.Model | SimplifiedPla
     """
     if not isinstance(x, keras.Model):
         _check_block(x, SimplifiedResidual)
-        return _converted(x, SimplifiedPlain, 1)
+        return _shifted(x, 1, SimplifiedPlain)
     blocks, _ = find_blocks(x)
     skips = [b.name for b in blocks if b.layer is None or b.layer.variant != "plain"]
     if not skips:
@@ -131,10 +131,10 @@ def to_residual(
         return _residual_convolution(x)
     if not isinstance(x, keras.Model):
         _check_block(x, SimplifiedPlain)
-        return _converted(x, SimplifiedResidual, -1)
+        return _shifted(x, -1, SimplifiedResidual)
     plain_layers = {id(c.layer): c.layer for c in Graph(x).calls}
     residual_layers = {
-        key: _converted(layer, SimplifiedResidual, -1)
+        key: _shifted(layer, -1, SimplifiedResidual)
         for key, layer in plain_layers.items()
         if isinstance(layer, SimplifiedPlain)
     }
@@ -147,53 +147,35 @@ def _check_block(x, expected):
     if not isinstance(x, expected) or not x.built:
         raise ValueError(
             f"Expected a built `{expected.__name__}`, or a Functional model that has some. "
-            f"Received: {x!r}. Blocks with normalisation or an activation between convolution and "
+            f"Received: {x!r}. Blocks with normalization or an activation between convolution and "
             f"sum have no equivalent."
         )
 
 
-def _converted(block, new_class, change):
-    """Return a simplified block as one of `new_class`; `change` is added at the identity."""
-    new = new_class.from_config(block.get_config())
-    new.build(block.get_build_config()["input_shape"])
-    kernel, bias = block.get_weights()
-    kernel[id_entries(kernel, block.identity)] += change
-    new.set_weights([kernel, bias])
+def _shifted(layer, change, new_class=None):
+    """Return a copy of a layer, as one of `new_class`, with `change` added at the identity."""
+    new = (new_class or type(layer)).from_config(layer.get_config())
+    new.build(layer.get_build_config()["input_shape"])
+    kernel, *bias = layer.get_weights()
+    if kernel.ndim == 2:
+        entries = np.diag_indices(len(kernel))
+    else:
+        entries = id_entries(kernel, getattr(layer, "identity", "pad"))  # refuses an even side
+    kernel[entries] += change
+    new.set_weights([kernel, *bias])
     return new
 
 
 def _residual_convolution(conv):
-    same = conv.padding == "same" or conv.kernel_size == (1, 1)
-    square = (
-        conv.built and conv.kernel.shape[2] == conv.filters and conv.data_format == "channels_last"
-    )
-    linear = conv.activation is keras.activations.linear and conv.groups == 1
-    if not (square and same and linear and conv.strides == (1, 1)):
+    reason = _layer_reason(conv) if conv.built else "it is not built"
+    if reason or conv.kernel.shape[2] != conv.filters:
         raise ValueError(
-            f"Expected a built Conv2D, channels last, that keeps shape and channels, without "
-            f"groups or activation: only there an identity can be taken out. Received: {conv!r} "
-            f"with strides {conv.strides}, padding {conv.padding!r}, {conv.filters} filters."
+            f"Expected a built Conv2D that keeps shape and channels, in which an identity fits. "
+            f"Received: {conv!r} with {conv.filters} filters: {reason or 'other channels'}."
         )
     inputs = keras.Input(conv.get_build_config()["input_shape"][1:], dtype=conv.dtype)
-    branch = type(conv).from_config(conv.get_config())
-    outputs = keras.layers.Add(dtype=conv.dtype_policy)([inputs, branch(inputs)])
-    kernel, *bias = conv.get_weights()
-    kernel[id_entries(kernel)] -= 1  # refuses an even side
-    branch.set_weights([kernel, *bias])
-    return keras.Model(inputs, outputs)
-
-
-def _with_identity(layer):
-    """Return a new layer with the kernel of `layer` plus the identity."""
-    new = type(layer).from_config(layer.get_config())
-    new.build(layer.get_build_config()["input_shape"])
-    kernel, *bias = layer.get_weights()
-    if kernel.ndim == 2:
-        kernel += np.eye(len(kernel), dtype=kernel.dtype)
-    else:
-        kernel[id_entries(kernel)] += 1
-    new.set_weights([kernel, *bias])
-    return new
+    branch = _shifted(conv, -1)
+    return keras.Model(inputs, keras.layers.Add(dtype=conv.dtype_policy)([inputs, branch(inputs)]))
 
 
 def _select(index):
@@ -207,27 +189,27 @@ def _reason_to_keep(graph: Graph, block: Block) -> str | None:
         return "it is plain already"
     if block.layer is not None:
         return (
-            f"the branch of a {type(block.layer).__name__} has a normalisation, an activation or a "
+            f"the branch of a {type(block.layer).__name__} has a normalization, an activation or a "
             f"gate between its kernel and the sum"
         )
-    calls = residual_branch(graph, block)
+    first, *others = (call.layer for call in residual_branch(graph, block))
     if block.changes_shape:
-        return _shortcut_reason(calls)
-    if len(calls) > 1:
-        kinds = " - ".join(type(call.layer).__name__ for call in calls)
+        strided = getattr(first, "strides", (1, 1)) != (1, 1) and first.kernel_size != (1, 1)
+        if strided and not others:
+            return (
+                f"strides {first.strides} with padding {first.padding!r} center the kernel beside "
+                f"the pixels that a shortcut keeps: SimplifiedResidual pads both sides alike"
+            )
+        return "its shortcut is not the identity"
+    if others:
+        kinds = " - ".join(type(layer).__name__ for layer in (first, *others))
         return f"its branch is {kinds}, not one kernel"
-    return _layer_reason(calls[0].layer) or _use_reason(graph, block, calls[0].layer)
-
-
-def _shortcut_reason(calls):
-    layer = calls[0].layer
-    strided = getattr(layer, "strides", (1, 1)) != (1, 1) and layer.kernel_size != (1, 1)
-    if len(calls) == 1 and strided:
-        return (
-            f"strides {layer.strides} with padding {layer.padding!r} centre the kernel beside the "
-            f"pixels that a shortcut keeps: SimplifiedResidual pads both sides alike"
-        )
-    return "its shortcut is not the identity"
+    if sum(call.layer is first for call in graph.calls) > 1:
+        return f"{first.name} is used elsewhere too"
+    readers = [call for call in graph.calls if block.f in call.sources]
+    if len(readers) > 1 or block.f in graph.outputs:
+        return f"the output of {first.name} is read elsewhere too"
+    return _layer_reason(first)
 
 
 def _layer_reason(layer):
@@ -241,19 +223,9 @@ def _layer_reason(layer):
     if type(layer) is keras.layers.Dense:
         return None
     if layer.kernel_size[0] != layer.kernel_size[1] or layer.kernel_size[0] % 2 == 0:
-        return f"a kernel of {layer.kernel_size} has no centre for the identity"
+        return f"a kernel of {layer.kernel_size} has no center for the identity"
     if layer.strides != (1, 1) or (layer.padding != "same" and layer.kernel_size != (1, 1)):
-        return f"strides {layer.strides} and padding {layer.padding!r} move the centre"
+        return f"strides {layer.strides} and padding {layer.padding!r} move the center"
     if layer.groups > 1 or layer.data_format != "channels_last":
         return f"{layer.name} has groups, or channels first"
-    return None
-
-
-def _use_reason(graph, block, layer):
-    """Return why a branch's layer cannot change without effect elsewhere, or None."""
-    if sum(call.layer is layer for call in graph.calls) > 1:
-        return f"{layer.name} is used elsewhere too"
-    readers = [call for call in graph.calls if block.f in call.sources]
-    if len(readers) > 1 or block.f in graph.outputs:
-        return f"the output of {layer.name} is read elsewhere too"
     return None

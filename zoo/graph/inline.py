@@ -1,19 +1,25 @@
 """Replace composite layers, such as transformer blocks, by the calls of their sub-layers."""
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 from absl import logging
 from keras import tree
+from keras.src.backend import get_keras_mask  # Keras exports it nowhere else
 
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
-from zoo.graph.calls import Graph, SetMask, functional, symbolic
-from zoo.graph.places import Names
+from zoo.graph.calls import Graph, SetMask, auto_named, functional, rewire, stem, symbolic
+from zoo.graph.duplicate import alias
+from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.layers.skip import Skip
 from zoo.types import Shape
+
+_LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
 Selection: TypeAlias = Sequence[str] | Callable[[keras.layers.Layer], bool] | None
 
@@ -25,13 +31,14 @@ def inline(
 
     So the sums inside transformer blocks, and inside other layers that call layers, are in the
     graph, where `zoo.blocks.find_blocks` finds them. The model shares `model`'s weights, and its
-    outputs are bit-identical. A layer stays whole if it has weights of its own beside those of its
-    sub-layers, if its code depends on values or on `training`, or if it is Keras's or the zoo's; a
-    warning names those that may hide sums, and has the reason.
+    outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it is
+    Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or random
+    seeds of its own beside those of its sub-layers, it uses a sub-layer's weights without calling
+    it, it adds losses, or its code depends on values or on `training`. A warning names those that
+    may hide sums, and has the reason.
 
-    A graph needs names without duplicates: sub-layers of opened layers are renamed, in `model`,
-    too, to the name of the layer that holds them and their own (or their attribute's, where they
-    have none).
+    Layers from inside of others have the name of the layer that held them before their own (or that
+    of their attribute, where Keras named them).
 
     Args:
         model: A built Functional or Sequential `keras.Model`.
@@ -57,20 +64,8 @@ def inline(
     >>> [call.name for call in Graph(opened).calls][0]
     'sum_dense0'
     """
-    opener = _Opener(layers, Graph(model))
-    result = opener.trace(model, dict(shapes or {}))
-    if opener.whole(result):
-        # Code that reads the batch's size, which is unknown here, can run with size 1.
-        other = _Opener(layers, Graph(model))
-        names = Graph(model).input_names
-        sizes = {name: tuple(t.shape) for name, t in zip(names, result.inputs, strict=True)}
-        ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        single = other.trace(model, ones)
-        with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
-            freed = _rewired(single, sizes, _free_batch)
-            same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
-            if same and len(other.whole(freed)) < len(opener.whole(result)):
-                result, opener = freed, other
+    with _LOCK:
+        opener, result = _opened(model, dict(shapes or {}), layers)
     whole = opener.whole(result)
     if whole.keys() & {*opener.named}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
@@ -79,12 +74,22 @@ def inline(
     return result
 
 
-class _Opened(BaseException):  # no Exception: Keras would rewrite it
-    """Carries the outputs of an opened layer past the end of `Layer.__call__`."""
-
-    def __init__(self, outputs: Any) -> None:
-        super().__init__()
-        self.outputs = outputs
+def _opened(model, shapes, layers):
+    """Return the model in which layers are opened, and the `_Opener` that knows the others."""
+    opener = _Opener(layers, Graph(model))
+    result = rewire(model, opener.apply, shapes=shapes)
+    if opener.whole(result):
+        # Code that reads the batch's size, which is unknown here, can run with size 1.
+        sizes = {tensor.name: tuple(tensor.shape) for tensor in result.inputs}
+        ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
+        other = _Opener(layers, Graph(model))
+        single = rewire(model, other.apply, shapes=ones)
+        with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
+            freed = rewire(single, _free_batch, shapes=sizes)
+            same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
+            if same and len(other.whole(freed)) < len(opener.whole(result)):
+                return other, freed
+    return opener, result
 
 
 class _Training:
@@ -94,28 +99,22 @@ class _Training:
         raise TypeError("its code depends on `training`")
 
 
-class _Opener:
+class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
     def __init__(self, selection: Selection, graph: Graph) -> None:
+        super().__init__()
         self.selection = selection
         self.reasons: dict[str, str] = {}  # of layers that stay whole, by name
-        self._attempt: Any = None  # the layer that is called to be opened
-        self.names = Names(call.layer.name for call in graph.calls)
+        layers = [call.layer for call in graph.calls]
+        self._taken = {layer.name for layer in layers}
+        self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
+        self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
         self.named = () if selection is None or callable(selection) else tuple(selection)
-        known = [layer.name for layer in _layers(graph)]
-        missing = [name for name in self.named if name not in known]
+        known = [v.name for v in layers if isinstance(v, keras.Layer) for v in v._flatten_layers()]
+        missing = {*self.named} - {*known}
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
-
-    def trace(self, model: keras.Model, shapes: Mapping[str, Shape]) -> keras.Model:
-        """Return a model with inputs of other shapes, in which layers are opened."""
-        result = model
-        while result is model or any(functional(layer) for layer in result.layers):
-            # Models inside opened layers are flattened, and their layers opened, in a next round.
-            with self.overriding(Graph(result)):
-                result = _rewired(result, shapes, symbolic)
-        return result
 
     def whole(self, model: keras.Model) -> dict[str, str]:
         """Return why layers of a model that may hide sums are not opened, by their name."""
@@ -124,99 +123,141 @@ class _Opener:
         names = [*(layers[name] for name, _ in candidates(graph)[1]), *self.named]
         return {name: self.reasons[name] for name in names if name in self.reasons}
 
-    @contextlib.contextmanager
-    def overriding(self, graph: Graph) -> Iterator[None]:
-        """Make all layers of a graph, and their sub-layers, call this object."""
-        kinds = [(layer, type(layer)) for layer in _layers(graph)]
-        try:
-            for layer, kind in kinds:
-                object.__setattr__(layer, "__class__", self._subclass(kind))
-            yield
-        finally:
-            for layer, kind in kinds:
-                object.__setattr__(layer, "__class__", kind)
-
-    def _subclass(self, kind):
-        """Return a subclass of a layer's class whose calls on symbolic tensors go through here."""
-        opener = self
-
-        def call(layer, *args, **kwargs):
-            if not any(isinstance(x, keras.KerasTensor) for x in tree.flatten((args, kwargs))):
-                return kind.__call__(layer, *args, **kwargs)
-            return opener.call(layer, kind, args, _without_defaults(layer, kwargs))
-
-        def symbolic_call(layer, *args, **kwargs):
-            if opener._attempt is not layer:
-                return kind.symbolic_call(layer, *args, **kwargs)
-            opener._attempt = None
-            if "training" in layer._call_signature.parameters:
-                kwargs["training"] = _Training()
-            raise _Opened(layer.call(*args, **kwargs))
-
-        namespace = {"__call__": call, "symbolic_call": symbolic_call}
-        return type(kind.__name__, (kind,), {"__module__": kind.__module__, **namespace})
-
-    def call(self, layer, kind, args, kwargs):
-        """Return the outputs of a layer's call on symbolic tensors, opened or whole."""
-        if not self._selects(layer):
-            return kind.__call__(layer, *args, **kwargs)
-        renamed = self.names.rename(layer)
-        try:
-            outputs = self._open(layer, kind, args, kwargs)
-        except Exception as error:
-            self.reasons[layer.name] = _sentence(error)
-        else:
-            if outputs is not None:
-                return outputs
-        self.names.restore(renamed)
-        return kind.__call__(layer, *args, **kwargs)
-
-    def _open(self, layer, kind, args, kwargs):
-        """Return the outputs of the calls of sub-layers, or None if they hide no block."""
-        own = [v.name for v in (*layer._trainable_variables, *layer._non_trainable_variables)]
-        if own:
-            raise ValueError(f"it has weights of its own, {own}")
-        inputs = [x for x in tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)]
-        mask = getattr(inputs[0], "_keras_mask", None)
-        if mask is not None and type(layer).compute_mask is not keras.layers.Layer.compute_mask:
-            raise ValueError("it changes the mask")
-        self._attempt = layer
-        try:
-            outputs = kind.__call__(layer, *args, **kwargs)
-        except _Opened as opened:
-            outputs = opened.outputs
-        finally:
-            self._attempt = None
-        tensors = [x for x in tree.flatten(outputs) if isinstance(x, keras.KerasTensor)]
-        masks = [m for m in (getattr(x, "_keras_mask", None) for x in inputs) if m is not None]
-        if len(tensors) == len(tree.flatten(outputs)):  # no None among them, which no node can have
-            ends = {id(x): x for x in (*inputs, *masks)}
-            graph = Graph(keras.Function([*ends.values()], tensors))
-            if any(None in _newshape(call) for call in graph.calls):
-                raise ValueError("it reshapes to a size that is unknown")
-            adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
-            hides = candidates(graph)[0] or adds and not layer.weights
-            if self.selection is None and not hides:
-                return None
-        if mask is not None and layer.supports_masking:
-            name = self.names.of_mask(layer)
-            outputs = tree.map_structure(lambda x: SetMask(name=name)([x, mask]), outputs)
-        return outputs
+    def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the outputs of a call, of the layer's code or of the layer as it is."""
+        layer = view.viewed
+        if not is_symbolic((args, kwargs)):
+            if layer.weights:  # the graph would hold its output, but not its weights
+                raise ValueError(f"it calls {layer.name} on numbers that are not its inputs")
+            return run(view, args, kwargs)
+        kwargs = _without_defaults(layer, kwargs)
+        reason = None
+        if self._selects(layer):
+            try:
+                outputs = self._open(view, args, kwargs)
+            except Exception as error:
+                reason = _sentence(error)
+            else:
+                if outputs is not None:
+                    return outputs
+        whole = self._as_it_is(layer)
+        if reason:
+            self.reasons[whole.name] = reason
+            if layer.name in self.named:
+                self.reasons[layer.name] = reason
+        return whole(*args, **kwargs)
 
     def _selects(self, layer):
-        if functional(layer) is not None or isinstance(layer, Skip):
+        if functional(layer) is not None:
+            return True
+        if isinstance(layer, Skip):
             return False
         if self.selection is None:
             return foreign(layer) and (composite(layer) or not layer.weights)
         return self.selection(layer) if callable(self.selection) else layer.name in self.named
 
+    def _open(self, view, args, kwargs):
+        """Return the outputs of the calls of sub-layers, or None if they hide no block."""
+        layer = view.viewed
+        self._name_sublayers(layer)
+        if functional(layer) is not None:
+            return trace(self, view, args, kwargs)[0]
+        _refuse_own_state(layer, kwargs)
+        outputs, like = trace(self, view, args, kwargs, training=_Training())
+        if view._losses:
+            raise ValueError("it adds a loss")
+        flat = tree.flatten(outputs)
+        if len(like) == len(flat):  # no None among them, which no node can have
+            inputs = [x for x in tree.flatten((args, kwargs)) if is_symbolic(x)]
+            masks = [m for m in map(get_keras_mask, inputs) if m is not None]
+            ends = {id(x): x for x in (*inputs, *masks)}
+            graph = Graph(keras.Function([*ends.values()], flat))
+            _refuse_lost_code(graph)
+            adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
+            hides = candidates(graph)[0] or adds and not layer.weights
+            if self.selection is None and not hides:
+                return None
+        masks = dict(zip((id(x) for x in flat if is_symbolic(x)), like, strict=True))
+        return tree.map_structure(lambda x: self._masked(x, masks.get(id(x)), layer), outputs)
 
-def _rewired(model, shapes, apply):
-    """Return a model whose inputs have other shapes; otherwise as `zoo.calls.rewire`."""
-    graph = Graph(model)
-    inputs = graph.new_inputs(shapes)
-    values = graph.run({**inputs}, apply)
-    return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
+    def _masked(self, x, like, layer):
+        mask = get_keras_mask(like) if like is not None else None
+        if mask is None or mask is get_keras_mask(x):
+            return x
+        return SetMask(name=self._unique(f"{self._place(layer)}_mask"))([x, mask])
+
+    def _as_it_is(self, layer):
+        """Return the layer for the new graph: one from inside of another has a name by place."""
+        if id(layer) not in self._whole:
+            if not layer.built and type(layer).build is not keras.layers.Layer.build:
+                raise ValueError(f"{layer.name} is not built: call the model on data first")
+            name = self._unique(self._places[id(layer)])
+            self._whole[id(layer)] = alias(layer, name)
+        return self._whole[id(layer)]
+
+    def _name_sublayers(self, layer):
+        place = self._place(layer)
+        for key, sublayer in _attributes(layer):
+            own = key if auto_named(sublayer) else sublayer.name
+            name = own if own.startswith(f"{place}_") else f"{place}_{own}"
+            self._places.setdefault(id(sublayer), name)
+
+    def _place(self, layer):
+        if id(layer) not in self._places:
+            name = stem(layer.name) if auto_named(layer) else layer.name
+            taken = {*self._places.values()}
+            numbered = (f"{name}_{number}" for number in itertools.count(1))
+            free = (place for place in itertools.chain([name], numbered) if place not in taken)
+            self._places[id(layer)] = next(free)
+        return self._places[id(layer)]
+
+    def _unique(self, name):
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+def _refuse_own_state(layer, kwargs):
+    """Raise an error for a layer that does more than its sub-layers and its code."""
+    variables = [*layer._trainable_variables, *layer._non_trainable_variables]
+    if variables:
+        raise ValueError(f"it has weights of its own, {[v.name for v in variables]}")
+    if layer._seed_generators:
+        raise ValueError("it draws random numbers")
+    if layer.activity_regularizer is not None:
+        raise ValueError("it has an activity regularizer")
+    if isinstance(kwargs.get("training"), bool):
+        raise ValueError(f"it is called with training={kwargs['training']}")
+
+
+def _refuse_lost_code(graph):
+    """Raise an error if a trace does not hold all that the code does."""
+    for call in graph.calls:
+        if None in _newshape(call):
+            raise ValueError("it reshapes to a size that is unknown")
+        if not isinstance(call.layer, keras.layers.Layer):
+            values = tree.flatten((call.arguments.args, call.arguments.kwargs))
+            used = [v.path for v in values if isinstance(v, keras.Variable)]
+            if used:
+                raise ValueError(f"its code uses the weights {used} without calling their layer")
+
+
+def _attributes(layer):
+    """Return pairs of an attribute's name and the sub-layer in it."""
+    inner = functional(layer)
+    if inner is not None:
+        return [(f"{number}", sublayer) for number, sublayer in enumerate(inner.layers)]
+    found = {}
+    attributes = vars(layer).copy()
+    for name, value in {**attributes, **attributes.get("_modules", {})}.items():
+        if name in ("_layers", "_modules"):
+            continue
+        for path, leaf in tree.flatten_with_path(value):
+            if isinstance(leaf, keras.layers.Layer):
+                key = "_".join([name, *map(str, path)]).strip("_")
+                found[id(leaf)] = key, leaf  # the last: TensorFlow's own attributes are first
+    return [*found.values()]
 
 
 def _sentence(error):
@@ -236,12 +277,6 @@ def _free_batch(call, *args, **kwargs):
     if _newshape(call)[:1] == (1,) and args[0].shape[0] is None:
         return keras.ops.reshape(args[0], (-1, *call.shapes[0][1:]))
     return symbolic(call, *args, **kwargs)
-
-
-def _layers(graph):
-    """Return the layers of a graph's calls and their sub-layers, once each."""
-    layers = [call.layer for call in graph.calls if isinstance(call.layer, keras.layers.Layer)]
-    return [*{id(v): v for layer in layers for v in layer._flatten_layers()}.values()]
 
 
 def _without_defaults(layer, kwargs):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 
 from zoo.checks import check_integers
-from zoo.graph.blocks import Block, Grain, find_blocks
+from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
 from zoo.layers.loop import Loop, takes_use
 from zoo.types import Tensor
@@ -23,6 +23,7 @@ class Region:
         first: Name of the first block, or of the `Loop`; `None`: the model's only `Loop`, or else
             the first block.
         last: Name of the last block; `None`: `first`, and without that the last block.
+        scale: As in `loop`.
         blocks: Names of the blocks to look for; `None`: all.
         grain: As in `zoo.blocks.find_blocks`.
 
@@ -41,28 +42,37 @@ class Region:
         model: keras.Model,
         first: str | None = None,
         last: str | None = None,
+        scale: float = 1.0,
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
     ) -> None:
         self.graph = Graph(model)
         self.stage: int | None = None
-        self._loop: Call | None = None
-        self._wrap: list[tuple[int, list[Call]]] = []
+        self._scale = scale
+        self._wrap: tuple[int, list[Call]] | None = None  # from a slot back to the run's start
         loops = [call for call in self.graph.calls if isinstance(call.layer, Loop)]
         chosen = [call for call in loops if call.name == first or (not first and len(loops) == 1)]
-        if chosen:
-            self._loop = chosen[0]
-            self.name = chosen[0].name
-            self._start, self._end = chosen[0].sources[0], chosen[0].outputs[0]
+        self._loop = chosen[0] if chosen else None
+        if self._loop is not None:
+            self.name = self._loop.name
+            self._start, self._end = self._loop.sources[0], self._loop.outputs[0]
         else:
             self._find(find_blocks(self.graph, blocks, grain)[0], first, last)
         after = self.graph.after(self._start)
         self._inner = calls_before(self._end, after)
         self._before = [call for call in self.graph.calls if call not in after]
         self._after = [call for call in after if call not in self._inner]
-        self._check_closed()
+        hidden = {self._start, *(slot for call in self._inner for slot in call.outputs)}
+        readers = [(call.name, call.sources) for call in self._after]
+        for reader, slots in [*readers, ("an output", self.graph.outputs)]:
+            if not (hidden - {self._end}).isdisjoint(slots):
+                raise ValueError(
+                    f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
+                    f"{self.graph.model.name!r}, where {reader} reads a tensor from before its "
+                    f"end. Name other blocks."
+                )
 
-    def _find(self, blocks: list[Block], first: str | None, last: str | None) -> None:
+    def _find(self, blocks, first, last):
         indices = {block.name: block.index for block in blocks}
         start = first or blocks[0].name
         end = last or first or blocks[-1].name
@@ -80,25 +90,12 @@ class Region:
         if shapes[following] == shapes[self._start]:
             self._end = following
         if self._end == blocks[j].y and i > 0 and blocks[i - 1].shape == blocks[i].shape:
-            between = self.graph.between(blocks[i - 1].y, self._start)
-            self._wrap = [(blocks[i - 1].y, between)] if between else []
+            self._wrap = blocks[i - 1].y, self.graph.between(blocks[i - 1].y, self._start)
         if shapes[self._start] != shapes[self._end]:
             raise ValueError(
                 f"Only blocks that keep the shape can be repeated. Received: {self.name}, from "
                 f"{shapes[self._start]} to {shapes[self._end]}. Name a run within one stage."
             )
-
-    def _check_closed(self) -> None:
-        hidden = {slot for call in self._inner for slot in call.outputs} - {self._end}
-        hidden.add(self._start)
-        readers = [(call.name, {*call.sources}) for call in self._after]
-        for reader, slots in [*readers, ("an output", {*self.graph.outputs})]:
-            if slots & hidden:
-                raise ValueError(
-                    f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
-                    f"{self.graph.model.name!r}, where {reader} reads a tensor from before its "
-                    f"end. Name other blocks."
-                )
 
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
         """Return the run's input, and the tensors of what does not depend on it, by slot.
@@ -115,20 +112,28 @@ class Region:
 
         `values` are what `start` returned beside it.
         """
-        if self._loop is not None:
-            for layer in self._loop.layer.layers:
-                options = {"use": use} if takes_use(layer) else {}
-                x = apply(dataclasses.replace(self._loop, layer=layer), x, **options)
-            return x
-        for slot, calls in self._wrap if use else ():  # at most one
+        if use and self._wrap:
+            slot, calls = self._wrap
             x = self.graph.run({**values, slot: x}, apply, calls, keep=True)[self._start]
-        return self.graph.run({**values, self._start: x}, apply, self._inner, keep=True)[self._end]
+        y = self._run(x, values, use, apply)
+        if use == 0 or self._scale == 1:
+            return y
+        return self.graph.keep_mask(x, x + self._scale * (y - x))
+
+    def _run(self, x, values, use, apply):
+        if self._loop is None:
+            values = {**values, self._start: x}
+            return self.graph.run(values, apply, self._inner, keep=True)[self._end]
+        for layer in self._loop.layer.layers:
+            options = {"use": use} if takes_use(layer) else {}
+            x = apply(dataclasses.replace(self._loop, layer=layer), x, **options)
+        return x
 
     def kind(self, use: int) -> int:
         """Return the index of the first use that is computed like this one."""
-        if self._loop is not None:
-            return use if any(takes_use(layer) for layer in self._loop.layer.layers) else 0
-        return min(use, 1) if self._wrap else 0
+        if self._loop is not None and any(takes_use(layer) for layer in self._loop.layer.layers):
+            return use
+        return min(use, 1) if self._wrap or self._scale != 1 else 0
 
     def end(self, x: Tensor, values: Values, apply: Apply = infer) -> list[Tensor]:
         """Return the network's outputs, flattened, from the run's output and `start`'s `values`."""
@@ -141,6 +146,7 @@ def loop(
     first: str | None = None,
     last: str | None = None,
     times: int = 2,
+    scale: float = 1.0,
     blocks: Sequence[str] | None = None,
     grain: Grain = "sum",
     name: str | None = None,
@@ -153,6 +159,7 @@ def loop(
             layers; `None`: the model's only `zoo.Loop`, or else its first block.
         last: Name of the last block; `None`: `first`, and without that the last block.
         times: Number of times the run occurs in the new model; 0 leaves it out.
+        scale: Factor of what the run adds to its input when it is repeated, h + scale (run(h) - h).
         blocks: Names of the blocks to look for; `None`: all.
         grain: As in `zoo.blocks.find_blocks`.
         name: Name of the new model; `None`: the old one's.
@@ -172,10 +179,11 @@ def loop(
     ['branch', 'sum', 'branch#1', 'sum#1', 'branch#2', 'sum#2']
 
     Reference: Sun et al. (2024), "Transformer Layers as Painters", arXiv:2407.09298, section 3.6
-    (looping a run of layers).
+    (looping a run of layers); Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4, Figs 7 and
+    20 (unrolling the last block, scaled).
     """
     check_integers(0, times=times)
-    region = Region(model, first, last, blocks, grain)
+    region = Region(model, first, last, scale, blocks, grain)
     inputs = region.graph.new_inputs()
     x, values = region.start(inputs, symbolic)
     for use in range(times):

@@ -1,4 +1,4 @@
-"""Modify a network's blocks: the same layers reordered, some left out or repeated."""
+"""Modify a network's blocks: the same layers reordered, or some left out."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from zoo.checks import check_integers
 from zoo.graph.blocks import Grain
 from zoo.graph.calls import rebuild
 from zoo.graph.chain import Chain, Plan, Step
@@ -63,43 +62,6 @@ def shuffle(
     return chain.to_model(shuffle_plan(chain, order))
 
 
-def early_exit(
-    model: keras.Model, name: str, blocks: Sequence[str] | None = None, grain: Grain = "sum"
-) -> keras.Model:
-    """Return `model` stopped after the block `name`: later ones return their skip input.
-
-    Later blocks that change the shape still run, as the classifier needs their shape. Other
-    arguments as in `lesion`.
-
-    Raises:
-        ValueError: if there is no such block.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.2, Fig. 5.
-    """
-    chain = Chain(model, blocks, grain)
-    return chain.to_model(exit_plan(chain, name))
-
-
-def unroll(
-    model: keras.Model,
-    times: int,
-    scale: float = 1.0,
-    blocks: Sequence[str] | None = None,
-    grain: Grain = "sum",
-) -> keras.Model:
-    """Return `model` with its last block repeated `times` times: h <- h + scale f(h).
-
-    Other arguments as in `lesion`.
-
-    Raises:
-        ValueError: if the last block changes the shape.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4, Figs 7 and 20.
-    """
-    chain = Chain(model, blocks, grain)
-    return chain.to_model(unroll_plan(chain, times, scale))
-
-
 def prune_blocks(
     model: keras.Model,
     names: str | Sequence[str],
@@ -126,40 +88,20 @@ def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Pl
     if mode not in MODES:
         raise ValueError(f"`mode` must be one of {[*MODES]}. Received: mode={mode!r}")
     removed = {chain.index(name) for name in names}
-    return [
-        (Step(index, MODES[mode]),) if index in removed else steps
-        for index, steps in enumerate(chain.plan)
-    ]
+    return [Step(step.block, MODES[mode]) if step.block in removed else step for step in chain.plan]
 
 
 def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
     """Return the plan of `shuffle`."""
-    plan = [*chain.plan]
-    mapping = order if isinstance(order, Mapping) else {}
-    for position, name in mapping.items():
-        plan[chain.index(position)] = (Step(chain.index(name)),)
-    if mapping is not order or sorted(order) != sorted(order.values()):
+    if not isinstance(order, Mapping) or sorted(order) != sorted(order.values()):
         raise ValueError(
             f"`order` must be a permutation, a dictionary of names by position: each block "
             f"that leaves a position takes another's. Received: order={order}"
         )
+    plan = [*chain.plan]
+    for position, name in order.items():
+        plan[chain.index(position)] = Step(chain.index(name))
     return plan
-
-
-def exit_plan(chain: Chain, name: str) -> Plan:
-    """Return the plan of `early_exit`."""
-    last = chain.index(name)
-    return [
-        (Step(block.index, "carry"),) if block.index > last and not block.changes_shape else steps
-        for block, steps in zip(chain.blocks, chain.plan, strict=True)
-    ]
-
-
-def unroll_plan(chain: Chain, times: int, scale: float = 1.0) -> Plan:
-    """Return the plan of `unroll`."""
-    check_integers(0, times=times)
-    last = len(chain.blocks) - 1
-    return [*chain.plan[:-1], (Step(last), *[Step(last, "scale", scale)] * times)]
 
 
 def random_order(

@@ -9,7 +9,7 @@ from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
-from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape
+from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape, Tensor
 
 AXES = {"channels_last": -1, "channels_first": 1}  # of the channels
 
@@ -37,6 +37,13 @@ class Highway(Skip):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return H(x) · T(x) + x · C(x); a variant leaves terms out."""
+        h = self.transform(x)
+        t = self.transform_gate(x) if self.transform_gate else None
+        c = self.carry_gate(x) if self.carry_gate else None
+        return self.form.mix(h, x, t, c, self.compute_dtype)
 
     def branch_options(self, name: str, bias: float | None) -> dict[str, Any]:
         """Return the arguments that Keras's layers for H, T and C have in common."""

@@ -1,6 +1,5 @@
 """Many fully connected highway layers in one, for networks too deep to compile layer by layer."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,8 +78,8 @@ class HighwayDenseStack(HighwayDense):
         }
         for option, function in self.weight_options().items():
             weight, kind = option.split("_")
-            each = _penalty_of_each if kind == "regularizer" else _constrained_each
-            weights[weight][kind] = function and functools.partial(each, function)
+            each = _PenaltyOfEach if kind == "regularizer" else _ConstrainedEach
+            weights[weight][kind] = function and each(function)
         activation = self.activation if bias is None else gate
         dtype = self.branch_policy(name)
         return StackedDense(self.depth, activation, **weights, dtype=dtype, name=name)
@@ -186,7 +185,7 @@ class StackedDense(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.depth = depth
-        self.activation = activation
+        self.activation = keras.activations.get(activation)
         self.options = kernel, bias
 
     def build(self, input_shape: Shape) -> None:
@@ -208,7 +207,8 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     all layers at once: a thousand calls take a second.
     """
     scaling = keras.initializers.VarianceScaling
-    is_scaled = type(initializer).__call__ is scaling.__call__ and initializer.input_axes is None
+    has_axes = getattr(initializer, "input_axes", ()) is None  # Keras 3.15 and newer
+    is_scaled = has_axes and type(initializer).__call__ is scaling.__call__
 
     def sample(shape, dtype=None):
         if type(initializer) in WITHOUT_FAN:
@@ -224,14 +224,29 @@ def per_layer(initializer: keras.initializers.Initializer) -> Callable:
     return sample
 
 
-def _penalty_of_each(regularizer, weights):
-    """Return the sum of the penalties of stacked weights."""
-    return ops.sum(_constrained_each(regularizer, weights))
+class _PenaltyOfEach(keras.regularizers.Regularizer):
+    """The sum of a regularizer's penalties of the layers of stacked weights."""
+
+    def __init__(self, regularizer) -> None:
+        self.regularizer = regularizer
+
+    def __call__(self, weights) -> Any:
+        return ops.sum(_of_each(self.regularizer, weights))
 
 
-def _constrained_each(constraint, weights):
-    """Return stacked weights after each layer's constraint."""
-    return ops.vectorized_map(constraint, ops.convert_to_tensor(weights))
+class _ConstrainedEach(keras.constraints.Constraint):
+    """A constraint of each layer of stacked weights."""
+
+    def __init__(self, constraint) -> None:
+        self.constraint = constraint
+
+    def __call__(self, weights) -> Any:
+        return _of_each(self.constraint, weights)
+
+
+def _of_each(function, weights):
+    """Return a constraint's weights, or a regularizer's penalties, of each layer."""
+    return ops.vectorized_map(function, ops.convert_to_tensor(weights))
 
 
 def stack_key(layer: keras.layers.Layer) -> dict[str, Any] | None:

@@ -55,7 +55,7 @@ class Simplified(Skip):
         ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
     """
 
-    arguments = (
+    arguments: tuple[str, ...] = (
         "stage",
         *WEIGHT_OPTIONS,
         "filters",

@@ -1,0 +1,9 @@
+"""List the packages of the wheel: folders at the top level, too, have names below zoo."""
+
+from setuptools import find_namespace_packages, find_packages, setup
+
+OUTSIDE = ["recipes.benchmarks", "recipes.results*", "recipes.weights", "*__pycache__"]
+packages = find_packages(include=["zoo*"])
+packages += [f"zoo.{name}" for name in find_packages(include=["applications*", "callbacks*"])]
+recipes = find_namespace_packages(include=["recipes*"], exclude=OUTSIDE)
+setup(packages=packages + [f"zoo.{name}" for name in recipes])

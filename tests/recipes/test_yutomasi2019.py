@@ -1,0 +1,228 @@
+"""The experiments of Yu & Tomasi (2019) on small networks, against closed forms and by hand."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from helpers import reference
+from helpers.harness import slow_elsewhere, without_backend
+from helpers.test_data import write_images
+from zoo.recipes.experiment import Options, Run, pages
+from zoo.recipes.experiment.command_line import parse
+from zoo.recipes.yutomasi2019 import (
+    divergence,
+    networks,
+    noise_stability,
+    plain_vs_residual,
+    trivial_dominance,
+)
+
+TINY = {"data": "other", "widths": (4, 4, 8), "batch": 20, "train_examples": 40}
+TINY |= {"test_examples": 20}
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_images(tmp_path / "images.npz", shape=(16, 16, 3))
+    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "images.npz"))
+    return lambda name: Run(tmp_path / name, 0, options)
+
+
+def tiny(module, **changes):
+    return dataclasses.replace(module.SCALES["smoke"], **{**TINY, **changes})
+
+
+def check(experiment, measured, folder):
+    """Check that everything can be drawn, and that all claims have numbers."""
+    pages.draw(experiment, [measured, measured], folder)
+    made = {path.stem for path in folder.iterdir()}
+    assert made == {artifact.name for artifact in experiment.artifacts}
+    for claim in experiment.claims:
+        assert np.isfinite(claim.measure(measured)), claim.name
+
+
+@slow_elsewhere
+def test_networks_are_compared_and_found_again_by_the_study_of_noise(run, tmp_path):
+    first = run("plain")
+    settings = tiny(plain_vs_residual, epochs=2)
+    measured = plain_vs_residual.measure(settings, first)
+    kinds = measured["networks"]["5"]
+    for when in ("before", "after"):  # equivalent: equal, but for rounding
+        residual, transferred = (kinds[kind][when] for kind in ("residual", "transferred"))
+        for key in ("training_loss", "penalty"):
+            assert transferred[key] == pytest.approx(residual[key], rel=1e-4)
+    losses = {kind: facts["before"] for kind, facts in kinds.items()}
+    assert losses["plain"]["own_penalty"] == pytest.approx(losses["plain"]["penalty"], rel=1e-5)
+    assert losses["residual"]["own_penalty"] < 0.1 * losses["transferred"]["own_penalty"]
+    statistics = kinds["residual"]["weights"]["before"]["statistics"]
+    assert statistics["count of identity"] == statistics["count of identity > 0.25"] == 4 + 4 + 4
+    assert statistics["count of > 0.7"] == 12 and statistics["count of all"] == 9 * (16 + 16 + 32)
+    assert statistics["L1 of identity"] == pytest.approx(
+        12, rel=0.1
+    )  # phi adds one to entries of 1/(9 c)
+    expected = (32 + 32 + 64 + 128 + 10 / 3) / ((3 + 16) / 144 + 16 / 288 + 32 / 576 + 10 / 3)
+    assert measured["initial_penalty_ratio"]["5"] == pytest.approx(expected, rel=0.05)
+    check(plain_vs_residual.EXPERIMENTS[0], measured, tmp_path / "drawn")
+
+    folders = (tmp_path / "runs" / "networks").iterdir()
+    trained = {path: (path / "state.npz").stat().st_mtime_ns for path in folders}
+    settings = tiny(noise_stability, epochs=2, networks=(*networks.CONVOLUTIONAL, *networks.FULL))
+    measured = noise_stability.measure(settings, run("noise"))
+    assert {path: (path / "state.npz").stat().st_mtime_ns for path in trained} == trained
+    facts = measured["networks"]["5"]["residual"]
+    assert facts["flow_epochs"].tolist() == [0, 1, 2] and facts["flows"].shape == (3, 2)
+    assert (0 < facts["after"]["layer_cushion_min"]).all()
+    assert (facts["after"]["layer_cushion_min"] <= facts["after"]["layer_cushion"]).all()
+    assert (facts["after"]["activation_contraction_max"] >= 1).all()
+    assert facts["after"]["layer_cushion_histogram"].sum(1) == pytest.approx(1)
+    check(noise_stability.EXPERIMENTS[0], measured, tmp_path / "stable")
+
+
+def test_weights_through_training_are_those_of_the_epochs(run):
+    settings = tiny(plain_vs_residual, epochs=3, networks=("plain",), train_examples=20)
+
+    def measure(network, kind):
+        network.train([networks.KeepWeights(network)])
+        last = network.model.get_weights()
+        by_epoch = networks.through_training(network, lambda: network.model.get_weights()[0])
+        assert [*by_epoch] == [1, 2, 3] and np.abs(by_epoch[1] - by_epoch[3]).max() > 0
+        np.testing.assert_array_equal(by_epoch[3], last[0])
+        for expected, weight in zip(last, network.model.get_weights(), strict=True):
+            np.testing.assert_array_equal(weight, expected)
+        return {}
+
+    networks.measure_each(settings, run("one"), measure)
+
+
+@slow_elsewhere
+def test_a_network_that_diverges_does_not_end_the_others(run, monkeypatch):
+    build = networks.build
+
+    def broken(kind, *arguments):
+        model = build(kind, *arguments)
+        if kind == "plain":
+            model.set_weights([np.nan * weight for weight in model.get_weights()])
+        return model
+
+    monkeypatch.setattr(networks, "build", broken)
+    one = run("one")
+    settings = tiny(plain_vs_residual, networks=("plain", "transferred"))
+    measured = plain_vs_residual.measure(settings, one)
+    assert [*measured["networks"]["5"]] == ["transferred"]
+    assert "plain5 is left out" in one.deviations[-1]
+
+
+@slow_elsewhere
+def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(run, tmp_path):
+    smoke = tiny(divergence)
+
+    def differences(name, **changes):
+        measured = divergence.measure(dataclasses.replace(smoke, **changes), run(name))
+        check(divergence.EXPERIMENTS[0], measured, tmp_path / f"{name}-drawn")
+        return measured["differences"]["5"]
+
+    exact = differences("double")
+    assert exact.shape == (4,) and exact.max() < 1e-14  # an ulp of 1, or some
+    assert keras.config.floatx() == "float32"
+    differences("part", precision="float32", steps=2)
+    gaps = differences("resumed", precision="float32")
+    again = run("whole")
+    again.options = dataclasses.replace(again.options, runs=str(tmp_path / "anew"))
+    whole = divergence.measure(dataclasses.replace(smoke, precision="float32"), again)
+    np.testing.assert_array_equal(gaps, whole["differences"]["5"])
+    assert 1e6 * exact.max() < gaps.max() < 1e-3
+
+
+def test_full_networks_add_the_block_s_input_to_the_second_normalization():
+    for variant in ("residual", "plain"):
+        model = networks.fully_fledged(8, variant, (16, 16, 3), 10, widths=(4, 8, 8))
+        reference.random_weights(model, scale=0.3)
+        block, relu = (model.get_layer(f"stage1_{name}00") for name in ("block", "relu"))
+        x = np.maximum(reference.images(2, 16, 16, 4), 0)
+        expected = keras.ops.convert_to_numpy(block.transform(x))
+        if variant == "residual":
+            conv1, norm1, _, conv2, norm2 = block.transform.layers
+            y = norm2(conv2(keras.ops.relu(norm1(conv1(x)))))
+            expected = keras.ops.convert_to_numpy(y) + x
+        whole = keras.Model(model.get_layer("stem_relu").output, relu.output)
+        output = keras.ops.convert_to_numpy(whole(x))
+        np.testing.assert_allclose(output, np.maximum(expected, 0), atol=1e-4)
+
+
+def test_rate_and_clip_are_flags_and_schedules_end_with_the_training():
+    (experiment, _) = plain_vs_residual.EXPERIMENTS
+    for words, steps, expected, clip in (
+        (["--scale=full", "--rate=0.5", "--clip=0"], (0, 1200, 1600), [0.5, 0.05, 0.005], None),
+        (["--scale=miniature"], (0, 1000, 2000), [0.05, 0.025, 0], 1.0),
+    ):
+        plan, _ = parse(experiment, words)
+        optimizer = networks.optimizer(plan.settings, 2000)
+        rates = []
+        for step in steps:
+            optimizer.iterations.assign(step)
+            rates.append(float(optimizer.learning_rate))
+        assert rates == pytest.approx(expected, abs=1e-7) and optimizer.global_clipnorm == clip
+
+
+@without_backend
+@pytest.mark.parametrize("words", ["--depths=21", "--full_depths=5", "--networks=nonsense"])
+def test_networks_that_do_not_exist_are_refused(words):
+    with pytest.raises(ValueError, match="Expected depths|networks"):
+        parse(plain_vs_residual.EXPERIMENTS[0], [words])
+
+
+def by_hand(data="cifar10"):
+    """Return measurements whose claims and tables can be worked out by hand."""
+    facts = {  # training loss, test errors and risks by epoch
+        ("20", "plain"): (0.2, [0.5, 0.3], [1.0, 0.1]),
+        ("20", "residual"): (0.1, [0.4, 0.2], [1.0, 0.1]),
+        ("20", "transferred"): (0.1, [0.5, 0.25], [0.5, 0.3]),
+        ("44", "plain"): (0.9, [0.6, 0.5], [2.0, 1.5]),
+        ("44", "residual"): (0.15, [0.5, 0.4], [1.0, 0.5]),
+        ("44", "transferred"): (0.15, [0.5, 0.41], [1.9, 0.5]),
+    }
+    measured = {"data": data, "networks": {}, "initial_penalty_ratio": {"20": 241.2}}
+    for (depth, kind), (loss, errors, risks) in facts.items():
+        measured["networks"].setdefault(depth, {})[kind] = {
+            "after": {"training_loss": loss, "penalty": 0.001},
+            "test_error_by_epoch": np.array(errors),
+            "risk_by_epoch": np.array(risks),
+        }
+    return measured
+
+
+@without_backend
+def test_claims_and_tables_by_hand():
+    one = by_hand()
+    claims = {c.name: c for each in plain_vs_residual.EXPERIMENTS for c in each.claims}
+    expected = {"Y2": 3, "Y3": 3, "Y4": 1.25, "Y5": 10, "Y6": 1, "Y8": 10}
+    for name, value in expected.items():
+        assert claims[name].measure(one) == pytest.approx(value), name
+    table = plain_vs_residual.losses_table("plain")
+    rows = {(row["depth"], row["quantity"]): row for row in table([one, one])}
+    assert rows[44, "with the penalty"]["measured"] == "0.901"
+    assert rows[44, "with the penalty"]["paper"] == 0.4962  # Table 1
+    assert all(row["paper"] == "" for row in table([by_hand("mnist")]))
+
+
+@without_backend
+def test_fig_9_compares_starts_seed_by_seed(monkeypatch):
+    shown = []
+    monkeypatch.setattr(plain_vs_residual.plots, "lines", lambda rows, **_: shown.extend(rows))
+    other = by_hand()
+    other["networks"]["44"]["plain"]["risk_by_epoch"] = np.array([2.0, 2.5])
+    plain_vs_residual.fig9([by_hand(), other])
+    gaps = [row["difference"] for row in shown if row["network"] == "plain" and row["depth"] == 44]
+    assert gaps == pytest.approx([0.1, 1.0, 0.1, 2.0])
+
+
+@without_backend
+def test_dominance_of_the_trivial_case(run, tmp_path):
+    settings = trivial_dominance.Settings(samples=3)
+    measured = trivial_dominance.measure(settings, run("trivial"))
+    check(trivial_dominance.EXPERIMENTS[0], measured, tmp_path / "drawn")
+    for sweep in measured.values():
+        sweep["approximation"] = sweep["residual"] + 0.25
+    assert trivial_dominance.simulation_gap(measured) == pytest.approx(0.25)

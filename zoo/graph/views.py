@@ -1,0 +1,123 @@
+"""Trace the code of layers on symbolic tensors, and leave the layers alone."""
+
+import types
+from typing import Any
+
+import keras
+from keras import tree
+
+from zoo.graph.calls import Call, Graph, functional
+
+
+class Views:
+    """Copies of layers whose calls, and those of the layers inside them, `answer` takes.
+
+    A view has the attributes of its layer, the variables themselves, and views of the sub-layers.
+    Calling it changes neither its layer nor a class of Keras, so several threads may trace a model
+    that others use.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[int, Any] = {}
+        self._kinds: dict[type, type] = {}
+
+    def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the outputs of a call of a view; see `run` and `trace`."""
+        raise NotImplementedError
+
+    def apply(self, call: Call, *args: Any, **kwargs: Any) -> Any:
+        """Call the view of a layer: an `apply` of `Graph.run`."""
+        return self.of(call.layer)(*args, **kwargs)
+
+    def of(self, x: Any) -> Any:
+        """Return the view of a layer, always the same one, or a copy of an operation."""
+        if id(x) not in self._views:
+            is_layer = isinstance(x, keras.layers.Layer)
+            view = object.__new__(self._kind(type(x)) if is_layer else type(x))
+            self._views[id(x)] = view
+            attributes = vars(x).copy()
+            for name in ("build", "quantize"):  # Keras wraps these, bound to the layer
+                attributes.pop(name, None)
+            if is_layer:
+                attributes = {name: self._viewed(v) for name, v in attributes.items()}
+                attributes |= {"_losses": [], "_loss_ids": set()}
+            vars(view).update(attributes, _inbound_nodes=[], _outbound_nodes=[], viewed=x)
+        return self._views[id(x)]
+
+    def _kind(self, kind):
+        if kind not in self._kinds:
+            answer = self.answer
+
+            def call(view, *args, **kwargs):
+                return answer(view, args, kwargs)
+
+            namespace = {"__module__": kind.__module__, "__call__": call}
+            self._kinds[kind] = type(kind.__name__, (kind,), namespace)
+        return self._kinds[kind]
+
+    def _viewed(self, value):
+        if isinstance(value, keras.layers.Layer):
+            return self.of(value)
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, keras.layers.Layer):
+            return types.MethodType(value.__func__, self.of(value.__self__))
+        if isinstance(value, dict):
+            return {key: self._viewed(v) for key, v in value.items()}
+        if isinstance(value, list):
+            return [self._viewed(v) for v in value]
+        if type(value) is tuple:
+            return tuple(self._viewed(v) for v in value)
+        return value
+
+
+def run(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Return what the layer's own class returns for a call of its view."""
+    return type(view).__mro__[1].__call__(view, *args, **kwargs)
+
+
+def trace(
+    views: Views, view: Any, args: tuple, kwargs: dict[str, Any], **context: Any
+) -> tuple[Any, list[keras.KerasTensor]]:
+    """Call a view on symbolic tensors and run the layer's code, or a model's graph, on them.
+
+    Keras prepares the arguments of a layer as in any call: precision, masks, context.
+
+    Args:
+        views: The views.
+        view: The view to call.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        **context: Values for the arguments of these names that the layer's `call` has.
+
+    Returns:
+        The outputs, made by the operations and layers that the code calls; and tensors like the
+        flattened outputs, with the masks that Keras gives these.
+
+    Raises:
+        ValueError: if a layer is not built. The code may raise anything.
+    """
+    layer = view.viewed
+    if not layer.built and type(layer).build is not keras.layers.Layer.build:
+        raise ValueError(f"{layer.name} is not built: call the model on data first")
+    if functional(layer) is not None:
+        outputs = Graph(layer).call(args[0], views.apply)
+        return outputs, tree.flatten(outputs)
+    found: list[Any] = []
+
+    def symbolic_call(*args, **kwargs):
+        known = layer._call_signature.parameters
+        kwargs |= {key: value for key, value in context.items() if key in known}
+        found.append(view.call(*args, **kwargs))
+        tensors = [x for x in tree.flatten(found[0]) if is_symbolic(x)]
+        return [keras.KerasTensor(x.shape, x.dtype) for x in tensors]
+
+    vars(view)["symbolic_call"] = symbolic_call
+    try:
+        like = run(view, args, kwargs)
+    finally:
+        del vars(view)["symbolic_call"]
+    return found[0], like
+
+
+def is_symbolic(x: Any) -> bool:
+    """Return True for a symbolic tensor, or a structure with one."""
+    return any(isinstance(v, keras.KerasTensor) for v in tree.flatten(x))
