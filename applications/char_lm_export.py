@@ -1,16 +1,13 @@
 """The language model as a SavedModel or ONNX: a text at once, step by step, or as raw strings."""
 
-import json
-import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from zoo import io
 from zoo.applications import char_lm_inference
-from zoo.datasets.text import END_OF_SENTENCE, UNKNOWN, Vocabulary
+from zoo.datasets.text import Vocabulary
 from zoo.export import check
 from zoo.export import export as export_model
 from zoo.export.signatures import in_float32
@@ -42,8 +39,7 @@ def export(
       In a SavedModel with a vocabulary only.
 
     `serve` and `step` look word vectors up in a table. With a vocabulary the words are the
-    artifact's labels, and a SavedModel has `assets.extra/special_words.json`: word and id of the
-    unknown word and of the end of a sentence, null if the vocabulary has none.
+    artifact's labels: "|" is the unknown word, "+" the end of a sentence.
 
     Args:
         model: A `char_lm`.
@@ -88,25 +84,14 @@ def export(
     if format == "saved_model":
         examples["next_word"] = _expected_next_word(model, vocabulary)
         model = with_spelling(model, vocabulary)
-    labels = vocabulary.words
-    deviation = export_model(model, path, format, labels, endpoints=models, examples=examples)
-    if format == "saved_model":
-        special = {
-            "unknown": {"id": vocabulary.unknown, "word": UNKNOWN},
-            "end_of_sentence": {"id": vocabulary.end_of_sentence, "word": END_OF_SENTENCE},
-        }
-        assets = pathlib.Path(path) / "assets.extra" / "special_words.json"
-        io.replace(assets, lambda temporary: temporary.write_text(json.dumps(special), "utf-8"))
-    return deviation
+    return export_model(model, path, format, vocabulary.words, endpoints=models, examples=examples)
 
 
 def _check_vocabulary(vocabulary, model):
     """Raise ValueError unless the model's table spells the words of the vocabulary."""
     table = ops.convert_to_numpy(model.get_layer("word_embedding").table)
-    spelled = vocabulary.table()
-    if table.shape[0] == len(spelled) and table.shape[1] >= spelled.shape[1]:
-        if np.array_equal(table, char_lm_inference.pad_slots(model, spelled)):
-            return
+    if np.array_equal(table, char_lm_inference.pad_slots(model, vocabulary.table())):
+        return
     raise ValueError(
         f"`vocabulary` must be the one of the model, which has {table.shape[0]} words. "
         f"Received: {vocabulary!r}. Give the vocabulary the model was built for."
@@ -117,19 +102,15 @@ def _expected_next_word(model, vocabulary):
     """Return texts, and the probabilities of their next words computed without TensorFlow."""
     words = (vocabulary.words * 3)[:3]
     texts = [text.format(*words) for text in TEXTS]
-    spelled = [vocabulary.prompt(text) for text in texts]
-    padded = np.zeros((len(texts), max(map(len, spelled)), vocabulary.word_length), "int32")
-    for row, characters in zip(padded, spelled, strict=True):
-        row[: len(characters)] = characters
     with check.float32():
         reader = char_lm_inference.with_state(in_float32(model), characters=True)
-        zeros = char_lm_inference.zero_state(reader, len(texts))
-        inputs = ops.convert_to_tensor(char_lm_inference.pad_slots(model, padded))
-        y, *_ = reader.predict_on_batch([inputs, *zeros])
-    last = [len(characters) - 1 for characters in spelled]  # later words do not change it
-    logits = y[np.arange(len(texts)), last]
-    probabilities = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
-    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+        zeros = char_lm_inference.zero_state(reader, 1)
+        logits = []
+        for text in texts:
+            words = char_lm_inference.pad_slots(model, vocabulary.prompt(text)[None])
+            y, *_ = reader.predict_on_batch([ops.convert_to_tensor(words), *zeros])
+            logits.append(y[0, -1])
+    probabilities = ops.convert_to_numpy(ops.softmax(np.stack(logits)))
     return check.Expected({"text": np.array(texts)}, {"probabilities": probabilities})
 
 

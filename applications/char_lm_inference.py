@@ -15,15 +15,17 @@ from zoo.types import Shape, Tensor
 CHUNK = 256  # ours: words that are encoded at once
 
 
-def with_state(model: keras.Model, tabulate: bool = True, characters: bool = False) -> keras.Model:
+def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
     """Return `model`'s layers in a new graph that takes and returns the LSTMs' states.
+
+    It looks word vectors up in a table of all words, computed now; call `refresh_table` after the
+    weights have changed.
 
     Args:
         model: A `char_lm`.
-        tabulate: True looks word vectors up in a table of all words, computed now (call
-            `refresh_table` after the weights have changed); False computes them from characters.
         characters: True takes the characters of words, `(batch, steps, slots)` as of
-            `Vocabulary.spell`, instead of their ids; they need not be in the vocabulary.
+            `Vocabulary.spell`, instead of their ids, and needs no table; they need not be in the
+            vocabulary.
 
     Returns:
         A `keras.Model` from `[words, h1, c1, h2, c2]` to `[logits, h1, c1, h2, c2]`, for any
@@ -32,14 +34,13 @@ def with_state(model: keras.Model, tabulate: bool = True, characters: bool = Fal
     """
     words = keras.Input((None,), dtype="int32", name="words")
     if characters:
-        tabulate = False
         slots = model.get_layer("word_embedding").word_length
         words = keras.Input((None, slots), dtype="int32", name="characters")
     x = words
     states: list[Tensor] = []
     new_states = []
     for layer in model.layers[1:]:  # a chain
-        if isinstance(layer, CharWordEmbedding) and tabulate:
+        if isinstance(layer, CharWordEmbedding) and not characters:
             x = keras.layers.Embedding(
                 layer.num_words,
                 layer.encoder.output_shape[-1],
@@ -56,7 +57,7 @@ def with_state(model: keras.Model, tabulate: bool = True, characters: bool = Fal
         else:
             x = layer(x)
     stateful = keras.Model([words, *states], [x, *new_states], name=f"{model.name}_state")
-    if tabulate:
+    if not characters:
         refresh_table(model, stateful)
     return stateful
 

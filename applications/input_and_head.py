@@ -54,16 +54,10 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
             f"`input_shape` must be (height, width, channels), channels last and known. "
             f"Received: input_shape={input_shape!r}"
         )
-    if shape[0] in (1, 3) and all(side is None or side > 4 for side in shape[1:]):
-        raise ValueError(
-            f"`input_shape` must be (height, width, channels), channels last. Received: "
-            f"input_shape={shape}, which looks like channels first. Give "
-            f"{(*shape[1:], shape[0])}, and images of that layout: np.moveaxis(images, 1, -1)."
-        )
     if any(side is not None and side < smallest for side in shape[:2]):
         raise ValueError(
             f"This network downsamples its images and needs at least {smallest} x {smallest} "
-            f"pixels. Received: input_shape={shape}. Enlarge the images, e.g. with "
+            f"pixels, channels last. Received: input_shape={shape}. Enlarge the images, e.g. with "
             f"keras.layers.Resizing({smallest}, {smallest})."
         )
     return keras.Input(shape, name="images")

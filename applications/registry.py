@@ -140,8 +140,8 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
         **arguments: Arguments of its builder.
 
     Raises:
-        ValueError: if there is no such model, or its builder has no such argument; the message
-            names the most similar models, or the builder's arguments.
+        ValueError: if there is no such model; the message names the most similar ones.
+        TypeError: if its builder has no such argument.
 
     Example:
     >>> create_model("highway_mnist", width=32).count_params()
@@ -152,11 +152,5 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
         raise ValueError(
             f"There is no model {name!r}. Did you mean {', '.join(similar)}? "
             f"zoo.list_models() lists all."
-        )
-    known = inspect.signature(BUILDERS[name]).parameters
-    if unknown := [argument for argument in arguments if argument not in known]:
-        raise ValueError(
-            f"`{name}` takes {', '.join(known)}. Received: {', '.join(unknown)}. `weights` is "
-            f"a name of `zoo.list_weights()` or the path of a .weights.h5 file."
         )
     return BUILDERS[name](**arguments)

@@ -80,21 +80,20 @@ def _preprocessing(facts):
     return Preprocessing(RECIPES[data["preprocessing"]], mean, data["scale"])
 
 
-def verify(name: str, data_dir: PathLike | None = None, batch_size: int = 200) -> Verification:
+def verify(name: str, data_dir: PathLike | None = None) -> Verification:
     """Measure trained weights again, and compare with their card.
 
     Args:
         name: One of `zoo.list_weights()`.
         data_dir: File or folder of the data, as for `zoo.datasets.images.load` or
             `zoo.datasets.ptb.load`. Default: download.
-        batch_size: Images in a batch.
 
     Raises:
         ValueError: if there are no such weights, their file is damaged, or the data are others.
         DownloadError: if the data cannot be downloaded.
     """
     facts = card(name)
-    value, examples = measure(build(name), facts, data_dir, batch_size)
+    value, examples = measure(build(name), facts, data_dir)
     if examples != facts.examples:
         raise ValueError(
             f"Expected {facts.examples} examples of {facts.data['name']}. Received: {examples}. "
@@ -104,15 +103,13 @@ def verify(name: str, data_dir: PathLike | None = None, batch_size: int = 200) -
     return Verification(value, facts.value, examples, agrees)
 
 
-def measure(
-    model: keras.Model, facts: Card, data_dir: PathLike | None = None, batch_size: int = 200
-) -> tuple[float, int]:
+def measure(model: keras.Model, facts: Card, data_dir: PathLike | None = None) -> tuple[float, int]:
     """Return the metric of a network's card, and the number of examples; see `verify`."""
     if facts.metric == "test_perplexity":
         test = corpus(facts, data_dir).test
         return round(Scorer(model).contiguous(test), 3), len(test)
     x, y = test_set(facts, data_dir)
-    classes = model.predict(x, batch_size, verbose=0).argmax(-1)
+    classes = model.predict(x, 200, verbose=0).argmax(-1)
     return round(100 * float(np.mean(classes == y)), 2), len(y)
 
 

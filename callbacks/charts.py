@@ -136,13 +136,12 @@ def draw(axis: Axes, table: Table, probe: str) -> None:
         _draw_blocks(axis, table, probe)
 
 
-def draw_image(axis: Axes, values: np.ndarray, names: Sequence[str], scale: bool = True) -> None:
+def draw_image(axis: Axes, values: np.ndarray, names: Sequence[str]) -> None:
     """Draw an array as an image of rows with names; values of both signs are centered at 0."""
     largest = np.nanmax(np.abs(values), initial=0)
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
-    if scale:
-        axis.figure.colorbar(image, ax=axis)
+    axis.figure.colorbar(image, ax=axis)
     _set_names(axis.yaxis, names)
 
 

@@ -88,9 +88,10 @@ class Resume(keras.callbacks.Callback):
         Raises:
             ValueError: if not.
         """
-        metadata = self.read()
-        if metadata is None:
-            return
+        if self.path.exists():
+            self._check_identity(self._load()[0])
+
+    def _check_identity(self, metadata):
         saved = {"format": metadata["format"], **metadata["identity"]}
         own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}
         differences = "; ".join(
@@ -108,8 +109,8 @@ class Resume(keras.callbacks.Callback):
         """Restore the saved state, if there is one."""
         if not self.path.exists():
             return
-        self.check()
         metadata, arrays = self._load()
+        self._check_identity(metadata)
         self._check_variables(metadata["variables"])
         values = [value for key, value in arrays.items() if key.startswith("v")]
         for variable, value in zip(self._variables(), values, strict=True):
@@ -133,18 +134,15 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restore the history."""
-        self._restore_history()
-
-    def on_train_end(self, logs: dict | None = None) -> None:
-        """Restore the history if no epoch was left."""
-        self._restore_history()
-
-    def _restore_history(self):
         if self.history:
             history = self.model.history
             history.epoch[:] = self.history["epoch"]
             history.history.update(self.history["history"])
             self.history = None
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Restore the history if no epoch was left."""
+        self.on_epoch_begin(0)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the state."""

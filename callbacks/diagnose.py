@@ -12,10 +12,10 @@ import numpy as np
 from zoo.callbacks.page import html_table, write_html
 from zoo.callbacks.probes.batching import Progress, first, repeatable
 from zoo.callbacks.probes.engine import probe_list, run
-from zoo.callbacks.probes.interventions import lesions
 from zoo.callbacks.probes.objective import Loss
 from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
 from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio
+from zoo.callbacks.probes.sweep import lesions
 from zoo.callbacks.probes.table import Table, aligned
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network

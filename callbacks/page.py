@@ -5,8 +5,6 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from zoo.callbacks import charts
 from zoo.callbacks.probes.table import Table
 from zoo.io import replace
@@ -18,7 +16,7 @@ STYLE = """:root{--ink:#1c2126;--soft:#69727b;--line:#d9dde1;--paper:#fff}
 color:var(--ink);background:var(--paper);max-width:78em;margin:1.5em auto;padding:0 1em}
 h1{font-size:1.35em;margin-bottom:.2em}h2{font-size:1.1em;margin-top:1.8em}
 h3{font:600 .95em system-ui;margin:0}p{max-width:52em}.soft{color:var(--soft)}
-.wide{overflow-x:auto}.wide svg{min-width:40em}
+.wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9em}
 td,th{padding:.18em .6em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 td.t,th.t{text-align:left}summary{cursor:pointer;color:var(--soft)}details p{font-size:.9em}
@@ -73,18 +71,8 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
         title: Title of the page; `None`: the table's.
         head: HTML below the title, such as a table of verdicts.
     """
-    from matplotlib.figure import Figure
-
     title = title or table.title or "Probes"
     parts = [f"<h1>{html.escape(title)}</h1>", head]
-    strip = _strip(table)
-    if len(strip) > 1:
-        figure = Figure(figsize=(10, 1.5 + 0.22 * len(strip)), layout="constrained")
-        names, values = zip(*strip.items(), strict=True)
-        charts.draw_image(figure.subplots(), np.array(values), names, scale=False)
-        text = "A row for each measure, from its lowest value (dark) to its highest."
-        parts += ["<h2>Blocks by measures</h2>", f'<p class="soft">{text}</p>']
-        parts.append(f'<div class="wide">{charts.to_svg(figure)}</div>')
     parts.append('<h2>Measures</h2><div class="grid">')
     parts += (_section(table, probe) for probe in charts.panels(table))
     parts.append("</div>")
@@ -117,22 +105,6 @@ def html_table(lines: Iterable[Sequence[Any]], left: Sequence[int], classes: Any
             cells.append(f'<{tag} class="{kind.strip()}">{html.escape(str(cell))}</{tag}>')
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="wide"><table>{"".join(rows)}</table></div>'
-
-
-def _strip(table):
-    """Return values of every block by measure, each measure scaled to the range from 0 to 1."""
-    scalars = [r for r in table if r.unit is None and not r.probe.startswith(charts.COUNTS)]
-    blocks = [*dict.fromkeys(row.block for row in scalars if row.block is not None)]
-    rows = {}
-    for probe in dict.fromkeys(row.probe for row in scalars):
-        last = [row for row in scalars if row.probe == probe][-1].epoch
-        by_block = table.values(probe, last)
-        values = np.array([by_block.get(block, np.nan) for block in blocks])
-        values[~np.isfinite(values)] = np.nan
-        if len(blocks) > 1 and probe in charts.panels(table) and not np.isnan(values).all():
-            low, high = np.nanmin(values), np.nanmax(values)
-            rows[probe] = (values - low) / ((high - low) or 1.0)
-    return rows
 
 
 def _section(table, probe):

@@ -5,6 +5,7 @@ Rules of the paper: `CarryState`, `Perplexity`, `HalveOnStall`. For every traini
 does so for passes of probes and sweeps.
 """
 
+import datetime
 import functools
 import math
 import time
@@ -233,7 +234,7 @@ class Progress(keras.callbacks.Callback):
             self._last = now
             first, start = self._warm
             step = (now - start) / max(batch - first, 1)
-            left = clock(step * (self.batches * (self.epochs - self._epoch) - batch - 1))
+            left = _duration(step * (self.batches * (self.epochs - self._epoch) - batch - 1))
             rate = f"{self.per_batch / step:,.0f} {self.unit}/s"
             loss = f"  loss {float(logs['loss']):.4g}" if logs else ""
             share = (batch + 1) / self.batches
@@ -245,14 +246,14 @@ class Progress(keras.callbacks.Callback):
         seconds = time.perf_counter() - self._start
         self.elapsed += seconds
         numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
-        left = clock(seconds * (self.epochs - epoch - 1))
+        left = _duration(seconds * (self.epochs - epoch - 1))
         self.write(f"epoch {epoch + 1}/{self.epochs} done  {numbers}  {left} left")
 
 
 class PassProgress:
     """Print every 20 seconds how much of a long pass over examples is done, and the time left.
 
-    An instance is the argument `progress` of `zoo.callbacks.run` and of the interventions: it is
+    An instance is the argument `progress` of `zoo.callbacks.run` and of the sweeps: it is
     called with the number of examples seen so far.
 
     Args:
@@ -278,15 +279,9 @@ class PassProgress:
         now = time.perf_counter()
         if now - self.last > INTERVAL:
             self.last = now
-            left = clock((now - self.start) * (self.total / self.done - 1))
+            left = _duration((now - self.start) * (self.total / self.done - 1))
             PRINT(f"{self.label}: {self.done / self.total:.0%}, {left} left")
 
 
-def clock(seconds: float) -> str:
-    """Format seconds as h:mm:ss.
-
-    >>> clock(3725.4)
-    '1:02:05'
-    """
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+def _duration(seconds):
+    return datetime.timedelta(seconds=round(seconds))

@@ -26,7 +26,6 @@ from zoo import cards
 from zoo.applications.char_lm_inference import flat
 from zoo.callbacks.diagnose import VERDICTS
 from zoo.datasets.preprocessing import Preprocessing
-from zoo.datasets.text import Vocabulary
 from zoo.io import load_model, locked, replace
 from zoo.recipes.experiment import weights_page
 from zoo.types import PathLike
@@ -46,7 +45,6 @@ def publish(
     model: keras.Model,
     data_dir: PathLike | None = None,
     prepare: Preprocessing | None = None,
-    vocabulary: Vocabulary | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
     """Write a trained network's weights, card and page, and return the facts of the card.
@@ -59,7 +57,6 @@ def publish(
         model: The trained network.
         data_dir: Data to measure it on, as for `zoo.weights.verify`.
         prepare: The fitted preprocessing, if `data` has not its mean and scale.
-        vocabulary: A language model's, if `data` names no file of it.
         **facts: All of `FACTS` that a card of this name has not: builder and arguments; data,
             metric and licence; trained, the metric in training, paper, its value in the paper, or
             None, and paper_of, its source; deviations from the paper's training; its command,
@@ -76,9 +73,6 @@ def publish(
         facts["data"]["scale"] = round(float(prepare.scale), 4)
         if np.ndim(prepare.mean):
             facts["data"]["mean"] = np.round(np.float64(prepare.mean), 2).tolist()
-    if vocabulary is not None:
-        facts["data"]["vocabulary"] = f"{name}.vocabulary.json"
-        vocabulary.save(cards.FOLDER / facts["data"]["vocabulary"])
     known = {key: facts[key] for key in ("builder", "arguments", "data", "metric")}
     card = cards.Card(name=name, **known, value=0.0, examples=0, sha256="", provenance={})
     network = zoo.weights.network(card)

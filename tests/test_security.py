@@ -331,13 +331,14 @@ def test_a_vocabulary_with_wrong_types_is_refused(content, tmp_path):
 def answers(monkeypatch, tmp_path):
     """Replace every download by changed content; return the cache folder."""
     monkeypatch.setattr(download.OPENER, "open", lambda url, timeout: io.BytesIO(b"changed"))
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @without_backend
 def test_a_download_with_another_checksum_leaves_no_file(answers):
     with pytest.raises(ptb.DownloadError, match="must have the SHA-256"):
-        ptb.load(cache_dir=answers)
+        ptb.load()
     assert not [path for path in answers.rglob("*") if path.is_file()]
 
 
@@ -346,7 +347,7 @@ def test_a_download_with_another_checksum_leaves_no_file(answers):
 def test_only_https_is_downloaded(scheme, answers, monkeypatch):
     monkeypatch.setattr(ptb, "URL", f"{scheme}://127.0.0.1/")
     with pytest.raises(ptb.DownloadError, match="Expected an address of https"):
-        ptb.load(cache_dir=answers)
+        ptb.load()
     with pytest.raises(OSError, match="Expected an address of https"):
         download.connect(f"{scheme}://127.0.0.1/")
 

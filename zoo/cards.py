@@ -76,10 +76,9 @@ def card(name: str) -> Card:
     cards = _cards()
     if name not in cards:
         near = difflib.get_close_matches(str(name), cards) or sorted(cards)
-        imagenet = "There are no weights of ImageNet. " if name == "imagenet" else ""
         raise ValueError(
-            f"Expected the name of trained weights, such as {', '.join(near)}. {imagenet}"
-            f"Received: {name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
+            f"Expected the name of trained weights, such as {', '.join(near)}. Received: "
+            f"{name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
         )
     return cards[name]
 

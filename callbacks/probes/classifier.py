@@ -63,7 +63,9 @@ class BorderlineExamples(Probe):
         if not any(block is other for other in last_blocks):
             return {}
         at = last_blocks[0 if self.at == "first" else -1]
-        difference = ops.abs(margin(at))
+        p = at["probabilities"]
+        true = ops.one_hot(true_class(at), p.shape[-1], dtype=p.dtype)
+        difference = ops.abs(ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1))
         borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
         groups = {
             "borderline": borderline,
@@ -126,13 +128,6 @@ class LogitLens(Probe):
 def correct(block: Parts) -> Tensor:
     """Return 1 where the most probable class is the true one, `(batch, ...)`; NaN without one."""
     return hits(block["probabilities"], true_class(block))
-
-
-def margin(block: Parts) -> Tensor:
-    """Return the true class's probability minus the highest other one, `(batch, ...)`."""
-    p = block["probabilities"]
-    true = ops.one_hot(true_class(block), p.shape[-1], dtype=p.dtype)
-    return ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1)
 
 
 def true_class(block: Parts) -> Tensor:

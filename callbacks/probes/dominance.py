@@ -14,6 +14,7 @@ from keras import layers, ops
 from zoo.backend import compiled, gradients_at_marks
 from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.callbacks.probes.objective import Loss, Objective
+from zoo.callbacks.probes.probe import is_relu
 from zoo.callbacks.probes.table import Row, Table
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
@@ -103,10 +104,7 @@ def _activation(graph, block):
     """Return the slot of the ReLU that alone reads a block's output, or of that output."""
     readers = [call for call in graph.calls if block.y in call.sources]
     layer = readers[0].layer if len(readers) == 1 else None
-    is_relu = type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
-    if isinstance(layer, layers.Activation):
-        is_relu = layer.activation is keras.activations.relu
-    return readers[0].outputs[0] if is_relu else block.y
+    return readers[0].outputs[0] if is_relu(layer) else block.y
 
 
 def _flow(graph, blocks, classifier, objective):

@@ -8,6 +8,7 @@ from keras import ops
 
 from zoo.callbacks.probes.objective import class_indices
 from zoo.callbacks.probes.probe import Parts, Probe, by_unit, deviation
+from zoo.callbacks.probes.refinement import Rectified
 from zoo.graph.blocks import Block
 from zoo.types import Tensor
 
@@ -59,7 +60,7 @@ class GateActivity(Probe):
         return numbers
 
 
-class BlockOutputs(Probe):
+class BlockOutputs(Rectified):
     """Mean output of each unit over examples (and positions).
 
     Columns that stay the same from block to block are carried. For one example: Fig. 2, fourth
@@ -70,13 +71,9 @@ class BlockOutputs(Probe):
         name: See `Probe`.
     """
 
-    def __init__(self, rectified: bool = False, name: str | None = None) -> None:
-        super().__init__(name)
-        self.rectified = rectified
-
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's output."""
-        return {"units": by_unit(ops.relu(block["y"]) if self.rectified else block["y"])}
+        return {"units": by_unit(self.output(block))}
 
 
 class ClassGates(Probe):

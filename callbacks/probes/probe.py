@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -206,3 +207,10 @@ def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Return the cosine of each example, `(batch,)`; 0 where one of the two is zero."""
     lengths = norm(u) * norm(v)
     return ops.where(lengths == 0, 0.0, dot(u, v) / ops.where(lengths == 0, 1.0, lengths))
+
+
+def is_relu(layer: Any) -> bool:
+    """Return True for a layer or operation that is a ReLU."""
+    if isinstance(layer, keras.layers.Activation):
+        return layer.activation is keras.activations.relu
+    return type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations

@@ -43,10 +43,9 @@ class Ratio(Probe):
         values["square"] = ops.square(values["mean"])
         more = self.more(values["mean"], alive)
         values = {key: ops.mean(v, axis=1) for key, v in values.items()} | more
-        if self.bound == "min":
-            values["min"] = ops.min(ops.where(exist, ratios, np.inf), axis=1)
-        if self.bound == "max":
-            values["max"] = ops.max(ops.where(exist, ratios, -np.inf), axis=1)
+        if self.bound:
+            reduce, none = (ops.min, np.inf) if self.bound == "min" else (ops.max, -np.inf)
+            values[self.bound] = reduce(ops.where(exist, ratios, none), axis=1)
         return values
 
     def more(self, ratios: Tensor, alive: Tensor) -> dict[str, Tensor]:
@@ -106,7 +105,20 @@ def _directions(v):
     return ops.normalize(ops.cast(v, "float32"), axis=-1, order=2)
 
 
-class EstimationError(Probe):
+class Rectified(Probe):
+    """Base of probes of outputs, which are measured after a ReLU if `rectified`."""
+
+    def __init__(self, rectified: bool = False, name: str | None = None) -> None:
+        super().__init__(name)
+        self.rectified = rectified
+
+    def output(self, block: Parts) -> Tensor:
+        """Return a block's output, float32."""
+        y = ops.cast(block["y"], "float32")
+        return ops.relu(y) if self.rectified else y
+
+
+class EstimationError(Rectified):
     """Error of a block's output as an estimate of its stage's last one: y - y of the last block.
 
     The mean over examples of each unit, then over units: near 0 if blocks estimate without bias,
@@ -118,18 +130,9 @@ class EstimationError(Probe):
         name: See `Probe`.
     """
 
-    def __init__(self, rectified: bool = False, name: str | None = None) -> None:
-        super().__init__(name)
-        self.rectified = rectified
-
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's error and its square."""
-        y = ops.cast(block["y"], "float32")
-        last = ops.cast(stage[-1]["y"], "float32")
-        if self.rectified:
-            y = ops.relu(y)
-            last = ops.relu(last)
-        error = y - last
+        error = self.output(block) - self.output(stage[-1])
         return {"error": error, "square": ops.square(error)}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +185,11 @@ class CosineLoss(Probe):
 
     def __init__(self, classifier: str = "network", name: str | None = None) -> None:
         super().__init__(name)
-        self.needs = ("f", gradient_key(classifier))
+        if classifier not in GRADIENTS:
+            raise ValueError(
+                f"`classifier` must be one of {[*GRADIENTS]}. Received: {classifier!r}"
+            )
+        self.needs = ("f", GRADIENTS[classifier])
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the cosine of each example."""
@@ -210,7 +217,7 @@ class L2Ratio(Ratio):
         return numbers if numbers["dead"] else {k: v for k, v in numbers.items() if k != "dead"}
 
 
-class TaylorTerm(Probe):
+class TaylorTerm(CosineLoss):
     """Mean of f . dL/dx: a block's change of the loss, to first order; negative: the loss falls.
 
     The sum over the blocks after block i approximates L at the end minus L after block i.
@@ -221,26 +228,12 @@ class TaylorTerm(Probe):
         name: See `Probe`.
     """
 
-    gradient = True
-
     def __init__(self, classifier: str = "block", name: str | None = None) -> None:
-        super().__init__(name)
-        self.needs = ("f", gradient_key(classifier))
+        super().__init__(classifier, name)
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the term of each example."""
         return dot(block["f"], block[self.needs[1]])
-
-
-def gradient_key(classifier: str) -> str:
-    """Return the key of the gradient that `classifier` names.
-
-    Raises:
-        ValueError: if there is no such gradient.
-    """
-    if classifier not in GRADIENTS:
-        raise ValueError(f"`classifier` must be one of {[*GRADIENTS]}. Received: {classifier!r}")
-    return GRADIENTS[classifier]
 
 
 class ActivationNorm(Probe):

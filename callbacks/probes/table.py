@@ -1,4 +1,4 @@
-"""The table of values that probes and interventions return, one value a row."""
+"""The table of values that probes and sweeps return, one value a row."""
 
 import csv
 import pathlib

@@ -17,6 +17,7 @@ TITLES = {
     "yutomasi2019": "Yu, Tomasi (2019): Identity connections in residual nets improve noise "
     "stability",
 }
+PAPERS = dict(zip("SGJY", TITLES, strict=True))  # by the first letter of their claims' names
 EXPERIMENTS = {  # module below zoo.recipes, by name
     "srivastava2015/depth_search": "srivastava2015.depth_search",
     "srivastava2015/gates": "srivastava2015.gates",
@@ -120,7 +121,9 @@ def claims(names: Sequence[str] = ()) -> list[tuple[Experiment, Claim]]:
     Raises:
         ValueError: if there is no such claim.
     """
-    known = {claim.name: (one, claim) for one in load_all() for claim in one.claims}
+    papers = {PAPERS[name[0]] for name in names if name[:1] in PAPERS} or {*PAPERS.values()}
+    loaded = [load(name) for name in EXPERIMENTS if name.split("/")[0] in papers]
+    known = {claim.name: (one, claim) for one in loaded for claim in one.claims}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"Expected claims of {', '.join(known)}. Received: {', '.join(unknown)}")

@@ -112,6 +112,7 @@ def keep_claims(rows: Sequence[Mapping[str, Any]]) -> None:
 def listing(patterns: Sequence[str] = ()) -> list[str]:
     """Return a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
+    verdicts = {row["claim"]: row["verdict"] for row in load_claims()}
     lines = []
     for experiment in map(catalog.load, names):
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
@@ -120,7 +121,8 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
         for artifact in experiment.artifacts:
             lines.append(f"    {experiment.paper}/{artifact.name:12} {artifact.title}")
         if experiment.claims:
-            lines.append(f"    claims {', '.join(claim.name for claim in experiment.claims)}")
+            claims = [f"{c.name} ({verdicts.get(c.name, 'not run')})" for c in experiment.claims]
+            lines.append(f"    claims {', '.join(claims)}")
     if not patterns:
         lines += [f"{name}  {text}" for name, text in catalog.OTHERS.items()]
     return lines

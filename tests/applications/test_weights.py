@@ -92,7 +92,6 @@ def test_a_set_of_images_that_were_encoded_again_is_not_verified_on_others():
     "call, message",
     [
         (lambda: zoo.weights.card("mnist10k_highwy"), "such as mnist10k_highway"),
-        (lambda: zoo.resnet50(weights="imagenet"), "no weights of ImageNet"),
         (lambda: zoo.highway_mnist(width=8, weights="mnist10k_highway"), "zoo.weights.build"),
     ],
 )
@@ -131,18 +130,6 @@ def test_weights_are_refused_by_a_language_model_of_other_words():
     others = dataclasses.replace(words, words=(*words.words[1:], words.words[0]))
     with pytest.raises(ValueError, match="vocabulary=<Vocabulary"):
         zoo.char_lm(**card.arguments, vocabulary=others, weights=card.name)
-
-
-def test_the_network_of_trained_weights_is_built_once(monkeypatch):
-    built = []
-    init = keras.Model.__init__
-    monkeypatch.setattr(
-        keras.Model,
-        "__init__",
-        lambda self, *args, **kwargs: built.append(self) or init(self, *args, **kwargs),
-    )
-    zoo.highway_mnist(weights="mnist10k_highway")
-    assert len(built) == 1
 
 
 @without_backend

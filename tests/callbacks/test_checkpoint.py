@@ -131,17 +131,6 @@ def test_processes_that_do_not_see_the_run_directory_of_the_first_end(tmp_path, 
     assert not zoo.checkpoint.open_run(tmp_path, {}, 1, writes=False).writes
 
 
-def test_a_learning_rate_changed_during_training_is_restored(tmp_path):
-    def halve(epoch, rate):
-        return rate / 2
-
-    schedule = keras.callbacks.LearningRateScheduler(halve)
-    fit(dropout_model(), 2, schedule, Resume(tmp_path / "state.npz"))
-    model = dropout_model()
-    fit(model, 2, Resume(tmp_path / "state.npz"))
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.005)
-
-
 def test_the_checkpoint_of_another_run_or_model_is_refused(tmp_path):
     fit(dropout_model(), 1, Resume(tmp_path / "state.npz", identity={"variant": "full"}))
     with pytest.raises(ValueError, match="variant: 'full' there, 'plain' here"):

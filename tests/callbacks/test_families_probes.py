@@ -81,11 +81,6 @@ def test_lesions_equal_lesioned_networks(name):
     assert min(table.values("lesion_kl").values()) == 0
 
 
-def test_the_small_language_model_has_no_block():
-    with pytest.raises(ValueError, match="has no block"):
-        callbacks.run([callbacks.L2Ratio()], families.char_lm(), np.zeros((3, 6), "int32"))
-
-
 @slow_elsewhere
 @pytest.mark.parametrize("name", ["bert", "t5"])
 def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name):

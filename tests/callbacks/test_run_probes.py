@@ -83,11 +83,6 @@ def test_rows_that_a_resumed_training_loses_without_a_path_are_warned_of(caplog)
     assert {row.epoch for row in watch.table} == {3}
 
 
-def test_data_that_can_be_read_once_are_refused():
-    with pytest.raises(ValueError, match="an iterator, which can be read once"):
-        callbacks.RunProbes([callbacks.L2Ratio()], iter([X]))
-
-
 def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
     model = small_model()
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -97,9 +92,13 @@ def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
 
 
-def test_every_must_be_positive():
-    with pytest.raises(ValueError, match="every=0"):
-        callbacks.RunProbes([callbacks.L2Ratio()], X, every=0)
+@pytest.mark.parametrize(
+    "data, every, message",
+    [(X, 0, "every=0"), (iter([X]), 1, "an iterator, which can be read once")],
+)
+def test_bad_input_of_probes_in_training(data, every, message):
+    with pytest.raises(ValueError, match=message):
+        callbacks.RunProbes([callbacks.L2Ratio()], data, every)
 
 
 REPLICAS = """

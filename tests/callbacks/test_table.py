@@ -55,10 +55,6 @@ def test_a_table_is_the_same_after_a_csv_file(table, tmp_path):
         Table.from_csv(tmp_path / "other.csv")
 
 
-def test_tables_add_their_rows(table):
-    assert len(table + table) == 16 and (table + table).notes == table.notes
-
-
 def test_a_figure_has_a_panel_for_each_probe(table, tmp_path):
     figure = callbacks.plot(table, path=tmp_path / "figure.png")
     titled = [axis for axis in figure.axes if axis.get_xlabel()]

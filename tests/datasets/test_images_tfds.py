@@ -3,8 +3,6 @@ import gzip
 import hashlib
 import io
 import sys
-import threading
-import time
 import types
 
 import numpy as np
@@ -63,7 +61,7 @@ def prepare(folder, patch):
         order = np.argsort(x[:, 0, 0, 0])  # TFDS shuffles
         np.testing.assert_array_equal(x[order], pixels[split])
         np.testing.assert_array_equal(y[order], LABELS[split])
-    assert loaded.classes == 10 and loaded.class_names[3] == "3"
+    assert loaded.classes == 10
     assert "NOT" in loaded.notice  # these are not the originals
     return loaded
 
@@ -110,24 +108,13 @@ def test_tfrecords_that_were_prepared_before_are_read_by_tensorflow(tmp_path, mo
     assert list(tmp_path.glob("mnist/*/*.tfrecord*"))
 
 
-@pytest.mark.parametrize("network", ["refuses", "is silent"])
-def test_without_a_network_the_error_comes_at_once_with_alternatives(
-    tmp_path, monkeypatch, network
-):
-    ended = threading.Event()
-
+def test_without_a_network_the_error_lists_alternatives(tmp_path, monkeypatch):
     def open_url(url, timeout):
-        if network == "refuses":
-            raise OSError("no route")
-        ended.wait(60)
+        raise OSError("no route")
 
     monkeypatch.setattr(download.OPENER, "open", open_url)
-    monkeypatch.setattr(download, "SECONDS", 1)
-    start = time.perf_counter()
     with pytest.raises(images.DownloadError) as error:
         images.from_tfds("cifar10", tmp_path)
-    assert time.perf_counter() - start < 30
-    ended.set()
     for way in ("--data_dir", str(tmp_path), "digits"):
         assert way in str(error.value)
 
@@ -167,7 +154,7 @@ def test_any_set_of_tfds_becomes_squares(tmp_path, monkeypatch):
     loaded = images.load("mixed", side=5)
     assert loaded.x_train.shape == loaded.x_test.shape == (4, 5, 5, 3)
     assert (loaded.x_train[:, 2, 2, 0] == 200 * loaded.y_train).all()
-    assert loaded.name == "mixed" and loaded.class_names == ("dark", "bright")
+    assert (loaded.name, loaded.classes) == ("mixed", 2)
 
 
 def test_a_name_that_tfds_does_not_know_is_an_error():

@@ -91,9 +91,10 @@ def exported(tmp_path_factory):
     deviation = char_lm_export.export(model, folder / "artifact", vocabulary)
     output = fresh_python(CONSUMER, env={"FOLDER": str(folder)}, block=["zoo", "keras"]).stdout
 
-    by_characters = char_lm_inference.with_state(model, tabulate=False)
+    by_characters = char_lm_inference.with_state(model, characters=True)
     states = char_lm_inference.zero_state(by_characters, 5)
-    another = keras.ops.convert_to_tensor(words["another"])
+    spelled = char_lm_inference.pad_slots(model, vocabulary.table()[words["another"]])
+    another = keras.ops.convert_to_tensor(spelled)
     expected = {
         "its_own": model.predict_on_batch(words["its_own"]),
         "another": by_characters.predict_on_batch([another, *states])[0],
@@ -154,15 +155,11 @@ def test_words_of_raw_text_that_the_vocabulary_has_are_read_as_their_ids(exporte
 
 
 @slow_unless_tensorflow
-def test_the_artifact_says_which_words_are_unknown_and_end_a_sentence(exported):
-    assets = exported["folder"] / "assets.extra"
-    special = json.loads((assets / "special_words.json").read_text(encoding="utf-8"))
-    assert special == {
-        "unknown": {"id": 0, "word": "|"},
-        "end_of_sentence": {"id": 6, "word": "+"},
-    }
-    words = (assets / "labels.txt").read_text(encoding="utf-8").split("\n")
-    assert (words[0], words[6]) == ("|", "+") and tuple(words) == exported["vocabulary"].words
+def test_the_words_are_the_labels_of_the_artifact(exported):
+    labels = exported["folder"] / "assets.extra" / "labels.txt"
+    words = labels.read_text(encoding="utf-8").split("\n")
+    assert tuple(words) == exported["vocabulary"].words
+    assert (words[0], words[6]) == ("|", "+")
 
 
 @slow_unless_tensorflow

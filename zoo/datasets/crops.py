@@ -45,11 +45,6 @@ class Crops:
         return images
 
     def _crop(self, images, boxes):
-        if np.ndim(images) != 4 or images.shape[-1] not in (1, 3):
-            raise ValueError(
-                "`images` must have the shape (num_images, height, width, 1 or 3). "
-                f"Received: shape {np.shape(images)}."
-            )
         images = resize_boxes(images, boxes, self.image_size)
         return (images - np.float32(255) * np.float32(MEAN)) / (255 * np.float32(STD))
 

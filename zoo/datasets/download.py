@@ -6,8 +6,6 @@ another checksum in the cache.
 
 import hashlib
 import http.client
-import queue
-import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -46,26 +44,10 @@ def connect(url: str) -> http.client.HTTPResponse:
     """Return the open response of `url`.
 
     Raises:
-        OSError: If the address is not of https, or does not answer within `SECONDS`.
+        OSError: If the address is not of https, or does not answer in time.
     """
     _check(url)
-    responses: queue.SimpleQueue = queue.SimpleQueue()
-
-    def open_url():
-        try:
-            responses.put(OPENER.open(url, timeout=SECONDS))
-        except Exception as error:  # raised again in the calling thread
-            responses.put(error)
-
-    # A thread, because name servers and each of a host's addresses have time limits of their own.
-    threading.Thread(target=open_url, daemon=True).start()
-    try:
-        response = responses.get(timeout=SECONDS)
-    except queue.Empty:
-        raise TimeoutError(f"no answer from {url} within {SECONDS} seconds") from None
-    if isinstance(response, Exception):
-        raise response
-    return response
+    return OPENER.open(url, timeout=SECONDS)
 
 
 def fetch(url: str, path: Path, sha256: str, max_bytes: int = MAX_BYTES) -> None:

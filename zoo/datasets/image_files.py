@@ -15,42 +15,28 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 def find(path: Path, name: str) -> Path:
     """Return the file or folder of the images `name`: `path`, or a part of this folder.
 
-    A part is a folder `name`, a file `name.npz`, or the only .npz file in a folder `name` without
-    images.
-
-    Raises:
-        ValueError: If there is none, or more than one.
+    A part is a folder `name` of images or with a single .npz file, or a file `name.npz`.
     """
-    if not path.is_dir() or _is_dataset(path):
-        return path
-    parts = [part for part in (path / name, path / f"{name}.npz") if part.exists()]
-    place = parts[0] if len(parts) == 1 else path
-    if _is_dataset(place):
-        return place
-    files = sorted(place.glob("*.npz")) if place != path or path.resolve().name == name else []
+    if not path.exists():
+        return path  # reading it says so
+    for place in (path, path / name, path / f"{name}.npz"):
+        if place.is_file() or any((place / split).is_dir() for split in SPLITS):
+            return place
+    files = [*(path / name).glob("*.npz")]
     if len(files) == 1:
         return files[0]
-    there = ", ".join(sorted(path.name + "/" * path.is_dir() for path in place.iterdir())[:12])
+    there = ", ".join(sorted(path.name + "/" * path.is_dir() for path in path.iterdir())[:12])
     raise ValueError(
         "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
-        "or be an .npz file; or have one such folder or file for the requested images: "
-        f"`{name}`, with images or a single .npz file, or `{name}.npz`. Received: "
-        f"data_dir={str(path)!r}, where {place} has {there or 'no files'}."
+        f"or be an .npz file; or have a folder `{name}`, with images or a single .npz file, or a "
+        f"file `{name}.npz`. Received: data_dir={str(path)!r}, which has {there or 'no files'}."
     )
 
 
-def _is_dataset(path):
-    return path.is_file() or any((path / split).is_dir() for split in SPLITS)
-
-
-def read(path: Path, side: int | None = None) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+def read(path: Path, side: int | None = None) -> tuple[dict[str, np.ndarray], int]:
     """Read the images in a folder, cut to squares of `side` pixels, or in a .npz file.
 
-    Returns:
-        x_train, y_train, x_test and y_test; and the names of the classes, if they have any.
-
-    Raises:
-        ValueError: If the folder or file is missing, damaged, or has another layout.
+    Return x_train, y_train, x_test and y_test; and the number of classes, or 0 if it is unknown.
     """
     if path.is_dir():
         return _read_folder(path, side)
@@ -68,7 +54,7 @@ def read(path: Path, side: int | None = None) -> tuple[dict[str, np.ndarray], tu
             f"{path} must have the arrays {', '.join(KEYS)}. Received: {', '.join(names) or 'none'}"
             f". Save it with numpy.savez under these names."
         )
-    return arrays, ()
+    return arrays, 0
 
 
 def _read_folder(folder, side):
@@ -108,7 +94,7 @@ def _read_folder(folder, side):
     x_train, x_test = np.split(np.stack(images), [len(labels["train"])])
     arrays = {"x_train": x_train, "x_test": x_test}
     arrays |= {f"y_{split}": np.array(labels[split]) for split in SPLITS}
-    return arrays, tuple(classes["train"])
+    return arrays, len(classes["train"])
 
 
 def _open(path, mode, side):

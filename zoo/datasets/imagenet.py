@@ -113,27 +113,19 @@ class RecordBatches(keras.utils.PyDataset):
         return batch
 
     def _batches(self):
-        """Return the parts of the batches, cut as `numpy.array_split` cuts a batch."""
+        """Return the parts of the batches, whose sizes are multiples of the number of parts."""
         import tensorflow as tf
 
         number, parts = self._part
-        size = self.batch_size
-
-        def bounds(rows):
-            share, rest = divmod(rows, parts)
-            start = number * share + min(number, rest)
-            return start, start + share + (number < rest)
-
-        whole = self.count - self.count % size  # records in whole batches
-        ends = tf.constant([bounds(size), bounds(self.count % size)], "int64")
+        size = tf.constant(self.batch_size, "int64")
 
         def is_own(index, _):
-            start, stop = tf.unstack(ends[tf.cast(index >= whole, "int32")])
-            return (index % size >= start) & (index % size < stop)
+            rows = tf.minimum(size, self.count - index // size * size)  # the last may be fewer
+            place = index % size * parts
+            return (place >= number * rows) & (place < (number + 1) * rows)
 
         own = self._records().take(self.count).enumerate().filter(is_own)
-        start, stop = bounds(size)
-        return own.map(self._example, tf.data.AUTOTUNE).batch(stop - start).prefetch(2)
+        return own.map(self._example, tf.data.AUTOTUNE).batch(size // parts).prefetch(2)
 
     def _key(self):
         import tensorflow as tf

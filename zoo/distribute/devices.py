@@ -20,16 +20,7 @@ SHUTDOWN = 24 * 3600  # seconds that JAX's processes wait for process 0, which w
 
 
 def open_devices(name: str, devices: Sequence[str] | None, layout: Mapping[str, tuple]) -> tuple:
-    """Open what `zoo.distribute.strategy` describes.
-
-    Returns:
-        The name, which is not "auto"; a `tf.distribute.Strategy`, a
-        `keras.distribution.Distribution`, or None for "one"; the index of this process among those
-        that share it; and their number.
-
-    Raises:
-        ValueError: if the backend has no such strategy, or a device does not exist.
-    """
+    """Return the arguments of the `zoo.distribute.Strategy` that `strategy` describes."""
     backend = keras.backend.backend()
     if name == "one" or (name == "auto" and backend == "torch"):
         return "one", None, 0, 1
@@ -43,7 +34,6 @@ def open_devices(name: str, devices: Sequence[str] | None, layout: Mapping[str, 
 
 
 def _several(variable):
-    """Return True if a launcher has counted several processes in an environment variable."""
     return int(os.environ.get(variable) or 1) > 1
 
 
@@ -174,10 +164,7 @@ def wait_for_all() -> None:
 
 
 def make_local(model: keras.Model) -> None:
-    """Make a model that several processes of JAX have trained this process's own.
-
-    All processes must call it. After it each can use the model by itself, e.g. only the chief.
-    """
+    """Give this process its own copy of the variables; see `Strategy.make_local`."""
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     for variable, value in zip(variables, whole_values(variables), strict=True):
         keras_private.set_local(variable, value)

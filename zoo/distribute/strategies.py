@@ -1,7 +1,7 @@
 """Training on several devices: the only place that chooses hardware."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,7 +9,6 @@ import keras
 from zoo.backend import keras_private
 from zoo.datasets.batches import Batches, Part
 from zoo.distribute.devices import is_built_under, make_local, open_devices, wait_for_all
-from zoo.distribute.synchronized import synchronized
 from zoo.distribute.workers import fit_workers
 
 LAYOUT = {  # the variables of the zoo's language model that grow with the vocabulary; ours
@@ -143,7 +142,7 @@ class Strategy:
             x, y, batch_size = Batches(x, y, batch_size or 32, shuffle=False), None, None
         self.check_data(x, batch_size, validation_data)
         self._check_optimizer(model.optimizer)
-        with synchronized(model):
+        with _synchronized(model):
             if keras.backend.backend() == "tensorflow":
                 with self.scope():  # Keras would build from a replica's shard
                     keras_private.symbolic_build(model, _first_batch(x, y, batch_size))
@@ -191,7 +190,7 @@ class Strategy:
                 f'mixed_bfloat16, more devices, the strategy "one", or JAX.'
             )
 
-    def check_batch(self, size: int, kind: str = "a batch") -> None:
+    def check_batch(self, size: int) -> None:
         """Check that `size` examples can be split evenly.
 
         Raises:
@@ -200,8 +199,8 @@ class Strategy:
         if size % self.num_replicas:
             raise ValueError(
                 f"Expected batches that {self.num_replicas} devices can split evenly. Received: "
-                f"{size} examples in {kind}. Choose another batch size, or other devices (one "
-                f'of them is the strategy "one"), or drop the remainder.'
+                f"{size} examples in one. Choose another batch size, or other devices (one of "
+                f'them is the strategy "one"), or drop the remainder.'
             )
 
     def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
@@ -222,12 +221,31 @@ class Strategy:
                     f"`shuffle=False`, and validates on a `PyDataset`. Received: "
                     f"{type(data).__name__}. `zoo.datasets.batches.Batches` makes one of arrays."
                 )
-        for size in _batch_sizes(x, batch_size):
-            self.check_batch(size)
+        sizes = _batch_sizes(x, batch_size)
         if self.name != "mirrored":  # which alone takes a partial batch
             inputs = validation[0] if isinstance(validation, tuple) else validation
-            for size in _batch_sizes(inputs, batch_size):
-                self.check_batch(size, "a batch for validation")
+            sizes = sizes | _batch_sizes(inputs, batch_size)
+        for size in sizes:
+            self.check_batch(size)
+
+
+@contextlib.contextmanager
+def _synchronized(model: keras.Model) -> Iterator[None]:
+    """Make a step on replicas of tf.distribute equal the step of one device.
+
+    Keras's own step differs twice: a normalization sees its replica's examples only, and an
+    optimizer clips each replica's gradient before it adds them up. Other backends need nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        if keras.backend.backend() == "tensorflow":
+            for layer in keras_private.inner_layers(model):
+                if isinstance(layer, keras.layers.BatchNormalization):
+                    stack.callback(setattr, layer, "synchronized", layer.synchronized)
+                    layer.synchronized = True
+            optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+            if optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm:
+                stack.enter_context(keras_private.clipped_after_sum(optimizer))
+        yield
 
 
 def _batch_sizes(x, batch_size):

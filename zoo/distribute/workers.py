@@ -22,22 +22,11 @@ def fit_workers(
     epochs: int = 1,
     callbacks: Iterable[keras.callbacks.Callback] = (),
 ) -> keras.callbacks.History:
-    """Train on batches of which each worker reads and computes its part.
+    """Train on whole batches of which each worker reads and computes its part.
 
-    Every worker must make the same calls, because the replicas synchronize in each of them; only
-    writing files may differ.
-
-    Args:
-        strategy: A `tf.distribute.MultiWorkerMirroredStrategy`.
-        process: The index of this worker, and the number of workers.
-        model: A model that was built and compiled under it.
-        batches: Whole batches `(x, y)`, see `zoo.datasets.batches.part_of`.
-        validation: Batches that are read after each epoch, or None.
-        epochs: The number of the last epoch.
-        callbacks: Keras callbacks. Logs reach `on_train_batch_end` every 50 batches only.
-
-    Returns:
-        The training history.
+    `process` is the index of this worker, and the number of workers. Every worker must make the
+    same calls, because the replicas synchronize in each of them; only writing files may differ.
+    Logs reach `on_train_batch_end` every 50 batches only.
     """
     import tensorflow as tf
 
