@@ -14,10 +14,8 @@ from zoo.types import Tensor
 class CaffeSGD(keras.optimizers.SGD):
     """Momentum SGD as in a Caffe solver: coupled decay of kernels, biases twice as fast.
 
-    The gradient of a kernel w becomes g + decay · w before momentum sees it, which is the gradient
-    of a penalty decay / 2 · w² and not Keras's decoupled `weight_decay`; that of the classifier's
-    kernel g + last_decay · w. A bias learns with `bias_rate` times the learning rate. Only
-    kernels decay, unless `decay_all`, as in Torch. The reported loss excludes the penalty.
+    The gradient of a kernel w becomes g + decay · w before momentum sees it, as by a penalty
+    decay / 2 · w², which the reported loss excludes.
 
     Args:
         learning_rate: A number or a Keras schedule.
@@ -70,13 +68,8 @@ class CaffeSGD(keras.optimizers.SGD):
 
     def get_config(self) -> dict[str, Any]:
         """Return the optimizer's configuration."""
-        return {
-            **super().get_config(),
-            "decay": self.decay,
-            "last_decay": self.last_decay,
-            "bias_rate": self.bias_rate,
-            "decay_all": self.decay_all,
-        }
+        names = "decay", "last_decay", "bias_rate", "decay_all"
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def accumulating(optimizer: keras.optimizers.Optimizer, steps: int) -> keras.optimizers.Optimizer:

@@ -60,13 +60,6 @@ def test_lstm_equals_its_numpy_implementation(batch, steps):
     assert_close(list(found), expected, 1e-6)  # float32, values below 1, 6 steps
 
 
-def test_lstm_equals_the_lstm_of_keras_in_outputs_and_last_states():
-    x, h, c, *weights = lstm_arguments()
-    arguments = map(ops.convert_to_tensor, (x, h, c, *weights))
-    expected = keras_lstm(*weights)(x, initial_state=[ops.convert_to_tensor(v) for v in (h, c)])
-    assert_close(list(zoo_backend.lstm(*arguments)), list(expected), 1e-6)  # as above
-
-
 def test_lstm_has_the_gradients_of_the_lstm_of_keras():
     x, h, c, *weights = lstm_arguments()
     layer = keras_lstm(*weights)

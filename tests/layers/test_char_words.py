@@ -54,18 +54,6 @@ def test_a_word_vector_is_the_largest_response_of_each_filter():
     assert_close(cnn(table), np.array(expected), 1e-6)  # float32 sums of 16, values below 1
 
 
-def test_it_equals_the_convolution_with_tanh_and_max_over_time_of_keras():
-    cnn, table = built_cnn(), words()
-    embedded = ops.take(cnn.embeddings, table, axis=0)
-    features = []
-    for kernel, bias in zip(cnn.kernels, cnn.biases, strict=True):
-        conv = keras.layers.Conv1D(kernel.shape[-1], kernel.shape[0], activation="tanh")
-        conv.build(embedded.shape)
-        conv.set_weights([ops.convert_to_numpy(w) for w in (kernel, bias)])
-        features.append(keras.layers.GlobalMaxPooling1D()(conv(embedded)))
-    assert_close(cnn(table), ops.concatenate(features, axis=-1), 1e-6)  # as above
-
-
 def test_a_char_cnn_is_a_keras_layer():
     run_layer_test(
         zoo.CharCNN,

@@ -142,16 +142,6 @@ def test_the_parts_are_the_papers_letters_and_combine_to_the_output(variant):
     assert_close(layer(x), zoo.FORMS[variant].combine(h, x, t, c), 2e-6)
 
 
-def test_a_residual_layer_of_highway_form_is_the_coupled_one():
-    # Greff et al., section 3.1: F(x) = T(x) (H(x) - x) makes h + x the coupled highway.
-    layer, x = zoo.HighwayConv2D(4), images(2, 4, 4, 4)
-    layer.build(x.shape)
-    y = random_weights(layer)(x)
-    parts = layer.parts(ops.convert_to_tensor(x))
-    h, t = (ops.convert_to_numpy(parts[letter]) for letter in "ht")
-    assert_close(zoo.FORMS["residual"].combine(t * (h - x), x, None, None), y, 1e-5)  # values of 20
-
-
 def test_a_gate_starts_at_its_logit_plus_a_sample_as_kims_does():
     uniform = Uniform(0.05)
     h, t, c = biases(zoo.HighwayDense(variant="full", bias_initializer=uniform))

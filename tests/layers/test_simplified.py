@@ -49,7 +49,7 @@ def test_one_at_the_kernel_s_centre_is_the_identity(filters, strides, kind):
     assert_close(plain(x), residual(x), 2e-6)  # one more addition in float32, values of 5
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", [*BLOCKS, zoo.SimplifiedDominant])
 def test_a_block_is_a_keras_layer(block):
     run_layer_test(
         block,
@@ -138,15 +138,6 @@ def test_a_full_lower_half_reads_all_channels_and_starts_without_identity():
         zoo.SimplifiedDominant(4, lower="none")
 
 
-def test_a_dominant_block_is_a_keras_layer():
-    run_layer_test(
-        zoo.SimplifiedDominant,
-        {"filters": 4, "strides": 2},
-        input_shape=(2, 6, 6, 2),
-        expected_output_shape=(2, 3, 3, 4),
-        expected_num_trainable_weights=2,
-        expected_num_non_trainable_weights=0,
-        expected_num_seed_generators=0,
-    )
+def test_a_dominant_block_has_no_identity_but_its_kernel_s():
     with pytest.raises(ValueError, match="identity='pad'"):
         zoo.SimplifiedDominant(4, identity="pad")

@@ -92,11 +92,6 @@ def jacobian_product(
 ) -> tuple[Tensor, Tensor]:
     """Compute J v, where J is the Jacobian of `function` at x: the directional derivative.
 
-    Args:
-        function: A function from one tensor to one tensor.
-        x: Tensor.
-        v: Tensor of x's shape.
-
     Returns:
         `function(x)` and J v, of its shape.
 
@@ -145,12 +140,6 @@ def _torch_product(function, x, v):
 
 def guided_relu(x: Tensor) -> Tensor:
     """Compute ReLU(x), whose backward pass drops negative gradients (guided backpropagation).
-
-    Args:
-        x: Tensor.
-
-    Returns:
-        A tensor of x's shape.
 
     Example:
     >>> def negative_relu(mark, x):

@@ -73,7 +73,6 @@ def _torch():
 
 
 def _forward(characters, embeddings, *kernels):
-    """Return the responses, and what the backward pass needs."""
     words = ops.shape(characters)[0]
     slots = characters.shape[1]
     alphabet, dim = embeddings.shape
@@ -125,7 +124,6 @@ def _largest(values):
 
 
 def _first(values):
-    """Return the first position `(words, filters)` of each maximum, integers."""
     if keras.backend.backend() == "torch":
         return values
     best = values[:, 0]  # `argmax` is not vectorized; this loop is, and XLA makes one pass of it
@@ -140,15 +138,7 @@ def _first(values):
 def _sums(characters, place, gradient, width, alphabet):
     """Sum the gradient by offset in the winning window, its character there and the filter.
 
-    Args:
-        characters: `(words, slots)`.
-        place: The winning positions, `(words, filters)`.
-        gradient: `(words, filters)`.
-        width: Width of a window.
-        alphabet: Number of characters.
-
-    Returns:
-        `(width, alphabet, filters)`, float32 or, of a float64 gradient, float64.
+    Returns `(width, alphabet, filters)`, float32 or, of a float64 gradient, float64.
     """
     words, slots = ops.shape(characters)
     filters = place.shape[-1]

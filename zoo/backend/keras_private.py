@@ -54,16 +54,6 @@ def nodes_by_depth(model: keras.Model) -> dict[int, list[Any]]:
     return model._nodes_by_depth
 
 
-def functional_of(model: keras.Model) -> Any:
-    """Return the functional model inside a `Sequential`, or `model` itself."""
-    return getattr(model, "_functional", None) or model
-
-
-def is_from_keras(function_or_class: Any) -> bool:
-    """Return True if Keras itself defines a function or class."""
-    return function_or_class.__module__.startswith("keras.src.")
-
-
 def current_scopes() -> Callable[[], contextlib.AbstractContextManager]:
     """Return a function that opens again the scopes of the layer call that is running now.
 

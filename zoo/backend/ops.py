@@ -53,9 +53,6 @@ def nll(logits: Tensor, targets: Tensor) -> Tensor:
         logits: `(n, classes)`.
         targets: Integers `(n,)`.
 
-    Returns:
-        `(n,)`.
-
     Example:
     >>> float(nll(ops.array([[0.0, 0.0]]), ops.array([1]))[0])  # log 2
     0.6931471824645996

@@ -23,9 +23,6 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str =
         bias: `(units,)`, or None.
         products: "bfloat16", of float32 factors only, or "" for the dtype of `x`.
 
-    Returns:
-        `(..., units)`, in the dtype of `x`.
-
     Example:
     >>> x, kernel = ops.array([[1.0, 2.0]]), ops.array([[1.0], [1.001]])  # 1 in bfloat16
     >>> float(dense(x, kernel, products="bfloat16")[0, 0])

@@ -20,9 +20,6 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
         layer: A built layer.
         call: A method of it that returns one tensor.
 
-    Returns:
-        A function of the same arguments.
-
     Example:
     >>> dense = keras.layers.Dense(2)
     >>> dense.build((None, 2))

@@ -24,11 +24,7 @@ def num_replicas() -> int:
 def local_shard(rows: Tensor) -> Tensor:
     """Return this replica's shard of a tensor whose first axis is the global batch.
 
-    Args:
-        rows: `(batch, ...)`; the batch is a multiple of `num_replicas()`.
-
-    Returns:
-        `(batch / num_replicas(), ...)`.
+    The batch is a multiple of `num_replicas()`.
     """
     num = num_replicas()
     if num == 1:
@@ -39,26 +35,12 @@ def local_shard(rows: Tensor) -> Tensor:
 
 
 def gather_shards(rows: Tensor) -> Tensor:
-    """Concatenate the shards of all replicas on each of them: the inverse of `local_shard`.
-
-    Args:
-        rows: `(shard, ...)`.
-
-    Returns:
-        `(shard * num_replicas(), ...)`.
-    """
+    """Concatenate the shards of all replicas on each of them: the inverse of `local_shard`."""
     return rows if num_replicas() == 1 else _context().all_gather(rows, axis=0)
 
 
 def spread_shards(rows: Tensor) -> Tensor:
-    """Return this replica's shard among zeros; the sum over replicas is what `gather_shards` is.
-
-    Args:
-        rows: `(shard, ...)`.
-
-    Returns:
-        `(shard * num_replicas(), ...)`.
-    """
+    """Return this replica's shard among zeros; the sum over replicas is what `gather_shards` is."""
     num = num_replicas()
     if num == 1:
         return rows
@@ -81,9 +63,6 @@ def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
     All processes must call it, because they exchange the parts. Types that NumPy has no file format
     for, such as bfloat16, become float32, which has all their values.
 
-    Args:
-        variables: Variables of Keras.
-
     Example:
     >>> whole_values([keras.Variable([1.0, 2.0])])
     [array([1., 2.], dtype=float32)]
@@ -93,7 +72,6 @@ def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
 
 
 def _readable(value):
-    """Return a tensor that this process can read."""
     if keras.backend.backend() != "jax":
         return value
     if value.is_fully_addressable or value.is_fully_replicated:

@@ -117,14 +117,8 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {
-            "uses": self.uses,
-            "share": self.share,
-            "gamma": self.gamma,
-            "beta": self.beta,
-            "momentum": self.momentum,
-        }
-        return {**super().get_config(), **own}
+        names = "uses", "share", "gamma", "beta", "momentum"
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @contextlib.contextmanager
@@ -163,7 +157,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
 
 
 def _uses_of_averages(model):
-    """Return pairs of a `BatchNormalization` and the number of calls that move its averages."""
+    """Return each `BatchNormalization` and the number of calls that move its averages."""
     layers = keras_private.inner_layers(model)
     uses = {}
     for layer in layers:

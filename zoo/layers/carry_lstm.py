@@ -16,11 +16,9 @@ class CarryLSTM(keras.layers.Layer):
     """An LSTM whose state at the end of a batch is its state at the start of the next.
 
     Row b of a batch must continue row b of the batch before (`zoo.datasets.text.streams`
-    makes such batches; `shuffle=False` keeps them). The state is a variable, so it is carried
-    in `fit`, `evaluate` and `predict` on every backend; gradients stop at it. No peepholes,
-    one bias vector, no forget-gate offset. Saved models hold the weights and not the state,
-    so that they load into a model of another batch size; `zoo.checkpoint.Resume` saves both. Where
-    replicas split a batch, each reads and writes its rows, and the variable is the state of all.
+    makes such batches; `shuffle=False` keeps them). Gradients stop at the carried state. Saved
+    models hold the weights only; `zoo.checkpoint.Resume` saves the state too. Each of several
+    replicas reads and writes its rows of the state.
 
     Args:
         units: Size of the state.
@@ -122,13 +120,9 @@ class CarryLSTM(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {
-            "units": self.units,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
-        return {**super().get_config(), **own}
+        names = "kernel_initializer", "recurrent_initializer", "bias_initializer"
+        own = {name: keras.initializers.serialize(getattr(self, name)) for name in names}
+        return {**super().get_config(), "units": self.units, **own}
 
 
 @keras.saving.register_keras_serializable("zoo")

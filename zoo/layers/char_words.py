@@ -119,10 +119,8 @@ class CharWordEmbedding(keras.layers.Layer):
     """Word vectors computed from the words' characters, once per distinct word of a batch.
 
     The layer looks up the characters of a word in its `table` and passes them to `encoder`.
-    A batch repeats its frequent words (20 x 35 words of Penn Treebank hold about 354 distinct
-    ones), so the encoder runs on the distinct words and their vectors are copied to every
-    occurrence. Value and gradient equal those of encoding each occurrence. A batch with more
-    than `max_distinct` distinct words is encoded occurrence by occurrence.
+    Value and gradient equal those of encoding each occurrence. A batch with more than
+    `max_distinct` distinct words is encoded occurrence by occurrence.
 
     Args:
         encoder: A model from characters `(words, word_length)` to vectors `(words, features)`,
@@ -171,10 +169,7 @@ class CharWordEmbedding(keras.layers.Layer):
         )
 
     def set_table(self, table: np.ndarray) -> None:
-        """Store the characters of each word.
-
-        Args:
-            table: Integers of shape `(num_words, word_length)`.
+        """Store the characters of each word, `(num_words, word_length)`.
 
         Raises:
             ValueError: if the shape differs.
@@ -196,7 +191,6 @@ class CharWordEmbedding(keras.layers.Layer):
         return ops.reshape(vectors, (*ops.shape(words)[:2], vectors.shape[-1]))
 
     def _look_up(self, ids):
-        """Return the vectors `(n, features)` of the words `ids` `(n,)`."""
         known = ops.logical_and(ids >= 0, ids < self.num_words)
         ids = ops.clip(ids, 0, self.num_words - 1)  # backends differ in look-ups beyond the table
         if self.max_distinct is None:

@@ -17,14 +17,11 @@ class DominantConv2D(keras.layers.Layer):
     """A convolution whose output channel i reads input channel i modulo the channels alone.
 
     Args:
-        filters: Channels of the output, the input's or a multiple.
-        kernel_size: Side of the kernel, in pixels; odd.
-        strides: Stride, in pixels.
+        filters, kernel_size, strides: See `SimplifiedDominant`.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken; 1 is
             added at its centre.
         weight_options: Regularizers and constraints; see `Skip.weight_options`.
-        lower: "full": outputs beyond the number of input channels are those of a whole convolution,
-            initialized without an identity; see `SimplifiedDominant`.
+        lower: See `SimplifiedDominant`.
         **kwargs: `name`, `dtype`.
     """
 
@@ -116,14 +113,12 @@ class SimplifiedDominant(Simplified):
 
     Args:
         filters: Channels of the output, the input's or a multiple.
-        kernel_size: Side of the kernel, in pixels; odd.
-        strides: Stride, in pixels; zeros are padded symmetrically.
+        kernel_size, strides, **kwargs: See `Simplified`.
         identity: "duplicate", the only identity whose kernel entries are all diagonal.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken, with 1
             added at its centre; `None` is `HardtMa()`.
         lower: Entries to outputs beyond the number of input channels: "diagonal", or "full": a
             whole kernel, to which no 1 is added (below Table 5: "each entry is defined by HMWI").
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -136,6 +131,7 @@ class SimplifiedDominant(Simplified):
     Stability", appendix D.3, Table 5.
     """
 
+    arguments = (*Simplified.arguments, "lower")
     default_variant = "plain"
     default_initializer = HardtMa
 
@@ -171,7 +167,3 @@ class SimplifiedDominant(Simplified):
             dtype=self.dtype_policy,
             name=name,
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "lower": self.lower}

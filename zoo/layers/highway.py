@@ -18,11 +18,13 @@ class Highway(Skip):
     """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each.
 
     Args:
-        activation: Activation of H.
+        activation: Activation of H; the gates are sigmoids.
         kernel_initializer: Initializer of the kernels of H, T and C.
-        bias_initializer: Initializer of H's bias.
+        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         **kwargs: As of `Skip`.
     """
+
+    arguments = (*Skip.arguments, "activation", "kernel_initializer", "bias_initializer")
 
     def __init__(
         self,
@@ -55,15 +57,6 @@ class Highway(Skip):
             "name": name,
         }
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        own = {
-            "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
-        return {**super().get_config(), **own}
-
 
 @keras.saving.register_keras_serializable("zoo")
 class HighwayDense(Highway):
@@ -76,16 +69,9 @@ class HighwayDense(Highway):
     Args:
         units: Width, in features; equal to the input's last axis, because the skip is the
             identity. `None` takes the input's.
-        activation: Activation of H; the gates are sigmoids.
-        variant: A row of `zoo.layers.gating.FORMS`.
-        gate_bias: Initial bias of T, a logit: -2 opens T to 0.12; C starts at `-gate_bias`.
-        kernel_initializer: Initializer of the kernels of H, T and C.
-        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        kernel_regularizer: Regularizer of the kernels of H, T and C.
-        bias_regularizer: Regularizer of their biases; L2 pulls a gate towards 1/2.
+        activation, kernel_initializer, bias_initializer: See `Highway`.
+        variant, gate_bias: See `Skip`, as for regularizers and constraints.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
-        kernel_constraint: Constraint of the kernels of H, T and C.
-        bias_constraint: Constraint of their biases.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
@@ -104,6 +90,8 @@ class HighwayDense(Highway):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, equations 2 and 3;
     Greff et al. (2017), arXiv:1612.07771, Table 1a.
     """
+
+    arguments = ("units", *Highway.arguments)
 
     def __init__(  # noqa: PLR0913 (those of keras.layers.Dense)
         self,
@@ -147,10 +135,6 @@ class HighwayDense(Highway):
         """Return a `Dense` layer; see `Skip.branch`."""
         return keras.layers.Dense(self.width, **self.branch_options(name, bias))
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "units": self.units}
-
 
 @keras.saving.register_keras_serializable("zoo")
 class HighwayConv2D(Highway):
@@ -164,21 +148,13 @@ class HighwayConv2D(Highway):
         filters: Channels; equal to the input's, because the skip is the identity. `None` takes
             the input's.
         kernel_size: Side of the receptive field of H, T and C, in pixels.
-        activation: Activation of H; the gates are sigmoids.
-        variant: A row of `zoo.layers.gating.FORMS`.
-        gate_bias: Initial bias of T, a logit: `zoo.gate_bias(depth)` is the paper's guideline
-            for a network of that depth; C starts at `-gate_bias`.
-        kernel_initializer: Initializer of the kernels of H, T and C; `None` is
-            `KaimingNormal()`, which the authors' own code uses.
-        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
+        activation, bias_initializer: See `Highway`.
+        variant, gate_bias: See `Skip`, as for regularizers and constraints.
+        kernel_initializer: See `Highway`; `None` is `KaimingNormal()`, as in the authors' code.
         dilation_rate: Distance between neighbouring entries of the kernels, in pixels.
         groups: Number of groups of channels; H, T and C each read a group's own channels only.
         data_format: "channels_last" or "channels_first", for which TensorFlow needs a GPU.
-        kernel_regularizer: Regularizer of the kernels of H, T and C.
-        bias_regularizer: Regularizer of their biases; L2 pulls a gate towards 1/2.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
-        kernel_constraint: Constraint of the kernels of H, T and C.
-        bias_constraint: Constraint of their biases.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, filters)`, or `(batch, filters, height, width)`.
@@ -197,6 +173,15 @@ class HighwayConv2D(Highway):
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.1.
     """
+
+    arguments = (
+        *Highway.arguments,
+        "filters",
+        "kernel_size",
+        "dilation_rate",
+        "groups",
+        "data_format",
+    )
 
     def __init__(  # noqa: PLR0913 (those of keras.layers.Conv2D)
         self,
@@ -265,17 +250,6 @@ class HighwayConv2D(Highway):
             groups=self.groups,
             **self.branch_options(name, bias),
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        own = {
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "dilation_rate": self.dilation_rate,
-            "groups": self.groups,
-            "data_format": self.data_format,
-        }
-        return {**super().get_config(), **own}
 
 
 def _input_width(layer, argument, width, input_shape, axis, remedy):

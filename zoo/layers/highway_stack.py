@@ -10,9 +10,10 @@ from keras import ops
 from zoo import backend
 from zoo.backend import keras_private
 from zoo.checks import check_integers
+from zoo.layers.gating import gate
 from zoo.layers.highway import HighwayDense
 from zoo.layers.skip import GateBias
-from zoo.types import Activation, Initializer, Shape, Tensor
+from zoo.types import Activation, Shape, Tensor
 
 WITHOUT_FAN = (  # initializers whose values do not depend on the shape
     keras.initializers.Constant,
@@ -34,14 +35,10 @@ class HighwayDenseStack(HighwayDense):
 
     Args:
         depth: Number of layers.
-        units: Width of every layer; see `HighwayDense`, as for the following.
-        activation: Activation of H; the gates are sigmoids.
-        variant: A row of `zoo.layers.gating.FORMS`.
-        gate_bias: Initial bias of T, a logit, in every layer; C starts at `-gate_bias`.
-        kernel_initializer: Initializer of one layer's kernel, sampled for each layer.
-        bias_initializer: Initializer of one layer's bias, sampled for each layer.
-        **kwargs: `stage`, regularizers and constraints of each layer's weights (see `Skip`),
-            `name`, `dtype`.
+        units, activation, variant, gate_bias: See `HighwayDense`.
+        kernel_initializer, bias_initializer: Initializers of one layer, sampled for each layer.
+        **kwargs: Further arguments of `HighwayDense`; each layer's weights are penalized and
+            constrained separately.
 
     Input shape: `(batch, ..., units)`.
     Output shape: `(batch, ..., units)`.
@@ -60,20 +57,10 @@ class HighwayDenseStack(HighwayDense):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, sections 2 and 3.
     """
 
-    def __init__(
-        self,
-        depth: int,
-        units: int | None = None,
-        activation: Activation = "relu",
-        variant: str = "coupled",
-        gate_bias: float = -2.0,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        **kwargs,
-    ) -> None:
-        super().__init__(
-            units, activation, variant, gate_bias, kernel_initializer, bias_initializer, **kwargs
-        )
+    arguments = ("depth", *HighwayDense.arguments)
+
+    def __init__(self, depth: int, units: int | None = None, *args, **kwargs) -> None:
+        super().__init__(units, *args, **kwargs)
         if self.activity_regularizer is not None:
             raise ValueError(
                 "A stack returns its last layer's output, so it cannot penalize each layer's. "
@@ -84,14 +71,18 @@ class HighwayDenseStack(HighwayDense):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the stacked dense layers of one branch; see `Skip.branch`."""
-        options = self.branch_options(name, bias)
         initializer = per_layer(self.bias_initializer)
-        options["kernel_initializer"] = per_layer(self.kernel_initializer)
-        options["bias_initializer"] = initializer if bias is None else GateBias(bias, initializer)
+        weights = {
+            "kernel": {"initializer": per_layer(self.kernel_initializer)},
+            "bias": {"initializer": initializer if bias is None else GateBias(bias, initializer)},
+        }
         for option, function in self.weight_options().items():
-            each = _PenaltyOfEach if option.endswith("regularizer") else _ConstrainedEach
-            options[option] = function and each(function)
-        return StackedDense(self.depth, **options)
+            weight, kind = option.split("_")
+            each = _PenaltyOfEach if kind == "regularizer" else _ConstrainedEach
+            weights[weight][kind] = function and each(function)
+        activation = self.activation if bias is None else gate
+        dtype = self.branch_policy(name)
+        return StackedDense(self.depth, activation, **weights, dtype=dtype, name=name)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
         """Raise an error: each layer of the stack has parts of its own."""
@@ -178,10 +169,6 @@ class HighwayDenseStack(HighwayDense):
         stack.set_weights([np.stack(weights) for weights in by_weight])
         return stack
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "depth": self.depth}
-
 
 class StackedDense(keras.layers.Layer):
     """`depth` dense layers: kernels `(depth, width, width)`, biases `(depth, width)`.
@@ -189,52 +176,24 @@ class StackedDense(keras.layers.Layer):
     Args:
         depth: Number of layers.
         activation: Activation of each.
-        kernel_initializer: Initializer of all kernels at once.
-        bias_initializer: Initializer of all biases at once.
-        kernel_regularizer, bias_regularizer: Functions of the stacked weights.
-        kernel_constraint, bias_constraint: Functions of the stacked weights.
+        kernel, bias: Arguments of `add_weight` for all kernels and all biases at once.
         **kwargs: `name`, `dtype`.
     """
 
     def __init__(
-        self,
-        depth: int,
-        activation: Activation,
-        kernel_initializer: Initializer,
-        bias_initializer: Initializer,
-        kernel_regularizer: Callable | None = None,
-        bias_regularizer: Callable | None = None,
-        kernel_constraint: Callable | None = None,
-        bias_constraint: Callable | None = None,
-        **kwargs,
+        self, depth: int, activation: Activation, kernel: dict, bias: dict, **kwargs
     ) -> None:
         super().__init__(**kwargs)
         self.depth = depth
         self.activation = keras.activations.get(activation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = kernel_regularizer
-        self.bias_regularizer = bias_regularizer
-        self.kernel_constraint = kernel_constraint
-        self.bias_constraint = bias_constraint
+        self.options = kernel, bias
 
     def build(self, input_shape: Shape) -> None:
         """Create the stacked weights."""
         width = input_shape[-1]
-        self.kernel = self.add_weight(
-            (self.depth, width, width),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
-        )
-        self.bias = self.add_weight(
-            (self.depth, width),
-            initializer=self.bias_initializer,
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-            name="bias",
-        )
+        kernel, bias = self.options
+        self.kernel = self.add_weight((self.depth, width, width), name="kernel", **kernel)
+        self.bias = self.add_weight((self.depth, width), name="bias", **bias)
 
     def call(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         """Return one layer's output, with the operations of `keras.layers.Dense`."""

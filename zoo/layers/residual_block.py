@@ -1,7 +1,6 @@
 """Residual blocks whose branch is several convolutions: basic and bottleneck, gated or not."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 
@@ -83,19 +82,15 @@ class ResidualBlock(Skip):
         strides: Stride of the branch's first convolution and of P, in pixels.
         bottleneck: Three convolutions (1, 3, 1) instead of two (3, 3).
         preactivation: Normalization and ReLU before each convolution, not after it.
-        variant: A row of `zoo.layers.gating.FORMS`; "plain" leaves the skip out.
+        variant: See `Skip`; "plain" leaves the skip out.
         gate_bias: Initial logit of T: the last normalization's beta, or the last bias where
             nothing is normalized after it. C starts at `-gate_bias`.
         batch_norm: Use batch normalization.
         use_bias: Give convolutions biases; `None`: if `batch_norm` is false.
         closing_relu: End H, in a post-activation block, in a ReLU too ("Highway-Full").
-        uses: Number of times the network calls this block; see `UnsharedBatchNormalization`.
-        share: Variables that the normalizations of all uses share; see
-            `UnsharedBatchNormalization`.
-        gamma: Initial gamma of the normalizations.
+        uses, share, gamma, momentum: See `UnsharedBatchNormalization`.
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
-        momentum: Share of their moving averages that the normalizations keep in an update.
         **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Call arguments:
@@ -122,6 +117,23 @@ class ResidualBlock(Skip):
     Reference: He et al. (2015), arXiv:1512.03385; He et al. (2016), arXiv:1603.05027; the gated
     ones: Greff et al. (2017), arXiv:1612.07771, section 5.1.
     """
+
+    arguments = (
+        *Skip.arguments,
+        "filters",
+        "strides",
+        "bottleneck",
+        "preactivation",
+        "batch_norm",
+        "use_bias",
+        "closing_relu",
+        "uses",
+        "share",
+        "gamma",
+        "kernel_initializer",
+        "last_initializer",
+        "momentum",
+    )
 
     def __init__(  # noqa: PLR0913 (each is a choice that one of the papers' blocks makes)
         self,
@@ -217,7 +229,6 @@ class ResidualBlock(Skip):
         return [conv, *norms, relu]
 
     def _convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
-        """Return a convolution; with a gate's logit `bias` it has a bias in any case."""
         return Conv2D(
             filters,
             kernel,
@@ -233,7 +244,6 @@ class ResidualBlock(Skip):
         )
 
     def _normalization(self, name, beta=0.0):
-        """Return a batch normalization, or one with separate statistics for each use."""
         if self.uses > 1:
             return UnsharedBatchNormalization(
                 self.uses,
@@ -259,34 +269,9 @@ class ResidualBlock(Skip):
                 f"`use` must be one of this block's {self.uses} uses, counted from 0. "
                 f"Received: use={use}."
             )
-        options = {"training": training, "use": use}
-        h = self.transform(x, **options)
-        t = self.transform_gate(x, **options) if self.transform_gate else None
-        c = self.carry_gate(x, **options) if self.carry_gate else None
-        if self.shortcut is not None:
-            x = self.shortcut(x, **options)
-        return self.form.mix(h, x, t, c, self.compute_dtype)
+        return self.output_of(self.parts(x, training=training, use=use))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
         sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
         return (input_shape[0], *sides, self.width)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        own = {
-            "filters": self.filters,
-            "strides": self.strides,
-            "bottleneck": self.bottleneck,
-            "preactivation": self.preactivation,
-            "batch_norm": self.batch_norm,
-            "use_bias": self.use_bias,
-            "closing_relu": self.closing_relu,
-            "uses": self.uses,
-            "share": self.share,
-            "gamma": self.gamma,
-            "momentum": self.momentum,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "last_initializer": keras.initializers.serialize(self.last_initializer),
-        }
-        return {**super().get_config(), **own}

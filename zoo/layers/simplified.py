@@ -1,7 +1,5 @@
 """The pair of blocks that map onto each other exactly: one convolution, with a skip or not."""
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -9,7 +7,7 @@ from keras import ops
 from zoo.backend.layers import Conv2D
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.skip import Skip
+from zoo.layers.skip import WEIGHT_OPTIONS, Skip
 from zoo.types import Initializer, Shape, Tensor
 
 IDENTITIES = ("pad", "duplicate")
@@ -45,9 +43,9 @@ class Simplified(Skip):
     """Base of `SimplifiedPlain` and `SimplifiedResidual`: y = ReLU(conv(x) + b [+ S(x)]).
 
     Args:
-        filters: Channels of the output.
+        filters: Channels of the output, at least the input's.
         kernel_size: Side of the kernel, in pixels; odd, so that it has a centre.
-        strides: Stride, in pixels.
+        strides: Stride, in pixels; S and the convolution's center take the same pixels.
         identity: S where channels grow: "pad" puts x into the first channels and zeros into the
             rest; "duplicate" repeats it.
         kernel_initializer: Initializer of the kernel; `None` is `default_initializer()`.
@@ -57,6 +55,15 @@ class Simplified(Skip):
         ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
     """
 
+    arguments: tuple[str, ...] = (
+        "stage",
+        *WEIGHT_OPTIONS,
+        "filters",
+        "kernel_size",
+        "strides",
+        "identity",
+        "kernel_initializer",
+    )
     default_variant: str
     default_initializer: type[keras.initializers.Initializer]
 
@@ -122,19 +129,6 @@ class Simplified(Skip):
         sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
         return (input_shape[0], *sides, self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        config = super().get_config()
-        del config["variant"], config["gate_bias"]  # which the class decides
-        own = {
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "identity": self.identity,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
-        return {**config, **own}
-
 
 class SymmetricConv2D(Conv2D):
     """A convolution whose kernel is centred on pixels 0, s, 2s, ... at stride s.
@@ -156,12 +150,9 @@ class SimplifiedPlain(Simplified):
     """y = ReLU(conv(x) + b): the block that a `SimplifiedResidual` maps onto exactly.
 
     Args:
-        filters: Channels of the output, at least the input's.
-        kernel_size: Side of the kernel, in pixels; odd.
-        strides: Stride, in pixels; zeros are padded symmetrically.
-        identity: The identity that its kernel contains: "pad" or "duplicate"; see `Simplified`.
+        filters, kernel_size, strides, identity, **kwargs: See `Simplified`; S is the identity that
+            the kernel contains.
         kernel_initializer: `None` is `KaimingNormal()`, the paper's KWI.
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -182,13 +173,8 @@ class SimplifiedResidual(Simplified):
     """y = ReLU(S(x) + conv(x) + b): one convolution around an identity, rectified after the sum.
 
     Args:
-        filters: Channels of the output, at least the input's.
-        kernel_size: Side of the kernel, in pixels; odd.
-        strides: Stride, in pixels; S and the convolution's centre take the same pixels.
-        identity: S where channels grow: "pad" puts x into the first channels and zeros into the
-            rest; "duplicate" repeats it.
+        filters, kernel_size, strides, identity, **kwargs: See `Simplified`.
         kernel_initializer: `None` is `HardtMa()`, the paper's HMWI.
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -217,12 +203,10 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
     Args:
         kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: Skip if there are more filters than channels: "pad" leaves the rest without,
-            "duplicate" starts again with the first channel.
+        identity: See `Simplified`.
 
     Returns:
-        A tuple of four index arrays: `kernel[id_entries(kernel)]` are the entries, `channels` many
-        for "pad" and `filters` many for "duplicate".
+        Four index arrays: `kernel[id_entries(kernel)]` are the entries.
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.
@@ -254,10 +238,7 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
 
 def plain_kernel(layer: Simplified) -> np.ndarray:
-    """Return the kernel of the plain block that computes what a simplified block computes.
-
-    Args:
-        layer: A built `SimplifiedPlain` or `SimplifiedResidual`.
+    """Return the kernel of the plain block that computes what a built block computes.
 
     Example:
     >>> block = SimplifiedResidual(2, kernel_size=1, kernel_initializer="zeros")

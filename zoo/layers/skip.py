@@ -11,6 +11,13 @@ from zoo import backend
 from zoo.layers import gating
 from zoo.types import Constraint, Initializer, Regularizer, Shape, Tensor
 
+WEIGHT_OPTIONS = (
+    "kernel_regularizer",
+    "bias_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+)
+
 
 class GateBias(keras.initializers.Initializer):
     """A constant logit plus a sample of another initializer.
@@ -62,6 +69,8 @@ class Skip(keras.layers.Layer):
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, equations 3 to 5 and
     Table 1a.
     """
+
+    arguments: tuple[str, ...] = ("variant", "gate_bias", "stage", *WEIGHT_OPTIONS)  # to serialize
 
     def __init__(  # noqa: PLR0913 (those of Keras's layers)
         self,
@@ -151,26 +160,13 @@ class Skip(keras.layers.Layer):
 
     def weight_options(self) -> dict[str, Any]:
         """Return the regularizers and constraints of a branch, as Keras's layers take them."""
-        return {
-            "kernel_regularizer": self.kernel_regularizer,
-            "bias_regularizer": self.bias_regularizer,
-            "kernel_constraint": self.kernel_constraint,
-            "bias_constraint": self.bias_constraint,
-        }
+        return {name: getattr(self, name) for name in WEIGHT_OPTIONS}
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {
-            "dtype": keras.dtype_policies.serialize(self._policies()),
-            "variant": self.variant,
-            "gate_bias": self.gate_bias,
-            "stage": self.stage,
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
-        }
-        return {**super().get_config(), **own}
+        dtype = keras.dtype_policies.serialize(self._policies())
+        own = {name: _serialized(name, getattr(self, name)) for name in self.arguments}
+        return {**super().get_config(), "dtype": dtype, **own}
 
     def branch_policy(self, name: str) -> keras.DTypePolicy:
         """Return the dtype policy of a branch: the block's, or one that `quantize` gave it."""
@@ -196,3 +192,9 @@ class Skip(keras.layers.Layer):
         """Return the layers that compute h, t and c, by letter, without those that are absent."""
         layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
         return {letter: layer for letter, layer in layers.items() if layer is not None}
+
+
+def _serialized(argument, value):
+    if argument == "activation":
+        return keras.activations.serialize(value)
+    return value if isinstance(value, tuple) else keras.saving.serialize_keras_object(value)
