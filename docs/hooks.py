@@ -26,7 +26,6 @@ SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
 MOVED = {  # targets of links that have another address in the site
     **{path: address for address, path in PAGES.items()},
     "docs/index.md": "index.md",
-    "recipes/results": "recipes/results/index.html",
 }
 API = {  # page: title, modules shown whole, packages whose names the facades export
     "applications": ("Networks", [], ["zoo.applications", "zoo.cards"]),

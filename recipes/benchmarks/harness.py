@@ -174,7 +174,7 @@ def write(options, values, **line):
         "seeds": [0],
         "paper": None,
         "epochs": None,
-        "departures": [],
+        "deviations": [],
         "verdict": "",
         "command": provenance.command(),
         **provenance.origin(),

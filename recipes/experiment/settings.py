@@ -137,7 +137,8 @@ def _defaults(name, defaults):
     by_value: dict[str, list[str]] = {}
     for scale, settings in defaults.items():
         if hasattr(settings, name):
-            by_value.setdefault(_text(getattr(settings, name)), []).append(scale)
+            value = getattr(settings, name)
+            by_value.setdefault("none" if value is None else _text(value), []).append(scale)
     if len(by_value) == 1 and len(next(iter(by_value.values()))) == len(defaults):
         return f" Default: {next(iter(by_value))}."
     return " Default: " + ", ".join(f"{v} ({'/'.join(s)})" for v, s in by_value.items()) + "."
