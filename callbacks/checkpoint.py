@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from zoo.backend import whole_values
+from zoo.backend import keras_private, whole_values
 from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
 from zoo.types import PathLike
 
@@ -128,9 +128,9 @@ class Resume(keras.callbacks.Callback):
             rng = bytes.fromhex(metadata["torch_rng"])
             torch.set_rng_state(torch.tensor(list(rng), dtype=torch.uint8))
         self.history = metadata["history"]  # Keras clears its History after this hook
-        self.model._initial_epoch = metadata["epoch"]
+        keras_private.set_initial_epoch(self.model, metadata["epoch"])
         if metadata["stop"]:  # Keras would look at `stop_training` after one more batch only
-            self.model._initial_epoch = self.params["epochs"]
+            keras_private.set_initial_epoch(self.model, self.params["epochs"])
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restore the history."""

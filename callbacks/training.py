@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import keras
 
-from zoo.backend import RETURNS_EARLY
+from zoo.backend import RETURNS_EARLY, keras_private
 from zoo.layers.carry_lstm import CarryLSTM
 
 PRINT = functools.partial(print, flush=True)  # a log is read while it grows
@@ -33,7 +33,7 @@ class CarryState(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Save the state and set it to zero."""
-        layers = [la for la in self.model._flatten_layers() if isinstance(la, CarryLSTM)]
+        layers = [la for la in keras_private.inner_layers(self.model) if isinstance(la, CarryLSTM)]
         states = [variable for layer in layers for variable in (layer.h, layer.c)]
         self.saved = [(variable, keras.ops.copy(variable)) for variable in states]
         for variable in states:

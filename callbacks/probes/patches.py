@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.backend import compiled, gradients_at_marks, guided_relu
+from zoo.backend import compiled, gradients_at_marks, guided_relu, keras_private
 from zoo.callbacks.charts import save_png
 from zoo.callbacks.probes.batching import batches, nan_mask
 from zoo.graph.blocks import find_blocks
@@ -162,7 +162,9 @@ def guided_relus(model: keras.Model) -> Iterator[None]:
     """Replace the activation `relu` of a model's layers by `guided_relu` while inside."""
     relu = keras.activations.relu
     layers = [
-        layer for layer in model._flatten_layers() if getattr(layer, "activation", None) is relu
+        layer
+        for layer in keras_private.inner_layers(model)
+        if getattr(layer, "activation", None) is relu
     ]
     for layer in layers:
         layer.activation = guided_relu

@@ -13,6 +13,7 @@ import numpy as np
 
 import zoo
 from zoo import export
+from zoo.backend import keras_private
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets import preprocessing as preprocessings
@@ -260,7 +261,8 @@ def prepare_network(
         },
     )
     normalized = any(
-        isinstance(layer, keras.layers.BatchNormalization) for layer in model._flatten_layers()
+        isinstance(layer, keras.layers.BatchNormalization)
+        for layer in keras_private.inner_layers(model)
     )
     if settings.accumulate > 1 and normalized:
         size = settings.batch // settings.accumulate

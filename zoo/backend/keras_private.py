@@ -1,7 +1,7 @@
 """Every private name of Keras that the zoo reads or sets, with the reason.
 
-Keras promises nothing about these names. All are in the source of Keras 3.10.0, 3.12.0 and 3.15.1;
-the tests run with 3.15.1.
+Keras promises nothing about these names. The tests run with the oldest Keras of pyproject.toml and
+with 3.15.1.
 """
 
 import contextlib
@@ -32,6 +32,21 @@ def inner_layers(layer: keras.layers.Layer, include_self: bool = True) -> list[k
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return the weights that `layer` itself holds, without those of its inner layers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def own_losses(layer: keras.layers.Layer) -> list[Any]:
+    """Return the losses that the last calls of `layer` itself added."""
+    return layer._losses
+
+
+def seed_generators(layer: keras.layers.Layer) -> list[Any]:
+    """Return the seed generators that `layer` itself holds."""
+    return layer._seed_generators
+
+
+def node_of(history: Any) -> Any:
+    """Return the node that produced a symbolic tensor, from the tensor's `_keras_history`."""
+    return history.operation._inbound_nodes[history.node_index]
 
 
 def call_parameters(layer: keras.layers.Layer) -> Mapping[str, inspect.Parameter]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import keras
 
+from zoo.backend import keras_private
 from zoo.graph.calls import Call, Graph, auto_named, calls_before
 from zoo.layers.drop_block import DropBlock
 from zoo.layers.highway_stack import HighwayDenseStack
@@ -331,7 +332,7 @@ def foreign(layer: Any) -> bool:
 
 def composite(layer: keras.layers.Layer) -> bool:
     """Return True for a layer with sub-layers that have weights."""
-    return any(inner.weights for inner in layer._flatten_layers(include_self=False))
+    return any(inner.weights for inner in keras_private.inner_layers(layer, include_self=False))
 
 
 def _block(call: Call, **attributes: Any) -> Block:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import keras
 from keras import tree
-from keras.src.backend import get_keras_mask, set_keras_mask  # Keras exports them nowhere else
 
+from zoo.backend import keras_private
 from zoo.graph.duplicate import duplicate
 from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
@@ -52,7 +52,7 @@ class Call:
 
     def bind(self, values: Values) -> tuple[tuple, dict[str, Any]]:
         """Return the positional and keyword arguments, with the values of their slots."""
-        masks = {key: get_keras_mask(values[slot]) for key, slot in self.masks}
+        masks = {key: keras_private.get_keras_mask(values[slot]) for key, slot in self.masks}
         return self.arguments.fill_in(masks | {key: values[slot] for key, slot in self.inputs})
 
 
@@ -115,8 +115,9 @@ class Graph:
                 self._last_read_by.setdefault(index, []).append(slot)
 
     def _flatten(self, model, slots, prefix):
-        for depth in sorted(model._nodes_by_depth, reverse=True):
-            for node in model._nodes_by_depth[depth]:
+        nodes = keras_private.nodes_by_depth(model)
+        for depth in sorted(nodes, reverse=True):
+            for node in nodes[depth]:
                 if node.is_input:
                     continue
                 inner = functional(node.operation)
@@ -141,7 +142,11 @@ class Graph:
     def _add(self, node, slots, prefix):
         layer = node.operation
         tensors = node.arguments.keras_tensors
-        masks = {id(get_keras_mask(t)): t for t in tensors if get_keras_mask(t) is not None}
+        masks = {
+            id(keras_private.get_keras_mask(t)): t
+            for t in tensors
+            if keras_private.get_keras_mask(t) is not None
+        }
         # Masks are those of the inputs when the layer is called: with slots of their own they would
         # bypass the blocks.
         read = [t for t in tensors if id(t) not in masks]
@@ -206,11 +211,11 @@ class Graph:
         for call in self.calls if calls is None else calls:
             args, kwargs = call.bind(values)
             # `MultiHeadAttention` takes the masks off its inputs, which other layers read, too.
-            masks = {slot: get_keras_mask(values[slot]) for slot in call.sources}
+            masks = {slot: keras_private.get_keras_mask(values[slot]) for slot in call.sources}
             outputs = tree.flatten(apply(call, *args, **kwargs))
             for slot, mask in masks.items():
                 if mask is not None:
-                    set_keras_mask(values[slot], mask)
+                    keras_private.set_keras_mask(values[slot], mask)
             if not isinstance(call.layer, keras.layers.Layer):
                 _mark_dense(outputs, tree.flatten((args, kwargs)))
             values.update(zip(call.outputs, outputs, strict=True))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import tree
 
+from zoo.backend import keras_private
 from zoo.graph.blocks import Block, Grain, find_blocks
 from zoo.graph.calls import Graph
 from zoo.graph.views import Views, is_symbolic, run, trace
@@ -150,7 +151,7 @@ def _new_nodes(outputs, known):
         history = getattr(tensors.pop(), "_keras_history", None)
         if history is None or history.operation is None:
             continue
-        node = history.operation._inbound_nodes[history.node_index]
+        node = keras_private.node_of(history)
         if id(node) not in known:
             known[id(node)] = node
             new.append(node)
@@ -169,7 +170,7 @@ def _operations(node):
 
 
 def _has_recurrence(layer):
-    return any(isinstance(v, keras.layers.RNN) for v in layer._flatten_layers())
+    return any(isinstance(v, keras.layers.RNN) for v in keras_private.inner_layers(layer))
 
 
 def _einsum(operation, shapes, output):

@@ -8,9 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops, tree
-from keras.src.backend import get_keras_mask, set_keras_mask  # Keras exports them nowhere else
 
-from zoo.backend import compiled
+from zoo.backend import compiled, keras_private
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Graph, Values, activation_of, calls_before, symbolic
@@ -253,9 +252,9 @@ class EarlyExit:
         if not shapes[slot] or shapes[slot][0] not in (None, shapes[self._graph.inputs[0]][0]):
             return value
         taken = ops.take(value, rows, axis=0)
-        mask = get_keras_mask(value)
+        mask = keras_private.get_keras_mask(value)
         if mask is not None:
-            set_keras_mask(taken, ops.take(mask, rows, axis=0))
+            keras_private.set_keras_mask(taken, ops.take(mask, rows, axis=0))
         return taken
 
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import keras
 from absl import logging
 from keras import tree
-from keras.src.backend import get_keras_mask  # Keras exports it nowhere else
 
+from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
 from zoo.graph.calls import Graph, SetMask, auto_named, functional, rewire, stem, symbolic
 from zoo.graph.duplicate import alias
@@ -111,7 +111,12 @@ class _Opener(Views):
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
         self.named = () if selection is None or callable(selection) else tuple(selection)
-        known = [v.name for v in layers if isinstance(v, keras.Layer) for v in v._flatten_layers()]
+        known = [
+            v.name
+            for v in layers
+            if isinstance(v, keras.Layer)
+            for v in keras_private.inner_layers(v)
+        ]
         missing = {*self.named} - {*known}
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
@@ -164,12 +169,12 @@ class _Opener(Views):
             return trace(self, view, args, kwargs)[0]
         _refuse_own_state(layer, kwargs)
         outputs, like = trace(self, view, args, kwargs, training=_Training())
-        if view._losses:
+        if keras_private.own_losses(view):
             raise ValueError("it adds a loss")
         flat = tree.flatten(outputs)
         if len(like) == len(flat):  # no None among them, which no node can have
             inputs = [x for x in tree.flatten((args, kwargs)) if is_symbolic(x)]
-            masks = [m for m in map(get_keras_mask, inputs) if m is not None]
+            masks = [m for m in map(keras_private.get_keras_mask, inputs) if m is not None]
             ends = {id(x): x for x in (*inputs, *masks)}
             graph = Graph(keras.Function([*ends.values()], flat))
             _refuse_lost_code(graph)
@@ -181,8 +186,8 @@ class _Opener(Views):
         return tree.map_structure(lambda x: self._masked(x, masks.get(id(x)), layer), outputs)
 
     def _masked(self, x, like, layer):
-        mask = get_keras_mask(like) if like is not None else None
-        if mask is None or mask is get_keras_mask(x):
+        mask = keras_private.get_keras_mask(like) if like is not None else None
+        if mask is None or mask is keras_private.get_keras_mask(x):
             return x
         return SetMask(name=self._unique(f"{self._place(layer)}_mask"))([x, mask])
 
@@ -220,10 +225,10 @@ class _Opener(Views):
 
 def _refuse_own_state(layer, kwargs):
     """Raise an error for a layer that does more than its sub-layers and its code."""
-    variables = [*layer._trainable_variables, *layer._non_trainable_variables]
+    variables = keras_private.own_weights(layer)
     if variables:
         raise ValueError(f"it has weights of its own, {[v.name for v in variables]}")
-    if layer._seed_generators:
+    if keras_private.seed_generators(layer):
         raise ValueError("it draws random numbers")
     if layer.activity_regularizer is not None:
         raise ValueError("it has an activity regularizer")
@@ -281,7 +286,7 @@ def _free_batch(call, *args, **kwargs):
 
 def _without_defaults(layer, kwargs):
     """Drop arguments that are None by default: not every `compute_output_spec` knows them."""
-    parameters = layer._call_signature.parameters
+    parameters = keras_private.call_parameters(layer)
     return {
         key: value
         for key, value in kwargs.items()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import keras
 
+from zoo.backend import keras_private
 from zoo.layers.skip import Skip
 
 
@@ -35,7 +36,9 @@ def remat(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Mode
 
     Reference: Chen, Xu, Zhang, Guestrin (2016), arXiv:1604.06174.
     """
-    layers = {layer.name: layer for layer in model._flatten_layers() if isinstance(layer, Skip)}
+    layers = {
+        layer.name: layer for layer in keras_private.inner_layers(model) if isinstance(layer, Skip)
+    }
     missing = set(blocks or ()) - {*layers}
     if missing or not layers:
         names = f" called {sorted(missing)}" if missing else ""

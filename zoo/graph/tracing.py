@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from zoo.backend import keras_private
 from zoo.graph.blocks import Block, find_blocks
 from zoo.graph.calls import Apply, Graph, Values, infer, symbolic
 from zoo.layers.skip import Skip
@@ -140,7 +141,7 @@ class Branches(keras.layers.Layer):
         self.layer = layer
         self.built = True
         self.supports_masking = True
-        self.takes_training = "training" in layer._call_signature.parameters
+        self.takes_training = "training" in keras_private.call_parameters(layer)
 
     def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
         """Return the terms, as far as the layer has them."""

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import tree
 
+from zoo.backend import keras_private
 from zoo.graph.calls import Call, Graph, functional
 
 
@@ -104,7 +105,7 @@ def trace(
     found: list[Any] = []
 
     def symbolic_call(*args, **kwargs):
-        known = layer._call_signature.parameters
+        known = keras_private.call_parameters(layer)
         kwargs |= {key: value for key, value in context.items() if key in known}
         found.append(view.call(*args, **kwargs))
         tensors = [x for x in tree.flatten(found[0]) if is_symbolic(x)]
