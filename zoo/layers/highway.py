@@ -69,8 +69,13 @@ class HighwayDense(Highway):
     Args:
         units: Width, in features; equal to the input's last axis, because the skip is the
             identity. `None` takes the input's.
-        activation, kernel_initializer, bias_initializer: See `Highway`.
-        variant, gate_bias: See `Skip`, as for regularizers and constraints.
+        activation: Activation of H; the gates are sigmoids.
+        variant: "plain", "residual", "t_only", "c_only", "coupled" or "full".
+        gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. C starts at `-gate_bias`.
+        kernel_initializer: Initializer of the kernels of H, T and C.
+        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
+        kernel_regularizer, kernel_constraint: Of the kernels of H, T and C alike.
+        bias_regularizer, bias_constraint: Of the biases of H, T and C alike.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
@@ -148,9 +153,14 @@ class HighwayConv2D(Highway):
         filters: Channels; equal to the input's, because the skip is the identity. `None` takes
             the input's.
         kernel_size: Side of the receptive field of H, T and C, in pixels.
-        activation, bias_initializer: See `Highway`.
-        variant, gate_bias: See `Skip`, as for regularizers and constraints.
-        kernel_initializer: See `Highway`; `None` is `KaimingNormal()`, as in the authors' code.
+        activation: Activation of H; the gates are sigmoids.
+        variant: "plain", "residual", "t_only", "c_only", "coupled" or "full".
+        gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. C starts at `-gate_bias`.
+        kernel_initializer: Initializer of the kernels of H, T and C; `None` is `KaimingNormal()`,
+            as in the authors' code.
+        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
+        kernel_regularizer, kernel_constraint: Of the kernels of H, T and C alike.
+        bias_regularizer, bias_constraint: Of the biases of H, T and C alike.
         dilation_rate: Distance between neighbouring entries of the kernels, in pixels.
         groups: Number of groups of channels; H, T and C each read a group's own channels only.
         data_format: "channels_last" or "channels_first", for which TensorFlow needs a GPU.

@@ -13,7 +13,7 @@ from zoo.checks import check_integers
 from zoo.layers.gating import gate
 from zoo.layers.highway import HighwayDense
 from zoo.layers.skip import GateBias
-from zoo.types import Activation, Shape, Tensor
+from zoo.types import Activation, Initializer, Shape, Tensor
 
 WITHOUT_FAN = (  # initializers whose values do not depend on the shape
     keras.initializers.Constant,
@@ -35,10 +35,10 @@ class HighwayDenseStack(HighwayDense):
 
     Args:
         depth: Number of layers.
-        units, activation, variant, gate_bias: See `HighwayDense`.
+        units, activation, variant, gate_bias: As for `HighwayDense`.
         kernel_initializer, bias_initializer: Initializers of one layer, sampled for each layer.
-        **kwargs: Further arguments of `HighwayDense`; each layer's weights are penalized and
-            constrained separately.
+        **kwargs: Regularizers, constraints, `stage`, `name` and `dtype` as for `HighwayDense`;
+            each layer's weights are penalized and constrained separately.
 
     Input shape: `(batch, ..., units)`.
     Output shape: `(batch, ..., units)`.
@@ -59,8 +59,26 @@ class HighwayDenseStack(HighwayDense):
 
     arguments = ("depth", *HighwayDense.arguments)
 
-    def __init__(self, depth: int, units: int | None = None, *args, **kwargs) -> None:
-        super().__init__(units, *args, **kwargs)
+    def __init__(
+        self,
+        depth: int,
+        units: int | None = None,
+        activation: Activation = "relu",
+        variant: str = "coupled",
+        gate_bias: float = -2.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        **kwargs,
+    ) -> None:
+        super().__init__(
+            units,
+            activation,
+            variant,
+            gate_bias,
+            kernel_initializer,
+            bias_initializer,
+            **kwargs,
+        )
         if self.activity_regularizer is not None:
             raise ValueError(
                 "A stack returns its last layer's output, so it cannot penalize each layer's. "
