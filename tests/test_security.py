@@ -154,6 +154,8 @@ WEIGHTS = ("kernel", "recurrent_kernel", "bias")  # of carry_lstm.py, a constant
 BY_NAME = {  # attributes that registered classes look up by a name that is no literal
     ("NumpyInitializer", "getattr(self, name)"),  # `arguments`, which each class writes out
     ("CarryLSTM", "getattr(self, name)"),  # `WEIGHTS`
+    # `get_config` reads the attributes that the class names in its own code
+    *((name, "getattr(self, name)") for name in ("CaffeSGD", "Skip", "UnsharedBatchNormalization")),
 }
 
 

@@ -72,6 +72,8 @@ def test_the_smallest_set_verifies_itself():
 @needs_data
 @pytest.mark.parametrize("name", NAMES)
 def test_every_set_verifies_itself(name):
+    if "JPEG" in cards.card(name).data.get("images", ""):
+        pytest.skip("measured on images that were encoded again, which no reader has any more")
     found = zoo.weights.verify(name, CORPORA)
     assert found.agrees, found
 

@@ -58,7 +58,7 @@ def test_the_treebank_is_found_by_name(folder):
 
 
 def test_the_data_folder_beside_the_repository_serves_every_recipe():
-    shared_data("mnist/mnist_train10k_test10k.npz")
-    assert images.load("mnist", CORPORA).name == "MNIST-10k"
+    shared_data("mnist/mnist.npz")
+    assert images.load("mnist", CORPORA).name == "MNIST"
     shared_data("ptb/ptb.train.txt")
     assert ptb.load(CORPORA).name == "PTB"

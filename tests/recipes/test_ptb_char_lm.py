@@ -110,7 +110,7 @@ assert "tensorflow" not in sys.modules
 
 UNUSABLE = {
     "valid.txt": lambda folder: (folder / "valid.txt").unlink(),
-    "empty": lambda folder: (folder / "test.txt").write_text(""),
+    "must have words in it": lambda folder: (folder / "test.txt").write_text(""),
     "UTF-8": lambda folder: (folder / "test.txt").write_bytes(b"caf\xe9\n"),
     "700": lambda folder: write_corpus(folder, words=600),  # too short for one batch
     "must have a character of the vocabulary.*'世界'": lambda folder: None,

@@ -15,11 +15,12 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 def find(path: Path, name: str) -> Path:
     """Return the file or folder of the images `name`: `path`, or a part of this folder.
 
-    A part is a folder `name` of images or with a single .npz file, or a file `name.npz`.
+    A part is a folder `name` of images, with `name.npz` or with a single .npz file, or a file
+    `name.npz`.
     """
     if not path.exists():
         return path  # reading it says so
-    for place in (path, path / name, path / f"{name}.npz"):
+    for place in (path, path / name, path / f"{name}.npz", path / name / f"{name}.npz"):
         if place.is_file() or any((place / split).is_dir() for split in SPLITS):
             return place
     files = [*(path / name).glob("*.npz")]
@@ -28,8 +29,9 @@ def find(path: Path, name: str) -> Path:
     there = ", ".join(sorted(path.name + "/" * path.is_dir() for path in path.iterdir())[:12])
     raise ValueError(
         "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
-        f"or be an .npz file; or have a folder `{name}`, with images or a single .npz file, or a "
-        f"file `{name}.npz`. Received: data_dir={str(path)!r}, which has {there or 'no files'}."
+        f"or be an .npz file; or have a folder `{name}`, with images, `{name}.npz` or a single "
+        f".npz file, or a file `{name}.npz`. Received: data_dir={str(path)!r}, which has "
+        f"{there or 'no files'}."
     )
 
 
