@@ -113,12 +113,14 @@ class SimplifiedDominant(Simplified):
 
     Args:
         filters: Channels of the output, the input's or a multiple.
-        kernel_size, strides, **kwargs: See `Simplified`.
+        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
+        strides: Stride, in pixels.
         identity: "duplicate", the only identity whose kernel entries are all diagonal.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken, with 1
             added at its centre; `None` is `HardtMa()`.
         lower: Entries to outputs beyond the number of input channels: "diagonal", or "full": a
             whole kernel, to which no 1 is added (below Table 5: "each entry is defined by HMWI").
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.

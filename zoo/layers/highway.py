@@ -74,9 +74,11 @@ class HighwayDense(Highway):
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. C starts at `-gate_bias`.
         kernel_initializer: Initializer of the kernels of H, T and C.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        kernel_regularizer, kernel_constraint: Of the kernels of H, T and C alike.
-        bias_regularizer, bias_constraint: Of the biases of H, T and C alike.
+        kernel_regularizer: Regularizer of the kernels of H, T and C alike.
+        bias_regularizer: Regularizer of the biases of H, T and C alike.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
+        kernel_constraint: Constraint of the kernels of H, T and C alike.
+        bias_constraint: Constraint of the biases of H, T and C alike.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
@@ -159,12 +161,14 @@ class HighwayConv2D(Highway):
         kernel_initializer: Initializer of the kernels of H, T and C; `None` is `KaimingNormal()`,
             as in the authors' code.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        kernel_regularizer, kernel_constraint: Of the kernels of H, T and C alike.
-        bias_regularizer, bias_constraint: Of the biases of H, T and C alike.
+        kernel_regularizer: Regularizer of the kernels of H, T and C alike.
+        bias_regularizer: Regularizer of the biases of H, T and C alike.
         dilation_rate: Distance between neighbouring entries of the kernels, in pixels.
         groups: Number of groups of channels; H, T and C each read a group's own channels only.
         data_format: "channels_last" or "channels_first", for which TensorFlow needs a GPU.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
+        kernel_constraint: Constraint of the kernels of H, T and C alike.
+        bias_constraint: Constraint of the biases of H, T and C alike.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, filters)`, or `(batch, filters, height, width)`.

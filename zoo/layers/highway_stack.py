@@ -35,8 +35,12 @@ class HighwayDenseStack(HighwayDense):
 
     Args:
         depth: Number of layers.
-        units, activation, variant, gate_bias: As for `HighwayDense`.
-        kernel_initializer, bias_initializer: Initializers of one layer, sampled for each layer.
+        units: Width, in features, as for `HighwayDense`.
+        activation: Activation of H.
+        variant: Functional form, as for `HighwayDense`.
+        gate_bias: Initial bias of T, a logit.
+        kernel_initializer: Initializer of one layer's kernels, sampled for each layer.
+        bias_initializer: Initializer of one layer's biases, sampled for each layer.
         **kwargs: Regularizers, constraints, `stage`, `name` and `dtype` as for `HighwayDense`;
             each layer's weights are penalized and constrained separately.
 

@@ -88,7 +88,10 @@ class ResidualBlock(Skip):
         batch_norm: Use batch normalization.
         use_bias: Give convolutions biases; `None`: if `batch_norm` is false.
         closing_relu: End H, in a post-activation block, in a ReLU too ("Highway-Full").
-        uses, share, gamma, momentum: See `UnsharedBatchNormalization`.
+        uses: Number of uses of the block in a network, see `UnsharedBatchNormalization`.
+        share: Parts of the normalizations that all uses share, see there.
+        gamma: Initial value of the normalizations' gamma.
+        momentum: Momentum of the moving averages.
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
         **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.

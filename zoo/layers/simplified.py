@@ -150,9 +150,13 @@ class SimplifiedPlain(Simplified):
     """y = ReLU(conv(x) + b): the block that a `SimplifiedResidual` maps onto exactly.
 
     Args:
-        filters, kernel_size, strides, identity, **kwargs: See `Simplified`; S is the identity that
-            the kernel contains.
-        kernel_initializer: `None` is `KaimingNormal()`, the paper's KWI.
+        filters: Channels of the output, at least the input's.
+        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
+        strides: Stride, in pixels; S and the convolution's center take the same pixels.
+        identity: S, which the kernel contains, where channels grow: "pad" puts x into the
+            first channels and zeros into the rest; "duplicate" repeats it.
+        kernel_initializer: Initializer of the kernel; `None` is `KaimingNormal()`, the paper's KWI.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -173,8 +177,13 @@ class SimplifiedResidual(Simplified):
     """y = ReLU(S(x) + conv(x) + b): one convolution around an identity, rectified after the sum.
 
     Args:
-        filters, kernel_size, strides, identity, **kwargs: See `Simplified`.
-        kernel_initializer: `None` is `HardtMa()`, the paper's HMWI.
+        filters: Channels of the output, at least the input's.
+        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
+        strides: Stride, in pixels; S and the convolution's center take the same pixels.
+        identity: S where channels grow: "pad" puts x into the first channels and zeros into the
+            rest; "duplicate" repeats it.
+        kernel_initializer: Initializer of the kernel; `None` is `HardtMa()`, the paper's HMWI.
+        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
