@@ -158,7 +158,7 @@ class Plan:
             "data": ", ".join(run.data),
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
-            **provenance.origin(),
+            **run.origin(),
             "seconds": seconds(),
         }
         store.save(run.folder, measured, facts)

@@ -92,7 +92,6 @@ class Experiment:
             leaves open, a phrase each.
         options: Defaults of `Options` that differ for this experiment.
         seeds: Default seeds.
-        seconds: Texts by scale: the time that one seed takes, for `list`.
     """
 
     name: str

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pathlib
-import shlex
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from zoo.optimizers import CaffeSGD, accumulating
 from zoo.recipes.experiment import plots, provenance
 from zoo.recipes.experiment.settings import ImageSettings
 
+TRAINED = "trained.json"  # commit, backend and hardware of a training
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -177,7 +177,7 @@ class Network:
         batches = Ahead(self.data.train)
         size = self.data.train.batch_sizes and max(self.data.train.batch_sizes)
         progress = zoo.callbacks.Progress(self.epochs, len(batches), size or self.batch, "images")
-        fit(
+        is_new = fit(
             self.devices,
             self.model,
             batches,
@@ -188,11 +188,11 @@ class Network:
             track=[progress],
             validation_data=self.data.validation,
         )
-        self._save()
+        self._save(is_new)
 
-    def _save(self):
+    def _save(self, is_new):
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
-        if not (self.folder / "model.keras").exists():
+        if is_new or not (self.folder / "model.keras").exists():
             save_model(self.model, self.folder / "model.keras")
         if not self.devices.is_chief:
             return
@@ -207,11 +207,6 @@ class Network:
             f"by guessing {100 / self.data.images.classes:g} %. All in {self.folder}",
             flush=True,
         )
-
-    def probing(self, data: str) -> str:
-        """Return the command that diagnoses the trained network in a shell."""
-        command = ["python", "-m", "zoo.probe", str(self.folder / "model.keras"), "--data", data]
-        return shlex.join([*command, "--preprocessing", self.data.preprocessing])
 
 
 def prepare_network(
@@ -290,7 +285,7 @@ def fit(
     callbacks: Sequence[keras.callbacks.Callback],
     track: Sequence[keras.callbacks.Callback],
     **options: Any,
-) -> None:
+) -> bool:
     """Train a network in one call of Keras's `fit`, resuming from its checkpoint.
 
     Args:
@@ -303,6 +298,9 @@ def fit(
         callbacks: All others.
         track: Those whose state the checkpoint keeps.
         **options: Further arguments of Keras's `fit`.
+
+    Returns:
+        True if at least one epoch was trained, False if the network was found trained.
 
     Raises:
         DivergenceError: if the loss becomes NaN or Inf and a callback raises.
@@ -323,10 +321,12 @@ def fit(
         checkpoint = resume.path if resume.path.exists() else "none"
         raise DivergenceError(f"{error} Last good checkpoint: {checkpoint}.") from error
     devices.make_local(model)
-    path = folder / "trained.json"
-    if before != resume.read()["epoch"] or not path.exists():
+    is_new = before != resume.read()["epoch"]
+    path = folder / TRAINED
+    if is_new or not path.exists():
         text = json.dumps(provenance.origin(), indent=1)
         replace(path, lambda temporary: temporary.write_text(text, "utf-8"))
+    return is_new
 
 
 def history_of(resume: Resume) -> dict[str, list[float]]:

@@ -6,6 +6,7 @@ import functools
 import html
 import json
 import pathlib
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,13 +30,18 @@ This page is generated from recipes/results/claims.jsonl by `make results`; do n
 claim is measured by a miniature: a small network on small data, trained to the end of a short
 schedule. Intervals are Student's 95 % intervals over seeds; ratios are averaged by their logarithm.
 A claim is shown if the whole interval meets the criterion and contradicted if none of it does.
-Otherwise it is undecided, as it is with fewer than three seeds. Letters: S Srivastava et al.
+Otherwise it is undecided, as it is with fewer than three seeds. **No claim has a control yet**, a
+network that must fail its criterion, so "shown" is weaker than it sounds: a criterion may also hold
+for an untrained network. Commands are those of the named commits; today the same claim is measured
+by `python recipes/reproduce.py claims NAME --seeds 0,1,2`, whose experiments have so far been
+compared with the earlier code at the scale "smoke" only. Letters: S Srivastava et al.
 (2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and Tomasi (2019).
 """
 RESULTS_INTRODUCTION = """# Results
 
 This page is generated from recipes/results by `make results`; do not edit it. Each number was
-measured by the command below it, at the commit that it names; DATA is a folder of data sets.
+measured by the command below it, at the commit that it names, where commands may have had other
+names and flags than today; DATA is a folder of data sets.
 [claims.md](claims.md) has the miniatures that test the papers' claims, and
 [findings.md](findings.md) discusses the numbers.
 """
@@ -264,12 +270,15 @@ def _experiment_section(experiment, scale):
 
 
 def _benchmark_section():
-    """Return the table of all benchmarks on record."""
+    """Return the table of all benchmarks on record, with their commands."""
     rows = []
+    commands = []
     for path in sorted(RESULTS.glob("benchmark_*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             config = ", ".join(f"{key} {value}" for key, value in row["config"].items())
+            command = re.sub(r" --(run_dir|results)[ =]\S+", "", row["command"])
+            commands.append(f"{command}  # {row['commit']}")
             rows.append(
                 {
                     "benchmark": f"{row['model']} {config} ({row['backend']})",
@@ -279,4 +288,8 @@ def _benchmark_section():
                     "commit": row["commit"],
                 }
             )
-    return ["## Benchmarks", "", *markdown_table(rows)] if rows else []
+    if not rows:
+        return []
+    unique = [f"    {text}" for text in dict.fromkeys(commands)]
+    folded = ["<details><summary>Commands and their commits</summary>", "", *unique, ""]
+    return ["## Benchmarks", "", *markdown_table(rows), "", *folded, "</details>"]

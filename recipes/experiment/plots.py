@@ -3,7 +3,7 @@
 import math
 import pathlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -222,14 +222,6 @@ def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**grid)
-
-
-def styles() -> Iterator[dict[str, Any]]:
-    """Yield keywords of `plot` for lines that can be told apart, without end."""
-    while True:
-        for line in LINES:
-            for color in COLORS:
-                yield {"color": color, "linestyle": line}
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:

@@ -18,8 +18,14 @@ from zoo import distribute
 from zoo.callbacks import PassProgress
 from zoo.callbacks.checkpoint import Resume, open_run
 from zoo.datasets import images as sources
-from zoo.recipes.experiment import store
-from zoo.recipes.experiment.networks import ImageData, Network, prepare_images, prepare_network
+from zoo.recipes.experiment import provenance, store
+from zoo.recipes.experiment.networks import (
+    TRAINED,
+    ImageData,
+    Network,
+    prepare_images,
+    prepare_network,
+)
 from zoo.recipes.experiment.settings import ImageSettings, Settings, setting
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
@@ -51,6 +57,7 @@ class Run:
     Attributes:
         deviations: From the paper; `measure` may append phrases.
         data: Names of the data sets that were read.
+        networks: Folders of the networks that were trained or found trained.
 
     Example:
         >>> from zoo.recipes.srivastava2015 import gates
@@ -65,6 +72,7 @@ class Run:
         self.options = options or Options()
         self.deviations: list[str] = []
         self.data: list[str] = []
+        self.networks: list[pathlib.Path] = []
         self.folder = self.local(pathlib.Path(folder))
 
     @functools.cached_property
@@ -98,9 +106,23 @@ class Run:
     def part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """Return what `measure()` returns, or what it returned before the run was killed."""
         folder = self.folder / "parts" / name
-        if not (folder / store.MEASURED).exists():
-            store.save(folder, measure(), {})
-        return store.load(folder)[0]
+        if not self.options.resume or not (folder / store.MEASURED).exists():
+            before = len(self.deviations), len(self.data)
+            measured = measure()
+            added = {"deviations": self.deviations[before[0] :], "data": self.data[before[1] :]}
+            store.save(folder, measured, added)
+            return store.load(folder)[0]
+        measured, added = store.load(folder)
+        self.deviations += added["deviations"]
+        self.data += [name for name in added["data"] if name not in self.data]
+        return measured
+
+    def origin(self) -> dict[str, str]:
+        """Return commit, backend and hardware of this process and of the networks' trainings."""
+        paths = [folder / TRAINED for folder in self.networks]
+        origins = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
+        origins.append(provenance.origin())
+        return {key: ", ".join(dict.fromkeys(one[key] for one in origins)) for key in origins[0]}
 
     def load_images(self, settings: ImageSettings) -> sources.Images:
         """Return the images that settings and options select.
@@ -177,7 +199,9 @@ class Run:
             from_scratch=not self.options.resume,
             writes=self.devices.is_chief,
         )
-        return self.local(folder), resume
+        folder = self.local(folder)
+        self.networks.append(folder)
+        return folder, resume
 
     def start(self, settings: Settings) -> None:
         """Set what is global in Keras before a network is built: precision, seeds, memory."""

@@ -11,15 +11,17 @@ from absl import flags
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 
-def setting(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
+def setting(default: Any, text: str, choices: Sequence[str] = (), least: int = 1) -> Any:
     """Return a dataclass field with the help text of its flag.
 
     Args:
         default: Value of the field.
         text: Help text, one sentence that names the source of the default: "section 4", "ours".
         choices: All valid values of a string; none: any.
+        least: Lowest valid value of an integer.
     """
-    return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
+    metadata = {"help": text, "choices": choices, "least": least}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,8 @@ def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) ->
         elif item is bool:
             flags.DEFINE_bool(field.name, None, text, flag_values=values)
         elif item is int:
-            flags.DEFINE_integer(field.name, None, text, flag_values=values)
+            least = field.metadata["least"]
+            flags.DEFINE_integer(field.name, None, text, lower_bound=least, flag_values=values)
         elif item is float:
             flags.DEFINE_float(field.name, None, text, flag_values=values)
         else:

@@ -69,7 +69,7 @@ class Settings(ImageSettings):
     augment: bool = setting(True, "Train on random crops and mirror images; else on the centers.")
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
     unit: int | None = setting(
-        None, "Channel of Fig. 4; none: that of the largest rectified mean after stage 1."
+        None, "Channel of Fig. 4; none: that of the largest rectified mean after stage 1.", least=0
     )
     trained: str | None = setting(None, "Only inspect the network in this .keras or .h5 file.")
 

@@ -67,7 +67,9 @@ class Paper(ImageSettings):
     schedule: str = setting(
         "cifar_resnet", "Learning rates; later: the later code's.", [*SCHEDULES]
     )
-    held_out: int = setting(0, "Training images held out for the curves; the paper has some.")
+    held_out: int = setting(
+        0, "Training images held out for the curves; the paper has some.", least=0
+    )
     probe_examples: int | None = setting(None, "Images of each split to probe; none: all.")
     probe_every: int = setting(1, "Number of epochs between probings.")
 

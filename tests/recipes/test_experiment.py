@@ -4,10 +4,12 @@ import dataclasses
 import json
 import math
 import signal
+import time
 
 import keras
 import numpy as np
 import pytest
+from absl import flags
 
 from helpers.harness import output_of, start_recipe, without_backend
 from helpers.test_data import write_images
@@ -77,6 +79,12 @@ def test_invalid_flags_are_refused_before_any_work(words, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("word", ["--size=0", "--size=x", "--scale=huge", "--seeds=-1"])
+def test_values_out_of_range_are_refused_before_any_work(word):
+    with pytest.raises(flags.Error):
+        command_line.parse(TOY, [word])
+
+
 def test_deviations_are_the_differences_from_the_full_scale():
     differences = setting_module.difference(Toy(size=3, factor=0.5), Toy())
     assert differences == ["size 3 (the paper: 100)", "factor 0.5 (the paper: all)"]
@@ -129,9 +137,26 @@ def test_a_run_that_has_ended_is_not_repeated(tmp_path):
 
 def test_a_part_of_a_measurement_survives_the_process(tmp_path):
     run = Run(tmp_path)
-    assert run.part("half", lambda: {"x": np.ones(2)})["x"].tolist() == [1, 1]
-    again = Run(tmp_path).part("half", lambda: pytest.fail("measured twice"))
-    assert again["x"].tolist() == [1, 1]
+
+    def measure():
+        run.deviations.append("half of the images")
+        return {"x": np.ones(2)}
+
+    assert run.part("half", measure)["x"].tolist() == [1, 1]
+    again = Run(tmp_path)
+    found = again.part("half", lambda: pytest.fail("measured twice"))
+    assert found["x"].tolist() == [1, 1] and again.deviations == ["half of the images"]
+    anew = Run(tmp_path, options=Options(resume=False))
+    assert anew.part("half", lambda: {"x": np.zeros(2)})["x"].tolist() == [0, 0]
+
+
+def test_the_origin_of_a_network_that_was_found_trained_is_told(tmp_path):
+    run = Run(tmp_path / "run", options=Options(runs=str(tmp_path)))
+    folder, _ = run.open_network("net", "digits", {})
+    trained = {"commit": "abc", "backend": "jax", "hardware": "a GPU"}
+    (folder / "trained.json").write_text(json.dumps(trained))
+    assert run.origin()["commit"].startswith("abc, ")
+    assert run.origin()["hardware"].startswith("a GPU, ")
 
 
 def test_a_killed_experiment_resumes_to_the_same_measurements(tmp_path):
@@ -146,7 +171,7 @@ def test_a_killed_experiment_resumes_to_the_same_measurements(tmp_path):
         if name == "killed":
             checkpoint = "networks/*/state.npz"
             while process.poll() is None and not [*folders[name].glob(checkpoint)]:
-                pass
+                time.sleep(0.01)
             process.kill()
             process.communicate(timeout=100)
             process = start_recipe("srivastava2015/gates.py", *options, f"--runs={folders[name]}")
@@ -235,6 +260,9 @@ def test_names_patterns_and_figures_stand_for_experiments():
 def test_every_experiment_has_a_smoke_and_a_full_scale_and_known_needs():
     for experiment in catalog.load_all():
         assert {"smoke", "full"} <= {*experiment.scales}
+        options = {field.name for field in dataclasses.fields(Options)}
+        for settings in experiment.scales.values():
+            assert not {*vars(settings)} & {"scale", "seeds", "keep", *options}
         names = [artifact.name for artifact in experiment.artifacts]
         assert len(names) == len({*names})
         for claim in experiment.claims:
