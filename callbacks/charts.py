@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # values over counts, which are the column `unit`
-COUNTS = ("lesions_", "shuffle_", "noise_", "loop_", "fixed_point_distance")
+COUNTS = ("lesions_", "shuffle_", "loop_")
 COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # on black and white
 INK = "currentColor"  # in an SVG: of the page
 NAMES = 30  # largest number of names at an axis

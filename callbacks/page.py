@@ -27,7 +27,6 @@ svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:current
 .undoes,.explodes{color:#f08a7e}}"""
 
 MEANINGS = {  # by the beginning of a value's name
-    "activation_contraction": "Norm of a ReLU's input over that of its output; 1: it cuts nothing.",
     "activation_norm": "Norm of a block's output: does it grow from block to block?",
     "block_influence": "1 - cosine of a block's skip input and output; near 0 it may be removed.",
     "block_outputs": "Mean output of each unit; equal columns from block to block are carried.",
@@ -39,8 +38,6 @@ MEANINGS = {  # by the beginning of a value's name
     "their index.",
     "estimation_error": "Mean difference of a block's output from its stage's last output.",
     "exit_": "The network stopped after each block: later ones return their skip input.",
-    "fixed_point_": "Repeating a run of blocks: distances from the last state, the factor from "
-    "step to step, and the largest |eigenvalue| there.",
     "gate_activity": "Mean gate: T near 0 carries the input, near 1 replaces it; C the reverse.",
     "gate_bias": "Bias of the gate's logits; negative: the input is carried.",
     "gradient_norm": "Norm of the loss gradient at a block's input: does it vanish or explode?",
@@ -53,7 +50,6 @@ MEANINGS = {  # by the beginning of a value's name
     "lesions_": "Several random blocks left out at once; those that change the shape stay.",
     "logit_lens": "The network's tail applied to each block's output, against its own output.",
     "loop_": "A run of blocks used so many times; angles in degrees, divergences in nats.",
-    "noise_": "Accuracy, loss and relative change of the output with normal noise on all kernels.",
     "norm_growth": "|y| / |x|: growth of activations through a block.",
     "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",

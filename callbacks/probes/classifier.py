@@ -31,45 +31,40 @@ class IntermediateAccuracy(Probe):
 class BorderlineExamples(Probe):
     """Accuracy, loss and entropy of the early readout for three groups of examples.
 
-    Of outputs such as `(batch, steps, classes)` the groups are of positions.
-    `borderline`: the true class's probability and the highest other one differ by less than
-    `margin`; `correct`: classified correctly, not borderline; `all`. If late blocks refine, the
-    borderline ones gain most. `share`: the group's share of all examples; a group without examples
-    has no other number. Entropy in nats. Jastrzebski et al. (2018), sections 4.3, 4.4, Figs 6, 7.
+    The groups are formed at the first of the measured blocks, of outputs such as `(batch, steps,
+    classes)` of positions. `borderline`: the true class's probability and the highest other one
+    differ by less than `margin`; `correct`: classified correctly, not borderline; `all`. If late
+    blocks refine, the borderline ones gain most. `share`: the group's share of all examples; a
+    group without examples has no other number. Entropy in nats. Jastrzebski et al. (2018), sections
+    4.3, 4.4, Figs 6, 7.
 
     Args:
         blocks: Number of the last stage's blocks to measure.
         margin: Difference of probabilities.
-        at: Block at which the groups are formed: the "first" or "last" of these blocks.
         name: See `Probe`.
     """
 
     needs = ("probabilities", "loss", "labels")
 
-    def __init__(
-        self, blocks: int = 5, margin: float = 0.1, at: str = "first", name: str | None = None
-    ) -> None:
+    def __init__(self, blocks: int = 5, margin: float = 0.1, name: str | None = None) -> None:
         super().__init__(name)
         check_integers(1, blocks=blocks)
-        if at not in ("first", "last"):
-            raise ValueError(f"`at` must be 'first' or 'last'. Received: at={at!r}")
         self.num_blocks = blocks
         self.margin = margin
-        self.at = at
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each example's membership of the groups, and the groups' numbers."""
         last_blocks = stage[-self.num_blocks :]
         if not any(block is other for other in last_blocks):
             return {}
-        at = last_blocks[0 if self.at == "first" else -1]
-        p = at["probabilities"]
-        true = ops.one_hot(true_class(at), p.shape[-1], dtype=p.dtype)
+        first = last_blocks[0]
+        p = first["probabilities"]
+        true = ops.one_hot(true_class(first), p.shape[-1], dtype=p.dtype)
         difference = ops.abs(ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1))
         borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
         groups = {
             "borderline": borderline,
-            "correct": correct(at) * (1 - borderline),
+            "correct": correct(first) * (1 - borderline),
             "all": ops.ones_like(borderline),
         }
         p = block["probabilities"]

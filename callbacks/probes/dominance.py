@@ -1,14 +1,12 @@
 """Dominant gradient flow: does channel i learn from feature i, or from all at once?
 
 Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
-appendices D and E.
+appendix D.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
@@ -20,13 +18,7 @@ from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
 
 
-def dominant_flow(
-    model: keras.Model,
-    data: Any,
-    loss: Loss = None,
-    batch_size: int = 8,
-    blocks: Sequence[str] | None = None,
-) -> Table:
+def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: int = 8) -> Table:
     """Measure how many channels get most of their gradient through the feature of their index.
 
     g_ji, the gradient at channel i of a block's output that the final feature j mediates, is
@@ -44,12 +36,10 @@ def dominant_flow(
         data: As in `zoo.callbacks.run`, with labels.
         loss: As in `zoo.callbacks.run`.
         batch_size: Batch size of arrays; the pass is that times the number of features.
-        blocks: Names of the blocks to measure; `None`: all.
 
     Returns:
-        A `Table`: `dominant_flow`, d by block; `dominant_flow_ratio`, the mean of r, which is
-        heavy-tailed; `dominant_flow_median`, the mean over examples of the median of r_i. Without
-        dominance, for 64 features, d is about 0.080: `probability_of_dominance`.
+        A `Table`: `dominant_flow`, d by block. Without dominance, for 64 features, d is about
+        0.080, (2 / pi) arctan(1 / sqrt(63)).
 
     Raises:
         ValueError: if the network does not end in a `Dense`, channels do not mix after any block,
@@ -66,7 +56,7 @@ def dominant_flow(
     features = classifier.inputs[0][1]
     measured = [
         block
-        for block in find_blocks(graph, blocks)[0]
+        for block in find_blocks(graph)[0]
         if any(map(_has_kernel, graph.between(block.y, features)))
     ]
     if not measured:
@@ -76,20 +66,19 @@ def dominant_flow(
         )
     objective = Objective(graph, model, loss)
     flow = compiled(_flow(graph, measured, classifier, objective), model)
-    sums = {block.name: np.zeros(3) for block in measured}
+    sums = dict.fromkeys((block.name for block in measured), 0.0)
     count = 0
     for x, y in batches(data, batch_size, objective.check):
         if y is None:
             raise ValueError("Dominance is of the loss's gradient. Received: data without labels.")
-        for name, numbers in flow(graph.start(x), ops.convert_to_tensor(y)).items():
-            sums[name] += (ops.convert_to_numpy(numbers).astype("float64") * nan_mask(x)).sum(1)
+        for name, shares in flow(graph.start(x), ops.convert_to_tensor(y)).items():
+            shares = ops.convert_to_numpy(shares).astype("float64")
+            sums[name] += (shares * nan_mask(x)).sum()
         count += len(y)
     if not count:
         raise ValueError("Expected at least one example. Received: data without any.")
-    names = ("dominant_flow", "dominant_flow_ratio", "dominant_flow_median")
     return Table(
-        Row(name, block.name, block.stage, None, None, sums[block.name][i] / count)
-        for i, name in enumerate(names)
+        Row("dominant_flow", block.name, block.stage, None, None, sums[block.name] / count)
         for block in measured
     )
 
@@ -108,7 +97,7 @@ def _activation(graph, block):
 
 
 def _flow(graph, blocks, classifier, objective):
-    """Return a function of inputs and labels that computes `_ratios` by block."""
+    """Return a function of inputs and labels that computes `_shares` by block."""
     names = {_activation(graph, block): block.name for block in blocks}
     features = classifier.inputs[0][1]
     num_features = classifier.layer.kernel.shape[0]
@@ -145,13 +134,13 @@ def _flow(graph, blocks, classifier, objective):
             for slot, v in values.items()
         }
         alone = gradients_at_marks(weighted_features, repeated, single)[1]
-        return {name: _ratios(alone[name], whole[name], batch, num_features) for name in alone}
+        return {name: _shares(alone[name], whole[name], batch, num_features) for name in alone}
 
     return flow
 
 
-def _ratios(alone, whole, batch, num_features):
-    """Return the share of r > 1, mean r and median r of each example: `(3, batch)`."""
+def _shares(alone, whole, batch, num_features):
+    """Return the share of channels with r > 1 of each example."""
     channels = whole.shape[-1]
     common = min(channels, num_features)
     alone = ops.cast(alone, "float32")  # sums of half precision cancel
@@ -164,89 +153,4 @@ def _ratios(alone, whole, batch, num_features):
     # 0 / 0, a dead entry, is no dominance
     ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))
     r = ops.mean(ratio, axis=1)  # (batch, common)
-    share = ops.mean(ops.where(r == r, ops.cast(r > 1, r.dtype), r), axis=1)  # NaN stays
-    return ops.stack([share, ops.mean(r, axis=1), ops.median(r, axis=1)])
-
-
-def probability_of_dominance(ratio: Any, logistic: bool = False) -> Any:
-    """Return P(|X| > |Y|) of independent normal X and Y of mean 0: (2/pi) arctan(sx / sy).
-
-    Args:
-        ratio: sx / sy, positive; a number or an array.
-        logistic: Use the approximation 1 / (1 + (sy / sx)^(4/pi)), which has the value and the
-            slope of the exact one at 1.
-
-    Raises:
-        ValueError: if a ratio is not positive.
-
-    Example:
-    >>> round(float(probability_of_dominance(1 / np.sqrt(63))), 3)  # 64 alike, none dominant
-    0.08
-
-    Reference: Yu & Tomasi (2019), appendix E, Fig. 13; the exponent is our assumption.
-    """
-    ratio = np.asarray(ratio, "float64")
-    if not (ratio > 0).all():
-        raise ValueError(f"`ratio` must be positive. Received: {ratio}")
-    if logistic:
-        return 1 / (1 + ratio ** (-4 / np.pi))
-    return 2 / np.pi * np.arctan(ratio)
-
-
-def trivial_dominance(
-    width: int,
-    depth: int,
-    sigma: float,
-    keep: float = 1.0,
-    residual: bool = True,
-    samples: int | None = None,
-    seed: int = 0,
-    feature_sigma: float = 1.0,
-) -> float:
-    """Approximate or simulate P(r_i > 1) of a network of 1 x 1 convolutions on one pixel.
-
-    M is the product of `depth` layers W' Lambda, times diag(g), with W = E or I + E, E of normal
-    entries, Lambda of Bernoulli(`keep`) masks: row i is the gradient at feature i, after its ReLU,
-    by final feature, and r_i = |M_ii| / |sum over j != i of M_ij|.
-
-    Args:
-        width: Number of channels.
-        depth: Number of layers.
-        sigma: Standard deviation of E's entries.
-        keep: Share of ReLUs that are open.
-        residual: W is I + E instead of E.
-        samples: Number of simulated networks; `None`: the approximation, of residual networks: p^n
-            (2/pi) arctan(1 / (sigma sqrt((d - 1) S))), S = p (1 - p^n) / (1 - p), or n at p = 1.
-        seed: Random seed of the simulation.
-        feature_sigma: Standard deviation of g, the features' gradients; r does not depend on it.
-
-    Raises:
-        ValueError: if the approximation of a plain network is asked for.
-
-    Example:
-    >>> round(trivial_dominance(64, 5, 0.01), 3)
-    0.888
-
-    Reference: Yu & Tomasi (2019), appendix D.4.1, Fig. 11; the formula is derived by us, to first
-    order.
-    """
-    if samples is None:
-        if not residual:
-            raise ValueError(
-                "The approximation is of residual networks. Give `samples` to simulate."
-            )
-        total = depth if keep == 1 else keep * (1 - keep**depth) / (1 - keep)
-        ratio = 1 / (sigma * np.sqrt((width - 1) * total))
-        return float(keep**depth * probability_of_dominance(ratio))
-    rng = np.random.default_rng(seed)
-    dominant = 0.0
-    for _ in range(samples):
-        product = np.eye(width)
-        for _ in range(depth):
-            w = sigma * rng.standard_normal((width, width)) + (np.eye(width) if residual else 0)
-            mask = rng.random(width) < keep
-            product = product @ (w.T * mask)  # the layer's ReLU scales columns of W'
-        product = product * feature_sigma * rng.standard_normal(width)
-        own = np.abs(np.diag(product))
-        dominant += (own > np.abs(product.sum(1) - np.diag(product))).mean()
-    return float(dominant / samples)
+    return ops.mean(ops.where(r == r, ops.cast(r > 1, r.dtype), r), axis=1)  # NaN stays

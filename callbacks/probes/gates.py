@@ -101,11 +101,9 @@ class ClassGates(Probe):
         """Return each unit's gate, for all examples and for those of the class."""
         labels = block["labels"]
         if len(labels.shape) > 1 and labels.shape[-1] not in (1, self.classes):
-            raise ValueError(
-                f"Expected one class for each example. Received: labels of shape "
-                f"{tuple(labels.shape)}, for each position."
-            )
-        inside = ops.cast(class_indices(block["labels"], self.classes) == self.of, "float32")
+            shape = tuple(labels.shape)
+            raise ValueError(f"Expected one class for each example. Received: labels of {shape}.")
+        inside = ops.cast(class_indices(labels, self.classes) == self.of, "float32")
         units = by_unit(block["t"])
         return {"all": units, "inside": units * inside[:, None], "share": inside}
 

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from zoo import callbacks, io
-from zoo.callbacks.probes.patches import Patch
 from zoo.datasets.crops import MEAN, STD
 from zoo.recipes.experiment import plots
+from zoo.recipes.greff2017 import patches
 
 NUM_PATCHES = 9  # Fig. 4, of each block
 CAFFE = ".h5"  # weights for keras.applications.ResNet50, which were Caffe's
@@ -58,10 +58,9 @@ def inspect(model, label, batches, indices, unit, pictured, run):
     }
     if pictured:
         print(f"top patches of unit {unit} of {label}", flush=True)
-        patches = callbacks.top_patches(model, batches, unit, count=NUM_PATCHES)
-        for index, patch in enumerate(patches):
-            example = int(indices[patch.example])
-            measured["patches"][f"{index:03d}"] = patch._replace(example=example)._asdict()
+        for index, patch in enumerate(patches.top_patches(model, batches, unit, NUM_PATCHES)):
+            patch["example"] = int(indices[patch["example"]])
+            measured["patches"][f"{index:03d}"] = patch
     return measured
 
 
@@ -149,9 +148,8 @@ def fig3(seeds):
 def fig4(seeds):
     """Draw patches of a unit and their gradients by guided backpropagation, of the first seed."""
     for name, facts in seeds[0]["inspected"].items():
-        patches = [Patch(**patch) for patch in facts["patches"].values()]
-        if patches:
-            figure = callbacks.draw_patches(patches)
+        if facts["patches"]:
+            figure = patches.draw([*facts["patches"].values()])
             title = f"{name}, unit {facts['unit']}: values, patches, guided backpropagation"
             figure.suptitle(title, fontsize=9)
             return figure

@@ -9,9 +9,9 @@ and a ReLU keeps in one what it cuts off in the other. In double precision, as i
 paper: "a very slow divergence over training time".
 
 After each step the largest difference of a weight is measured, between the plain network and the
-plain equivalent of the residual one. More --steps resume from those that are there. Convolutions in
-double precision are slow: a step of the paper's two networks of 20 layers takes some 20 s on two
-cores with torch or JAX, 4 s with TensorFlow, and in single precision 1 s.
+plain equivalent of the residual one. Convolutions in double precision are slow: a step of the
+paper's two networks of 20 layers takes some 20 s on two cores with torch or JAX, 4 s with
+TensorFlow, and in single precision 1 s.
 """
 
 import contextlib
@@ -102,21 +102,12 @@ def train(settings, run, data, depth):
         "optimizer": keras.optimizers.serialize(residual.optimizer)["config"],
     }
     folder, checkpoint = run.open_network(name, data.images.name, identity)
-    resume = ResumePair(checkpoint.path, identity=checkpoint.identity)
-    resume.twin = plain
     steps = Steps(data.train)
     count = settings.steps or total
-    fit(
-        run.devices,
-        residual,
-        steps,
-        folder=folder,
-        epochs=count,
-        resume=resume,
-        callbacks=[Epochs(steps), Twin(plain, steps, run.progress(name, count))],
-        track=[],
-    )
-    differences = np.array(history_of(resume)["largest_difference"][:count])
+    twin = Twin(plain, steps, run.progress(name, count), checkpoint)
+    options = {"callbacks": [Epochs(steps)], "track": []}
+    fit(run.devices, residual, steps, folder=folder, epochs=count, resume=twin, **options)
+    differences = np.array(history_of(twin)["largest_difference"][:count])
     print(f"{depth} layers: {differences[-1]:.3g} after {count:,} steps", flush=True)
     return differences
 
@@ -142,36 +133,30 @@ class Steps(keras.utils.PyDataset):
         return self.batches[batch]
 
 
-class Twin(keras.callbacks.Callback):
-    """Train a second, plain network on the batches of `fit`, and log the difference of weights."""
+class Twin(Resume):
+    """Train a plain network beside the one of `fit`, log their difference, and save both."""
 
-    def __init__(self, twin: keras.Model, steps: Steps, progress: PassProgress) -> None:
-        super().__init__()
+    def __init__(
+        self, twin: keras.Model, steps: Steps, progress: PassProgress, checkpoint: Resume
+    ) -> None:
+        super().__init__(checkpoint.path, identity=checkpoint.identity)
         self.twin = twin
         self.steps = steps
         self.progress = progress
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Train the second network."""
-        self.twin.train_on_batch(*self.steps[0])
-
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Compare the networks.
+        """Train the second network, compare, and save both.
 
         Raises:
             FloatingPointError: if the difference is NaN or Inf.
         """
+        self.twin.train_on_batch(*self.steps[0])
         difference = largest_difference(self.model, self.twin)
         if not np.isfinite(difference):
             raise FloatingPointError(f"The difference is {difference} after step {epoch + 1}.")
         logs["largest_difference"] = difference
         self.progress(epoch + 1)
-
-
-class ResumePair(Resume):
-    """A checkpoint of the trained model and of a second one."""
-
-    twin = None
+        super().on_epoch_end(epoch, logs)
 
     def _variables(self):
         return [*super()._variables(), *self.twin.variables, *self.twin.optimizer.variables]
@@ -204,15 +189,8 @@ def fig6(seeds):
             for step, difference in enumerate(differences, 1)
         ],
     )
-    return plots.lines(
-        rows,
-        x="step",
-        y="difference",
-        by="depth",
-        labels={"difference": "largest difference of a weight"},
-        log=["difference"],
-        title=seeds[0]["precision"],
-    )
+    options = {"labels": {"difference": "largest difference of a weight"}, "log": ["difference"]}
+    return plots.lines(rows, x="step", y="difference", by="depth", **options)
 
 
 EXPERIMENTS = (

@@ -33,6 +33,7 @@ SIMPLE = ("plain", "residual", "transferred", "dominant")
 CONVOLUTIONAL = SIMPLE[:3]  # the blocks of the fourth are no full convolutions
 FULL = ("full_plain", "full_residual")
 RISK = "sparse_categorical_crossentropy"  # metric by epoch: Keras's loss includes the penalty
+SCHEDULES = ("steps", "cosine")
 CHOICES = (  # deviations and assumptions of all experiments with trained networks
     "SGD with momentum, its rate, the clipping of gradients, preprocessing and augmentation are "
     "ours: the paper does not say",
@@ -43,15 +44,12 @@ CHOICES = (  # deviations and assumptions of all experiments with trained networ
 class Training(ImageSettings):
     """Settings of a training.
 
-    Hardt and Ma's start is a plateau: without clipping the loss jumps back after it, and with a
-    rate of 0.02 a residual network of 44 layers does not leave it in an epoch. The clip decides
-    which network is faster at first, see docs/findings.md.
+    Hardt and Ma's start is a plateau: without clipping the loss jumps back after it. The clip
+    decides which network is faster at first, see docs/findings.md.
     """
 
     data: str = setting("cifar10", "Data set; section 4.2.")
-    side: int | None = setting(
-        None, "Average images to N x N pixels, N a divisor of 32; none: all pixels. Ours."
-    )
+    side: int | None = setting(None, "Average images to N x N pixels, N divides 32; ours.")
     preprocessing: str = setting("he_cifar", "Preparation; ours.", ("he_cifar", "miniature"))
     widths: tuple[int, ...] = setting(WIDTHS, "Channels of the three groups; section 4.2.")
     batch: int = setting(128, "Images in a batch; from the factor of the penalty in Table 4.")
@@ -59,10 +57,7 @@ class Training(ImageSettings):
     rate: float = setting(0.1, "Initial learning rate; ours.")
     clip: float = setting(0.1, "Largest norm of a step's gradients, 0: any; ours.")
     schedule: str = setting(
-        "steps",
-        "Fall of the rate: to a tenth at half and three quarters of the training, or a cosine; "
-        "ours.",
-        ("steps", "cosine"),
+        "steps", "Fall of the rate: to a tenth at 1/2 and 3/4, or a cosine; ours.", SCHEDULES
     )
 
 
@@ -71,12 +66,8 @@ class Networks(Training):
     """Settings of the training of several networks."""
 
     networks: tuple[str, ...] = setting(SIMPLE, "Networks to train.", SIMPLE + FULL)
-    depths: tuple[int, ...] = setting(
-        (20, 32, 44), "Numbers of layers of simplified networks, 3 n + 2; Table 1."
-    )
-    full_depths: tuple[int, ...] = setting(
-        (20,), "Numbers of layers of full_plain and full_residual, 6 n + 2; ours."
-    )
+    depths: tuple[int, ...] = setting((20, 32, 44), "Layers of simplified ones, 3 n + 2; Table 1.")
+    full_depths: tuple[int, ...] = setting((20,), "Layers of full_ ones, 6 n + 2; ours.")
 
     def __post_init__(self) -> None:
         """Check the depths."""
@@ -87,9 +78,7 @@ class Networks(Training):
 
 SMOKE = {"train_examples": 256, "test_examples": 256, "epochs": 1, "depths": (5,)}
 SMOKE |= {"full_depths": (8,)}
-# Risk of residual20 at the end: 0.07, as in the paper. Raw pixels lengthen the plateau by two
-# epochs.
-MINIATURE_TRAINING = {
+MINIATURE_TRAINING = {  # risk of residual20 at the end: 0.07, as in the paper
     "data": "mnist",
     "side": 16,
     "preprocessing": "miniature",
@@ -136,12 +125,12 @@ def build(kind, depth, input_shape, classes, widths):
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
 
 
-def fully_fledged(depth, variant, input_shape, classes, widths=WIDTHS):
+def fully_fledged(depth, variant, input_shape, classes, widths):
     """Build a network of 6 n + 2 layers with two normalized convolutions a block, post-activation.
 
     Section 5: a plain block is convolution, normalization, ReLU, twice; a residual block adds its
     input to the output of the second normalization. Where the shape changes, the input passes a
-    1 x 1 convolution and a normalization: ours, the paper does not say.
+    normalized 1 x 1 convolution: ours, the paper does not say.
     """
     inputs = keras.Input(input_shape, name="images")
     x = layers.Conv2D(
@@ -157,14 +146,10 @@ def fully_fledged(depth, variant, input_shape, classes, widths=WIDTHS):
     x = layers.ReLU(name="stem_relu")(x)
     for stage, width in enumerate(widths, 1):
         for i in range((depth - 2) // 6):
-            x = ResidualBlock(
-                width,
-                strides=2 if stage > 1 and i == 0 else 1,
-                preactivation=False,
-                variant=variant,
-                stage=stage,
-                name=f"stage{stage}_block{i:02d}",
-            )(x)
+            name = f"stage{stage}_block{i:02d}"
+            strides = 2 if stage > 1 and i == 0 else 1
+            options = {"preactivation": False, "variant": variant, "stage": stage, "name": name}
+            x = ResidualBlock(width, strides=strides, **options)(x)
             x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
     x = layers.GlobalAveragePooling2D(name="avg_pool")(x)
     whole = keras.config.dtype_policy().variable_dtype  # in mixed precision, too
@@ -188,11 +173,6 @@ def measure_each(settings, run, measure):
     diverges is left out, and named among the deviations.
     """
     data = load(settings, run)
-    pairs = [
-        (depth, kind)
-        for kind in settings.networks
-        for depth in (settings.full_depths if kind in FULL else settings.depths)
-    ]
 
     def part(kind, depth):
         network = run.network(
@@ -210,6 +190,11 @@ def measure_each(settings, run, measure):
         except DivergenceError as error:
             return {"diverged": str(error)}
 
+    pairs = [
+        (depth, kind)
+        for kind in settings.networks
+        for depth in (settings.full_depths if kind in FULL else settings.depths)
+    ]
     measured = {}
     for number, (depth, kind) in enumerate(sorted(pairs, key=lambda pair: pair[0]), 1):
         print(f"network {number} of {len(pairs)}: {kind}{depth}", flush=True)
@@ -246,10 +231,7 @@ def tenths(network):
 
 
 def through_training(network, measure):
-    """Return what `measure()` returns of a trained network after each tenth of its training.
-
-    The keys are epochs; in the end the network is as before.
-    """
+    """Return what `measure()` returns after each tenth of a finished training, by epoch."""
     trained = network.model.get_weights()
     measured = {}
     for epoch in tenths(network):
@@ -284,12 +266,7 @@ def by_depth(one, kind, quantity):
     return np.array([quantity(facts_of(one, kind, depth)) for depth in depths_of(one, kind)])
 
 
-def paper(seeds, numbers, kind, depth):
-    """Return the paper's number of a network, by kind and depth; None on other images."""
-    return numbers.get(kind, {}).get(depth) if seeds[0]["data"] == "cifar10" else None
-
-
-def each(seeds, kinds=SIMPLE + FULL):
+def each(seeds, kinds):
     """Yield kind, depth and what the seeds measured, of each network of these kinds."""
     for kind in kinds:
         for depth in sorted({depth for one in seeds for depth in depths_of(one, kind)}):
@@ -303,35 +280,33 @@ def series(seeds, columns, kinds=SIMPLE + FULL, **more):
     for kind, depth, runs in each(seeds, kinds):
         for seed, one in enumerate(runs):
             place = {"seed": seed, "network": kind, "depth": depth, "layers": f"{depth} layers"}
-            arrays = {name: [*values] for name, values in columns(one).items()}
+            arrays = columns(one)
             for numbers in zip(*arrays.values(), strict=True):
                 rows.append({**place, **more, **dict(zip(arrays, numbers, strict=True))})
     return rows
 
 
 def table(seeds, quantities, kinds=SIMPLE + FULL):
-    """Return the rows of a table, a row for each quantity of a network.
+    """Return the rows of a table, a row for each quantity of a network of these kinds.
 
-    Args:
-        seeds: What each seed measured.
-        quantities: By name, a function of a network's facts, and the paper's numbers by kind and
-            depth.
-        kinds: Networks of the table.
+    `quantities` has, by name, a function of a network's facts, and the paper's numbers by kind and
+    depth.
     """
     return [
-        row(kind, depth, name, [value(one) for one in runs], paper(seeds, published, kind, depth))
+        row(seeds, kind, depth, name, [value(one) for one in runs], published)
         for kind, depth, runs in each(seeds, kinds)
         for name, (value, published) in quantities.items()
     ]
 
 
-def row(kind, depth, quantity, values, published=None):
-    """Return the row of a table: mean and standard deviation over seeds, the paper's number."""
+def row(seeds, kind, depth, quantity, values, published):
+    """Return the row of a table: mean and deviation over seeds, and the number in the paper."""
+    known = published.get(kind, {}).get(depth) if seeds[0]["data"] == "cifar10" else None
     return {
         "network": kind,
         "depth": depth,
         "quantity": quantity,
         "measured": f"{np.mean(values):.5g}",
         "deviation": f"{np.std(values, ddof=1):.2g}" if len(values) > 1 else "",
-        "paper": "" if published is None else published,
+        "paper": "" if known is None else known,
     }

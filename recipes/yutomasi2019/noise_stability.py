@@ -6,12 +6,10 @@
 Measures the networks of yutomasi2019/networks.py before and after training:
 
 * layer cushions (Fig. 3), larger in nearly all layers of the residual network, whose identity is in
-  the numerator and not in the norm: by definition, before training and in a network of the same
-  function, too; activation contraction; and interlayer cushions of each block (section 5);
-* the effect of noise on the weights on accuracy and output (section 5);
+  the numerator and not in the norm: by definition; and interlayer cushions of each block;
+* the effect of noise on the weights on accuracy (section 5);
 * the distribution of final features and their gradients (Fig. 10: nearly normal);
-* dominant gradient flow at the start and after each tenth of the training (Fig. 12: in the mean
-  over training, in deep layers several times the plain networks').
+* dominant gradient flow at the start and after each tenth of the training (Fig. 12).
 
 The miniature is that of plain_vs_residual.py, which finds the networks that this one trained.
 """
@@ -23,26 +21,20 @@ import keras
 import numpy as np
 
 from zoo import callbacks
+from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.yutomasi2019 import networks
-from zoo.recipes.yutomasi2019.networks import (
-    by_depth,
-    depths_of,
-    facts_of,
-    paper,
-    row,
-    series,
-    table,
-)
+from zoo.recipes.yutomasi2019.networks import by_depth, depths_of, facts_of, row, series, table
 
 KINDS = networks.CONVOLUTIONAL + networks.FULL  # cushions are those of full convolutions
 NOISES = (0.01, 0.03, 0.1)  # norms relative to a kernel's; ours
+NOISE_SAMPLES = 3  # of each size; ours
 NOISE_IMAGES = 10_000  # at most: of noise on the weights, of which the paper shows nothing
 LARGEST_CUSHION = 4.0  # of Fig. 3; ours: larger ones are in the last bin
 FEATURE_BINS = np.linspace(-4, 8, 61)  # of Fig. 10
 RATIOS = {"": (1.24, 4.06), "full_": (0.99, 3.07)}  # Fig. 12: shallow, deep layers
 CUSHION = {"full_residual": {20: 0.20}}  # section 5, of one block
-EXCEPTIONS = {"residual": {20: 2, 32: 2}}  # layers of Fig. 3's networks with no larger cushion
+EXCEPTIONS = {"both": {20: 2, 32: 2}}  # layers of Fig. 3's networks with no larger cushion
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,11 +49,10 @@ class Settings(networks.Networks):
     projections: int = setting(128, "Random projections of interlayer cushions; ours.")
 
 
+SMALL = {"probe_examples": 1000, "flow_examples": 32, "projections": 16}
 SCALES = {
     "smoke": Settings(**networks.SMOKE, probe_examples=8, flow_examples=2, projections=4),
-    "miniature": Settings(
-        **networks.MINIATURE, probe_examples=1000, flow_examples=32, projections=16
-    ),
+    "miniature": Settings(**networks.MINIATURE, **SMALL),
     "full": Settings(),
 }
 
@@ -69,8 +60,7 @@ SCALES = {
 def measure(settings, run):
     """Train the networks; return cushions, effects of noise, final features and dominance."""
     inspected = functools.partial(inspect, settings, run)
-    by_depth = networks.measure_each(settings, run, inspected)
-    return {"data": settings.data, "networks": by_depth}
+    return {"data": settings.data, "networks": networks.measure_each(settings, run, inspected)}
 
 
 def inspect(settings, run, network, kind):
@@ -80,22 +70,19 @@ def inspect(settings, run, network, kind):
     images = network.data.images
     count = settings.flow_examples
     sample = network.data.preprocess(images.x_train[:count]), images.y_train[:count]
+    probed = min(settings.probe_examples or len(images.x_train), len(images.x_train))
 
     def cushions():
-        progress = run.progress("layer cushions", settings.probe_examples or len(images.x_train))
-        probes = [
-            callbacks.LayerCushion(largest=LARGEST_CUSHION),
-            callbacks.ActivationContraction(),
-        ]
-        batches = networks.batches(network, settings.probe_examples)
-        table = callbacks.run(probes, model, batches, progress=progress)
+        progress = run.progress("layer cushions", probed)
+        probe = callbacks.LayerCushion(largest=LARGEST_CUSHION)
+        batches = networks.batches(network, probed)
+        table = callbacks.run([probe], model, batches, progress=progress)
         print(f"interlayer cushions, {settings.projections} projections", flush=True)
         between = callbacks.interlayer_cushions(
             model, sample[0], projections=settings.projections, seed=run.seed
         )
-        scalars = ("layer_cushion", "layer_cushion_min", "activation_contraction_max")
         return {
-            **{name: by_block(table, name) for name in scalars},
+            "layer_cushion": by_block(table, "layer_cushion"),
             "layer_cushion_histogram": table.array("layer_cushion_histogram"),
             "interlayer_cushion": by_block(between, "interlayer_cushion"),
         }
@@ -114,8 +101,8 @@ def inspect(settings, run, network, kind):
     return {
         "before": before,
         "after": cushions(),
-        "noise": noise(settings, run, network),
-        "features": final_features(settings, network),
+        "noise": {"accuracy": accuracy_under_noise(network, min(NOISE_IMAGES, probed), run.seed)},
+        "features": final_features(network, probed),
         "flow_epochs": np.array([*flows]),
         "flows": np.array([*flows.values()]),
     }
@@ -126,96 +113,95 @@ def by_block(table, name):
     return np.array([*table.values(name).values()])
 
 
-def noise(settings, run, network):
-    """Return accuracy and change of the output under noise on the weights, first without any."""
-    images = len(network.data.images.x_train)
-    count = min(NOISE_IMAGES, settings.probe_examples or images)
+def accuracy_under_noise(network, count, seed):
+    """Return the accuracy without noise, and with normal noise of each size on all kernels.
+
+    The size of a residual block's noise is relative to the norm of the equivalent plain kernel:
+    equal networks get equal noise.
+    """
     print(f"noise on the weights, {count} images", flush=True)
-    table = callbacks.noise_sensitivity(
-        network.model, networks.batches(network, count), NOISES, seed=run.seed
-    )
+    model = network.model
+    weights = model.get_weights()
+    norms = kernel_norms(model)
+    rng = np.random.default_rng(seed)
+
+    def accuracy():
+        hits = [
+            model.predict_on_batch(x).argmax(-1) == y.reshape(-1)
+            for x, y in networks.batches(network, count)
+        ]
+        return np.concatenate(hits).mean(dtype="float32")
+
+    accuracies = [accuracy()]
+    for size in NOISES:
+        samples = []
+        for _ in range(NOISE_SAMPLES):
+            noisy = [*weights]
+            for i, length in norms.items():
+                noise = rng.standard_normal(weights[i].shape)
+                noise *= size * length / np.linalg.norm(noise)
+                noisy[i] = weights[i] + noise.astype(weights[i].dtype)
+            model.set_weights(noisy)
+            samples.append(accuracy())
+        accuracies.append(np.mean(samples))
+    model.set_weights(weights)
+    return np.array(accuracies, "float64")
+
+
+def kernel_norms(model):
+    """Return the norms of the kernels, or of their plain equivalents, by index of the weight."""
+    blocks = [layer for layer in model.layers if isinstance(layer, SimplifiedResidual)]
+    plain = {id(block.transform.kernel): plain_kernel(block) for block in blocks}
     return {
-        key: np.array([row.value for row in table.of_probe(f"noise_{key}")])
-        for key in ("accuracy", "change")
+        i: np.linalg.norm(plain.get(id(weight), keras.ops.convert_to_numpy(weight)))
+        for i, weight in enumerate(model.weights)
+        if "kernel" in weight.path.split("/")[-1]
     }
 
 
-def final_features(settings, network):
-    """Return densities, means and deviations of final features and the gradients there.
+def final_features(network, count):
+    """Return densities of final features, the classifier's inputs, and of the gradients there.
 
-    The features are the classifier's inputs; the loss's gradients are W (p - y).
+    The loss's gradients are W (p - y).
     """
     classifier = network.model.layers[-1]
     both = keras.Model(network.model.input, [classifier.input, network.model.output])
     kernel = keras.ops.convert_to_numpy(classifier.kernel)
     features, gradients = [], []
-    for x, y in networks.batches(network, settings.probe_examples):
-        inputs, p = map(keras.ops.convert_to_numpy, both.predict_on_batch(x))
+    for x, y in networks.batches(network, count):
+        inputs, p = both.predict_on_batch(x)
         features.append(inputs)
         gradients.append((p - np.eye(p.shape[-1])[y.reshape(-1)]) @ kernel.T)
     return {
-        "feature": distribution(np.concatenate(features)),
-        "gradient": distribution(np.concatenate(gradients)),
+        "feature": {"density": density(np.concatenate(features))},
+        "gradient": {"density": density(np.concatenate(gradients))},
     }
 
 
-def distribution(values):
-    """Return how `(images, features)` are distributed, in standard deviations of each feature.
+def density(values):
+    """Return the density of `(images, features)` in standard deviations of each feature.
 
     Features that are dead, the same for all images, are left out.
     """
     deviations = values.std(0)
     scaled = (values[:, deviations > 0] / deviations[deviations > 0]).ravel()
     width = FEATURE_BINS[1] - FEATURE_BINS[0]
-    return {
-        "density": np.histogram(scaled, FEATURE_BINS)[0] / max(scaled.size, 1) / width,
-        "mean": float(scaled.mean()) if scaled.size else 0.0,
-        "deviation": float(values.std()),
-    }
+    return np.histogram(scaled, FEATURE_BINS)[0] / max(scaled.size, 1) / width
 
 
 def fig3(seeds):
-    """Draw layer cushions of images before and after training, of three blocks of each depth.
-
-    They are the middle blocks of each third of the depth.
-    """
-
-    def columns(one, when, part):
-        histograms = one[when]["layer_cushion_histogram"]
-        count, bins = histograms.shape
-        block = count * part // 6
-        return {
-            "from": np.linspace(0, LARGEST_CUSHION, bins, endpoint=False),
-            "share": histograms[block],
-            "block": [f"block {block + 1} of {count}"] * bins,
-        }
-
-    rows = []
-    for part in (1, 3, 5):
-        for when in ("before", "after"):
-            of_part = functools.partial(columns, when=when, part=part)
-            rows += series(seeds, of_part, networks.CONVOLUTIONAL, when=f"{when} training")
-    rows.sort(key=lambda row: row["depth"])
-    label = f"layer cushion of an image, a ratio (last bin: {LARGEST_CUSHION:g} and beyond)"
-    labels = {"from": label, "share": "share of images"}
-    options = {"by": ["network", "when"], "panel": "block", "labels": labels, "steps": True}
-    return plots.lines(rows, x="from", y="share", **options) if rows else None
-
-
-def section5(seeds):
-    """Draw interlayer and smallest layer cushions and the largest contraction by block."""
-    labels = {
-        "interlayer_cushion": "interlayer cushion",
-        "layer_cushion_min": "smallest layer cushion of an image",
-        "activation_contraction_max": "largest activation contraction",
-    }
+    """Draw layer cushions of images in the middle block of trained networks."""
 
     def columns(one):
-        values = {key: one["after"][key] for key in labels}
-        return {"block": range(1, len(one["after"]["layer_cushion"]) + 1), **values}
+        histograms = one["after"]["layer_cushion_histogram"]
+        bins = np.linspace(0, LARGEST_CUSHION, histograms.shape[1], endpoint=False)
+        return {"from": bins, "share": histograms[len(histograms) // 2]}
 
-    options = {"by": "network", "panel": "layers", "labels": labels}
-    return plots.lines(series(seeds, columns), x="block", y=[*labels], **options)
+    rows = series(seeds, columns, networks.CONVOLUTIONAL)
+    label = f"layer cushion of an image (last bin: {LARGEST_CUSHION:g} and beyond)"
+    labels = {"from": label, "share": "share of images"}
+    options = {"by": "network", "panel": "layers", "labels": labels, "steps": True}
+    return plots.lines(rows, x="from", y="share", **options) if rows else None
 
 
 def fig10(seeds):
@@ -223,23 +209,24 @@ def fig10(seeds):
     low = FEATURE_BINS[:-1]
     centers = low + (low[1] - low[0]) / 2
     normal = np.exp(-(centers**2) / 2) / np.sqrt(2 * np.pi)
-    rows = []
-    for quantity in ("feature", "gradient"):
+    rows = [
+        {"network": "N(0, 1)", "from": x, "feature": y, "gradient": y, "seed": 0}
+        for x, y in zip(low, normal, strict=True)
+    ]
 
-        def columns(one, quantity=quantity):
-            return {"from": low, "density": one["features"][quantity]["density"]}
+    def columns(one):
+        densities = {key: one["features"][key]["density"] for key in ("feature", "gradient")}
+        return {"from": low, **densities}
 
-        rows += series(seeds, columns, of=quantity)
-        pairs = zip(low, normal, strict=True)
-        place = {"network": "N(0, 1)", "of": quantity, "seed": 0}
-        rows += [{**place, "from": x, "density": density} for x, density in pairs]
     labels = {
-        "feature": "final feature, in its standard deviations",
-        "gradient": "gradient of the loss there, in its standard deviations",
-        "from": "value",
+        "from": "value in its standard deviations",
+        "feature": "density of a final feature",
+        "gradient": "density of the loss's gradient there",
     }
-    options = {"by": ["network", "depth"], "panel": "of", "labels": labels, "steps": True}
-    return plots.lines(rows, x="from", y="density", **options)
+    options = {"by": ["network", "depth"], "labels": labels, "steps": True}
+    return plots.lines(
+        [*series(seeds, columns), *rows], x="from", y=["feature", "gradient"], **options
+    )
 
 
 def fig12(seeds):
@@ -276,16 +263,17 @@ def section5_numbers(seeds):
         depths = depths_of(seeds[0], pair[0])
         if any(depths_of(one, kind) != depths for one in seeds for kind in pair):
             continue
+        name = " over ".join(pair)
         ratios = np.array([dominance_ratios(one, prefix) for one in seeds])
         for i, depth in enumerate(depths):
             for half, part in enumerate(("shallow", "deep")):
-                known = paper(seeds, {"": {depth: published[half]}}, "", depth)
+                known = {name: dict.fromkeys(depths, published[half])}
                 quantity = f"dominance in the {part} half of the blocks"
-                rows.append(row(" over ".join(pair), depth, quantity, ratios[:, i, half], known))
+                rows.append(row(seeds, name, depth, quantity, ratios[:, i, half], known))
             if not prefix:
                 layers = [exceptions(one, depth).sum() for one in seeds]
-                known = paper(seeds, EXCEPTIONS, "residual", depth)
-                rows.append(row("both", depth, "layers without a larger cushion", layers, known))
+                quantity = "layers without a larger cushion"
+                rows.append(row(seeds, "both", depth, quantity, layers, EXCEPTIONS))
     return rows
 
 
@@ -323,9 +311,8 @@ def dominance(one):
 
 def exceptions(one, depth):
     """Return for each layer if its cushion is not larger in the residual network."""
-    residual, plain = (
-        facts_of(one, kind, depth)["after"]["layer_cushion"] for kind in ("residual", "plain")
-    )
+    pair = [facts_of(one, kind, depth) for kind in ("residual", "plain")]
+    residual, plain = (facts["after"]["layer_cushion"] for facts in pair)
     return ~(residual > plain)
 
 
@@ -350,30 +337,16 @@ def extra_loss_to_noise(one):
     return plain - residual
 
 
+RATIOS_TEXT = "residual over plain 1.24 in shallow, 4.06 in deep layers; fully-fledged 0.99, 3.07"
 ARTIFACTS = (
-    Artifact(
-        "fig3",
-        "layer cushions",
-        "the residual network's are larger, as they are by definition",
-        fig3,
-    ),
-    Artifact(
-        "section5",
-        "cushions by block",
-        "interlayer cushion of one fully-fledged residual block: 0.20",
-        section5,
-    ),
+    Artifact("fig3", "layer cushions", "the residual network's are larger by definition", fig3),
     Artifact("fig10", "final features and their gradients", "nearly normal", fig10),
-    Artifact(
-        "fig12",
-        "dominance by layer",
-        "residual over plain 1.24 in shallow, 4.06 in deep layers; fully-fledged 0.99, 3.07",
-        fig12,
-    ),
+    Artifact("fig12", "dominance by layer", RATIOS_TEXT, fig12),
     Artifact(
         "section5-numbers",
         "cushions, noise and dominance, residual against plain",
-        "no larger layer cushion in 2 of 18 layers; dominance as in Fig. 12",
+        "interlayer cushion of one fully-fledged residual block 0.20; no larger layer cushion in 2 "
+        "of 18 layers; dominance as in Fig. 12",
         section5_numbers,
     ),
 )
@@ -400,7 +373,6 @@ CLAIMS = (
         reason="The paper has one block of nine; which one is lost. Both kinds are alike before "
         "training, too: the normalizations scale both. Without them, in the simplified networks, "
         "the residual's cushions are the larger ones, by less than the factor of the criterion.",
-        figure="section5",
     ),
     Claim(
         name="Y11",

@@ -6,9 +6,8 @@
 
 Trains the simplified networks of yutomasi2019/networks.py, and measures losses, penalties and
 weights before and after training, risk (the training loss without the penalty) and test error by
-epoch. The paper: deeper plain networks are worse, residual and transferred ones are not, and
-dominant entries alone do not suffice. The experiment "starts" compares plain networks from
-Kaiming's and from the residual's initial weights (Fig. 9).
+epoch. The experiment "starts" compares plain networks from Kaiming's and from the residual's
+initial weights (Fig. 9).
 
 The miniature is trained to the end of its schedule: widths 8, 16, 32, on 5,000 digits of 16 x 16
 pixels; 20 and 56 layers.
@@ -30,7 +29,6 @@ from zoo.recipes.yutomasi2019.networks import (
     depths_of,
     each,
     facts_of,
-    paper,
     row,
     series,
     table,
@@ -75,8 +73,7 @@ PENALTIES = {  # ibid., after training
     "plain": {20: 7.743e-4, 32: 9.458e-4, 44: 1.180e-3},
     "transferred": {20: 5.122e-4, 32: 5.561e-4, 44: 6.194e-4},
 }
-INITIAL_RATIOS = {"plain": {20: 4281}}  # appendix D: loss over penalty
-PENALTY_RATIO = 268  # ibid., 20 layers: plain over residual, before training
+PENALTY_RATIO = 268  # appendix D, 20 layers: plain over residual, before training
 LARGE_SHARES = {"plain": {32: 10.29}, "residual": {32: 76}}  # appendix C: in %, and "more than" 76
 MODES = {"residual": {32: 0.9}}  # ibid., of the identity's entries after training
 WEIGHTS = {  # ibid., of plain32: what is left of Table 3
@@ -86,7 +83,6 @@ WEIGHTS = {  # ibid., of plain32: what is left of Table 3
     "count of > 0.7, before": 1,
     "count of > 0.7, after": 26,
 }
-RISKS = {"plain": {32: 0.13, 44: 0.46}, "transferred": {32: 0.055, 44: 0.083}}  # Fig. 9, 10 runs
 GROUPS = ("all", "identity", "> 0.25", "identity > 0.25", "> 0.7")  # of weights
 BINS = np.linspace(-1, 1.5, 101)  # of weights, Fig. 7
 MOST_ENTRIES = 800  # of a bin of Fig. 7, where the paper's axis ends
@@ -162,9 +158,11 @@ def weights_of(entries, identity):
         values = np.abs(identity if group.startswith("identity") else entries)
         values = values[values > float(group.partition("> ")[2] or -1)]
         statistics |= {f"count of {group}": values.size, f"L1 of {group}": float(values.sum())}
-    histograms = {"all": entries, "identity": identity}
-    histograms = {group: np.histogram(values, BINS)[0] for group, values in histograms.items()}
-    return {**histograms, "statistics": statistics}
+    return {
+        "all": np.histogram(entries, BINS)[0],
+        "identity": np.histogram(identity, BINS)[0],
+        "statistics": statistics,
+    }
 
 
 def penalty_ratio(depth):
@@ -249,18 +247,15 @@ def table4(seeds):
     quantities = {
         "training loss before": (lambda one: training_loss(one, "before"), INITIAL_LOSSES),
         "penalty before": (lambda one: one["before"]["own_penalty"], INITIAL_PENALTIES),
-        "loss over penalty before": (
-            lambda one: training_loss(one, "before") / one["before"]["own_penalty"],
-            INITIAL_RATIOS,
-        ),
         "training loss after": (training_loss, LOSSES),
         "penalty after": (lambda one: one["after"]["penalty"], PENALTIES),
     }
     rows = table(seeds, quantities, networks.CONVOLUTIONAL)
+    pair = "plain over residual"
     for depth in seeds[0]["initial_penalty_ratio"]:
         ratios = [one["initial_penalty_ratio"][depth] for one in seeds]
-        published = PENALTY_RATIO if depth == "20" else None
-        rows.append(row("plain over residual", depth, "penalty before", ratios, published))
+        known = {pair: {"20": PENALTY_RATIO}}
+        rows.append(row(seeds, pair, depth, "penalty before", ratios, known))
     return rows
 
 
@@ -270,20 +265,14 @@ def fig7(seeds):
     Each network has panels of its own: those that are equal at the start would hide each other.
     """
     rows = []
-    for group, most in (("all", MOST_ENTRIES), ("identity", np.inf)):
+    for group, most in (("all", MOST_ENTRIES), ("identity", math.inf)):
 
         def columns(one, group=group, most=most):
-            histograms = [one["weights"][when][group] for when in ("before", "after")]
-            before, after = (np.minimum(counts, most) for counts in histograms)
-            return {"from": BINS[:-1], "before": before, "after": after}
+            before, after = (one["weights"][when][group] for when in ("before", "after"))
+            clipped = {"before": np.minimum(before, most), "after": np.minimum(after, most)}
+            return {"from": BINS[:-1], **clipped}
 
         rows += series(seeds, columns, networks.CONVOLUTIONAL, entries=group)
-    rows = shown(seeds, rows)
-    marks = [
-        {"network": kind, "from": MODES[kind][depth], "label": "the paper's mode of the identity's"}
-        for kind, depth in {(one["network"], one["depth"]) for one in rows}
-        if paper(seeds, MODES, kind, depth)
-    ]
     labels = {
         "all": "all entries of the plain kernels",
         "identity": "entries of the identity",
@@ -291,9 +280,9 @@ def fig7(seeds):
         "before": "entries before training",
         "after": "entries after training",
     }
-    options = {"by": "entries", "panel": "network", "marks": marks, "labels": labels}
-    options |= {"x": "from", "y": ["before", "after"], "steps": True}
-    return plots.lines(rows, **options) if rows else None
+    options = {"by": "entries", "panel": "network", "labels": labels, "steps": True}
+    y = ["before", "after"]
+    return plots.lines(shown(seeds, rows), x="from", y=y, **options) if rows else None
 
 
 def curves(one):
@@ -307,27 +296,23 @@ LABELS = {
     **dict.fromkeys(("risk", "mean_risk"), "mean training cross entropy, nats"),
     **dict.fromkeys(("test_error", "mean_error"), "test error, share of images"),
     "difference": "Kaiming's less the residual's, nats",
+    "plain": "Kaiming's start",
+    "transferred": "the residual's start",
 }
 
 
 def fig8(seeds):
     """Draw risk and test error by epoch, and test error by risk, the means over seeds."""
-    rows, marks = series(seeds, curves), []
-    for kind, depth, runs in each(seeds):
+    rows = series(seeds, curves)
+    for kind, depth, runs in each(seeds, networks.SIMPLE + networks.FULL):
         place = {"network": kind, "layers": f"{depth} layers"}
-        risks, errors = (
-            np.mean([one[key] for one in runs], axis=0)
-            for key in ("risk_by_epoch", "test_error_by_epoch")
-        )
-        pairs = zip(risks, errors, strict=True)
+        keys = ("risk_by_epoch", "test_error_by_epoch")
+        means = (np.mean([one[key] for one in runs], axis=0) for key in keys)
+        pairs = zip(*means, strict=True)
         rows += [{**place, "mean_risk": risk, "mean_error": error} for risk, error in pairs]
-        risk, error = (paper(seeds, numbers, kind, depth) for numbers in (LOSSES, ERRORS))
-        if risk is not None:
-            end = {"epoch": len(risks), "risk": risk, "test_error": error}
-            label = f"{kind}, {depth}, the paper at its end"
-            marks.append({**place, **end, "mean_risk": risk, "mean_error": error, "label": label})
     x, y = ["epoch", "epoch", "mean_risk"], ["risk", "test_error", "mean_error"]
-    options = {"by": "network", "panel": "layers", "marks": marks, "labels": LABELS}
+    labels = {key: text for key, text in LABELS.items() if key not in networks.SIMPLE}
+    options = {"by": "network", "panel": "layers", "labels": labels}
     return plots.lines(rows, x=x, y=y, log=["risk"], **options)
 
 
@@ -342,14 +327,7 @@ def fig9(seeds):
     for one in rows:
         if one["network"] == "plain" and place(one) in other:
             one["difference"] = one["risk"] - other[place(one)]
-    marks = []
-    for kind, depth, runs in each(seeds):
-        risk = paper(seeds, RISKS, kind, depth)
-        if risk is not None:
-            end = {"network": kind, "depth": depth, "epoch": len(runs[0]["risk_by_epoch"])}
-            marks.append({**end, "risk": risk, "label": f"the paper at its end: {risk:g}"})
-    labels = {**LABELS, "plain": "Kaiming's start", "transferred": "the residual's start"}
-    options = {"by": ["network", "depth"], "marks": marks, "labels": labels}
+    options = {"by": ["network", "depth"], "labels": LABELS}
     return plots.lines(rows, x="epoch", y=["risk", "difference"], **options)
 
 
@@ -406,10 +384,8 @@ def widest_gap(one):
     It is 1 if the network from Kaiming's start never has the larger risk.
     """
     deep = depths_of(one, "transferred")[-1]
-    kaiming, transferred = (
-        facts_of(one, kind, deep)["risk_by_epoch"] for kind in ("plain", "transferred")
-    )
-    gap = kaiming - transferred
+    pair = [facts_of(one, kind, deep) for kind in ("plain", "transferred")]
+    gap = pair[0]["risk_by_epoch"] - pair[1]["risk_by_epoch"]
     return (1 + int(gap.argmax())) / len(gap) if gap.max() > 0 else 1.0
 
 

@@ -120,7 +120,7 @@ def test_an_input_of_nan_makes_every_measured_value_nan(activation):
     x = X.copy()
     x[3] = np.nan
     table = callbacks.run([probe() for probe in HIGHWAY], model, (x, Y), batch_size=3)
-    table += callbacks.lesions(model, (x, Y)) + callbacks.noise_sensitivity(model, (x, Y))
+    table += callbacks.lesions(model, (x, Y))
     assert not [row for row in table if not np.isnan(row.value)]
 
 
@@ -140,14 +140,11 @@ def test_an_input_of_nan_makes_cushions_and_dominance_nan():
     model = reference.random_weights(keras.Model(images, top), scale=0.5)
     x = reference.images(3, 4, 4, 3)
     x[1, 0, 0, 0] = np.nan
-    probes = [callbacks.LayerCushion(), callbacks.ActivationContraction()]
-    table = callbacks.run(probes, model, x)
+    table = callbacks.run([callbacks.LayerCushion()], model, x)
     cushions = callbacks.interlayer_cushions(model, x, projections=2)
     table += cushions.of_probe("interlayer_cushion")
     table += callbacks.dominant_flow(model, (x, np.array([0, 1, 1])))
     assert not [row for row in table if not np.isnan(row.value)]
-    with pytest.raises(ValueError, match="without NaN"):
-        callbacks.top_patches(model, x, unit=0)
 
 
 def test_an_example_whose_skip_input_is_zero_has_no_l2_ratio_and_is_counted():

@@ -106,14 +106,13 @@ def test_an_encoder_and_a_decoder_are_two_chains():
         callbacks.lesions(model, families.data(model), grain="layer")
 
 
-def test_cushions_and_contractions_are_of_the_layers_of_any_branch():
+def test_cushions_are_of_the_layers_of_any_branch():
     x = reference.images(3, 5)
-    probes = [callbacks.LayerCushion(), callbacks.ActivationContraction()]
     inputs = keras.Input((5,))
     f = layers.Dense(4, name="inner")(layers.LayerNormalization(name="norm")(inputs))
     f = layers.Dense(5, use_bias=False, name="outer")(layers.ReLU(name="relu")(f))
     model = reference.random_weights(keras.Model(inputs, layers.Add(name="sum")([inputs, f])))
-    table = callbacks.run(probes, model, x)
+    table = callbacks.run([callbacks.LayerCushion()], model, x)
     outputs = [model.get_layer(name).output for name in ("norm", "inner", "relu", "outer")]
     normed, z, y, f = (
         np.asarray(ops.convert_to_numpy(v), "float64") for v in keras.Model(inputs, outputs)(x)
@@ -125,9 +124,6 @@ def test_cushions_and_contractions_are_of_the_layers_of_any_branch():
         for kernel, a, b in steps
     ]
     assert table.values("layer_cushion")["sum"] == pytest.approx(np.mean(cushions), rel=1e-4)
-    contraction = (np.linalg.norm(z, axis=1) / np.linalg.norm(y, axis=1)).mean()
-    value = table.values("activation_contraction")["sum"]
-    assert value == pytest.approx(contraction, rel=1e-4)
 
 
 @slow_elsewhere

@@ -101,8 +101,6 @@ def test_a_regression_has_losses_and_no_accuracy():
     lesions = callbacks.lesions(model, (X, targets), loss="mean_squared_error")
     assert lesions.probes() == ["lesion_loss", "lesion_change"]
     np.testing.assert_allclose(lesions.values("lesion_loss")[None], (error**2).mean(), rtol=1e-4)
-    noise = callbacks.noise_sensitivity(model, (X, targets), loss="mse", repeats=1)
-    assert noise.probes() == ["noise_loss", "noise_change"]
     with pytest.raises(ValueError, match="Expected a classifier"):
         callbacks.run([callbacks.IntermediateAccuracy()], model, (X, targets), loss="mse")
 
@@ -117,7 +115,6 @@ def test_a_network_that_tells_no_loss_is_asked_for_one(units):
 MEASUREMENTS = [
     lambda model, data: callbacks.run([callbacks.CosineLoss()], model, data, batch_size=2),
     lambda model, data: callbacks.lesions(model, data, batch_size=2),
-    lambda model, data: callbacks.noise_sensitivity(model, data),
     lambda model, data: callbacks.dominant_flow(model, data),
 ]
 

@@ -107,7 +107,6 @@ def test_side_inputs_reach_every_use():
             "an output reads a tensor from before its end",
         ),
         (lambda m: callbacks.loops(m, X, times=[2, 1]), "`times` must be ascending"),
-        (lambda m: callbacks.fixed_point(m, X, powers=1), "of 2 or more"),
     ],
 )
 def test_what_cannot_be_repeated_is_refused(network, repeat, message):
@@ -139,26 +138,6 @@ def test_loops_measure_every_number_of_uses(network, states):
             assert row["loop_angle"] == pytest.approx(angle, rel=1e-3)
     unlabelled = callbacks.loops(network, X, times=[1, 4])
     assert {row.probe for row in unlabelled} == {"loop_step_norm", "loop_angle", "loop_kl"}
-
-
-@pytest.mark.parametrize("eigenvalues", ["real", "complex"])
-def test_the_fixed_point_of_a_linear_block(eigenvalues):
-    """A contraction to zero, whose rate and eigenvalue NumPy knows."""
-    turn = 0.9 * np.array([[0, -1, 0], [1, 0, 0], [0, 0, 0.3]])
-    real = np.array([[0.8, 0.3, 0], [0, 0.5, 0.2], [0, 0, -0.2]])
-    step = (real if eigenvalues == "real" else turn).astype("float32")
-    model = linear_network(step.T - np.eye(WIDTH, dtype="float32"))
-    table = callbacks.fixed_point(model, X, "block", times=30, powers=40, batch_size=4)
-    top = np.abs(np.linalg.eigvals(step)).max()
-    values = {row.probe: row.value for row in table if row.unit is None}
-    assert values["fixed_point_eigenvalue"] == pytest.approx(top, rel=1e-3)
-    assert values["fixed_point_contraction"] == pytest.approx(top, rel=1e-3)
-    distances = [row.value for row in table.of_probe("fixed_point_distance")]
-    assert len(distances) == 30
-    last = np.linalg.matrix_power(step, 30) @ X.T
-    expected = np.linalg.norm(X.T - last, axis=0) / np.linalg.norm(last, axis=0)
-    assert distances[0] == pytest.approx(expected.mean(), rel=1e-3)
-    assert distances[-1] < distances[0]
 
 
 def scaling(factor):

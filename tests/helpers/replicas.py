@@ -130,7 +130,7 @@ def probe_values(model):
     kinds = [callbacks.CosineLoss, callbacks.L2Ratio, callbacks.GradientNorm]
     kinds += [callbacks.ActivationNorm, callbacks.IntermediateAccuracy, callbacks.GateActivity]
     kinds += [callbacks.EstimationError, callbacks.TaylorTerm, callbacks.BorderlineExamples]
-    kinds += [callbacks.LayerCushion, callbacks.ActivationContraction]
+    kinds += [callbacks.LayerCushion]
     rows = callbacks.run([kind() for kind in kinds], model, images(10), batch_size=4)
     rows += callbacks.lesions(model, images(10))
     table = {(row.probe, row.block): row.value for row in rows}

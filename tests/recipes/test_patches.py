@@ -7,10 +7,9 @@ from keras import layers, ops
 
 import zoo
 from helpers.harness import slow_elsewhere
-from zoo import callbacks
 from zoo.backend import gradients_at_marks
-from zoo.callbacks.probes.patches import guided_relus, infer_guided
 from zoo.graph.calls import Graph, infer
+from zoo.recipes.greff2017.patches import draw, guided_relus, infer_guided, top_patches
 
 
 @pytest.fixture
@@ -30,19 +29,18 @@ def test_the_patch_is_where_the_unit_is_largest_and_what_it_depends_on(model):
     x = np.zeros((3, 6, 6, 2), "float32")
     x[1, 2:5, 1:4, 0] = 1.0  # a square around (3, 2); (2, 3), (3, 2) ... all see parts of it
     x[2, 4, 4, 0] = 0.5
-    patches = callbacks.top_patches(model, x, unit=0, count=2, batch_size=2)
+    patches = top_patches(model, [(x[:2], None), (x[2:], None)], unit=0, count=2)
     maps = ops.convert_to_numpy(model(x))[..., 0]
-    assert [patch.example for patch in patches] == [1, 2]
+    assert [patch["example"] for patch in patches] == [1, 2]
     for patch in patches:
-        assert (
-            patch.value == maps[patch.example].max() == maps[patch.example, patch.row, patch.column]
-        )
+        image = maps[patch["example"]]
+        assert patch["value"] == image.max() == image[patch["row"], patch["column"]]
     first = patches[0]
-    rows, columns = (slice(max(at - 1, 0), at + 2) for at in (first.row, first.column))
-    assert np.array_equal(first.image, x[1, rows, columns])
-    center = first.gradient[first.row - rows.start, first.column - columns.start, 0]
+    rows, columns = (slice(max(at - 1, 0), at + 2) for at in (first["row"], first["column"]))
+    assert np.array_equal(first["image"], x[1, rows, columns])
+    center = first["gradient"][first["row"] - rows.start, first["column"] - columns.start, 0]
     assert center == 1 - 2  # the sum's own 1, and the kernel's center
-    assert (first.gradient[..., 1] == 0).all()
+    assert (first["gradient"][..., 1] == 0).all()
 
 
 def relu_models():
@@ -101,16 +99,14 @@ def test_guided_gradients_reach_the_relus_inside_blocks():
 
 
 @slow_elsewhere
-def test_blocks_of_a_stage_have_a_row_each_in_the_figure(tmp_path):
+def test_blocks_of_the_first_stage_have_a_row_each_in_the_figure():
     model = zoo.cifar_resnet(14, input_shape=(32, 32, 3))
     x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype("float32")
-    patches = callbacks.top_patches(model, x, unit=1, stage=2, count=2)
-    assert [patch.block for patch in patches[::2]] == ["stage2_block00", "stage2_block01"]
-    figure = callbacks.draw_patches(patches, tmp_path / "patches.png")
-    assert len(figure.axes) == 2 * 2 * 2 and (tmp_path / "patches.png").exists()
+    patches = top_patches(model, [(x, None)], unit=1, count=2)
+    assert [patch["block"] for patch in patches[::2]] == ["stage1_block00", "stage1_block01"]
+    assert len(draw(patches).axes) == 2 * 2 * 2
 
 
-@pytest.mark.parametrize("more, message", [({"stage": 9}, "stage=9"), ({"unit": 2}, "a channel 2")])
-def test_bad_input_of_patches(model, more, message):
-    with pytest.raises(ValueError, match=message):
-        callbacks.top_patches(model, np.zeros((1, 6, 6, 2), "float32"), **{"unit": 0, **more})
+def test_a_unit_that_a_network_does_not_have_is_refused(model):
+    with pytest.raises(ValueError, match="from 0 to 1. Received: 2"):
+        top_patches(model, [], unit=2, count=1)
