@@ -16,20 +16,30 @@ TensorFlow, and in single precision 1 s.
 
 import contextlib
 import dataclasses
+import json
 import sys
 
 import keras
 import numpy as np
 
-from zoo.callbacks import PassProgress
-from zoo.callbacks.checkpoint import Resume
-from zoo.callbacks.training import Epochs
 from zoo.graph.fold import to_plain
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
-from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
-from zoo.recipes.experiment.networks import fit, history_of
+from zoo.recipes.experiment import (
+    Artifact,
+    Claim,
+    DivergenceError,
+    Experiment,
+    main,
+    plots,
+    provenance,
+    setting,
+    store,
+)
+from zoo.recipes.experiment.networks import TRAINED
 from zoo.recipes.yutomasi2019 import networks
 from zoo.regularizers import penalize
+
+SAVE_EVERY = 10  # steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,9 +97,10 @@ def train(settings, run, data, depth):
     """Return the largest difference of a weight after each step of a pair of networks."""
     run.start(settings)
     residual = networks.build("residual", depth, data.shape, data.images.classes, settings.widths)
-    plain = penalize(to_plain(residual), transferred=True)
+    pair = (residual, penalize(to_plain(residual), transferred=True))
     total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
-    for model in (residual, plain):
+    count = settings.steps or total
+    for model in pair:
         model.compile(networks.optimizer(settings, total), "sparse_categorical_crossentropy")
         model.optimizer.build(model.trainable_variables)
     name = f"pair{depth}"
@@ -101,65 +112,46 @@ def train(settings, run, data, depth):
         "widths": settings.widths,
         "optimizer": keras.optimizers.serialize(residual.optimizer)["config"],
     }
-    folder, checkpoint = run.open_network(name, data.images.name, identity)
-    steps = Steps(data.train)
-    count = settings.steps or total
-    twin = Twin(plain, steps, run.progress(name, count), checkpoint)
-    options = {"callbacks": [Epochs(steps)], "track": []}
-    fit(run.devices, residual, steps, folder=folder, epochs=count, resume=twin, **options)
-    differences = np.array(history_of(twin)["largest_difference"][:count])
-    print(f"{depth} layers: {differences[-1]:.3g} after {count:,} steps", flush=True)
-    return differences
+    folder, _ = run.open_network(name, data.images.name, identity)
+    differences = restore(folder, pair) if run.options.resume else []
+    progress = run.progress(name, count)
+    for step in range(len(differences), count):
+        epoch, batch = divmod(step, len(data.train))
+        data.train.set_epoch(epoch)
+        x, y = data.train[batch]
+        for model in pair:
+            model.train_on_batch(x, y)
+        differences.append(largest_difference(*pair))
+        if not np.isfinite(differences[-1]):
+            raise DivergenceError(f"The difference is {differences[-1]} after step {step + 1}.")
+        if step + 1 == count or step % SAVE_EVERY == 0:
+            save(folder, pair, differences)
+        progress(step + 1)
+    print(f"{depth} layers: {differences[count - 1]:.3g} after {count:,} steps", flush=True)
+    return np.array(differences[:count])
 
 
-class Steps(keras.utils.PyDataset):
-    """The batches of a training as epochs of one batch each, so that each can be saved."""
-
-    def __init__(self, batches: keras.utils.PyDataset) -> None:
-        super().__init__()
-        self.batches = batches
-        self.step = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the step, counted from 0 over all epochs of the batches."""
-        self.step = epoch
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> tuple:
-        epoch, batch = divmod(self.step, len(self.batches))
-        self.batches.set_epoch(epoch)
-        return self.batches[batch]
+def variables_of(pair):
+    """Return the variables of both networks and their optimizers."""
+    return [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
 
 
-class Twin(Resume):
-    """Train a plain network beside the one of `fit`, log their difference, and save both."""
+def save(folder, pair, differences):
+    """Save both networks, and the differences after their steps."""
+    values = [keras.ops.convert_to_numpy(variable) for variable in variables_of(pair)]
+    arrays = {f"{index:05d}": value for index, value in enumerate(values)}
+    store.save(folder / "pair", {"differences": np.array(differences), "values": arrays}, {})
+    (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
 
-    def __init__(
-        self, twin: keras.Model, steps: Steps, progress: PassProgress, checkpoint: Resume
-    ) -> None:
-        super().__init__(checkpoint.path, identity=checkpoint.identity)
-        self.twin = twin
-        self.steps = steps
-        self.progress = progress
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Train the second network, compare, and save both.
-
-        Raises:
-            FloatingPointError: if the difference is NaN or Inf.
-        """
-        self.twin.train_on_batch(*self.steps[0])
-        difference = largest_difference(self.model, self.twin)
-        if not np.isfinite(difference):
-            raise FloatingPointError(f"The difference is {difference} after step {epoch + 1}.")
-        logs["largest_difference"] = difference
-        self.progress(epoch + 1)
-        super().on_epoch_end(epoch, logs)
-
-    def _variables(self):
-        return [*super()._variables(), *self.twin.variables, *self.twin.optimizer.variables]
+def restore(folder, pair):
+    """Restore what `save` saved, if it did, and return the differences."""
+    if not (folder / "pair" / store.MEASURED).exists():
+        return []
+    saved, _ = store.load(folder / "pair")
+    for index, variable in enumerate(variables_of(pair)):
+        variable.assign(saved["values"][f"{index:05d}"])
+    return saved["differences"].tolist()
 
 
 def largest_difference(residual, plain):

@@ -25,7 +25,7 @@ from zoo.datasets.images import averaged
 from zoo.graph.fold import to_plain
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
-from zoo.recipes.experiment import DivergenceError, ImageSettings, Network, setting, store
+from zoo.recipes.experiment import DivergenceError, ImageSettings, setting, store
 from zoo.recipes.experiment.networks import piecewise
 from zoo.regularizers import FACTOR, penalize
 
@@ -114,12 +114,8 @@ def build(kind, depth, input_shape, classes, widths):
     options = {"input_shape": input_shape, "classes": classes, "widths": widths}
     if kind in FULL:
         return penalize(fully_fledged(depth, kind.removeprefix("full_"), **options))
-    if kind == "dominant":
-        model = zoo.simplified_dominant_net(depth, **options)
-    elif kind == "plain":
-        model = zoo.simplified_plain_net(depth, **options)
-    else:
-        model = zoo.simplified_residual_net(depth, **options)
+    builders = {"plain": zoo.simplified_plain_net, "dominant": zoo.simplified_dominant_net}
+    model = builders.get(kind, zoo.simplified_residual_net)(depth, **options)
     if kind == "transferred":
         model = to_plain(model)
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
@@ -133,15 +129,9 @@ def fully_fledged(depth, variant, input_shape, classes, widths):
     normalized 1 x 1 convolution: ours, the paper does not say.
     """
     inputs = keras.Input(input_shape, name="images")
-    x = layers.Conv2D(
-        widths[0],
-        3,
-        padding="same",
-        use_bias=False,
-        kernel_initializer=KaimingNormal(),
-        data_format="channels_last",
-        name="stem_conv",
-    )(inputs)
+    options = {"padding": "same", "use_bias": False, "data_format": "channels_last"}
+    options["kernel_initializer"] = KaimingNormal()
+    x = layers.Conv2D(widths[0], 3, **options, name="stem_conv")(inputs)
     x = layers.BatchNormalization(name="stem_norm")(x)
     x = layers.ReLU(name="stem_relu")(x)
     for stage, width in enumerate(widths, 1):
@@ -209,19 +199,16 @@ def measure_each(settings, run, measure):
     return measured
 
 
-class KeepWeights(keras.callbacks.Callback):
-    """Save the weights after each tenth of the training, and after the last epoch."""
+def train(network):
+    """Train a network; save its weights after each tenth of the training and the last epoch."""
 
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Save the weights if they are due."""
-        if epoch + 1 in tenths(self.network):
-            values = whole_values(self.model.weights)
+    def save(epoch, logs):
+        if epoch + 1 in tenths(network):
+            values = whole_values(network.model.weights)
             arrays = {f"{index:04d}": value for index, value in enumerate(values)}
-            store.save(self.network.folder / "weights" / str(epoch + 1), arrays, {})
+            store.save(network.folder / "weights" / str(epoch + 1), arrays, {})
+
+    network.train([keras.callbacks.LambdaCallback(on_epoch_end=save)])
 
 
 def tenths(network):

@@ -32,6 +32,9 @@ LABELS = {
     "dominance": "P(r > 1)",
     "ratio": "ratio of the deviations",
     "probability": "P(|X| > |Y|)",
+    "residual": "residual, simulated",
+    "plain": "plain, simulated",
+    "approximation": "residual, approximated",
 }
 
 
@@ -112,17 +115,12 @@ def simulation_gap(one):
 
 def fig11(seeds):
     """Draw dominance of the trivial case: a panel for each parameter."""
-    kinds = {
-        "residual": "residual, simulated",
-        "plain": "plain, simulated",
-        "approximation": "residual, approximated",
-    }
     rows = plots.with_seeds(
         seeds,
         lambda one: [
-            {parameter: value, "kind": text, "dominance": dominance}
+            {parameter: value, "kind": kind, "dominance": dominance}
             for parameter, sweep in one.items()
-            for kind, text in kinds.items()
+            for kind in ("residual", "plain", "approximation")
             for value, dominance in zip(sweep["value"].tolist(), sweep[kind], strict=True)
         ],
     )

@@ -85,7 +85,7 @@ def test_weights_through_training_are_those_of_the_epochs(run):
     settings = tiny(plain_vs_residual, epochs=3, networks=("plain",), train_examples=20)
 
     def measure(network, kind):
-        network.train([networks.KeepWeights(network)])
+        networks.train(network)
         last = network.model.get_weights()
         by_epoch = networks.through_training(network, lambda: network.model.get_weights()[0])
         assert [*by_epoch] == [1, 2, 3] and np.abs(by_epoch[1] - by_epoch[3]).max() > 0
