@@ -76,11 +76,7 @@ def commit() -> str:
 
 
 def hardware() -> str:
-    """Return the accelerators that the backend sees, or the processor and its cores.
-
-    Of a processor also the widest vector instructions, as cloud providers call processors of
-    several generations by one name.
-    """
+    """Return the accelerators that the backend sees, or the processor and its cores."""
     accelerators = []
     if keras.config.backend() == "jax":
         accelerators = [d.device_kind for d in sys.modules["jax"].devices() if d.platform != "cpu"]
@@ -89,9 +85,8 @@ def hardware() -> str:
         accelerators = [cuda.get_device_name(i) for i in range(cuda.device_count())]
     elif keras.config.backend() == "tensorflow":
         config = sys.modules["tensorflow"].config
-        devices = config.list_physical_devices("GPU") + config.list_physical_devices("TPU")
-        details = [config.experimental.get_device_details(d) for d in devices]
-        accelerators = [d.get("device_name", "accelerator") for d in details]
+        details = map(config.experimental.get_device_details, config.list_physical_devices("GPU"))
+        accelerators = [one.get("device_name", "accelerator") for one in details]
     if accelerators:
         return f"{len(accelerators)} x {accelerators[0]}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
