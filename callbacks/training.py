@@ -5,7 +5,6 @@ Rules of the paper: `Perplexity`, `HalveOnStall`. For every training: `Epochs`, 
 """
 
 import datetime
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import keras
 
 from zoo.backend import RETURNS_EARLY
 
-PRINT = functools.partial(print, flush=True)  # a log is read while it grows
 INTERVAL = 20.0  # seconds between two lines of a log
 CHECKED = 50  # batches between two checks of the loss, which wait for the device
 
@@ -146,13 +144,11 @@ class PassProgress:
     Args:
         label: Name of the pass.
         examples: Number of examples, of all passes that follow each other.
-        write: Function that receives the lines.
     """
 
-    def __init__(self, label: str, examples: int, write: Callable[[str], object] = PRINT) -> None:
+    def __init__(self, label: str, examples: int) -> None:
         self.label = label
         self.total = examples
-        self.write = write
         self.done = 0
         self.seen = 0
         self.start = self.last = time.perf_counter()
@@ -169,7 +165,7 @@ class PassProgress:
         if now - self.last > INTERVAL:
             self.last = now
             left = _duration((now - self.start) * (self.total / self.done - 1))
-            self.write(f"{self.label}: {self.done / self.total:.0%}, {left} left")
+            print(f"{self.label}: {self.done / self.total:.0%}, {left} left", flush=True)
 
 
 class Progress(keras.callbacks.Callback):
@@ -178,21 +174,19 @@ class Progress(keras.callbacks.Callback):
     Args:
         epochs: Number of epochs in all.
         batches: Number of batches in an epoch.
-        write: Function that receives the lines.
     """
 
     async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
 
-    def __init__(self, epochs: int, batches: int, write: Callable[[str], object] = PRINT) -> None:
+    def __init__(self, epochs: int, batches: int) -> None:
         super().__init__()
         self.epochs = epochs
         self.batches = batches
-        self.write = write
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Start the epoch's clock."""
         label = f"epoch {epoch + 1}/{self.epochs}"
-        self._passed = PassProgress(label, self.batches, self.write)
+        self._passed = PassProgress(label, self.batches)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Write a line if one is due."""
@@ -203,7 +197,7 @@ class Progress(keras.callbacks.Callback):
         seconds = time.perf_counter() - self._passed.start
         numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
         left = _duration(seconds * (self.epochs - epoch - 1))
-        self.write(f"{self._passed.label} done  {numbers}  {left} left")
+        print(f"{self._passed.label} done  {numbers}  {left} left", flush=True)
 
 
 def _duration(seconds):

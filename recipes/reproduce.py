@@ -61,7 +61,8 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
         measured = [plan.run() for plan in plans]
         facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
         row = verdicts.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
-        print(verdicts.sentence(row), flush=True)
+        text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
+        print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
         rows.append(row)
     if rows and plans[0].keep:
         pages.keep_claims(rows)

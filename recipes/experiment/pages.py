@@ -4,6 +4,7 @@ import collections
 import csv
 import functools
 import html
+import io
 import json
 import pathlib
 import re
@@ -90,19 +91,11 @@ def draw(experiment: Experiment, measured: Sequence[Measured], folder: pathlib.P
         if isinstance(made, Figure):
             plots.save(made, folder / f"{artifact.name}.png")
         elif made:
-            write_table(folder / f"{artifact.name}.csv", made)
-
-
-def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys as a CSV file."""
-
-    def write(temporary):
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0])
+            table = io.StringIO(newline="")
+            writer = csv.DictWriter(table, made[0])
             writer.writeheader()
-            writer.writerows(rows)
-
-    replace(path, write)
+            writer.writerows(made)
+            _write_text(folder / f"{artifact.name}.csv", table.getvalue())
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
@@ -138,7 +131,7 @@ def keep_claims(rows: Sequence[Mapping[str, Any]]) -> None:
     known = {row["claim"]: row for row in [*load_claims(), *rows]}
     order = [claim.name for _, claim in catalog.claims()]
     text = "".join(json.dumps(known[n], ensure_ascii=False) + "\n" for n in order if n in known)
-    replace(CLAIMS, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    _write_text(CLAIMS, text)
 
 
 def listing(patterns: Sequence[str] = ()) -> list[str]:

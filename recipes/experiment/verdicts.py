@@ -88,15 +88,3 @@ def evaluate(
         "reason": claim.reason,
         "figure": claim.figure and f"{experiment.name}/{facts[0]['scale']}/{claim.figure}",
     }
-
-
-def sentence(row: Mapping[str, Any]) -> str:
-    """Return a line of claims.jsonl as a sentence."""
-    ends = "no interval"
-    if row["interval"]:
-        ends = "interval {:g} to {:g}".format(*row["interval"])
-    count = len(row["seeds"])
-    return (
-        f"{row['claim']}: {row['verdict']}. {row['criterion']}; measured {row['value']:g}, {ends}, "
-        f"{count} seed{'s' if count > 1 else ''}"
-    )
