@@ -85,7 +85,8 @@ def hardware() -> str:
         accelerators = [cuda.get_device_name(i) for i in range(cuda.device_count())]
     elif keras.config.backend() == "tensorflow":
         config = sys.modules["tensorflow"].config
-        details = map(config.experimental.get_device_details, config.list_physical_devices("GPU"))
+        devices = config.list_physical_devices("GPU") + config.list_physical_devices("TPU")
+        details = [config.experimental.get_device_details(device) for device in devices]
         accelerators = [one.get("device_name", "accelerator") for one in details]
     if accelerators:
         return f"{len(accelerators)} x {accelerators[0]}"
@@ -94,24 +95,19 @@ def hardware() -> str:
 
 
 def _processor():
-    try:
-        return processor(pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except (OSError, KeyError):
-        return platform.processor() or platform.machine()
+    """Return a processor's name and its widest vector instructions.
 
-
-def processor(cpuinfo: str) -> str:
-    r"""Return a processor's name and its widest vector instructions, as /proc/cpuinfo has them.
-
-    Raises:
-        KeyError: if it has no line "model name", as on processors other than x86.
-
-    Example:
-    >>> processor("model name\t: AMD EPYC\nflags\t\t: fpu avx avx2\n")
-    'AMD EPYC (AVX2)'
+    Cloud providers call processors of several generations by one name.
     """
-    entries = (line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
-    facts = {key.strip(): value.strip() for key, value in entries}
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    facts = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
+    if "model name" not in facts:
+        return platform.processor() or platform.machine()
     flags = facts.get("flags", "").split()
-    widest = next((name for flag, name in VECTORS.items() if flag in flags), None)
-    return facts["model name"] + (f" ({widest})" if widest else "")
+    widest = [f" ({name})" for flag, name in VECTORS.items() if flag in flags]
+    return facts["model name"] + "".join(widest[:1])
