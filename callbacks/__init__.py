@@ -31,7 +31,6 @@ from zoo.callbacks.probes.sweep import random_lesions as random_lesions
 from zoo.callbacks.probes.sweep import shuffles as shuffles
 from zoo.callbacks.probes.table import Table as Table
 from zoo.callbacks.run_probes import RunProbes as RunProbes
-from zoo.callbacks.training import CarryState as CarryState
 from zoo.callbacks.training import HalveOnStall as HalveOnStall
 from zoo.callbacks.training import PassProgress as PassProgress
 from zoo.callbacks.training import Perplexity as Perplexity

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,67 +21,10 @@ if TYPE_CHECKING:
 # values over counts, which are the column `unit`
 COUNTS = ("lesions_", "shuffle_", "loop_")
 COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # on black and white
+POINTS = {"marker": "o", "markersize": 3}
+DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
 INK = "currentColor"  # in an SVG: of the page
 NAMES = 30  # largest number of names at an axis
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """Points to draw; NaN interrupts their line.
-
-    Attributes:
-        x: Numbers, or positions of names.
-        y: Values.
-        label: Text of the legend.
-        spread: Half-widths of a band around y.
-        style: Arguments of `matplotlib.axes.Axes.plot`.
-    """
-
-    x: Sequence[float]
-    y: Sequence[float]
-    label: str | None = None
-    spread: Sequence[float] = ()
-    style: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def chart(
-    axis: Axes,
-    lines: Iterable[Line],
-    across: Iterable[float] = (),
-    names: Sequence[str] = (),
-    **texts: str,
-) -> None:
-    """Draw lines.
-
-    Args:
-        axis: Where to draw.
-        lines: The lines, in different colors.
-        across: Values of dashed lines from left to right.
-        names: Texts at the positions 0, 1, 2 ... of x.
-        **texts: `title`, `xlabel` and `ylabel`.
-    """
-    for i, line in enumerate(lines):
-        style: dict[str, Any] = {
-            "color": COLORS[i % len(COLORS)],
-            "marker": "o",
-            "markersize": 3,
-        } | line.style
-        axis.plot(line.x, line.y, label=line.label, **style)
-        if len(line.spread):
-            y, width = np.array(line.y), np.array(line.spread)
-            color = style["color"]
-            axis.fill_between(line.x, y - width, y + width, color=color, alpha=0.2, linewidth=0)
-    for value in across:
-        axis.axhline(value, linestyle="--", color="0.5", linewidth=1)
-    if any(np.nanmin(line.get_ydata(), initial=0) < 0 for line in axis.get_lines()):
-        axis.axhline(0, color="0.6", linewidth=0.8, zorder=0)
-    if axis.get_legend_handles_labels()[1]:
-        axis.legend(fontsize=7, frameon=False)
-    if names:
-        axis.set_xlim(-0.5, len(names) - 0.5)
-        _set_names(axis.xaxis, names, rotation=90)
-    axis.set(**texts)
-    axis.title.set_parse_math(False)
 
 
 def plot(table: Table, probes: Sequence[str] | None = None, path: PathLike | None = None) -> Figure:
@@ -129,60 +71,77 @@ def draw(axis: Axes, table: Table, probe: str) -> None:
     if probe.startswith(COUNTS):
         _draw_counts(axis, rows)
     elif any(row.unit is not None for row in rows):
-        blocks = [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
-        draw_image(axis, rows.array(probe), blocks)
-        axis.set(xlabel="unit", ylabel="block")
+        _draw_units(axis, rows, probe)
     else:
         _draw_blocks(axis, table, probe)
+    if any(np.nanmin(line.get_ydata(), initial=0) < 0 for line in axis.get_lines()):
+        axis.axhline(0, color="0.6", linewidth=0.8, zorder=0)
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(fontsize=7, frameon=False)
 
 
-def draw_image(axis: Axes, values: np.ndarray, names: Sequence[str]) -> None:
-    """Draw an array as an image of rows with names; values of both signs are centered at 0."""
+def _draw_units(axis, rows, probe):
+    """Draw an image of blocks by units; values of both signs are centered at 0."""
+    values = rows.array(probe)
     largest = np.nanmax(np.abs(values), initial=0)
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
     axis.figure.colorbar(image, ax=axis)
-    _set_names(axis.yaxis, names)
+    _set_names(
+        axis.yaxis, [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
+    )
+    axis.set(xlabel="unit", ylabel="block")
 
 
 def _draw_counts(axis, rows):
+    """Draw a line over counts for each block, and dashed the values without a count."""
     by_block = {}
     for row in rows:
-        if row.unit is not None:
+        if row.unit is None:
+            axis.axhline(row.value, **DASHED)
+        else:
             by_block.setdefault(row.block, {})[row.unit] = row.value
-    curves = [Line([*v], [*v.values()], block) for block, v in by_block.items() if len(v) > 1]
     points = [(n, v) for values in by_block.values() if len(values) == 1 for n, v in values.items()]
     if points:
-        curves.append(Line(*zip(*points, strict=True), style={"linestyle": ""}))
-    chart(axis, curves, [row.value for row in rows if row.unit is None], xlabel="count")
+        axis.plot(*zip(*points, strict=True), color=COLORS[0], linestyle="", **POINTS)
+    curves = {block: values for block, values in by_block.items() if len(values) > 1}
+    for i, (block, values) in enumerate(curves.items()):
+        color = COLORS[i % len(COLORS)]
+        axis.plot([*values], [*values.values()], label=block, color=color, **POINTS)
+    axis.set(xlabel="count")
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_blocks(axis, table, probe):
+    """Draw a line over blocks for each epoch, interrupted between stages; the last has a band."""
     rows = table.of_probe(probe)
     stages = {row.block: row.stage for row in rows if row.block is not None}
-    positions = {block: i for i, block in enumerate(stages)}
+    positions, names = [], []
+    for i, (block, stage) in enumerate(stages.items()):
+        if i and stage != stages[names[-1]]:
+            positions.append(i - 0.5)
+            names.append(None)
+        positions.append(i)
+        names.append(block)
     epochs = [*dict.fromkeys(row.epoch for row in rows)]
-    lines, across = [], []
     for i, epoch in enumerate(epochs):
         values = rows.values(probe, epoch)
-        spread = {}
-        if epoch == epochs[-1] and f"{probe}_std" in table.probes():
-            spread = table.values(f"{probe}_std", epoch)
-        points = []
-        for block, value in values.items():
-            if block is None:
-                across.append(value)
-                continue
-            if points and stages[block] != points[-1][3]:
-                points.append((positions[block] - 0.5, np.nan, np.nan, None))
-            points.append((positions[block], value, spread.get(block, np.nan), stages[block]))
-        if points:
-            x, y, width, _ = zip(*points, strict=True)
+        if None in values:
+            axis.axhline(values.pop(None), **DASHED)
+        if values:
+            y = np.array([values.get(name, np.nan) for name in names])
             label = f"epoch {epoch}" if len(epochs) > 1 and i in (0, len(epochs) - 1) else None
-            style = {"color": COLORS[0], "alpha": 0.25 + 0.75 * (i + 1) / len(epochs)}
-            lines.append(Line(x, y, label, width if spread else (), style))
-    chart(axis, lines, across, [*positions], xlabel="block")
+            alpha = 0.25 + 0.75 * (i + 1) / len(epochs)
+            axis.plot(positions, y, label=label, color=COLORS[0], alpha=alpha, **POINTS)
+            if epoch == epochs[-1] and f"{probe}_std" in table.probes():
+                spread = table.values(f"{probe}_std", epoch)
+                width = np.array([spread.get(name, np.nan) for name in names])
+                band = {"color": COLORS[0], "alpha": 0.2, "linewidth": 0}
+                axis.fill_between(positions, y - width, y + width, **band)
+    axis.set(xlabel="block")
+    if stages:
+        axis.set_xlim(-0.5, len(stages) - 0.5)
+        _set_names(axis.xaxis, [*stages], rotation=90)
 
 
 def _set_names(axis, names, **options):

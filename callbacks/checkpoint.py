@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
-from absl import logging
 
 from zoo.backend import keras_private, whole_values
 from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
@@ -26,7 +25,6 @@ METADATA = {
     "callbacks": list,
     "history": dict,
     "stop": bool,
-    "variables": list,
     "torch_rng": str,
 }
 SCALARS = (int, float, bool, str, type(None))
@@ -37,19 +35,16 @@ SETTINGS = ("params", "_model", "min_delta")
 class Resume(keras.callbacks.Callback):
     """Write the complete state of a training after each epoch, and resume from it.
 
-    The state is: all variables of the model (weights, states of recurrent layers, statistics,
-    seeds of dropout) and of the optimizer (learning rate and step included), the scalar attributes
-    of the callbacks in `track`, the history, torch's random state and the epoch. The file is
-    complete or absent at any moment. When `fit` starts and the file exists, training resumes after
-    its epoch and ends with exactly the numbers of an uninterrupted run, if the order of the
-    data is a function of the epoch (`shuffle=False`). An interrupted epoch is repeated from its
-    start. Put it last in `callbacks`.
+    The state is: all variables of model and optimizer, the state of the callbacks in `track`, the
+    history, torch's random state and the epoch. The file is complete or absent at any moment. When
+    `fit` starts and the file exists, training resumes after its epoch and ends with exactly the
+    numbers of an uninterrupted run, if the order of the data is a function of the epoch
+    (`shuffle=False`). An interrupted epoch is repeated from its start. Put it last in `callbacks`.
 
     Args:
         path: The file, `.npz`.
-        track: Callbacks whose state is saved, e.g. a schedule, Keras's own included: the attributes
-            that they name in `state`, or all of theirs that are numbers, strings, or lists of
-            these or of arrays.
+        track: Callbacks, Keras's own included, whose state is saved: the attributes that they name
+            in `state`, or all that are numbers, strings, or lists of these or of arrays.
         identity: Settings that distinguish this run (variant, corpus, seed); a file with other
             settings is refused.
         writes: False only reads the file; of several workers only the chief writes.
@@ -79,41 +74,27 @@ class Resume(keras.callbacks.Callback):
         self.history = None
 
     def read(self) -> dict | None:
-        """Return the file's metadata, or None if there is no file."""
-        return self._load()[0] if self.path.exists() else None
-
-    def check(self) -> None:
-        """Check that the file, if there is one, can be read and belongs to this run.
+        """Return the file's metadata, or None if there is no file.
 
         Raises:
-            ValueError: if not.
+            ValueError: if it is damaged or belongs to another run.
         """
-        if self.path.exists():
-            self._check_identity(self._load()[0])
-
-    def _check_identity(self, metadata):
-        saved = {"format": metadata["format"], **metadata["identity"]}
-        own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}
-        differences = "; ".join(
-            f"{key}: {saved.get(key)!r} there, {own.get(key)!r} here"
-            for key in {**saved, **own}
-            if saved.get(key) != own.get(key)
-        )
-        if differences:
-            raise ValueError(
-                f"Expected the checkpoint of this run. Received: {self.path}, of another "
-                f"({differences}). Choose another run directory, or the other run's settings."
-            )
+        return self._load()[0] if self.path.exists() else None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Restore the saved state, if there is one."""
         if not self.path.exists():
             return
         metadata, arrays = self._load()
-        self._check_identity(metadata)
-        self._check_variables(metadata["variables"])
         values = [value for key, value in arrays.items() if key.startswith("v")]
-        for variable, value in zip(self._variables(), values, strict=True):
+        variables = self._variables()
+        own, saved = ([list(value.shape) for value in one] for one in (variables, values))
+        if own != saved:
+            raise ValueError(
+                f"Expected a checkpoint of {len(own)} variables of this model. Received: "
+                f"{self.path} with {len(saved)}, of other shapes."
+            )
+        for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         for i, (callback, state) in enumerate(zip(self.track, metadata["callbacks"], strict=True)):
             for name, array in arrays.items():
@@ -171,7 +152,6 @@ class Resume(keras.callbacks.Callback):
             "stop": bool(self.model.stop_training),
             "callbacks": states,
             "history": {"epoch": [*past.epoch, epoch], "history": history},
-            "variables": [[v.path, list(v.shape)] for v in variables],
             "torch_rng": rng,
         }
 
@@ -201,17 +181,19 @@ class Resume(keras.callbacks.Callback):
                 f"Expected a checkpoint that `zoo.checkpoint.Resume` wrote. Received: {self.path}, "
                 f"which cannot be read ({error}). Delete it to start from scratch."
             ) from error
-        return metadata, arrays
-
-    def _check_variables(self, saved):
-        own = [[v.path, list(v.shape)] for v in self._variables()]
-        if [shape for _, shape in own] != [shape for _, shape in saved]:
-            pairs = zip(own, saved, strict=False)
-            first = next((pair for pair in pairs if pair[0][1] != pair[1][1]), "their number")
+        saved = {"format": metadata["format"], **metadata["identity"]}
+        own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}
+        differences = "; ".join(
+            f"{key}: {saved.get(key)!r} there, {own.get(key)!r} here"
+            for key in {**saved, **own}
+            if saved.get(key) != own.get(key)
+        )
+        if differences:
             raise ValueError(
-                f"Expected a checkpoint of {len(own)} variables of this model. Received: "
-                f"{self.path} with {len(saved)}; the first to differ: {first}."
+                f"Expected the checkpoint of this run. Received: {self.path}, of another "
+                f"({differences}). Choose another run directory, or the other run's settings."
             )
+        return metadata, arrays
 
 
 def _state(callback, prefix):
@@ -231,8 +213,7 @@ def _state(callback, prefix):
 class BestWeights(keras.callbacks.Callback):
     """Keep the weights of the epoch with the lowest value of a metric; any is lower than NaN.
 
-    With `Resume(track=[...])` they are part of the checkpoint, whose checksums they share, and
-    belong to the same epoch as the rest of it whenever the process is killed.
+    With `Resume(track=[...])` they are part of the checkpoint.
 
     Args:
         monitor: Key of the logs.
@@ -240,7 +221,7 @@ class BestWeights(keras.callbacks.Callback):
     Attributes:
         best: The lowest value, or None if there is none but NaN.
         epoch: Its epoch, counted from 1.
-        weights: The weights after this epoch, as of `keras.Model.get_weights`; bfloat16 as float32.
+        weights: The weights after it, arrays as of `keras.Model.get_weights`; bfloat16 as float32.
     """
 
     state = ("best", "epoch", "weights")
@@ -277,15 +258,13 @@ def open_run(
         identity: Settings that distinguish the run, see `Resume`.
         megabytes: Free space that the run needs.
         from_scratch: True deletes an existing checkpoint.
-        writes: False only reads what another process, the chief, writes, and waits for it to
-            create the directory.
+        writes: False waits for another process, the chief, to create the directory.
 
     Returns:
         The `Resume` of its checkpoint, `state.npz`.
 
     Raises:
-        ValueError: if it cannot be written, lacks the space, or belongs to another run or to a
-            process that is still running.
+        ValueError: if it lacks permission or space, or is of another run or a running process.
     """
     run_dir = pathlib.Path(run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity, writes=writes)
@@ -305,10 +284,7 @@ def open_run(
     _lock(run_dir.resolve())
     if from_scratch:
         resume.path.unlink(missing_ok=True)
-    resume.check()
-    metadata = resume.read()
-    if metadata is not None:
-        logging.info("Resuming after epoch %d of %s.", metadata["epoch"], resume.path)
+    resume.read()  # raises if it cannot be resumed
     settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
     replace(config, lambda path: path.write_text(json.dumps(settings, indent=1)))
     return resume

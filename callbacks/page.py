@@ -10,21 +10,18 @@ from zoo.callbacks.probes.table import Table
 from zoo.io import replace
 from zoo.types import PathLike
 
-STYLE = """:root{--ink:#1c2126;--soft:#69727b;--line:#d9dde1;--paper:#fff}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#98a1aa;--line:#3a4148;
---paper:#171a1d}}*{box-sizing:border-box}body{font:15px/1.45 system-ui,sans-serif;
-color:var(--ink);background:var(--paper);max-width:78em;margin:1.5em auto;padding:0 1em}
+STYLE = """:root{color-scheme:light dark;--soft:GrayText}*{box-sizing:border-box}
+body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
 h1{font-size:1.35em;margin-bottom:.2em}h2{font-size:1.1em;margin-top:1.8em}
 h3{font:600 .95em system-ui;margin:0}p{max-width:52em}.soft{color:var(--soft)}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9em}
-td,th{padding:.18em .6em;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+td,th{padding:.18em .6em;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
 td.t,th.t{text-align:left}summary{cursor:pointer;color:var(--soft)}details p{font-size:.9em}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
 svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}
-.refines{color:#2a7a3f}.replaces{color:#8a6100}.idle{color:var(--soft)}.undoes,.explodes{color:#c0392b}
-@media(prefers-color-scheme:dark){.refines{color:#7fca93}.replaces{color:#e2b95c}
-.undoes,.explodes{color:#f08a7e}}"""
+.refines{color:#3d9a58}.replaces{color:#b07d00}.idle{color:var(--soft)}
+.undoes,.explodes{color:#d9534f}"""
 
 MEANINGS = {  # by the beginning of a value's name
     "activation_norm": "Norm of a block's output: does it grow from block to block?",

@@ -72,6 +72,7 @@ class CharLM(Settings):
         "float32", "Dtype policy of the layers, or of the softmax.", PRECISIONS
     )
     jit: str = setting("auto", "XLA compilation; auto: what was measured faster.", [*JIT])
+    export: bool = setting(True, "Write a SavedModel of each trained network.")
     generate: str | None = setting(None, 'Text to continue, such as "the company".')
     words: int = setting(30, "Number of words to generate.")
 
@@ -169,7 +170,7 @@ def train(settings, run, corpus, variant):
     with run.devices.scope():
         model = build(settings, vocabulary, variant)
     identity = dataclasses.asdict(settings)
-    for key in ("variant", "jit", "generate", "words"):
+    for key in ("variant", "jit", "export", "generate", "words"):
         del identity[key]
     identity |= {"corpus": corpus.name, "text": corpus.checksum, "words": vocabulary.fingerprint}
     folder, resume = run.open_network(
@@ -186,9 +187,7 @@ def train(settings, run, corpus, variant):
         scorer = char_lm_inference.Scorer(model)
     perplexity = zoo.callbacks.Perplexity(steps, lambda: scorer.perplexity(*valid))
     halve = zoo.callbacks.HalveOnStall(patience=settings.patience, least=settings.least)
-    progress = zoo.callbacks.Progress(
-        settings.epochs, len(x) // settings.batch, settings.batch * steps
-    )
+    progress = zoo.callbacks.Progress(settings.epochs, len(x) // settings.batch)
     best = zoo.checkpoint.BestWeights("val_perplexity")
     fit(
         run.devices,
@@ -200,7 +199,7 @@ def train(settings, run, corpus, variant):
         epochs=settings.epochs,
         resume=resume,
         callbacks=[zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best],
-        track=[halve, progress, best],
+        track=[halve, best],
     )
     if not run.devices.is_chief:
         return {}
@@ -230,7 +229,7 @@ def save(settings, run, corpus, model, best, history, folder):
     save_weights(model, folder / "best.weights.h5")
     lowest = scorer.contiguous(corpus.test)
     model.set_weights(weights)
-    if run.options.export:
+    if settings.export:
         deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
         print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")
     return {
@@ -354,13 +353,15 @@ EXPERIMENTS = (
         scales=SCALES,
         measure=measure,
         artifacts=[TABLE],
-        options={"export": True},
         deviations=["Keras's LSTM has one bias vector, Torch's two"],
         seeds=(3435,),  # Kim et al., main.lua
     ),
     Experiment(
         name="greff2017/table1a",
-        scales={key: dataclasses.replace(one, variant="all") for key, one in SCALES.items()},
+        scales={
+            key: dataclasses.replace(one, variant="all", export=False)
+            for key, one in SCALES.items()
+        },
         measure=measure,
         artifacts=[TABLE, Artifact("order", "order of the six variants", REPORTED, order)],
         claims=CLAIMS,

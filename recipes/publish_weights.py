@@ -27,7 +27,7 @@ from zoo.applications.char_lm_inference import flat
 from zoo.callbacks.diagnose import VERDICTS
 from zoo.datasets.preprocessing import Preprocessing
 from zoo.io import load_model, locked, replace
-from zoo.recipes.experiment import weights_page
+from zoo.recipes.experiment import pages
 from zoo.types import PathLike
 
 EXAMPLES = 500  # ours: images of a diagnosis
@@ -194,7 +194,7 @@ def main(words: list[str] | None = None) -> None:
         made = {name: verify(name, given.data_dir) for name in given.names}
     for name, card in made.items():
         print(f"{name}: {card['metric']} {card['value']} with {keras.config.backend()}")
-    weights_page.write()
+    pages.write_weights()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@
     python recipes/reproduce.py NAME --help
     python recipes/reproduce.py report
 
+From wherever the package is installed: `zoo-recipe list`, `zoo-recipe srivastava2015/gates`.
+
 A name is that of an experiment, of a table or figure, or a pattern; "all" is every experiment.
 `list` prints all of them, and what is on record. `claims` runs the miniatures of the papers'
 claims, all or those named, and prints a verdict on each. `report` writes docs/results.md,
@@ -19,6 +21,7 @@ again. With --keep, what was measured and drawn is saved in recipes/results. Fla
 go to each of them that has them. An experiment that fails does not stop the others.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -47,28 +50,29 @@ def main(words: Sequence[str]) -> int:
 def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     """Measure claims, print their verdicts, and with --keep save them; return an exit status."""
     rows = []
-    keep = False
     for experiment, claim in catalog.claims(names):
         plans = [
             command_line.parse(catalog.load(name), flags)[0]
             for name in claim.needs or (experiment.name,)
         ]
-        seeds = plans[0].seeds if _has(flags, "seeds") else tuple(range(claim.seeds))
-        plans = [plan.with_seeds(seeds) for plan in plans]
+        if not any(word.lstrip("-").partition("=")[0] == "seeds" for word in flags):
+            seeds = tuple(range(claim.seeds))
+            plans = [dataclasses.replace(plan, seeds=seeds) for plan in plans]
         measured = [plan.run() for plan in plans]
         facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
         row = verdicts.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
-        print(verdicts.sentence(row), flush=True)
+        text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
+        print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
         rows.append(row)
-        keep = keep or plans[0].keep
-    if keep:
+    if rows and plans[0].keep:
         pages.keep_claims(rows)
     return 0
 
 
-def _has(flags, name):
-    return any(word.lstrip("-").partition("=")[0] == name for word in flags)
+def run() -> None:
+    """Run the command line of this process."""
+    sys.exit(command_line.guarded(lambda: main(sys.argv[1:])))
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.guarded(lambda: main(sys.argv[1:])))
+    run()

@@ -252,7 +252,7 @@ def test_weights_run_no_code_and_must_fit(tmp_path, owned):
 
 READERS = {
     "data": lambda path: images.load("data", path),
-    "a checkpoint": lambda path: Resume(path).check(),
+    "a checkpoint": lambda path: Resume(path).read(),
 }
 
 
@@ -302,7 +302,7 @@ FACTS_OF_OTHERS = ["[]", "{}", "7", "{", "[" * 100_000, json.dumps(dict.fromkeys
 def test_a_checkpoint_with_wrong_types_is_refused(facts, tmp_path):
     np.savez(tmp_path / "state.npz", facts=np.array(facts))
     with pytest.raises(ValueError, match="cannot be read"):
-        Resume(tmp_path / "state.npz").check()
+        Resume(tmp_path / "state.npz").read()
 
 
 KEYS = "words", "characters", "word_length", "fingerprint"

@@ -235,7 +235,7 @@ report = zoo.diagnose(model, x, y)
 small = zoo.prune_blocks(model, report.verdicts[0].block)
 zoo.export(small, "artifact")
 sys.argv[1:] = ["list"]
-runpy.run_module("zoo.recipes", run_name="__main__", alter_sys=True)
+runpy.run_module("zoo.recipes.reproduce", run_name="__main__", alter_sys=True)
 """
 
 

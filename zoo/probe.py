@@ -1,6 +1,85 @@
-"""`python -m zoo.probe`: see `zoo.callbacks.__main__`."""
+"""Measure which blocks of a saved network refine features, replace them, or do nothing.
 
-from zoo.callbacks.__main__ import main
+Example: python -m zoo.probe model.keras --data digits
+
+Prints the verdicts of `zoo.diagnose`, and writes probes.csv and probes.html (verdicts, charts,
+numbers and what they mean) into --out. KERAS_BACKEND chooses tensorflow, jax or torch. The exit
+status is 2 if the command line is invalid, and 1 if a probe fails.
+"""
+
+import argparse
+import datetime
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from zoo import callbacks
+from zoo.callbacks.diagnose import LESION_EXAMPLES, Diagnosis, diagnose
+from zoo.datasets import images, preprocessing
+from zoo.io import load_model
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the probes that a command line asks for; `None` is that of the process."""
+    command = argparse.ArgumentParser(
+        "python -m zoo.probe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = command.add_argument
+    add("model", help="Path of the model, a .keras file.")
+    add("--data", help="Name of the images: mnist, cifar10, cifar100 or digits.")
+    add("--data_dir", help="An .npz file or a folder of images; see zoo.datasets.images.")
+    add("--preprocessing", help="One of zoo.datasets.preprocessing; default: division by 255.")
+    add("--examples", type=int, default=5000, help="Number of test images; default: 5000.")
+    add("--out", default="probes", help="Folder of the results; default: probes.")
+    options = command.parse_args(argv)
+    if options.data is None and options.data_dir is None:
+        command.error("name the data: --data mnist, or --data_dir with a file or a folder")
+    out = pathlib.Path(options.out)
+    try:
+        report = measure(options)
+        out.mkdir(parents=True, exist_ok=True)
+        report.table.to_csv(out / "probes.csv")
+        report.to_html(out / "probes.html")
+    except (ValueError, OSError, RuntimeError) as error:
+        sys.exit(f"zoo.probe: {error}")
+    print(report)
+    print(f"{len(report.table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")
+
+
+def measure(options: argparse.Namespace) -> Diagnosis:
+    """Return the diagnosis that the options ask for, with the date of the file.
+
+    Raises:
+        ValueError: if there is no such model, or the data do not fit it.
+    """
+    path = pathlib.Path(options.model)
+    if not path.exists():
+        raise ValueError(f"Expected a .keras file. Received: {path}, which is not there.")
+    data = images.load(options.data or "data", options.data_dir)
+    model = load_model(path)
+    x = data.x_test[: options.examples]
+    y = data.y_test[: options.examples]
+    expected = model.input_shape
+    sizes = zip(expected[1:], x.shape[1:], strict=False)
+    if len(expected) != x.ndim or any(a not in (None, b) for a, b in sizes):
+        raise ValueError(
+            f"Expected images of the model's shape, {expected[1:]}. Received: {x.shape[1:]}, "
+            f"of {options.data_dir or options.data}. Name the data that it was trained on."
+        )
+    if options.preprocessing is None:
+        x = x.astype("float32") / 255
+    else:
+        x = preprocessing.fit(options.preprocessing, data.x_train)(x)
+    progress = callbacks.PassProgress("probes", len(x) + min(len(x), LESION_EXAMPLES))
+    report = diagnose(model, x, y, progress=progress)
+    name = options.data or pathlib.Path(options.data_dir).name
+    report.title = f"{model.name} on {len(x)} images of {name} (test)"
+    report.weights = f"{datetime.datetime.fromtimestamp(path.stat().st_mtime):%Y-%m-%d %H:%M}"
+    return report
+
 
 if __name__ == "__main__":
     main()

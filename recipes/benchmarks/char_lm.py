@@ -128,8 +128,7 @@ def ours(options, vocabulary, products):
     model.compile(optimizer, loss=char_lm_inference.sequence_nll)
 
     def train(x, y):
-        progress = zoo.callbacks.Progress(1, len(x), batch * STEPS, write=lambda line: None)
-        callbacks = [zoo.callbacks.StopOnNaN(), progress]
+        callbacks = [zoo.callbacks.StopOnNaN()]
         x, y = x.reshape(-1, STEPS), y.reshape(-1, STEPS)
         history = model.fit(x, y, batch, verbose=0, callbacks=callbacks, shuffle=False)
         return history.history["loss"][0]

@@ -1,26 +1,27 @@
 """The command line of experiments: flags from settings, seeds, run directories, results."""
 
 import dataclasses
-import errno
 import logging
 import os
 import pathlib
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+import types
+import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
 
 from zoo.datasets.download import DownloadError
-from zoo.recipes.experiment import catalog, pages, provenance, settings, store
-from zoo.recipes.experiment.definitions import Experiment
+from zoo.recipes.experiment import catalog, pages, provenance, store
+from zoo.recipes.experiment.definitions import Experiment, Settings, difference, value_text
 from zoo.recipes.experiment.networks import DivergenceError
-from zoo.recipes.experiment.run import Options, Run, clock, folder_of
+from zoo.recipes.experiment.run import Options, Run, folder_of
 
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
 
@@ -33,7 +34,7 @@ def main(name: str) -> None:
 def guarded(command: Any) -> int | str:
     """Return a command's exit status, or a message in place of a traceback.
 
-    Unusable input, Ctrl-C, a full disk and a diverged training end in one line.
+    Unusable input, Ctrl-C and a diverged training end in one line.
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.WARNING)
@@ -50,11 +51,6 @@ def guarded(command: Any) -> int | str:
         if os.environ.get("ZOO_TRACEBACK"):
             raise
         return f"{script}: {error}"
-    except Exception as error:  # TensorFlow's are of no common class; all others are raised again
-        reason = _disk_error(error)
-        if reason is None:
-            raise
-        return f"{script}: {reason}. Make room, then run the same command again to resume."
 
 
 def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
@@ -104,14 +100,10 @@ class Plan:
 
     experiment: Experiment
     scale: str
-    settings: settings.Settings
+    settings: Settings
     options: Options
     seeds: tuple[int, ...]
     keep: bool = False
-
-    def with_seeds(self, seeds: Sequence[int]) -> "Plan":
-        """Return the same plan with other seeds."""
-        return dataclasses.replace(self, seeds=tuple(seeds))
 
     @property
     def folders(self) -> list[pathlib.Path]:
@@ -145,10 +137,10 @@ class Plan:
     def _measure(self, run):
         name = self.experiment.name
         print(f"{name}, {self.scale}, seed {run.seed}", flush=True)
-        seconds = clock()
+        start = time.perf_counter()
         measured = self.experiment.measure(self.settings, run)
         paper = self.experiment.scales["full"]
-        deviations = [*settings.difference(self.settings, paper), *self.experiment.deviations]
+        deviations = [*difference(self.settings, paper), *self.experiment.deviations]
         facts = {
             "experiment": name,
             "scale": self.scale,
@@ -159,7 +151,7 @@ class Plan:
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
             **run.origin(),
-            "seconds": seconds(),
+            "seconds": round(time.perf_counter() - start, 1),
         }
         store.save(run.folder, measured, facts)
         return store.load(run.folder)[0]
@@ -179,11 +171,11 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
     scale = values["scale"].value
     chosen = experiment.scales[scale]
     for one in experiment.scales.values():
-        other = {*settings.given(values, type(one))} - {*vars(chosen)}
+        other = {*given(values, type(one))} - {*vars(chosen)}
         if other:
             raise ValueError(f"--scale {scale} has no --{sorted(other)[0]}. See --help.")
-    chosen = dataclasses.replace(chosen, **settings.given(values, type(chosen)))
-    options = Options(**{**experiment.options, **settings.given(values, Options)})
+    chosen = dataclasses.replace(chosen, **given(values, type(chosen)))
+    options = Options(**given(values, Options))
     seeds = experiment.seeds
     if values["seeds"].value is not None:
         seeds = tuple(map(int, values["seeds"].value))
@@ -199,7 +191,7 @@ def flag_values(experiment: Experiment) -> flags.FlagValues:
     default = "miniature" if "miniature" in scales else scales[0]
     text = "Size of the run: smoke takes seconds, full is the paper's."
     flags.DEFINE_enum("scale", default, scales, text, flag_values=values)
-    text = f"Seeds of the runs, separated by commas. Default: {_joined(experiment.seeds)}."
+    text = f"Seeds of the runs, separated by commas. Default: {value_text(experiment.seeds)}."
     flags.DEFINE_list("seeds", None, text, flag_values=values)
     flags.register_validator(
         "seeds",
@@ -210,8 +202,8 @@ def flag_values(experiment: Experiment) -> flags.FlagValues:
     text = "Save what was measured and drawn in recipes/results."
     flags.DEFINE_bool("keep", False, text, flag_values=values)
     for one in experiment.scales.values():
-        settings.define(values, type(one), experiment.scales)
-    settings.define(values, Options, {"": Options(**experiment.options)})
+        define(values, type(one), experiment.scales)
+    define(values, Options, {"": Options()})
     return values
 
 
@@ -231,15 +223,69 @@ def help_of(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-def _joined(seeds):
-    return ",".join(map(str, seeds))
+def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) -> None:
+    """Define a flag for each field of a dataclass.
+
+    Args:
+        values: The flags are added to these; their value is None unless given.
+        kind: The dataclass.
+        defaults: Instances of it by name of the scale, for the help text.
+    """
+    for field in dataclasses.fields(kind):
+        if field.name in values:  # of another scale's class
+            continue
+        text = field.metadata["help"] + _defaults(field.name, defaults)
+        choices = field.metadata["choices"]
+        item = _item(field.type)
+        if isinstance(field.type, types.GenericAlias):
+            flags.DEFINE_list(field.name, None, text, flag_values=values)
+        elif choices:
+            flags.DEFINE_enum(field.name, None, choices, text, flag_values=values)
+        elif item is int:
+            least = field.metadata["least"]
+            flags.DEFINE_integer(field.name, None, text, lower_bound=least, flag_values=values)
+        else:
+            kinds = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}
+            kinds[item](field.name, None, text, flag_values=values)
 
 
-def _disk_error(error):
-    """Return the text of the full disk or the file-size limit that an error is due to, or None."""
-    while error is not None:
-        for number in DISK_ERRORS:
-            if getattr(error, "errno", None) == number or os.strerror(number) in str(error):
-                return str(error)
-        error = error.__cause__ or error.__context__
-    return None
+def given(values: flags.FlagValues, kind: type) -> dict[str, Any]:
+    """Return the fields of a dataclass whose flags the command line gave.
+
+    Raises:
+        ValueError: if an item of a list is invalid.
+    """
+    found = {}
+    for field in dataclasses.fields(kind):
+        value = values[field.name].value
+        if value is None:
+            continue
+        if isinstance(field.type, types.GenericAlias):
+            choices = field.metadata["choices"]
+            try:
+                value = tuple(map(_item(field.type), value))
+            except ValueError as error:
+                raise ValueError(f"`--{field.name}`: {error}") from error
+            if choices and {*value} - {*choices}:
+                raise ValueError(
+                    f"`--{field.name}` must be of {', '.join(choices)}. Received: {value}"
+                )
+        found[field.name] = value
+    return found
+
+
+def _item(kind):
+    """Return the type of a flag's value, or of the items of its list."""
+    return next((one for one in typing.get_args(kind) if one is not types.NoneType), kind)
+
+
+def _defaults(name, defaults):
+    """Return a setting's default, or the scales of each if they differ."""
+    scales: dict[str, list[str]] = {}
+    for scale, settings in defaults.items():
+        if hasattr(settings, name):
+            value = getattr(settings, name)
+            scales.setdefault("none" if value is None else value_text(value), []).append(scale)
+    if [*scales.values()] == [[*defaults]]:
+        return f" Default: {next(iter(scales))}."
+    return " Default: " + ", ".join(f"{v} ({'/'.join(s)})" for v, s in scales.items()) + "."

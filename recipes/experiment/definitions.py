@@ -1,13 +1,69 @@
-"""Definitions of an experiment module: its scales, measurement, tables, figures and claims."""
+"""Definitions of an experiment module: settings at each scale, measurement, artifacts, claims."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zoo.recipes.experiment.settings import Settings
+PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 # What `measure` returned: numbers, texts, lists of these, NumPy arrays, and dictionaries of all.
 Measured = Mapping[str, Any]
+
+
+def setting(default: Any, text: str, choices: Sequence[str] = (), least: int = 1) -> Any:
+    """Return a dataclass field with the help text of its flag.
+
+    Args:
+        default: Value of the field.
+        text: Help text, one sentence that names the source of the default: "section 4", "ours".
+        choices: All valid values of a string; none: any.
+        least: Lowest valid value of an integer.
+    """
+    metadata = {"help": text, "choices": choices, "least": least}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of any experiment; a subclass adds its own as fields made by `setting`.
+
+    A check in `__post_init__` raises ValueError, which ends a command before any work is lost.
+    """
+
+    precision: str = setting("float32", "Dtype policy of the layers.", PRECISIONS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageSettings(Settings):
+    """Settings of an experiment that trains classifiers of images."""
+
+    data: str = setting("mnist", "Data set: mnist, cifar10, cifar100, or any name in --data_dir.")
+    train_examples: int | None = setting(None, "Train on the first N images only; none: all.")
+    test_examples: int | None = setting(None, "Test on the first N images only; none: all.")
+    epochs: int = setting(10, "Number of epochs.")
+    batch: int = setting(100, "Images in a batch.")
+
+
+def difference(settings: Settings, reference: Settings) -> list[str]:
+    """Return how settings differ from a paper's, a phrase each; of fields that both have.
+
+    Example:
+    >>> difference(ImageSettings(epochs=3), ImageSettings(epochs=400))
+    ['epochs 3 (the paper: 400)']
+    """
+    values = dataclasses.asdict(settings)
+    return [
+        f"{name.replace('_', ' ')} {value_text(values[name])} (the paper: {value_text(paper)})"
+        for name, paper in dataclasses.asdict(reference).items()
+        if name in values and values[name] != paper
+    ]
+
+
+def value_text(value: Any) -> str:
+    """Return the value of a setting as a text."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "all" if value is None else f"{value}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +146,6 @@ class Experiment:
         claims: Claims that are decided by what was measured.
         deviations: How the scale "full" deviates from the paper, and choices that the paper
             leaves open, a phrase each.
-        options: Defaults of `Options` that differ for this experiment.
         seeds: Default seeds.
     """
 
@@ -100,22 +155,9 @@ class Experiment:
     artifacts: Sequence[Artifact] = ()
     claims: Sequence[Claim] = ()
     deviations: Sequence[str] = ()
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
 
     @property
     def paper(self) -> str:
         """Folder of the paper, such as "srivastava2015"."""
         return self.name.split("/")[0]
-
-    def artifact(self, name: str) -> Artifact:
-        """Return the table or figure of this name.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        for artifact in self.artifacts:
-            if artifact.name == name:
-                return artifact
-        names = ", ".join(artifact.name for artifact in self.artifacts)
-        raise ValueError(f"Expected an artifact of {self.name}, {names}. Received: {name!r}")

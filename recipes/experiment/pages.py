@@ -4,6 +4,7 @@ import collections
 import csv
 import functools
 import html
+import io
 import json
 import pathlib
 import re
@@ -13,14 +14,16 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from zoo.cards import card, list_weights
 from zoo.io import replace
-from zoo.recipes.experiment import catalog, plots, store, weights_page
+from zoo.recipes.experiment import catalog, plots, store
 from zoo.recipes.experiment.definitions import Experiment, Measured
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
+WEIGHTS = DOCS / "weights.md"
 README = ROOT / "README.md"
 BEGIN = "<!-- claims: written by `make results` -->"
 END = "<!-- end of claims -->"
@@ -45,6 +48,35 @@ names and flags than today; DATA is a folder of data sets.
 [claims.md](claims.md) has the miniatures that test the papers' claims, and
 [findings.md](findings.md) discusses the numbers.
 """
+WEIGHTS_INTRODUCTION = """# Trained weights
+
+The page is generated from the cards in zoo/pretrained by `make results`; do not edit it. Sets whose
+names begin with mnist10k or have miniature in them are the networks of claims' miniatures, of
+seed 0: small data and short schedules, so that papers' numbers are not comparable.
+`zoo.list_weights()` has the names.
+
+```python
+import zoo
+
+model = zoo.highway_mnist(weights="mnist10k_highway")  # a name, or a path
+model = zoo.weights.build("mnist10k_residual20")  # with the builder's arguments of the card
+prepare = zoo.weights.preprocessing("mnist10k_residual20")  # of uint8 images
+```
+
+Files are stored in half precision where that keeps the metric, and their digests are checked at
+each loading. A file is looked for in the package, in recipes/weights of a checkout, and in the
+folder that the environment variable ZOO_WEIGHTS names.
+
+`zoo.weights.verify(name, data_dir)` measures the metric again and compares it with the card's. The
+last columns have what it measured on each backend
+(`python recipes/publish_weights.py --data_dir DATA`).
+
+Each set has a page of `zoo.diagnose`; where tables of its training are saved, they are linked.
+
+| name | builder | parameters | file, KB | in | metric | value | examples \
+| TensorFlow | JAX | PyTorch |
+| --- | --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |
+"""
 
 
 def draw(experiment: Experiment, measured: Sequence[Measured], folder: pathlib.Path) -> None:
@@ -59,24 +91,16 @@ def draw(experiment: Experiment, measured: Sequence[Measured], folder: pathlib.P
         if isinstance(made, Figure):
             plots.save(made, folder / f"{artifact.name}.png")
         elif made:
-            write_table(folder / f"{artifact.name}.csv", made)
-
-
-def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys as a CSV file."""
-
-    def write(temporary):
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0])
+            table = io.StringIO(newline="")
+            writer = csv.DictWriter(table, made[0])
             writer.writeheader()
-            writer.writerows(rows)
-
-    replace(path, write)
+            writer.writerows(made)
+            _write_text(folder / f"{artifact.name}.csv", table.getvalue())
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
     """Copy what runs measured to recipes/results, and draw it there."""
-    kept = record_folder(experiment, scale)
+    kept = RESULTS / experiment.name / scale
     for folder in folders:
         target = kept / folder.name
         target.mkdir(parents=True, exist_ok=True)
@@ -85,14 +109,9 @@ def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) ->
     draw(experiment, on_record(experiment, scale), kept)
 
 
-def record_folder(experiment: Experiment, scale: str) -> pathlib.Path:
-    """Return the folder on record of an experiment at a scale."""
-    return RESULTS / experiment.name / scale
-
-
 def seeds_on_record(experiment: Experiment, scale: str) -> list[pathlib.Path]:
     """Return the folders of an experiment's seeds on record."""
-    found = record_folder(experiment, scale).glob(f"seed*/{store.MEASURED}")
+    found = (RESULTS / experiment.name / scale).glob(f"seed*/{store.MEASURED}")
     return sorted((path.parent for path in found), key=lambda path: int(path.name[4:]))
 
 
@@ -112,7 +131,7 @@ def keep_claims(rows: Sequence[Mapping[str, Any]]) -> None:
     known = {row["claim"]: row for row in [*load_claims(), *rows]}
     order = [claim.name for _, claim in catalog.claims()]
     text = "".join(json.dumps(known[n], ensure_ascii=False) + "\n" for n in order if n in known)
-    replace(CLAIMS, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    _write_text(CLAIMS, text)
 
 
 def listing(patterns: Sequence[str] = ()) -> list[str]:
@@ -139,7 +158,7 @@ def report() -> None:
 
     The figures of all experiments on record are drawn again.
     """
-    weights_page.write()
+    write_weights()
     rows = load_claims()
     _write_text(DOCS / "claims.md", claims_page(rows))
     text = README.read_text(encoding="utf-8")
@@ -150,7 +169,8 @@ def report() -> None:
     for experiment in catalog.load_all():
         for scale in experiment.scales:
             if seeds_on_record(experiment, scale):
-                draw(experiment, on_record(experiment, scale), record_folder(experiment, scale))
+                folder = RESULTS / experiment.name / scale
+                draw(experiment, on_record(experiment, scale), folder)
                 parts += _experiment_section(experiment, scale)
     _write_text(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]) + "\n")
 
@@ -247,7 +267,7 @@ def _facts(row):
 
 def _experiment_section(experiment, scale):
     """Return the tables, figures and provenance of an experiment on record."""
-    folder = record_folder(experiment, scale)
+    folder = RESULTS / experiment.name / scale
     facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
     lines = [f"## {experiment.name}, {scale}", ""]
     for artifact in experiment.artifacts:
@@ -293,3 +313,44 @@ def _benchmark_section():
     unique = [f"    {text}" for text in dict.fromkeys(commands)]
     folded = ["<details><summary>Commands and their commits</summary>", "", *unique, ""]
     return ["## Benchmarks", "", *markdown_table(rows), "", *folded, "</details>"]
+
+
+def write_weights() -> None:
+    """Write docs/weights.md, the cards of the trained weights: a table, and each card."""
+    cards = [card(name) for name in list_weights()]
+    sections = [f"## {card.name}\n\n{_weights_section(card)}\n" for card in cards]
+    rows = map(_weights_row, cards)
+    _write_text(WEIGHTS, WEIGHTS_INTRODUCTION + "\n".join([*rows, "", *sections]))
+
+
+def _weights_row(card):
+    facts = card.provenance
+    backends = (f"{facts['verified'].get(name, '')}" for name in ("tensorflow", "jax", "torch"))
+    return (
+        f"| {card.name} | `zoo.{card.builder}` | {facts['parameters']:,} "
+        f"| {facts['size'] / 1000:,.0f} | {facts['place']} | {card.metric.replace('_', ' ')} "
+        f"| {card.value} | {card.examples:,} | {' | '.join(backends)} |"
+    )
+
+
+def _weights_section(card):
+    facts = card.provenance
+    arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
+    paper = f"; the paper: {facts['paper']} ({facts['paper_of']})" if facts["paper"] else ""
+    deviations = "; ".join(text.rstrip(".") for text in facts["deviations"]) or "none"
+    texts = [
+        f"`zoo.{card.builder}({arguments})`",
+        f"{card.metric.replace('_', ' ')}: {card.value} (before rounding to the file's precision: "
+        f"{facts['trained']}), of {card.examples:,} test examples{paper}",
+        f"deviations from the paper: {deviations}",
+        f"`{facts['command']}`",
+        f"commit {facts['commit']}, seed {facts['seed']}, {facts['backend']}, {facts['hardware']}, "
+        f"{facts['seconds'] / 60:.0f} min",
+        f"data: {facts['licence']}",
+        f"SHA-256 {card.sha256}",
+        f"diagnosis: [{facts['diagnosis']}](../recipes/results/weights/{card.name}.html)",
+    ]
+    if facts["traces"]:
+        files = ", ".join(f"[{path.split('/', 2)[2]}](../{path})" for path in facts["traces"])
+        texts.append(f"saved tables of this training, seed {facts['seed']}: {files}")
+    return "\n".join(f"- {html.escape(text, quote=False)}" for text in texts)

@@ -37,13 +37,14 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     labels: Mapping[str, str] | None = None,
     log: Sequence[str] = (),
     steps: bool = False,
-    over: str = "seed",
     title: str = "",
 ) -> Figure:
     """Draw columns of tidy rows as lines.
 
-    The legend is beside the axes. A mark far outside the range of the lines, which would squeeze
-    them, is drawn at the edge with its value in the legend.
+    A line of rows with a column "seed" is their mean at each x, in a band of one standard
+    deviation; on a logarithmic axis, of the logarithms. The legend is beside the axes. A mark far
+    outside the range of the lines, which would squeeze them, is drawn at the edge with its value in
+    the legend.
 
     Args:
         rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
@@ -57,8 +58,6 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
-        over: Column of repetitions. A line of rows that have it is their mean at each x, in a band
-            of one standard deviation; on a logarithmic axis, of the logarithms.
         title: Title of the figure.
     """
     ys = [y] if isinstance(y, str) else [*y]
@@ -78,7 +77,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                 names = [str(value) for value in key if value is not None]
                 label = ", ".join(labels.get(name, name) for name in names)
                 if points:
-                    repeated = any(over in row for row in known)
+                    repeated = any("seed" in row for row in known)
                     _draw_line(
                         axis, points, {"label": label or None, **style}, repeated, y_key in log
                     )
@@ -234,11 +233,7 @@ def learning_curve(
 ) -> None:
     """Write the metrics of each epoch as metrics.csv, and draw one of them as METRIC.png.
 
-    Args:
-        folder: Folder of both files.
-        history: Lists of one number an epoch, by key, as of `History.history`.
-        metric: Key to draw; with `val_METRIC`, if it is there. An accuracy's axis is linear.
-        title: Title of the picture.
+    With the metric is drawn `val_METRIC`, if it is there. An accuracy's axis is linear.
     """
     epochs = range(1, 1 + len(history[metric]))
     table = [["epoch", *history], *zip(epochs, *history.values(), strict=True)]

@@ -76,11 +76,7 @@ def commit() -> str:
 
 
 def hardware() -> str:
-    """Return the accelerators that the backend sees, or the processor and its cores.
-
-    Of a processor also the widest vector instructions, as cloud providers call processors of
-    several generations by one name.
-    """
+    """Return the accelerators that the backend sees, or the processor and its cores."""
     accelerators = []
     if keras.config.backend() == "jax":
         accelerators = [d.device_kind for d in sys.modules["jax"].devices() if d.platform != "cpu"]
@@ -90,8 +86,8 @@ def hardware() -> str:
     elif keras.config.backend() == "tensorflow":
         config = sys.modules["tensorflow"].config
         devices = config.list_physical_devices("GPU") + config.list_physical_devices("TPU")
-        details = [config.experimental.get_device_details(d) for d in devices]
-        accelerators = [d.get("device_name", "accelerator") for d in details]
+        details = [config.experimental.get_device_details(device) for device in devices]
+        accelerators = [one.get("device_name", "accelerator") for one in details]
     if accelerators:
         return f"{len(accelerators)} x {accelerators[0]}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -99,24 +95,19 @@ def hardware() -> str:
 
 
 def _processor():
-    try:
-        return processor(pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except (OSError, KeyError):
-        return platform.processor() or platform.machine()
+    """Return a processor's name and its widest vector instructions.
 
-
-def processor(cpuinfo: str) -> str:
-    r"""Return a processor's name and its widest vector instructions, as /proc/cpuinfo has them.
-
-    Raises:
-        KeyError: if it has no line "model name", as on processors other than x86.
-
-    Example:
-    >>> processor("model name\t: AMD EPYC\nflags\t\t: fpu avx avx2\n")
-    'AMD EPYC (AVX2)'
+    Cloud providers call processors of several generations by one name.
     """
-    entries = (line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
-    facts = {key.strip(): value.strip() for key, value in entries}
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    facts = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
+    if "model name" not in facts:
+        return platform.processor() or platform.machine()
     flags = facts.get("flags", "").split()
-    widest = next((name for flag, name in VECTORS.items() if flag in flags), None)
-    return facts["model name"] + (f" ({widest})" if widest else "")
+    widest = [f" ({name})" for flag, name in VECTORS.items() if flag in flags]
+    return facts["model name"] + "".join(widest[:1])

@@ -7,7 +7,6 @@ import json
 import pathlib
 import re
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,15 +17,11 @@ from zoo import distribute
 from zoo.callbacks import PassProgress
 from zoo.callbacks.checkpoint import Resume, open_run
 from zoo.datasets import images as sources
+from zoo.datasets import preprocessing as preprocessings
+from zoo.datasets.batches import Batches
 from zoo.recipes.experiment import provenance, store
-from zoo.recipes.experiment.networks import (
-    TRAINED,
-    ImageData,
-    Network,
-    prepare_images,
-    prepare_network,
-)
-from zoo.recipes.experiment.settings import ImageSettings, Settings, setting
+from zoo.recipes.experiment.definitions import ImageSettings, Settings, setting
+from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
 
@@ -43,7 +38,6 @@ class Options:
     )
     resume: bool = setting(True, "Resume from checkpoints; --noresume repeats finished runs, too.")
     strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)
-    export: bool = setting(False, "Write a SavedModel of each trained network.")
 
 
 class Run:
@@ -134,28 +128,76 @@ class Run:
         loaded = sources.load(settings.data, self.options.data_dir)
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
-        parts = {
-            f"{kind}_{part}": getattr(loaded, f"{kind}_{part}")[:count]
-            for part, count in (
-                ("train", settings.train_examples),
-                ("test", settings.test_examples),
-            )
-            for kind in "xy"
-        }
-        if len(parts["x_train"]) < settings.batch:
+        loaded = dataclasses.replace(
+            loaded,
+            x_train=loaded.x_train[: settings.train_examples],
+            y_train=loaded.y_train[: settings.train_examples],
+            x_test=loaded.x_test[: settings.test_examples],
+            y_test=loaded.y_test[: settings.test_examples],
+        )
+        if len(loaded.x_train) < settings.batch:
             raise ValueError(
                 f"Expected at least one batch of {settings.batch} training images. Received: "
-                f"{len(parts['x_train'])}. Choose a smaller --batch or more --train_examples."
+                f"{len(loaded.x_train)}. Choose a smaller --batch or more --train_examples."
             )
         if loaded.name not in self.data:
             self.data.append(loaded.name)
-        return dataclasses.replace(loaded, **parts)
+        return loaded
 
-    def images(self, settings: ImageSettings, preprocessing: str, **options: Any) -> ImageData:
-        """Return images with batches for training and test; see `networks.prepare_images`."""
-        return prepare_images(
-            self.load_images(settings), settings, preprocessing, self.seed, **options
+    def images(
+        self,
+        settings: ImageSettings,
+        preprocessing: str,
+        held_out: int = 0,
+        tested: int | None = None,
+        resize: Callable[[sources.Images], sources.Images] | None = None,
+    ) -> ImageData:
+        """Return images with batches for training and validation.
+
+        Args:
+            settings: Settings of the training.
+            preprocessing: Name of a recipe of `zoo.datasets.preprocessing`.
+            held_out: Number of the last training images, on which is validated instead of trained.
+            tested: Number of the first test images that the epochs are validated on; `None`: all.
+            resize: Function from images to images of another size.
+
+        Raises:
+            ValueError: if less than a batch is left for training.
+        """
+        images = self.load_images(settings)
+        images = resize(images) if resize else images
+        kept = len(images.x_train) - held_out
+        if kept < settings.batch:
+            raise ValueError(
+                f"Expected to hold out so few images that a batch of {settings.batch} is left. "
+                f"Received: {held_out} of {len(images.x_train)}"
+            )
+        unseen = images.x_train[kept:], images.y_train[kept:]
+        images = dataclasses.replace(
+            images, x_train=images.x_train[:kept], y_train=images.y_train[:kept]
         )
+        preprocess = preprocessings.fit(preprocessing, images.x_train)
+        x_test = preprocess(images.x_test)
+        validation = x_test[:tested], images.y_test[:tested]
+        if held_out:
+            validation = preprocess(unseen[0]), unseen[1]
+        train = Batches(
+            images.x_train,
+            images.y_train,
+            settings.batch,
+            self.seed,
+            preprocess.augment,
+            drop_remainder=True,
+        )
+        identity = {
+            "data": images.name,
+            "images": len(images.x_train),
+            "checksum": checksum(images),
+            "held_out": held_out,
+            "preprocessing": preprocessing,
+        }
+        validated = Batches(*validation, settings.batch, shuffle=False)
+        return ImageData(images, preprocessing, preprocess, train, validated, x_test, identity)
 
     def network(
         self,
@@ -176,13 +218,31 @@ class Run:
             build: Function that builds the model.
             optimizer: From the number of iterations to an optimizer.
             metrics: Keras metrics beside the accuracy.
-            **identity: Settings that distinguish the network from others of this name, beside
-                data, seed, schedule, precision and backend.
+            **identity: Further settings that distinguish the network from others of this name.
 
         Raises:
             ValueError: if the settings do not fit the data, the devices or the run directory.
         """
-        return prepare_network(self, name, settings, data, build, optimizer, metrics, identity)
+        devices = self.split(settings.batch)
+        devices.check_data(data.train, validation=data.validation)
+        self.start(settings)
+        with devices.scope():
+            model = build()
+            chosen = optimizer(settings.epochs * len(data.train))
+            metrics = ["accuracy", *metrics]
+            model.compile(chosen, "sparse_categorical_crossentropy", metrics=metrics)
+        config = keras.optimizers.serialize(chosen)["config"]
+        whole = {
+            **data.identity,
+            "model": name,
+            "epochs": settings.epochs,
+            "precision": settings.precision,
+            "batch": settings.batch,
+            "optimizer": {**config, "name": type(chosen).__name__},
+            **identity,
+        }
+        folder, resume = self.open_network(name, data.images.name, whole)
+        return Network(name, model, data, settings.epochs, settings.batch, folder, resume, devices)
 
     def open_network(
         self, name: str, data: str, identity: Mapping[str, Any], megabytes: int = 200
@@ -215,12 +275,6 @@ def folder_of(runs: str, name: str, scale: str, settings: Settings, seed: int) -
     backend = keras.config.backend()
     digest = _digest({**dataclasses.asdict(settings), "backend": backend})
     return pathlib.Path(runs, name.replace("/", "-"), f"{scale}-{digest}", f"seed{seed}")
-
-
-def clock() -> Callable[[], float]:
-    """Return a function that returns the seconds since now."""
-    start = time.perf_counter()
-    return lambda: round(time.perf_counter() - start, 1)
 
 
 @functools.cache

@@ -24,12 +24,7 @@ def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, 
     """
     numbers, arrays = _split(measured, "")
     folder.mkdir(parents=True, exist_ok=True)
-
-    def write_arrays(temporary):
-        with open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays)
-
-    replace(folder / "measured.npz", write_arrays)
+    replace(folder / "measured.npz", lambda path: np.savez_compressed(path, **arrays))
     text = json.dumps({**facts, "measured": numbers}, indent=1, ensure_ascii=False)
     replace(folder / MEASURED, lambda temporary: temporary.write_text(text + "\n", "utf-8"))
 

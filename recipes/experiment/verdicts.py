@@ -15,7 +15,6 @@ from scipy import stats
 from zoo.recipes.experiment import catalog
 from zoo.recipes.experiment.definitions import Claim, Experiment, Measured
 
-VERDICTS = ("shown", "contradicted", "undecided")
 FEWEST = 3  # seeds of a verdict
 
 
@@ -29,11 +28,9 @@ def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None
     if ratio and min(values) <= 0:
         return None
     shown = [math.log(value) for value in values] if ratio else [*values]
-    mean = statistics.fmean(shown)
-    error = statistics.stdev(shown) / math.sqrt(len(shown))
-    half = error * float(stats.t.ppf(0.975, len(shown) - 1))
-    ends = (mean - half, mean + half)
-    return (math.exp(ends[0]), math.exp(ends[1])) if ratio else ends
+    half = stats.sem(shown) * stats.t.ppf(0.975, len(shown) - 1)
+    low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
+    return (math.exp(low), math.exp(high)) if ratio else (float(low), float(high))
 
 
 def verdict(claim: Claim, values: Sequence[float]) -> str:
@@ -58,7 +55,7 @@ def evaluate(
     Args:
         experiment: The experiment that lists the claim.
         claim: The claim.
-        measured: By seed, what the experiments that it needs measured.
+        measured: By seed, the measurements of the experiments that it needs.
         facts: Provenance of all runs.
     """
     values = [float(claim.measure(*one)) for one in measured]
@@ -91,15 +88,3 @@ def evaluate(
         "reason": claim.reason,
         "figure": claim.figure and f"{experiment.name}/{facts[0]['scale']}/{claim.figure}",
     }
-
-
-def sentence(row: Mapping[str, Any]) -> str:
-    """Return a line of claims.jsonl as a sentence."""
-    ends = "no interval"
-    if row["interval"]:
-        ends = "interval {:g} to {:g}".format(*row["interval"])
-    count = len(row["seeds"])
-    return (
-        f"{row['claim']}: {row['verdict']}. {row['criterion']}; measured {row['value']:g}, {ends}, "
-        f"{count} seed{'s' if count > 1 else ''}"
-    )

@@ -50,11 +50,6 @@ class Settings(networks.Training):
     depths: tuple[int, ...] = setting((20,), "Numbers of layers, 3 n + 2; ours: Fig. 6's is lost.")
     steps: int | None = setting(None, "Number of steps; none: those of all epochs.")
 
-    def __post_init__(self) -> None:
-        """Check that nothing but rounding separates the networks."""
-        if self.accumulate > 1 or self.remat:
-            raise ValueError("Expected whole batches. Received: --accumulate or --remat.")
-
 
 SCALES = {
     "smoke": Settings(depths=(5,), steps=4, batch=16, train_examples=32, test_examples=32),
@@ -65,7 +60,7 @@ SCALES = {
 
 def measure(settings, run):
     """Train the pairs of networks, and return their differences after each step."""
-    if run.devices.num_replicas > 1:
+    if run.split(batch=1).num_replicas > 1:
         raise ValueError("Expected one device: batches that are split round in another order.")
     differences = {}
     with floating_point(settings.precision):
@@ -212,7 +207,6 @@ EXPERIMENTS = (
             )
         ],
         deviations=[*networks.CHOICES, "of weights, the largest: what the figure shows is lost"],
-        options={"strategy": "one"},
     ),
 )
 

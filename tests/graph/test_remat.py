@@ -1,7 +1,5 @@
 """Rematerialization and gradient accumulation give the numbers of a plain training step."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -10,14 +8,11 @@ from keras import layers, ops
 import zoo
 from helpers.gradients import assert_close, gradients
 from helpers.harness import few_elsewhere, slow_elsewhere
-from helpers.test_data import write_images
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Batches, MicroBatches
 from zoo.layers.residual_block import Branch
 from zoo.optimizers import CaffeSGD, accumulating
-from zoo.recipes.experiment import Options, Run
-from zoo.recipes.srivastava2015 import thousand_layers
 
 
 class Dropping(zoo.HighwayDense):
@@ -200,20 +195,3 @@ def test_a_training_resumed_in_the_middle_of_an_update_ends_with_the_same_bits(t
 def accumulators(model):
     variables = [v for v in model.optimizer.variables if "accumulator" in v.path]
     return [ops.convert_to_numpy(v) for v in variables]
-
-
-@slow_elsewhere
-def test_an_experiment_with_micro_batches_and_rematerialization_ends_as_the_plain_one(tmp_path):
-    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, test=20, classes=10, step=20)
-    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "mnist.npz"))
-    sizes = {"depth": 6, "epochs": 2, "train_examples": 40, "test_examples": 20, "batch": 20}
-    settings = dataclasses.replace(thousand_layers.SCALES["smoke"], **sizes)
-    saving = dataclasses.replace(settings, accumulate=4, remat=True)
-    losses = [
-        thousand_layers.measure(one, Run(tmp_path / f"{i}", options=options))["loss_by_epoch"]
-        for i, one in enumerate((settings, saving))
-    ]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=2e-5)
-    refused = dataclasses.replace(settings, accumulate=3)
-    with pytest.raises(ValueError, match="must divide the batch of 20"):
-        thousand_layers.measure(refused, Run(tmp_path / "3", options=options))

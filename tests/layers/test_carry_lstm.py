@@ -137,29 +137,6 @@ def test_saved_weights_load_into_another_batch_size_and_hold_no_state(tmp_path):
     assert_close(seven(np.repeat(whole, [3, 4], axis=0))[::3], expected[[0, 1, 1]], ATOL)
 
 
-def test_carry_state_validates_from_zero_and_then_restores_the_training_state():
-    whole, chunks = texts()
-    valid, valid_chunks = texts(seed=5)
-    m = model()
-    y, h, c = unchunked(m, np.concatenate([whole, whole], axis=1))
-    y_valid = unchunked(m, valid)[0]
-    history = m.fit(
-        chunks,
-        chunks[..., :1],
-        batch_size=BATCH,
-        epochs=2,
-        shuffle=False,
-        verbose=0,
-        validation_data=(valid_chunks, valid_chunks[..., :1]),
-        callbacks=[zoo.callbacks.CarryState()],
-    )
-    expected = np.mean((y_valid - valid[..., :1]) ** 2)  # in both epochs, as the weights stay
-    np.testing.assert_allclose(history.history["val_loss"], [expected] * 2, rtol=1e-5)
-    losses = np.mean(np.split((y - np.concatenate([whole] * 2, 1)[..., :1]) ** 2, 2, 1), (1, 2, 3))
-    np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-5)  # float32 means
-    assert_close(states(m), [h, c], ATOL)
-
-
 def test_reset_state_forgets_the_previous_text():
     whole, chunks = texts()
     m = model()

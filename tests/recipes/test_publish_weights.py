@@ -11,7 +11,7 @@ import zoo
 from helpers.harness import without_backend
 from zoo import cards
 from zoo.datasets import images, preprocessing
-from zoo.recipes.experiment import weights_page
+from zoo.recipes.experiment import pages
 
 pytestmark = without_backend
 FACTS = {
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     """Cards and files of `tmp_path`, with a copy of the package's cards; return that folder."""
     content = (cards.FOLDER / "cards.json").read_text(encoding="utf-8")
     monkeypatch.setattr(publish_weights, "PAGES", tmp_path / "pages")
-    monkeypatch.setattr(weights_page, "PATH", tmp_path / "weights.md")
+    monkeypatch.setattr(pages, "WEIGHTS", tmp_path / "weights.md")
     monkeypatch.setattr(cards, "FOLDER", tmp_path / "package")
     monkeypatch.setattr(cards, "REPOSITORY", tmp_path / "repository")
     monkeypatch.setattr(cards, "_cards", cards._cards.__wrapped__)  # not those read before
@@ -84,7 +84,7 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
         key: value for key, value in FACTS.items() if key != "data"
     }
     publish_weights.main(["small"])
-    assert "## small\n\n- `zoo.highway_mlp(depth=3" in weights_page.PATH.read_text("utf-8")
+    assert "## small\n\n- `zoo.highway_mlp(depth=3" in pages.WEIGHTS.read_text("utf-8")
     assert f"small: test_accuracy {card.value} with torch" in capsys.readouterr().out
     assert publish_weights._read() == content == {**others, "small": content["small"]}
 
