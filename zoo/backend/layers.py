@@ -8,10 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from zoo.backend.products import dense
+from zoo.backend.ops import BACKEND, dense
 from zoo.types import Tensor
-
-BACKEND = keras.backend.backend()
 
 
 @keras.saving.register_keras_serializable("zoo")
