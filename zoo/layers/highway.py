@@ -13,14 +13,7 @@ from zoo.types import Activation, Initializer, Regularizer, Shape, Tensor
 
 
 class Highway(Skip):
-    """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each.
-
-    Args:
-        activation: Activation of H; the gates are sigmoids.
-        kernel_initializer: Initializer of the kernels of H, T and C.
-        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        **kwargs: As of `Skip`.
-    """
+    """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each."""
 
     arguments = (*Skip.arguments, "activation", "kernel_initializer", "bias_initializer")
 

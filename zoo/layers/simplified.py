@@ -16,10 +16,7 @@ IDENTITIES = ("pad", "duplicate")
 
 
 class Identity(keras.layers.Layer):
-    """S(x): every `strides`-th pixel; channels padded with zeros, or repeated, up to `filters`.
-
-    The `kind` is "pad" or "duplicate".
-    """
+    """S(x): every `strides`-th pixel; channels padded with zeros, or repeated, up to `filters`."""
 
     def __init__(self, filters: int, strides: int, kind: str, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -140,23 +137,8 @@ class SymmetricConv2D(Conv2D):
 class SimplifiedPlain(Simplified):
     """y = ReLU(conv(x) + b): the block that a `SimplifiedResidual` maps onto exactly.
 
-    Args:
-        filters: Channels of the output, at least the input's.
-        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
-        strides: Stride, in pixels; S and the convolution's center take the same pixels.
-        identity: S, which the kernel contains, where channels grow: "pad" puts x into the
-            first channels and zeros into the rest; "duplicate" repeats it.
-        kernel_initializer: Initializer of the kernel; `None` is `KaimingNormal()`, the paper's KWI.
-        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
-
-    Input shape: `(batch, height, width, channels)`.
-    Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
-
-    Raises:
-        ValueError: for another `identity`, an even kernel, or too few `filters`.
-
-    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 2 and Fig. 5; the identity's entries: section 3, equation 1.
+    Arguments, shapes and errors are those of `SimplifiedResidual`, whose S the kernel contains;
+    `kernel_initializer=None` is `KaimingNormal()`, the paper's KWI.
     """
 
     default_variant = "plain"
@@ -317,10 +299,7 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
     Args:
         kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: See `Simplified`.
-
-    Returns:
-        Four index arrays: `kernel[id_entries(kernel)]` are the entries.
+        identity: See `SimplifiedResidual`.
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.

@@ -26,10 +26,6 @@ class GateBias(keras.initializers.Initializer):
 
     Kim et al. add a fixed -2 to a trainable bias that starts at U(-0.05, 0.05). A bias that
     starts at the sum computes the same gate and receives the same gradient.
-
-    Args:
-        logit: The constant, e.g. -2: a sigmoid gate opens to 0.12.
-        initializer: Initializer of the rest, by name or instance.
     """
 
     def __init__(self, logit: float, initializer: Initializer = "zeros") -> None:
