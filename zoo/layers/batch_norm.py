@@ -138,7 +138,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     after = [ops.convert_to_numpy(v) for v in compiled(train, model)(ops.convert_to_tensor(x))]
     places = {id(v): i for i, v in enumerate(variables)}
     layers = keras_private.inner_layers(model)
-    uses = {}  # calls that move the averages of a normalization, if more than one
+    uses: dict[int, int] = {}  # calls that move the averages of a normalization, if more than one
     for layer in layers:
         if isinstance(layer, UnsharedBatchNormalization):
             count = layer.uses // len(layer.statistics)

@@ -169,7 +169,7 @@ class StackedDense(keras.layers.Layer):
     def __init__(
         self,
         depth: int,
-        activation: Activation,
+        activation: Callable,
         kernel_initializer: Callable,
         bias_initializer: Callable,
         **kwargs,

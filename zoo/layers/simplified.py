@@ -51,7 +51,7 @@ class Simplified(Skip):
         "identity",
         "kernel_initializer",
     )
-    identities = IDENTITIES
+    identities: tuple[str, ...] = IDENTITIES
     default_variant: str
     default_initializer: type[keras.initializers.Initializer]
 
