@@ -1,6 +1,5 @@
 """The simplified networks of Yu & Tomasi (2019): one convolution a block, no normalization."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
@@ -12,8 +11,12 @@ from zoo.applications.registry import builder
 from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
-from zoo.layers.dominant import SimplifiedDominant
-from zoo.layers.simplified import Simplified, SimplifiedPlain, SimplifiedResidual
+from zoo.layers.simplified import (
+    Simplified,
+    SimplifiedDominant,
+    SimplifiedPlain,
+    SimplifiedResidual,
+)
 from zoo.types import Shape
 
 WIDTHS = (16, 32, 64)
@@ -98,23 +101,22 @@ def simplified_dominant_net(
     input_shape: Shape = (32, 32, 3),
     initializer: keras.Initializer | None = None,
     *,
-    lower: str = "diagonal",
     widths: Sequence[int] = WIDTHS,
     **top: Unpack[Top],
 ) -> keras.Model:
     """`simplified_plain_net` whose kernels keep only the paths from a channel to its own.
 
     7,818 parameters at depth 20, 12,298 at 32 and 16,778 at 44. The first convolution and the
-    classifier are whole. `initializer=None` is `HardtMa()`; `lower="full"` keeps whole lower halves
-    of the two kernels that double the channels (see `zoo.SimplifiedDominant`). Other arguments and
-    errors are those of `simplified_plain_net`.
+    classifier are whole. `initializer=None` is `HardtMa()`. Other arguments and errors are those of
+    `simplified_plain_net`.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", appendix D.3, Table 5.
     """
     initializer = initializer or HardtMa()
-    block = functools.partial(SimplifiedDominant, lower=lower)
-    return simplified(block, depth, classes, input_shape, "duplicate", initializer, widths, top)
+    return simplified(
+        SimplifiedDominant, depth, classes, input_shape, "duplicate", initializer, widths, top
+    )
 
 
 def simplified(

@@ -79,7 +79,6 @@ from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNor
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM
 from zoo.layers.char_words import CharCNN as CharCNN
 from zoo.layers.char_words import CharWordEmbedding as CharWordEmbedding
-from zoo.layers.dominant import SimplifiedDominant as SimplifiedDominant
 from zoo.layers.gating import FORMS as FORMS
 from zoo.layers.gating import gate_bias as gate_bias
 from zoo.layers.highway import HighwayConv2D as HighwayConv2D
@@ -87,6 +86,7 @@ from zoo.layers.highway import HighwayDense as HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack as HighwayDenseStack
 from zoo.layers.loop import Loop as Loop
 from zoo.layers.residual_block import ResidualBlock as ResidualBlock
+from zoo.layers.simplified import SimplifiedDominant as SimplifiedDominant
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain
 from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual
 from zoo.layers.skip import Skip as Skip

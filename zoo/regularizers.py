@@ -50,17 +50,15 @@ class TransferredL2(keras.regularizers.Regularizer):
 
 
 def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = False) -> keras.Model:
-    """Add factor · |w|² of every kernel to the loss that `fit` minimizes; metrics exclude it.
+    """Add factor · |w|² of every kernel to the loss of `model`, and return it.
 
-    Like `compile` it concerns training: a saved model does not store it.
+    Metrics exclude the penalty. Like `compile` it concerns training: a saved model does not store
+    it.
 
     Args:
         model: A built `keras.Model`.
         factor: Factor of the sums of squares.
         transferred: Use `TransferredL2` for the kernel of each `SimplifiedResidual`.
-
-    Returns:
-        `model`.
 
     Raises:
         ValueError: if `factor` is negative.

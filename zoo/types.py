@@ -10,4 +10,3 @@ PathLike: TypeAlias = str | os.PathLike[str]
 Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 Initializer: TypeAlias = Any  # a name, a `keras.initializers.Initializer` or its configuration
 Regularizer: TypeAlias = Any  # a name, a `keras.regularizers.Regularizer` or its configuration
-Constraint: TypeAlias = Any  # a name, a `keras.constraints.Constraint` or its configuration

@@ -114,30 +114,6 @@ def test_a_dominant_block_is_a_plain_one_with_diagonal_kernels(filters, strides)
     assert_close(layer(x), expected, 2e-5)
 
 
-def test_a_full_lower_half_reads_all_channels_and_starts_without_identity():
-    x = images(2, 6, 6, 16)
-    layer = zoo.SimplifiedDominant(32, strides=2, lower="full")
-    layer.build(x.shape)
-    diagonal, rest = (
-        ops.convert_to_numpy(w) for w in (layer.transform.kernel, layer.transform.rest.kernel)
-    )
-    assert diagonal.shape == (3, 3, 16, 1) and rest.shape == (3, 3, 16, 16)
-    assert (diagonal[1, 1] > 0.9).all() and np.abs(rest).max() < 0.1
-    assert rest.std() == pytest.approx(1 / (9 * 32), rel=0.05)  # HMWI of all 32 channels
-    random_weights(layer)
-    own, rest = (layer.transform.weights, layer.transform.rest.weights)
-    kernel, bias, rest, rest_bias = map(ops.convert_to_numpy, (*own[:2], *rest))
-    full = np.zeros((3, 3, 16, 32))
-    for i in range(16):
-        full[:, :, i, i] = kernel[:, :, i, 0]
-    full[..., 16:] = rest
-    expected = relu(conv(x, full, np.concatenate([bias, rest_bias]), 2, first=-1))
-    assert_close(layer(x), expected, 2e-5)
-    assert zoo.SimplifiedDominant.from_config(layer.get_config()).lower == "full"
-    with pytest.raises(ValueError, match="`lower` must be one of"):
-        zoo.SimplifiedDominant(4, lower="none")
-
-
 def test_a_dominant_block_has_no_identity_but_its_kernel_s():
     with pytest.raises(ValueError, match="identity='pad'"):
         zoo.SimplifiedDominant(4, identity="pad")

@@ -6,9 +6,9 @@ from zoo.backend.autodiff import jacobian_product as jacobian_product
 from zoo.backend.char_cnn import largest_responses as largest_responses
 from zoo.backend.compile import compiled as compiled
 from zoo.backend.lstm import lstm as lstm
+from zoo.backend.ops import dense as dense
 from zoo.backend.ops import nll as nll
 from zoo.backend.ops import unique as unique
-from zoo.backend.products import dense as dense
 from zoo.backend.remat import rematerialized as rematerialized
 from zoo.backend.replicas import gather_shards as gather_shards
 from zoo.backend.replicas import local_shard as local_shard

@@ -1,12 +1,11 @@
 """The largest response of each filter to a word's characters, with a gradient that is a count."""
 
-import functools
 from collections.abc import Sequence
 
 import keras
 from keras import ops
 
-from zoo.backend.products import dense
+from zoo.backend.ops import BACKEND, dense, with_gradient
 from zoo.types import Tensor
 
 
@@ -37,39 +36,7 @@ def largest_responses(characters: Tensor, embeddings: Tensor, kernels: Sequence[
     >>> ops.convert_to_numpy(largest_responses(words, vectors, [kernel])).tolist()
     [[5.0, 2.0]]
     """
-    function = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]()
-    return function(ops.convert_to_tensor(characters), embeddings, *kernels)
-
-
-@functools.cache
-def _tensorflow():
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def responses(characters, *weights):
-        best, saved = _forward(characters, *weights)
-        return best, lambda upstream: _backward(saved, upstream)
-
-    return lambda *inputs: responses(*[tf.convert_to_tensor(v) for v in inputs])
-
-
-@functools.cache
-def _jax():
-    import jax
-
-    responses = jax.custom_vjp(lambda *inputs: _forward(*inputs)[0])
-    responses.defvjp(_forward, _backward)
-    return lambda *inputs: responses(*[ops.convert_to_tensor(v) for v in inputs])
-
-
-@functools.cache
-def _torch():
-    @ops.custom_gradient
-    def responses(*inputs):
-        best, saved = _forward(*inputs)
-        return best, lambda *inputs, upstream: _backward(saved, upstream)
-
-    return lambda *inputs: responses(*[ops.convert_to_tensor(v) for v in inputs])
+    return _responses(characters, embeddings, *kernels)
 
 
 def _forward(characters, embeddings, *kernels):
@@ -111,9 +78,12 @@ def _backward(saved, upstream):
     return (None, of_embeddings, *of_kernels)
 
 
+_responses = with_gradient(_forward, _backward)
+
+
 def _largest(values):
     """Return the maxima `(words, filters)` over positions, and from what `_first` finds them."""
-    if keras.backend.backend() == "torch":
+    if BACKEND == "torch":
         from torch.nn.functional import max_pool2d
 
         # A pooling of a matrix whose layout is channels last; its kernel finds both in one pass.
@@ -124,7 +94,7 @@ def _largest(values):
 
 
 def _first(values):
-    if keras.backend.backend() == "torch":
+    if BACKEND == "torch":
         return values
     best = values[:, 0]  # `argmax` is not vectorized; this loop is, and XLA makes one pass of it
     places = ops.zeros_like(best, dtype="int32")
@@ -153,7 +123,7 @@ def _sums(characters, place, gradient, width, alphabet):
     column = ops.arange(filters, dtype=place.dtype)
     base = offsets * (alphabet * filters) + column
     size = width * alphabet * filters
-    if keras.backend.backend() == "torch":  # Keras's functions check and wrap each index
+    if BACKEND == "torch":  # Keras's functions check and wrap each index
         index = flat[slot].view(-1, width, filters).mul_(filters).add_(base).view(-1)
         sums = gradient.new_zeros(size).index_add_(0, index, gradient)
     else:

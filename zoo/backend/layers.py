@@ -8,10 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from zoo.backend.products import dense
+from zoo.backend.ops import BACKEND, dense
 from zoo.types import Tensor
-
-BACKEND = keras.backend.backend()
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -20,10 +18,9 @@ class Dense(keras.layers.Dense):
 
     Args:
         units: Number of features of the output.
-        *args: As of `keras.layers.Dense`.
-        products: "bfloat16" rounds the factors of the product and of both of its gradients to
-            bfloat16, and keeps weights, gradients and output in float32. "" does not.
-        **kwargs: As of `keras.layers.Dense`.
+        products: "bfloat16" multiplies in it, in a float32 layer; weights, gradients and output
+            stay in float32. "" does not.
+        *args, **kwargs: As of `keras.layers.Dense`.
 
     Raises:
         ValueError: if `products` is something else, or the layer does not compute in float32.
@@ -60,25 +57,14 @@ class Conv2D(keras.layers.Conv2D):
     """`keras.layers.Conv2D` in the layout that the features have in memory.
 
     On torch Keras copies the features to channels first and back, though the result of the kernel
-    has the layout of its input. On TensorFlow the bias is added by the operation that TensorFlow
-    fuses with the convolution.
+    has the layout of its input.
     """
 
     def call(self, x: Tensor) -> Tensor:
         """Return the activated convolution."""
         last = self.data_format == "channels_last" and not isinstance(x, keras.KerasTensor)
-        if last and BACKEND == "torch":
-            y = self._torch(x)
-        elif last and BACKEND == "tensorflow" and self.use_bias:
-            import tensorflow as tf
-
-            y = self.convolution_op(x, self.kernel)
-            y = tf.nn.bias_add(y, ops.convert_to_tensor(self.bias))
-        else:
+        if BACKEND != "torch" or not last:
             return super().call(x)
-        return y if self.activation is None else self.activation(y)
-
-    def _torch(self, x):
         import torch
         from torch.nn import functional
 
@@ -92,7 +78,8 @@ class Conv2D(keras.layers.Conv2D):
             sizes = [(size - 1) * rate + 1 for size, rate in pairs]
             x, pads = _pad_to_same(x, sizes, self.strides, 0.0)
         y = functional.conv2d(x, kernel, bias, self.strides, pads, self.dilation_rate, self.groups)
-        return y.permute(0, 2, 3, 1)
+        y = y.permute(0, 2, 3, 1)
+        return y if self.activation is None else self.activation(y)
 
 
 def _pad_to_same(x, sizes, strides, value):

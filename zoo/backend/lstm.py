@@ -1,10 +1,8 @@
 """An LSTM whose backward pass computes each weight gradient as one large product."""
 
-import functools
-
-import keras
 from keras import ops
 
+from zoo.backend.ops import BACKEND, with_gradient
 from zoo.types import Tensor
 
 
@@ -32,13 +30,12 @@ def lstm(
 
     Reference: Zaremba, Sutskever, Vinyals (2014), arXiv:1409.2329, section 3.1.
     """
-    if keras.backend.backend() == "torch":
+    if BACKEND == "torch":
         return _torch(x, h, c, kernel, recurrent_kernel, bias)
-    recurrence = {"tensorflow": _tensorflow, "jax": _jax}[keras.backend.backend()]()
     batch, steps, features = ops.shape(x)  # static where known: XLA sizes its loop buffers by it
     flat = ops.reshape(ops.transpose(x, (1, 0, 2)), (-1, features))
     z = ops.reshape(ops.matmul(flat, kernel) + bias, (steps, batch, bias.shape[0]))
-    y, h, c = recurrence(z, h, c, recurrent_kernel)
+    y, h, c = _recurrence(z, h, c, recurrent_kernel)
     return ops.transpose(y, (1, 0, 2)), h, c
 
 
@@ -74,69 +71,48 @@ def _step_gradient(dh, dc, c, c_before, gates):
     return ops.concatenate([di, df, dg, do], -1), dc * f
 
 
-@functools.cache
-def _tensorflow():
-    import tensorflow as tf
+def _forward(z, h, c, recurrent_kernel):
+    def step(state, z):
+        h, c, _ = state
+        return _step(h, c, z, recurrent_kernel)
 
-    @tf.custom_gradient
-    def recurrence(z, h, c, recurrent_kernel):
-        def step(state, z):
-            h, c, _ = state
-            return _step(h, c, z, recurrent_kernel)
-
-        ys, cs, gates = tf.scan(step, z, (h, c, tf.zeros_like(z[0])))
-
-        def backward(dy, dh, dc):
-            h_before = tf.concat([h[None], ys[:-1]], 0)
-            c_before = tf.concat([c[None], cs[:-1]], 0)
-
-            def step_back(state, inputs):
-                dh, dc, _ = state
-                dy, c, c_before, gates = inputs
-                dz, dc = _step_gradient(dh + dy, dc, c, c_before, gates)
-                return tf.matmul(dz, recurrent_kernel, transpose_b=True), dc, dz
-
-            start = (dh, dc, tf.zeros_like(z[0]))
-            dhs, dcs, dz = tf.scan(step_back, (dy, cs, c_before, gates), start, reverse=True)
-            h_rows = tf.reshape(h_before, (-1, h_before.shape[-1]))
-            dz_rows = tf.reshape(dz, (-1, dz.shape[-1]))
-            return dz, dhs[0], dcs[0], tf.matmul(h_rows, dz_rows, transpose_a=True)
-
-        return (ys, ys[-1], cs[-1]), backward
-
-    return recurrence
+    ys, cs, gates = _states(step, (h, c, ops.zeros_like(z[0])), z)
+    return (ys, ys[-1], cs[-1]), (h, c, recurrent_kernel, ys, cs, gates)
 
 
-@functools.cache
-def _jax():
+def _backward(saved, upstream):
+    h, c, recurrent_kernel, ys, cs, gates = saved
+    dy, dh, dc = upstream
+    h_before = ops.concatenate([h[None], ys[:-1]])
+    c_before = ops.concatenate([c[None], cs[:-1]])
+    transposed = ops.transpose(recurrent_kernel)
+
+    def step_back(state, inputs):
+        dh, dc, _ = state
+        dy, c, c_before, gates = inputs
+        dz, dc = _step_gradient(dh + dy, dc, c, c_before, gates)
+        return ops.matmul(dz, transposed), dc, dz
+
+    start = (dh, dc, ops.zeros_like(gates[0]))
+    dhs, dcs, dz = _states(step_back, start, (dy, cs, c_before, gates), reverse=True)
+    h_rows = ops.reshape(h_before, (-1, h_before.shape[-1]))
+    dz_rows = ops.reshape(dz, (-1, dz.shape[-1]))
+    return dz, dhs[0], dcs[0], ops.matmul(ops.transpose(h_rows), dz_rows)
+
+
+def _states(step, start, inputs, reverse=False):
+    """Return the states that a loop of steps passes through, in the order of the inputs."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.scan(step, inputs, start, reverse=reverse)
     import jax
-    import jax.numpy as jnp
 
-    def forward(z, h, c, recurrent_kernel):
-        def step(state, z):
-            h, c, gates = _step(*state, z, recurrent_kernel)
-            return (h, c), (h, c, gates)
+    def body(state, inputs):
+        state = step(state, inputs)
+        return state, state
 
-        last, (ys, cs, gates) = jax.lax.scan(step, (h, c), z)
-        return (ys, *last), (h, c, recurrent_kernel, ys, cs, gates)
+    return jax.lax.scan(body, start, inputs, reverse=reverse)[1]
 
-    def backward(saved, gradient):
-        h, c, recurrent_kernel, ys, cs, gates = saved
-        dy, dh, dc = gradient
-        h_before = jnp.concatenate([h[None], ys[:-1]])
-        c_before = jnp.concatenate([c[None], cs[:-1]])
 
-        def step_back(state, inputs):
-            dh, dc = state
-            dy, c, c_before, gates = inputs
-            dz, dc = _step_gradient(dh + dy, dc, c, c_before, gates)
-            return (dz @ recurrent_kernel.T, dc), dz
-
-        inputs = (dy, cs, c_before, gates)
-        (dh, dc), dz = jax.lax.scan(step_back, (dh, dc), inputs, reverse=True)
-        h_rows = h_before.reshape(-1, ys.shape[-1])
-        return dz, dh, dc, h_rows.T @ dz.reshape(-1, dz.shape[-1])
-
-    recurrence = jax.custom_vjp(lambda *args: forward(*args)[0])
-    recurrence.defvjp(forward, backward)
-    return recurrence
+_recurrence = with_gradient(_forward, _backward)

@@ -1,11 +1,48 @@
-"""Operations whose Keras version lacks a static shape or takes more passes over memory."""
+"""Operations whose Keras version is slower or lacks a static shape."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
 from zoo.types import Tensor
+
+BACKEND = keras.backend.backend()
+
+
+def with_gradient(forward: Callable, backward: Callable) -> Callable:
+    """Return a function of tensors whose gradient is written out.
+
+    Args:
+        forward: A function of the inputs that returns the outputs and what `backward` needs.
+        backward: A function of that and the gradient at the outputs that returns the gradient at
+            each input, None at integers.
+    """
+    convert = ops.convert_to_tensor
+    if BACKEND == "jax":
+        import jax
+
+        function = jax.custom_vjp(lambda *inputs: forward(*inputs)[0])
+        function.defvjp(forward, backward)
+    elif BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        convert = tf.convert_to_tensor  # that of Keras returns variables as they are
+
+        @tf.custom_gradient
+        def function(*inputs):
+            y, saved = forward(*inputs)
+            return y, lambda *dy: backward(saved, dy if len(dy) > 1 else dy[0])
+    else:
+
+        @ops.custom_gradient
+        def function(*inputs):
+            y, saved = forward(*inputs)
+            return y, lambda *inputs, upstream: backward(saved, upstream)
+
+    return lambda *inputs: function(*map(convert, inputs))
 
 
 def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,7 +66,7 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     >>> ops.convert_to_numpy(values).tolist(), ops.convert_to_numpy(inverse).tolist(), int(count)
     ([3, 7], [1, 0, 1], 2)
     """
-    if keras.backend.backend() == "torch":
+    if BACKEND == "torch":
         values, inverse = ops.unique(ids, return_inverse=True)
         return values, inverse, values.shape[0]
     order = ops.argsort(ids)
@@ -45,9 +82,8 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def nll(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the negative log-likelihood: log sum exp(logits) - logits[target], in nats.
 
-    The backward pass is written out: softmax minus one-hot. The probabilities of the forward pass
-    are kept instead of their logarithms, and on torch they become the gradient in place; the
-    losses of torch and TensorFlow fill and read two more buffers of the logits' size.
+    On torch the probabilities of the forward pass are kept instead of their logarithms and become
+    the gradient in place; torch's own loss fills and reads two more buffers of the logits' size.
 
     Args:
         logits: `(n, classes)`.
@@ -57,60 +93,17 @@ def nll(logits: Tensor, targets: Tensor) -> Tensor:
     >>> float(nll(ops.array([[0.0, 0.0]]), ops.array([1]))[0])  # log 2
     0.6931471824645996
     """
-    body = {"tensorflow": _tensorflow_nll, "jax": _jax_nll, "torch": _torch_nll}
-    function = body[keras.backend.backend()]()
-    return function(ops.convert_to_tensor(logits), ops.cast(targets, "int32"))
-
-
-def _nll(logits, targets, p):
-    """Compute the negative log-likelihood from the logits and their softmax `p`.
-
-    log sum exp(logits) = logits[k] - log p[k] for any k; for the largest, p does not underflow.
-    """
-    log_sum = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
-    return log_sum - ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    logits = ops.convert_to_tensor(logits)
+    targets = ops.cast(targets, "int32")
+    if BACKEND == "torch":
+        return _torch_nll().apply(logits, targets)
+    is_target = ops.arange(logits.shape[-1], dtype="int32") == targets[:, None]
+    own = ops.sum(ops.where(is_target, logits, 0.0), axis=-1)  # XLA fuses it, and its gradient
+    return ops.logsumexp(logits, axis=-1) - own
 
 
 @functools.cache
-def _tensorflow_nll():
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def nll(logits, targets):
-        p = tf.nn.softmax(logits)
-
-        def backward(upstream):
-            places = tf.stack([tf.range(tf.shape(targets)[0]), targets], axis=1)
-            return tf.tensor_scatter_nd_sub(p * upstream[:, None], places, upstream), None
-
-        return _nll(logits, targets, p), backward
-
-    return nll
-
-
-@functools.cache
-def _jax_nll():
-    import jax
-    import jax.numpy as jnp
-
-    def forward(logits, targets):
-        log_sum = jax.nn.logsumexp(logits, axis=-1)
-        own = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-        return log_sum - own, (logits, targets, log_sum)
-
-    def backward(saved, upstream):
-        logits, targets, log_sum = saved
-        p = jnp.exp(logits - log_sum[:, None])
-        one_hot = jnp.arange(logits.shape[-1]) == targets[:, None]
-        return jnp.where(one_hot, p - 1, p) * upstream[:, None], None
-
-    nll = jax.custom_vjp(lambda *args: forward(*args)[0])
-    nll.defvjp(forward, backward)
-    return nll
-
-
-@functools.cache
-def _torch_nll():
+def _torch_nll() -> Any:
     import torch
 
     class NLL(torch.autograd.Function):
@@ -120,7 +113,9 @@ def _torch_nll():
             targets = targets.long()
             ctx.save_for_backward(p, targets)
             ctx.consumed = False
-            return _nll(logits, targets, p)
+            # log sum exp(logits) = logits[k] - log p[k]; for the largest, p does not underflow
+            log_sum = logits.amax(-1) - torch.log(p.amax(-1))
+            return log_sum - logits.gather(1, targets[:, None])[:, 0]
 
         @staticmethod
         @torch.autograd.function.once_differentiable
@@ -133,4 +128,71 @@ def _torch_nll():
             p.mul_(upstream)  # a new buffer would cost more than the arithmetic
             return p.scatter_add_(1, targets[:, None], -upstream), None
 
-    return NLL.apply
+    return NLL
+
+
+def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str = "") -> Tensor:
+    """Compute x K + b, optionally with products in bfloat16.
+
+    On a CPU, torch multiplies by a library that uses half of the width of the vector units of
+    processors by AMD; here it multiplies by oneDNN, as in its convolutions. With `products`
+    "bfloat16", the factors of the product and of both of its gradients, and each product, are
+    rounded to bfloat16; weights, bias and gradients keep their dtype.
+
+    Args:
+        x: `(..., features)`.
+        kernel: `(features, units)`.
+        bias: `(units,)`, or None.
+        products: "bfloat16", of float32 factors only, or "" for the dtype of `x`.
+
+    Example:
+    >>> x, kernel = ops.array([[1.0, 2.0]]), ops.array([[1.0], [1.001]])  # 1 in bfloat16
+    >>> float(dense(x, kernel, products="bfloat16")[0, 0])
+    3.0
+    """
+    x, kernel = ops.convert_to_tensor(x), ops.convert_to_tensor(kernel)
+    if products:
+        y = ops.cast(ops.matmul(ops.cast(x, products), ops.cast(kernel, products)), "float32")
+    elif BACKEND == "torch" and _runs_one_dnn(x, kernel):
+        bias = None if bias is None else ops.convert_to_tensor(bias)
+        y = _one_dnn().apply(x.reshape(-1, x.shape[-1]), kernel, bias)
+        return y.reshape(*x.shape[:-1], kernel.shape[-1])
+    else:
+        y = ops.matmul(x, kernel)
+    return y if bias is None else ops.add(y, bias)
+
+
+def _runs_one_dnn(x, kernel):
+    import torch
+
+    return (
+        x.dtype == kernel.dtype == torch.float32
+        and x.device.type == "cpu"
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and not torch.jit.is_tracing()
+        and not torch.compiler.is_compiling()  # exporters do not know the operation
+    )
+
+
+@functools.cache
+def _one_dnn() -> Any:
+    import torch
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, kernel, bias) -> Tensor:
+            ctx.save_for_backward(x, kernel)
+            return torch.ops.mkldnn._linear_pointwise(x, kernel.T, bias, "none", [], "")
+
+        @staticmethod
+        def backward(ctx, dy) -> tuple[Tensor | None, ...]:
+            x, kernel = ctx.saved_tensors
+            of_x, of_kernel, of_bias = ctx.needs_input_grad
+            return (  # by `Product`, which has a gradient in turn
+                Product.apply(dy, kernel.T, None) if of_x else None,
+                Product.apply(x.T, dy, None) if of_kernel else None,
+                dy.sum(0) if of_bias else None,
+            )
+
+    return Product

@@ -20,8 +20,7 @@ CAN_SHARE = ("statistics", "affine")
 class UnsharedBatchNormalization(keras.layers.Layer):
     """Batch normalization with separate statistics and scales for each use of a shared block.
 
-    y = gamma_u (x - mean_u) / sqrt(variance_u + epsilon) + beta_u in use u. A shared network
-    overfits and explodes if its uses share them (Jastrzebski et al., Figs 8 and 9).
+    y = gamma_u (x - mean_u) / sqrt(variance_u + epsilon) + beta_u in use u.
 
     Args:
         uses: Number of times the block occurs.
@@ -34,11 +33,10 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 
     Call arguments:
         x: Features.
-        training: If true, normalize with the batch's statistics and update the moving averages.
+        training: As in `keras.layers.BatchNormalization`.
         use: Index of the occurrence, from 0.
 
-    Input shape: `(batch, ..., channels)`.
-    Output shape: `(batch, ..., channels)`.
+    Input and output shape: `(batch, ..., channels)`.
 
     Raises:
         ValueError: if `uses` is not positive, `share` names something else, or `use` is too large.
@@ -92,12 +90,9 @@ class UnsharedBatchNormalization(keras.layers.Layer):
             layer.build(input_shape)
         gamma = keras.initializers.Constant(self.gamma)
         beta = keras.initializers.Constant(self.beta)
-        self.gammas = [
-            self.add_weight((channels,), gamma, name=f"gamma{u}") for u in range(num_affine)
-        ]
-        self.betas = [
-            self.add_weight((channels,), beta, name=f"beta{u}") for u in range(num_affine)
-        ]
+        shape = (channels,)
+        self.gammas = [self.add_weight(shape, gamma, name=f"gamma{u}") for u in range(num_affine)]
+        self.betas = [self.add_weight(shape, beta, name=f"beta{u}") for u in range(num_affine)]
 
     def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
         """Return normalized features."""
@@ -142,9 +137,17 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     before = [ops.convert_to_numpy(v).copy() for v in variables]
     after = [ops.convert_to_numpy(v) for v in compiled(train, model)(ops.convert_to_tensor(x))]
     places = {id(v): i for i, v in enumerate(variables)}
+    layers = keras_private.inner_layers(model)
+    uses: dict[int, int] = {}  # calls that move the averages of a normalization, if more than one
+    for layer in layers:
+        if isinstance(layer, UnsharedBatchNormalization):
+            count = layer.uses // len(layer.statistics)
+            uses |= dict.fromkeys(map(id, layer.statistics), count)
     try:
-        for layer, uses in _uses_of_averages(model):
-            decay = layer.momentum**uses  # weight of the old average; the rest is the batch's
+        for layer in (v for v in layers if isinstance(v, keras.layers.BatchNormalization)):
+            decay = layer.momentum ** uses.get(
+                id(layer), 1
+            )  # weight of the old average; the rest is the batch's
             for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
                 place = places[id(variable)]
                 old = before[place].astype("float64")
@@ -154,15 +157,3 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-
-
-def _uses_of_averages(model):
-    """Return each `BatchNormalization` and the number of calls that move its averages."""
-    layers = keras_private.inner_layers(model)
-    uses = {}
-    for layer in layers:
-        if isinstance(layer, UnsharedBatchNormalization):
-            for statistics in layer.statistics:
-                uses[id(statistics)] = layer.uses // len(layer.statistics)
-    normalizations = [v for v in layers if isinstance(v, keras.layers.BatchNormalization)]
-    return [(layer, uses.get(id(layer), 1)) for layer in normalizations]

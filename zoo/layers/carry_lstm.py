@@ -66,14 +66,10 @@ class CarryLSTM(keras.layers.Layer):
             (self.units, gates), self.recurrent_initializer, name="recurrent_kernel"
         )
         self.bias = self.add_weight((gates,), self.bias_initializer, name="bias")
-        self.h = self._add_state(batch, "h")
-        self.c = self._add_state(batch, "c")
-
-    def _add_state(self, batch, name):
-        # Without `autocast=False`, torch in mixed precision would assign to a copy.
-        return self.add_weight(
-            (batch, self.units), "zeros", trainable=False, autocast=False, name=name
-        )
+        # With `autocast=True`, torch in mixed precision would assign to a copy.
+        options = {"initializer": "zeros", "trainable": False, "autocast": False}
+        self.h = self.add_weight((batch, self.units), **options, name="h")
+        self.c = self.add_weight((batch, self.units), **options, name="c")
 
     def run(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return outputs `(batch, steps, units)` and the last state, for any batch size."""

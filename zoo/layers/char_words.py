@@ -61,7 +61,7 @@ class CharCNN(keras.layers.Layer):
         if len(widths) != len(filters):
             raise ValueError(
                 f"`widths` and `filters` must have one entry per kind of filter. "
-                f"Received: widths={widths}, filters={filters}"
+                f"Received: {widths=}, {filters=}"
             )
         self.num_characters = num_characters
         self.dim = dim

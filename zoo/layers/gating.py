@@ -16,15 +16,10 @@ HALF = ("float16", "bfloat16")
 
 
 class Form(NamedTuple):
-    """A functional form.
+    """A functional form."""
 
-    Attributes:
-        gates: Letters of its gates: "", "t", "c" or "tc".
-        combine: Its formula, a function of h, x, t and c.
-    """
-
-    gates: str
-    combine: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    gates: str  # "", "t", "c" or "tc"
+    combine: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of h, x, t and c
 
     def mix(
         self,

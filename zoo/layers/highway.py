@@ -9,20 +9,11 @@ from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
-from zoo.types import Activation, Constraint, Initializer, Regularizer, Shape, Tensor
-
-AXES = {"channels_last": -1, "channels_first": 1}  # of the channels
+from zoo.types import Activation, Initializer, Regularizer, Shape, Tensor
 
 
 class Highway(Skip):
-    """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each.
-
-    Args:
-        activation: Activation of H; the gates are sigmoids.
-        kernel_initializer: Initializer of the kernels of H, T and C.
-        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        **kwargs: As of `Skip`.
-    """
+    """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each."""
 
     arguments = (*Skip.arguments, "activation", "kernel_initializer", "bias_initializer")
 
@@ -52,7 +43,7 @@ class Highway(Skip):
             "activation": self.activation if bias is None else gate,
             "kernel_initializer": self.kernel_initializer.clone(),
             "bias_initializer": initializer if bias is None else GateBias(bias, initializer),
-            **self.weight_options(),
+            **self.regularizers(),
             "dtype": self.branch_policy(name),
             "name": name,
         }
@@ -77,8 +68,6 @@ class HighwayDense(Highway):
         kernel_regularizer: Regularizer of the kernels of H, T and C alike.
         bias_regularizer: Regularizer of the biases of H, T and C alike.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
-        kernel_constraint: Constraint of the kernels of H, T and C alike.
-        bias_constraint: Constraint of the biases of H, T and C alike.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
@@ -111,8 +100,6 @@ class HighwayDense(Highway):
         kernel_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,
         activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
         **kwargs,
     ) -> None:
         super().__init__(
@@ -124,8 +111,6 @@ class HighwayDense(Highway):
             kernel_regularizer=kernel_regularizer,
             bias_regularizer=bias_regularizer,
             activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
             **kwargs,
         )
         if units is not None:
@@ -135,7 +120,7 @@ class HighwayDense(Highway):
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's width."""
-        self.width = _input_width(self, "units", self.units, input_shape, -1, "Dense")
+        self.width = _input_width(self, "units", self.units, input_shape, "Dense")
         super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
@@ -163,20 +148,14 @@ class HighwayConv2D(Highway):
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         kernel_regularizer: Regularizer of the kernels of H, T and C alike.
         bias_regularizer: Regularizer of the biases of H, T and C alike.
-        dilation_rate: Distance between neighbouring entries of the kernels, in pixels.
-        groups: Number of groups of channels; H, T and C each read a group's own channels only.
-        data_format: "channels_last" or "channels_first", for which TensorFlow needs a GPU.
         activity_regularizer: Regularizer of the layer's output, divided by the batch size.
-        kernel_constraint: Constraint of the kernels of H, T and C alike.
-        bias_constraint: Constraint of the biases of H, T and C alike.
         **kwargs: `stage` (see `Skip`), `name`, `dtype`.
 
-    Input shape: `(batch, height, width, filters)`, or `(batch, filters, height, width)`.
+    Input shape: `(batch, height, width, filters)`.
     Output shape: The input's.
 
     Raises:
-        ValueError: if `variant` is unknown, if `filters` differs from the input's channels or
-            `groups` does not divide them.
+        ValueError: if `variant` is unknown, or if `filters` differs from the input's channels.
 
     Example:
     >>> import numpy as np
@@ -188,14 +167,7 @@ class HighwayConv2D(Highway):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.1.
     """
 
-    arguments = (
-        *Highway.arguments,
-        "filters",
-        "kernel_size",
-        "dilation_rate",
-        "groups",
-        "data_format",
-    )
+    arguments = (*Highway.arguments, "filters", "kernel_size")
 
     def __init__(  # noqa: PLR0913 (those of keras.layers.Conv2D)
         self,
@@ -206,14 +178,9 @@ class HighwayConv2D(Highway):
         gate_bias: float = -2.0,
         kernel_initializer: Initializer | None = None,
         bias_initializer: Initializer = "zeros",
-        dilation_rate: int = 1,
-        groups: int = 1,
-        data_format: str = "channels_last",
         kernel_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,
         activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
         **kwargs,
     ) -> None:
         super().__init__(
@@ -225,53 +192,33 @@ class HighwayConv2D(Highway):
             kernel_regularizer=kernel_regularizer,
             bias_regularizer=bias_regularizer,
             activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
             **kwargs,
         )
-        check_integers(1, kernel_size=kernel_size, dilation_rate=dilation_rate, groups=groups)
-        if data_format not in AXES:
-            raise ValueError(
-                f"`data_format` must be one of {(*AXES,)}. Received: data_format={data_format!r}"
-            )
+        check_integers(1, kernel_size=kernel_size)
         if filters is not None:
             check_integers(1, filters=filters)
         self.filters = filters
         self.kernel_size = int(kernel_size)
-        self.dilation_rate = int(dilation_rate)
-        self.groups = int(groups)
-        self.data_format = data_format
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's channels."""
-        axis = AXES[self.data_format]
-        self.width = _input_width(self, "filters", self.filters, input_shape, axis, "Conv2D")
-        if self.width % self.groups:
-            raise ValueError(
-                f"`groups` must divide the channels. Received: groups={self.groups}, "
-                f"{self.width} channels."
-            )
+        self.width = _input_width(self, "filters", self.filters, input_shape, "Conv2D")
         super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Conv2D` layer; see `Skip.branch`."""
+        options = self.branch_options(name, bias)
         return Conv2D(
-            self.width,
-            self.kernel_size,
-            padding="same",
-            data_format=self.data_format,
-            dilation_rate=self.dilation_rate,
-            groups=self.groups,
-            **self.branch_options(name, bias),
+            self.width, self.kernel_size, padding="same", data_format="channels_last", **options
         )
 
 
-def _input_width(layer, argument, width, input_shape, axis, remedy):
-    """Return the size of the input's features' axis, which `width`, unless None, must equal."""
-    if input_shape[axis] is None or width not in (None, input_shape[axis]):
+def _input_width(layer, argument, width, input_shape, remedy):
+    """Return the input's number of features, which `width`, unless None, must equal."""
+    if input_shape[-1] is None or width not in (None, input_shape[-1]):
         raise ValueError(
             f"`{type(layer).__name__}` keeps its width, so `{argument}` must equal the input's "
-            f"axis {axis}. Received: {argument}={width}, input shape={tuple(input_shape)}. "
+            f"last axis. Received: {argument}={width}, input shape={tuple(input_shape)}. "
             f"Put a {remedy}({width or argument}) before it."
         )
-    return input_shape[axis]
+    return input_shape[-1]

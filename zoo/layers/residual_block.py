@@ -14,12 +14,7 @@ from zoo.types import Initializer, Shape, Tensor
 
 
 class Branch(keras.layers.Layer):
-    """A sequence of layers: H, T, C or the shortcut of a block.
-
-    Args:
-        layers: Keras layers; an `UnsharedBatchNormalization` receives the index of the use.
-        **kwargs: `name`, `dtype`.
-    """
+    """A sequence of layers: H, T, C or the shortcut of a block."""
 
     def __init__(self, layers: list[keras.layers.Layer], **kwargs) -> None:
         super().__init__(**kwargs)
@@ -94,7 +89,7 @@ class ResidualBlock(Skip):
         momentum: Momentum of the moving averages.
         kernel_initializer: Initializer of all convolutions; `None` is `KaimingNormal()`.
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
     Call arguments:
         x: Features.
@@ -198,38 +193,32 @@ class ResidualBlock(Skip):
                 layers.append(self._normalization("norm"))
             return Branch(layers, dtype=self.dtype_policy, name=name)
         kernels = (1, 3, 1) if self.bottleneck else (3, 3)
+        normalized_after = self.batch_norm and not self.preactivation  # a bias would be lost in it
+        is_h = bias is None
         layers = []
         for i, kernel in enumerate(kernels, 1):
-            layers += self._unit(i, kernel, last=i == len(kernels), gate_logit=bias)
+            last = i == len(kernels)
+            logit = bias if last else None
+            conv = self._convolution(
+                f"conv{i}",
+                self.width if last else self.filters,
+                kernel,
+                self.strides if i == 1 else 1,
+                None if normalized_after else logit,
+                self.last_initializer if last and is_h else self.kernel_initializer,
+            )
+            beta = logit if normalized_after and logit is not None else 0.0
+            norms = [self._normalization(f"norm{i}", beta)] if self.batch_norm else []
+            relu = keras.layers.Activation("relu", dtype=self.dtype_policy, name=f"relu{i}")
+            if self.preactivation:
+                layers += [*norms, relu, conv]
+            elif last and not (self.closing_relu and is_h):
+                layers += [conv, *norms]
+            else:
+                layers += [conv, *norms, relu]
         if bias is not None:
             layers.append(keras.layers.Activation(gate, dtype=self.dtype_policy, name="sigmoid"))
         return Branch(layers, dtype=self.dtype_policy, name=name)
-
-    def _unit(self, i, kernel, last, gate_logit):
-        """Return convolution number `i` of a branch with its normalization and ReLU, in order.
-
-        A gate's logit is the bias of its last convolution, or the beta of a normalization after
-        that one, in which the bias would be lost.
-        """
-        normalized_after = self.batch_norm and not self.preactivation
-        logit = gate_logit if last else None
-        is_h = gate_logit is None
-        conv = self._convolution(
-            f"conv{i}",
-            self.width if last else self.filters,
-            kernel,
-            self.strides if i == 1 else 1,
-            None if normalized_after else logit,
-            self.last_initializer if last and is_h else self.kernel_initializer,
-        )
-        relu = keras.layers.Activation("relu", dtype=self.dtype_policy, name=f"relu{i}")
-        beta = logit if normalized_after and logit is not None else 0.0
-        norms = [self._normalization(f"norm{i}", beta)] if self.batch_norm else []
-        if self.preactivation:
-            return [*norms, relu, conv]
-        if last and not (self.closing_relu and is_h):
-            return [conv, *norms]
-        return [conv, *norms, relu]
 
     def _convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
         return Conv2D(
@@ -241,22 +230,15 @@ class ResidualBlock(Skip):
             use_bias=self.use_bias or bias is not None,
             kernel_initializer=(initializer or self.kernel_initializer).clone(),
             bias_initializer="zeros" if bias is None else GateBias(bias),
-            **self.weight_options(),
+            **self.regularizers(),
             dtype=self.dtype_policy,
             name=name,
         )
 
     def _normalization(self, name, beta=0.0):
         if self.uses > 1:
-            return UnsharedBatchNormalization(
-                self.uses,
-                self.share,
-                self.gamma,
-                beta,
-                self.momentum,
-                dtype=self.dtype_policy,
-                name=name,
-            )
+            arguments = self.uses, self.share, self.gamma, beta, self.momentum
+            return UnsharedBatchNormalization(*arguments, dtype=self.dtype_policy, name=name)
         return BatchNormalization(
             momentum=self.momentum,
             gamma_initializer=keras.initializers.Constant(self.gamma),

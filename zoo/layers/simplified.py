@@ -1,5 +1,7 @@
 """The pair of blocks that map onto each other exactly: one convolution, with a skip or not."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -7,17 +9,14 @@ from keras import ops
 from zoo.backend.layers import Conv2D
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.skip import WEIGHT_OPTIONS, Skip
+from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
 
 IDENTITIES = ("pad", "duplicate")
 
 
 class Identity(keras.layers.Layer):
-    """S(x): every `strides`-th pixel; channels padded with zeros, or repeated, up to `filters`.
-
-    The `kind` is "pad" or "duplicate".
-    """
+    """S(x): every `strides`-th pixel; channels padded with zeros, or repeated, up to `filters`."""
 
     def __init__(self, filters: int, strides: int, kind: str, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -40,30 +39,19 @@ class Identity(keras.layers.Layer):
 
 
 class Simplified(Skip):
-    """Base of `SimplifiedPlain` and `SimplifiedResidual`: y = ReLU(conv(x) + b [+ S(x)]).
+    """Base of the three blocks: y = ReLU(conv(x) + b [+ S(x)])."""
 
-    Args:
-        filters: Channels of the output, at least the input's.
-        kernel_size: Side of the kernel, in pixels; odd, so that it has a centre.
-        strides: Stride, in pixels; S and the convolution's center take the same pixels.
-        identity: S where channels grow: "pad" puts x into the first channels and zeros into the
-            rest; "duplicate" repeats it.
-        kernel_initializer: Initializer of the kernel; `None` is `default_initializer()`.
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
-
-    Raises:
-        ValueError: for another `identity`, an even kernel, or channels that S cannot reach.
-    """
-
-    arguments: tuple[str, ...] = (
+    arguments = (
         "stage",
-        *WEIGHT_OPTIONS,
+        "kernel_regularizer",
+        "bias_regularizer",
         "filters",
         "kernel_size",
         "strides",
         "identity",
         "kernel_initializer",
     )
+    identities: tuple[str, ...] = IDENTITIES
     default_variant: str
     default_initializer: type[keras.initializers.Initializer]
 
@@ -80,12 +68,12 @@ class Simplified(Skip):
         check_integers(1, filters=filters, strides=strides)
         if not is_integer(kernel_size, 1) or kernel_size % 2 == 0:
             raise ValueError(
-                f"`kernel_size` must be odd: the identity sits at the kernel's centre. "
+                f"`kernel_size` must be odd: the identity sits at the kernel's center. "
                 f"Received: kernel_size={kernel_size!r}"
             )
-        if identity not in IDENTITIES:
+        if identity not in self.identities:
             raise ValueError(
-                f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}"
+                f"`identity` must be one of {self.identities}. Received: identity={identity!r}"
             )
         self.filters = filters
         self.kernel_size = int(kernel_size)
@@ -115,7 +103,7 @@ class Simplified(Skip):
             padding="same" if self.strides == 1 else "valid",
             data_format="channels_last",
             kernel_initializer=self.kernel_initializer.clone(),
-            **self.weight_options(),
+            **self.regularizers(),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -131,9 +119,9 @@ class Simplified(Skip):
 
 
 class SymmetricConv2D(Conv2D):
-    """A convolution whose kernel is centred on pixels 0, s, 2s, ... at stride s.
+    """A convolution whose kernel is centerd on pixels 0, s, 2s, ... at stride s.
 
-    Keras's "same" padding of an even side at stride 2 centres it on 1, 3, 5, ..., between which
+    Keras's "same" padding of an even side at stride 2 centers it on 1, 3, 5, ..., between which
     and the identity's pixels there is no mapping. So zeros go to both sides.
     """
 
@@ -149,23 +137,8 @@ class SymmetricConv2D(Conv2D):
 class SimplifiedPlain(Simplified):
     """y = ReLU(conv(x) + b): the block that a `SimplifiedResidual` maps onto exactly.
 
-    Args:
-        filters: Channels of the output, at least the input's.
-        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
-        strides: Stride, in pixels; S and the convolution's center take the same pixels.
-        identity: S, which the kernel contains, where channels grow: "pad" puts x into the
-            first channels and zeros into the rest; "duplicate" repeats it.
-        kernel_initializer: Initializer of the kernel; `None` is `KaimingNormal()`, the paper's KWI.
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
-
-    Input shape: `(batch, height, width, channels)`.
-    Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
-
-    Raises:
-        ValueError: for another `identity`, an even kernel, or too few `filters`.
-
-    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 2 and Fig. 5; the identity's entries: section 3, equation 1.
+    Arguments, shapes and errors are those of `SimplifiedResidual`, whose S the kernel contains;
+    `kernel_initializer=None` is `KaimingNormal()`, the paper's KWI.
     """
 
     default_variant = "plain"
@@ -183,7 +156,7 @@ class SimplifiedResidual(Simplified):
         identity: S where channels grow: "pad" puts x into the first channels and zeros into the
             rest; "duplicate" repeats it.
         kernel_initializer: Initializer of the kernel; `None` is `HardtMa()`, the paper's HMWI.
-        **kwargs: `stage`, regularizers and constraints (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
@@ -205,17 +178,128 @@ class SimplifiedResidual(Simplified):
     default_initializer = HardtMa
 
 
+class DominantConv2D(keras.layers.Layer):
+    """A convolution whose output channel i reads input channel i modulo the channels alone."""
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        strides: int,
+        kernel_initializer: keras.initializers.Initializer,
+        regularizers: dict[str, Any],
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.strides = strides
+        self.kernel_initializer = kernel_initializer
+        self.regularizers = regularizers
+
+    def build(self, input_shape: Shape) -> None:
+        """Create a kernel `(side, side, channels, filters / channels)` and a bias."""
+        channels = input_shape[-1]
+        side = self.kernel_size
+        groups = self.filters // channels
+
+        def diagonal(shape, dtype=None):
+            full = self.kernel_initializer((side, side, channels, self.filters), dtype=dtype)
+            parts = ops.split(full, groups, axis=-1)
+            entries = [ops.diagonal(part, axis1=2, axis2=3) for part in parts]
+            center = np.zeros(shape)
+            center[side // 2, side // 2] = 1
+            return ops.stack(entries, axis=-1) + ops.cast(center, full.dtype)
+
+        self.kernel = self.add_weight(
+            (side, side, channels, groups),
+            diagonal,
+            regularizer=self.regularizers["kernel_regularizer"],
+            name="kernel",
+        )
+        self.bias = self.add_weight(
+            (self.filters,), "zeros", regularizer=self.regularizers["bias_regularizer"], name="bias"
+        )
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return the convolution of the symmetrically padded input."""
+        side = (self.kernel_size // 2,) * 2
+        padded = ops.pad(x, [(0, 0), side, side, (0, 0)])
+        groups = [
+            ops.depthwise_conv(
+                padded,
+                self.kernel[..., i : i + 1],
+                self.strides,
+                "valid",
+                data_format="channels_last",
+            )
+            for i in range(self.kernel.shape[-1])
+        ]
+        return ops.concatenate(groups, axis=-1) + self.bias
+
+
+@keras.saving.register_keras_serializable("zoo")
+class SimplifiedDominant(Simplified):
+    """y = ReLU(conv(x) + b) with kernel entries from each channel to its own only.
+
+    They are the dominant entries, around the identity of the equivalent residual block.
+
+    Args:
+        filters: Channels of the output, the input's or a multiple.
+        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
+        strides: Stride, in pixels.
+        identity: "duplicate", the only identity whose kernel entries are all diagonal.
+        kernel_initializer: Initializer of the full kernel, of which the diagonal is taken, with 1
+            added at its center; `None` is `HardtMa()`.
+        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
+
+    Input shape: `(batch, height, width, channels)`.
+    Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
+
+    Raises:
+        ValueError: for an even kernel, another identity, or `filters` that are no multiple of the
+            channels.
+
+    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
+    Stability", appendix D.3, Table 5.
+    """
+
+    default_variant = "plain"
+    default_initializer = HardtMa
+    identities = ("duplicate",)
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int = 3,
+        strides: int = 1,
+        identity: str = "duplicate",
+        kernel_initializer: Initializer | None = None,
+        **kwargs,
+    ) -> None:
+        super().__init__(filters, kernel_size, strides, identity, kernel_initializer, **kwargs)
+
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return the convolution; see `Skip.branch`."""
+        return DominantConv2D(
+            self.filters,
+            self.kernel_size,
+            self.strides,
+            self.kernel_initializer.clone(),
+            self.regularizers(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+
 def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.ndarray, ...]:
     """Return the indices of a kernel's identity entries.
 
-    They are at its centre, from each input channel to its own output.
+    They are at its center, from each input channel to its own output.
 
     Args:
         kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: See `Simplified`.
-
-    Returns:
-        Four index arrays: `kernel[id_entries(kernel)]` are the entries.
+        identity: See `SimplifiedResidual`.
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.
@@ -231,7 +315,7 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
         raise ValueError(f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}")
     if len(shape) != 4 or shape[0] != shape[1] or shape[0] % 2 == 0:
         raise ValueError(
-            f"The identity sits at a kernel's centre, so `kernel` must be (side, side, channels, "
+            f"The identity sits at a kernel's center, so `kernel` must be (side, side, channels, "
             f"filters) with an odd side. Received: shape {shape}"
         )
     side, _, channels, filters = shape
@@ -242,8 +326,8 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
             f"{identity!r}: 'pad' needs as many filters or more, 'duplicate' a multiple."
         )
     outputs = np.arange(channels if identity == "pad" else filters)
-    centre = np.full_like(outputs, side // 2)
-    return centre, centre, outputs % channels, outputs
+    center = np.full_like(outputs, side // 2)
+    return center, center, outputs % channels, outputs
 
 
 def plain_kernel(layer: Simplified) -> np.ndarray:

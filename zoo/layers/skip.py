@@ -9,14 +9,16 @@ from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
 from zoo.layers import gating
-from zoo.types import Constraint, Initializer, Regularizer, Shape, Tensor
+from zoo.types import Initializer, Regularizer, Shape, Tensor
 
-WEIGHT_OPTIONS = (
-    "kernel_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "bias_constraint",
-)
+REMOVED = {  # arguments of version 0.1.0, and their defaults, which saved layers may have
+    "kernel_constraint": None,
+    "bias_constraint": None,
+    "dilation_rate": 1,
+    "groups": 1,
+    "data_format": "channels_last",
+    "lower": "diagonal",
+}
 
 
 class GateBias(keras.initializers.Initializer):
@@ -24,10 +26,6 @@ class GateBias(keras.initializers.Initializer):
 
     Kim et al. add a fixed -2 to a trainable bias that starts at U(-0.05, 0.05). A bias that
     starts at the sum computes the same gate and receives the same gradient.
-
-    Args:
-        logit: The constant, e.g. -2: a sigmoid gate opens to 0.12.
-        initializer: Initializer of the rest, by name or instance.
     """
 
     def __init__(self, logit: float, initializer: Initializer = "zeros") -> None:
@@ -59,8 +57,6 @@ class Skip(keras.layers.Layer):
         kernel_regularizer: Regularizer of every kernel: of H, T, C and the shortcut alike, as the
             gates of `keras.layers.LSTM` share theirs.
         bias_regularizer: Regularizer of every bias. On the gates' too: L2 pulls T towards 1/2.
-        kernel_constraint: Constraint of every kernel.
-        bias_constraint: Constraint of every bias.
         **kwargs: `activity_regularizer` (of the block's output), `name`, `dtype`.
 
     Raises:
@@ -70,17 +66,21 @@ class Skip(keras.layers.Layer):
     Table 1a.
     """
 
-    arguments: tuple[str, ...] = ("variant", "gate_bias", "stage", *WEIGHT_OPTIONS)  # to serialize
+    arguments: tuple[str, ...] = (  # to serialize
+        "variant",
+        "gate_bias",
+        "stage",
+        "kernel_regularizer",
+        "bias_regularizer",
+    )
 
-    def __init__(  # noqa: PLR0913 (those of Keras's layers)
+    def __init__(
         self,
         variant: str = "coupled",
         gate_bias: float = -2.0,
         stage: int = 0,
         kernel_regularizer: Regularizer | None = None,
         bias_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None,
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,8 +90,6 @@ class Skip(keras.layers.Layer):
         self.stage = stage
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
         self.transform: keras.layers.Layer = None
         self.transform_gate: keras.layers.Layer | None = None
         self.carry_gate: keras.layers.Layer | None = None
@@ -158,15 +156,24 @@ class Skip(keras.layers.Layer):
         """Return the output's shape."""
         return input_shape
 
-    def weight_options(self) -> dict[str, Any]:
-        """Return the regularizers and constraints of a branch, as Keras's layers take them."""
-        return {name: getattr(self, name) for name in WEIGHT_OPTIONS}
+    def regularizers(self) -> dict[str, Any]:
+        """Return the regularizers of a branch, as Keras's layers take them."""
+        return {
+            "kernel_regularizer": self.kernel_regularizer,
+            "bias_regularizer": self.bias_regularizer,
+        }
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
         dtype = keras.dtype_policies.serialize(self._policies())
         own = {name: _serialized(name, getattr(self, name)) for name in self.arguments}
         return {**super().get_config(), "dtype": dtype, **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Skip":
+        """Return a layer of this configuration, which version 0.1.0 may have saved."""
+        known = {name: v for name, v in config.items() if REMOVED.get(name, ...) != v}
+        return super().from_config(known)
 
     def branch_policy(self, name: str) -> keras.DTypePolicy:
         """Return the dtype policy of a branch: the block's, or one that `quantize` gave it."""
@@ -176,17 +183,11 @@ class Skip(keras.layers.Layer):
 
     def _policies(self):
         """Return the block's dtype policy, with those that `quantize` gave to its branches."""
-        policy = self.dtype_policy
-        quantized = {
-            f"branch:{branch.name}": branch.dtype_policy
-            for branch in self._branches().values()
-            if branch.quantization_mode and not isinstance(branch.dtype_policy, DTypePolicyMap)
-        }
-        if not quantized:
-            return policy
-        known = {**policy} if isinstance(policy, DTypePolicyMap) else {}
-        default = policy.default_policy.name if known else policy.name
-        return DTypePolicyMap(default, {**known, **quantized})
+        branches = [v for v in self._branches().values() if v.quantization_mode]
+        if not branches:
+            return self.dtype_policy
+        default = getattr(self.dtype_policy, "default_policy", self.dtype_policy)
+        return DTypePolicyMap(default.name, {f"branch:{v.name}": v.dtype_policy for v in branches})
 
     def _branches(self):
         """Return the layers that compute h, t and c, by letter, without those that are absent."""

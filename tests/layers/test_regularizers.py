@@ -1,0 +1,107 @@
+"""Regularizers, as keras.layers have them, and configurations with arguments that were removed."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops, regularizers
+
+import zoo
+from helpers.harness import run_layer_test
+from helpers.reference import as_float64, images, random_weights
+from zoo.graph.stacking import to_stack
+from zoo.regularizers import penalty
+
+OPTIONS = {
+    "kernel_regularizer": regularizers.L2(0.5),
+    "bias_regularizer": regularizers.L1(0.25),
+}
+IMAGES, VECTORS = (2, 4, 4, 4), (2, 4)
+LAYERS = {
+    "dense": (zoo.HighwayDense, {"variant": "full"}, VECTORS),
+    "conv": (zoo.HighwayConv2D, {"variant": "full"}, IMAGES),
+    "block": (zoo.ResidualBlock, {"filters": 8, "strides": 2, "use_bias": True}, IMAGES),
+    "plain": (zoo.SimplifiedPlain, {"filters": 4}, IMAGES),
+    "residual": (zoo.SimplifiedResidual, {"filters": 4}, IMAGES),
+    "dominant": (zoo.SimplifiedDominant, {"filters": 4}, IMAGES),
+}
+
+
+def built(name, **options):
+    """Return a layer with random weights."""
+    layer_class, arguments, shape = LAYERS[name]
+    layer = layer_class(**arguments, **options)
+    layer.build(shape)
+    return random_weights(layer)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_penalties_are_those_of_all_kernels_and_biases_also_after_a_round_trip(name):
+    layer = built(name, **OPTIONS)
+    values = {w.path: as_float64(w)[0] for w in layer.trainable_weights}
+    kernels, biases = (
+        [v for path, v in values.items() if path.endswith(kind)] for kind in ("kernel", "bias")
+    )
+    expected = 0.5 * sum((w**2).sum() for w in kernels) + 0.25 * sum(
+        np.abs(b).sum() for b in biases
+    )
+    np.testing.assert_allclose(penalty(layer), expected, rtol=1e-6)
+    copy = type(layer).from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config() and copy.kernel_regularizer.l2 == 0.5
+
+
+def test_a_highway_layer_s_step_is_that_of_its_penalized_loss():
+    layer = built("dense", kernel_regularizer=regularizers.L2(0.5))
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layer(inputs))
+    model.compile(keras.optimizers.SGD(0.1), lambda y, p: 0 * ops.sum(p))  # the penalty alone
+    before = layer.get_weights()
+    model.fit(images(2, 4), images(2, 4), batch_size=2, verbose=0)
+    for i, (old, new) in enumerate(zip(before, layer.get_weights(), strict=True)):
+        expected = old - 0.1 * 2 * 0.5 * old if i % 2 == 0 else old  # kernels; biases
+        np.testing.assert_allclose(new, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [zoo.HighwayDense, zoo.HighwayConv2D])
+def test_an_activity_regularizer_is_of_the_output_and_a_mean_over_the_batch(layer):
+    shape = VECTORS if layer is zoo.HighwayDense else IMAGES
+    layer, x = layer(activity_regularizer=regularizers.L2(0.5)), images(*shape)
+    (y,) = as_float64(layer(x))
+    np.testing.assert_allclose(penalty(layer), 0.5 * (y**2).sum() / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, "activity_regularizer"])
+def test_regularized_layers_are_not_stacked(option):
+    inputs = keras.Input((4,))
+    x = inputs
+    for _ in range(2):
+        x = zoo.HighwayDense(**{option: "l2"})(x)
+    assert len(to_stack(keras.Model(inputs, x)).layers) == 3
+    with pytest.raises(ValueError, match="no regularizers.*single `zoo.HighwayDense`"):
+        zoo.HighwayDenseStack(2, **{option: "l2"})
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(zoo.HighwayDense, VECTORS), (zoo.HighwayConv2D, IMAGES)],
+    ids=["dense", "conv"],
+)
+def test_a_regularized_layer_is_a_keras_layer(layer, shape):
+    run_layer_test(
+        layer,
+        dict.fromkeys([*OPTIONS, "activity_regularizer"], "l2"),
+        input_shape=shape,
+        expected_output_shape=shape,
+        expected_num_trainable_weights=4,
+        expected_num_losses=5,  # two kernels, two biases, the output
+        supports_masking=layer is zoo.HighwayDense,
+    )
+
+
+def test_removed_arguments_load_with_their_defaults_only():
+    layer = zoo.SimplifiedDominant(4)
+    old = {**layer.get_config(), "lower": "diagonal", "kernel_constraint": None}
+    assert zoo.SimplifiedDominant.from_config(old).get_config() == layer.get_config()
+    old = {**zoo.HighwayConv2D(4).get_config(), "groups": 1, "data_format": "channels_last"}
+    assert zoo.HighwayConv2D.from_config({**old, "dilation_rate": 1}).filters == 4
+    with pytest.raises((TypeError, ValueError), match="groups"):
+        zoo.HighwayConv2D.from_config({**old, "groups": 2})
