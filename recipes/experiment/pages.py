@@ -14,7 +14,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from zoo.io import replace
-from zoo.recipes.experiment import catalog, plots, store, weights_page
+from zoo.recipes import publish_weights
+from zoo.recipes.experiment import catalog, plots, store
 from zoo.recipes.experiment.definitions import Experiment, Measured
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -139,7 +140,7 @@ def report() -> None:
 
     The figures of all experiments on record are drawn again.
     """
-    weights_page.write()
+    publish_weights.write_page()
     rows = load_claims()
     _write_text(DOCS / "claims.md", claims_page(rows))
     text = README.read_text(encoding="utf-8")
