@@ -160,8 +160,8 @@ def test_files_are_found_in_the_package_the_repository_and_the_folder_of_zoo_wei
     name, elsewhere = "mnist10k_highway", weights.FOLDER
     facts = zoo.weights.card(name)
     monkeypatch.setattr(weights, "card", lambda name: facts)
-    monkeypatch.setattr(cards, "FOLDER", tmp_path / "package")
-    monkeypatch.setattr(cards, "REPOSITORY", tmp_path / "repository")
+    monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(weights, "REPOSITORY", tmp_path / "repository")
     with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
         weights.path(name)
     monkeypatch.setenv("ZOO_WEIGHTS", str(elsewhere))

@@ -36,12 +36,12 @@ FACTS = {
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Cards and files of `tmp_path`, with a copy of the package's cards; return that folder."""
-    content = (weights.FOLDER / "weights.json").read_text(encoding="utf-8")
+    content = (weights.FOLDER / "cards.json").read_text(encoding="utf-8")
     monkeypatch.setattr(publish_weights, "PAGE", tmp_path / "weights.md")
     monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
     monkeypatch.setattr(weights, "REPOSITORY", tmp_path / "repository")
     weights.FOLDER.mkdir()
-    (weights.FOLDER / "weights.json").write_text(content, encoding="utf-8")
+    (weights.FOLDER / "cards.json").write_text(content, encoding="utf-8")
     return tmp_path
 
 
