@@ -42,7 +42,7 @@ def add_flags(add):
     add("--size", choices=[*SIZES], default="small", help="Model.")
     add("--peers", nargs="+", choices=PEERS, default=["torch", "keras"], help="Peers to measure.")
     add("--steps", type=int, default=40, help="Batches per round of training.")
-    add("--data_dir", help="Folder of Penn Treebank; without, the embedded text if not found.")
+    add("--data_dir", help="Folder of Penn Treebank; none: download.")
     add("--precision", choices=POLICIES, default="float32", help="Of all, but see above.")
 
 
@@ -55,17 +55,9 @@ def contenders(options):
     return {"ours": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, **peers}
 
 
-def load_corpus(options):
-    """Return Penn Treebank or the user's text; without both, the embedded corpus."""
-    try:
-        return ptb.load(options.data_dir)
-    except ptb.DownloadError:
-        return text.embedded()
-
-
 def tasks(options, name):
     """Return the tasks of ours or of a peer."""
-    corpus = load_corpus(options)
+    corpus = ptb.load(options.data_dir)
     vocabulary = corpus.vocabulary
     policy, products = POLICIES[options.precision]
     keras.config.set_dtype_policy(policy)
@@ -143,9 +135,3 @@ def comparisons(options):
         for task in ("train", "evaluate")
         for peer in options.peers
     }
-
-
-def facts(options):
-    """Return the facts of a line of results."""
-    config = {"size": options.size, "precision": options.precision}
-    return {"model": "char_lm", "config": config, "data": load_corpus(options).name}

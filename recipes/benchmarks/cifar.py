@@ -52,9 +52,3 @@ def comparisons(options):
     """Compare the tasks of ours with the peer's."""
     pairs = {task: (("ours", task), ("torch", task)) for task in ("train", "infer")}
     return {f"{task}_speed_over_torch": pair for task, pair in pairs.items()}
-
-
-def facts(options):
-    """Return the facts of a line of results."""
-    config = {**MODELS[options.model], "batch": options.batch, "precision": options.precision}
-    return {"model": options.model, "config": config, "data": "noise"}

@@ -8,13 +8,12 @@ take turns, in reverse in every second round. Ratios are taken round by round an
 median (minimum to maximum). Let nothing else run on the machine.
 """
 
-# A benchmark is a module with a `UNIT` of work and five functions:
+# A benchmark is a module with a `UNIT` of work and four functions:
 #
 #    add_flags(add)        adds its flags
 #    contenders(options)   environment variables by contender
 #    tasks(options, name)  in a contender's process: functions to measure, and their work, by task
 #    comparisons(options)  by metric: (contender, task) and what it is divided by, alike
-#    facts(options)        model, config and data of a line of results
 
 import argparse
 import concurrent.futures
@@ -32,6 +31,7 @@ NAMES = ("char_lm", "cifar", "probes", "vision")
 PRECISIONS = ("float32", "mixed_bfloat16")
 SHARE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 MOST_LOAD = 0.5  # ours: a load average beyond it disturbs the measurement
+NO_CONFIG = ("name", "rounds", "results", "data_dir")  # flags that no line of results has
 TASKS = {}  # of the contender whose process this is
 
 
@@ -138,9 +138,11 @@ def report(module, options, rates, values, seconds):
         return
     from zoo.recipes.experiment import provenance
 
+    config = {key: value for key, value in vars(options).items() if key not in NO_CONFIG}
     shared = {
         "artifact": f"benchmark/{options.name}",
-        **module.facts(options),
+        "model": options.name,
+        "config": config,
         "budget": f"{options.rounds} rounds",
         "command": provenance.command(),
         **provenance.origin(),

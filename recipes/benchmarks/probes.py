@@ -85,9 +85,3 @@ def comparisons(options):
     return {
         metric: tuple(("cifar_resnet", task) for task in pair) for metric, pair in pairs.items()
     }
-
-
-def facts(options):
-    """Return the facts of a line of results."""
-    config = {"depth": options.depth, "batch": options.batch}
-    return {"model": "cifar_resnet", "config": config, "data": "noise"}

@@ -73,10 +73,3 @@ def comparisons(options):
         for task in ("train", "infer")
         for name in options.models
     }
-
-
-def facts(options):
-    """Return the facts of a line of results."""
-    images = f"{options.batch} x {options.image_size} x {options.image_size} x 3"
-    config = {"images": images, "precision": options.precision}
-    return {"model": "resnet50", "config": config, "data": "noise"}
