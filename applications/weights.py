@@ -153,7 +153,8 @@ def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathl
         )
     facts = card(weights)
     parameters = inspect.signature(BUILDERS[facts.builder]).parameters
-    expected = {key: parameter.default for key, parameter in parameters.items()} | facts.arguments
+    defaults = {key: parameter.default for key, parameter in parameters.items()}
+    expected = {**defaults, **facts.arguments}
     ignored = NOT_COMPARED | (set() if given.get("include_top", True) else {"classes"})
     values = {key: value for key, value in given.items() if key not in ignored}
     lists = {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()}

@@ -66,6 +66,8 @@ def main(words=None):
         for name, environment in module.contenders(options).items()
     }
     rates, values = measure(contenders, options.rounds)
+    for contender in contenders.values():
+        contender.process.shutdown()
     report(module, options, rates, values, time.perf_counter() - begin)
 
 
