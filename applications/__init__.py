@@ -11,13 +11,12 @@ from zoo.applications.cifar_resnet import (
     single_representation_resnet as single_representation_resnet,
 )
 from zoo.applications.cifar_resnet import wide_resnet as wide_resnet
-from zoo.applications.highway_cnn import highway_a as highway_a
-from zoo.applications.highway_cnn import highway_b as highway_b
-from zoo.applications.highway_cnn import highway_c as highway_c
-from zoo.applications.highway_cnn import highway_cifar as highway_cifar
-from zoo.applications.highway_cnn import highway_mnist as highway_mnist
-from zoo.applications.highway_mlp import highway_mlp as highway_mlp
-from zoo.applications.highway_mlp import plain_mlp as plain_mlp
+from zoo.applications.highway import highway_a as highway_a
+from zoo.applications.highway import highway_b as highway_b
+from zoo.applications.highway import highway_c as highway_c
+from zoo.applications.highway import highway_cifar as highway_cifar
+from zoo.applications.highway import highway_mlp as highway_mlp
+from zoo.applications.highway import highway_mnist as highway_mnist
 from zoo.applications.registry import create_model as create_model
 from zoo.applications.registry import list_models as list_models
 from zoo.applications.resnet50 import highway_full_resnet50 as highway_full_resnet50

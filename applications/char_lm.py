@@ -6,7 +6,6 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from zoo.applications.input_and_head import load_weights
 from zoo.applications.registry import builder
 from zoo.backend.layers import Dense
 from zoo.datasets.text import Vocabulary
@@ -140,10 +139,7 @@ def char_lm(
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots
         embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
-    model = keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
-    if weights is not None:
-        load_weights(model, weights)
-    return model
+    return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
 
 
 def _word_encoder(cnn, variant, word_length, num_layers, initializer):

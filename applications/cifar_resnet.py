@@ -6,8 +6,7 @@ from typing import Any, Unpack
 import keras
 from keras import layers
 
-from zoo.applications.input_and_head import Top, classifier, image_input
-from zoo.applications.registry import builder
+from zoo.applications.registry import Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import KaimingNormal
@@ -47,10 +46,6 @@ def cifar_resnet(
     Raises:
         ValueError: if `depth` is not 6 n + 2, `variant` is unknown, or `input_shape` too small.
 
-    Example:
-    >>> cifar_resnet(20).count_params()
-    274442
-
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4 and Table 1; He et al. (2016),
     arXiv:1603.05027.
     """
@@ -61,10 +56,7 @@ def cifar_resnet(
 def resnet110(
     classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
 ) -> keras.Model:
-    """`cifar_resnet(110)`: 1,742,762 parameters in all, 1,748,612 with `classes=100`.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
-    """
+    """`cifar_resnet(110)`: 1,742,762 parameters in all, 1,748,612 with `classes=100`."""
     return cifar_resnet(110, classes, input_shape, **top)
 
 
@@ -74,10 +66,8 @@ def single_representation_resnet(
 ) -> keras.Model:
     """Ten blocks of 100 channels, one resolution: 1,829,210 parameters, 1,973,300 for 100 classes.
 
-    The classifier reads 4 x 4 averages of 8 x 8 pixels: 1,600 numbers. Other arguments and errors
-    are those of `cifar_resnet`.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
+    The classifier reads 4 x 4 averages of 8 x 8 pixels: 1,600 numbers. Other arguments, errors and
+    reference are those of `cifar_resnet`.
     """
     return preactivated(100, ((100, 10, 1),), classes, input_shape, top)
 
@@ -89,10 +79,8 @@ def avg_pooling_resnet(
     """Three stages of ten blocks of 150 channels, 2 x 2 averages between: 12,201,310 parameters.
 
     12,214,900 with `classes=100`. The text says a pool after each stage; with its 8 x 8 average
-    before the classifier, and its count, only two fit. Other arguments and errors are those of
-    `cifar_resnet`.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
+    before the classifier, and its count, only two fit. Other arguments, errors and reference are
+    those of `cifar_resnet`.
     """
     stages = ((150, 10, 1), (150, 10, "pool"), (150, 10, "pool"))
     return preactivated(150, stages, classes, input_shape, top)
@@ -105,10 +93,8 @@ def wide_resnet(
     """4, 5 and 5 blocks of 160, 320 and 640 channels: 45,732,842 parameters.
 
     45,790,532 with `classes=100`. The text's "four blocks" a stage do not meet its count; 14
-    blocks do, and its figure shows as many. Other arguments and errors are those of
+    blocks do, and its figure shows as many. Other arguments, errors and reference are those of
     `cifar_resnet`.
-
-    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.
     """
     return preactivated(16, ((160, 4, 1), (320, 5, 2), (640, 5, 2)), classes, input_shape, top)
 
@@ -141,11 +127,6 @@ def shared_resnet(
     Raises:
         ValueError: if `depth` or `batch_norm` is unknown, or `input_shape` too small.
 
-    Example:
-    >>> model = shared_resnet(110)
-    >>> len(model.get_layer("stage3_shared")._inbound_nodes)
-    13
-
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5, Table 1 and Figs 8 and 9.
     """
     blocks = blocks_of(depth)
@@ -169,11 +150,7 @@ def shared_resnet(
 
 
 def blocks_of(depth: int) -> int:
-    """Return n of a network of 6 n + 2 layers.
-
-    Raises:
-        ValueError: if `depth` is no such number.
-    """
+    """Return n of a network of 6 n + 2 layers, or raise a `ValueError`."""
     if not is_integer(depth, 8) or (depth - 2) % 6:
         raise ValueError(
             f"`depth` must be 6 n + 2, as three stages of n blocks of two convolutions and two "
@@ -183,7 +160,7 @@ def blocks_of(depth: int) -> int:
 
 
 def three_stages(blocks: int) -> tuple[tuple[int, int, int], ...]:
-    """Return channels, number of blocks and strides of three stages of so many blocks each."""
+    """Return channels, blocks and strides of three stages of so many blocks each."""
     return (16, blocks, 1), (32, blocks, 2), (64, blocks, 2)
 
 
@@ -199,16 +176,10 @@ def preactivated(
 ) -> keras.Model:
     """Return stem, stages, one more normalization and ReLU, averages of 8 x 8 and classifier.
 
-    Args:
-        stem: Channels of the first convolution.
-        stages: `(channels, blocks, strides)` each; "pool" for strides averages 2 x 2 before it.
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
-        top: See `Top`.
-        variant: A row of `zoo.FORMS`.
-        shared: Arguments of the block that each stage ends in and calls `shared["uses"]` times.
-        momentum: Share of their moving averages that the normalizations keep in an update. A short
-            training needs a smaller one: 0.99 keeps 9.5 % of the start after 234 updates.
+    `stem` are channels, `stages` have `(channels, blocks, strides)` each: "pool" for strides
+    averages 2 x 2 before it. `shared` are arguments of a block that each stage ends in and calls
+    `shared["uses"]` times, `momentum` is that of the normalizations' moving averages: a short
+    training needs a smaller one, as 0.99 keeps 9.5 % of the start after 234 updates.
     """
     halvings = sum(strides != 1 for _, _, strides in stages)
     inputs = image_input(input_shape, 8 * 2**halvings)
@@ -224,13 +195,14 @@ def preactivated(
         if strides == "pool":
             x = layers.AveragePooling2D(2, name=f"stage{stage}_pool")(x)
             strides = 1
-        options: dict[str, Any] = {"variant": variant, "use_bias": True, "stage": stage}
-        options["momentum"] = momentum
+        options: dict[str, Any] = {"variant": variant, "stage": stage, "momentum": momentum}
         for i in range(blocks):
             name = f"stage{stage}_block{i:02d}"
-            x = ResidualBlock(width, strides if i == 0 else 1, name=name, **options)(x)
+            first = strides if i == 0 else 1
+            x = ResidualBlock(width, first, use_bias=True, name=name, **options)(x)
         if shared is not None:
-            block = ResidualBlock(width, name=f"stage{stage}_shared", **options, **shared)
+            name = f"stage{stage}_shared"
+            block = ResidualBlock(width, use_bias=True, name=name, **options, **shared)
             for use in range(shared["uses"]):
                 x = block(x, use=use)
     x = BatchNormalization(momentum=momentum, name="last_norm")(x)

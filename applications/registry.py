@@ -1,37 +1,52 @@
-"""The builders by name, and what they have in common: options of the top, and trained weights."""
+"""Shared by the builders: their names, input and classifier, and the loading of weights."""
 
 import difflib
 import fnmatch
 import functools
 import inspect
-import pathlib
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypedDict
 
 import keras
+from keras import layers
 
-from zoo import cards
-from zoo.applications.input_and_head import DEFAULTS
-from zoo.types import PathLike
+from zoo.applications import weights
+from zoo.applications.weights import BUILDERS
+from zoo.checks import check_integers, is_integer
+from zoo.initializers import Uniform
+from zoo.types import PathLike, Shape, Tensor
 
-BUILDERS: dict[str, Callable[..., keras.Model]] = {}
-NOT_COMPARED = {  # arguments of a builder that may differ from those of trained weights
-    *DEFAULTS,
-    "input_shape",  # convolutions fit any; Keras compares the shapes of weights
-    *("first", "gamma", "gate_bias", "initializer", "limit"),  # initial values
-    *("batch_size", "num_steps", "max_distinct", "products", "vocabulary"),
-}
+POOLS = {"avg": layers.GlobalAveragePooling2D, "max": layers.GlobalMaxPooling2D}
 P = ParamSpec("P")
 
 
-def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, keras.Model]]:
-    """Make a function a builder of `list_models`, which loads trained weights by name.
+class Top(TypedDict, total=False):
+    """Arguments of `keras.applications` that every builder but `char_lm` takes.
 
-    The function's `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists, in its
-    signature and, if it has a section `Args:`, in its docstring. A name of `zoo.list_weights()`
-    for `weights` reaches the function as the path of the file, if the arguments are those of the
-    trained network.
+    Attributes:
+        include_top: False ends the model in the last features.
+        pooling: "avg" or "max" pools these features over the image.
+        classifier_activation: "softmax", or `None` for logits.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
+        name: Name of the model.
+    """
+
+    include_top: bool
+    pooling: str | None
+    classifier_activation: str | None
+    weights: PathLike | None
+    name: str | None
+
+
+DEFAULTS = {"include_top": True, "classifier_activation": "softmax"}  # the others: None
+
+
+def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, keras.Model]]:
+    """Make a function a builder of `list_models`, whose `weights` are loaded into its model.
+
+    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists, in its signature and,
+    if it has a section `Args:`, in its docstring.
 
     Args:
         name: Default name of the model, with other arguments in braces; else the function's.
@@ -45,17 +60,18 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
 
         @functools.wraps(function)
         def build(*args: P.args, **kwargs: P.kwargs) -> keras.Model:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
+            bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
-            if given["weights"] is not None:
-                given["weights"] = _weights_file(given["weights"], function.__name__, given)
+            file = given["weights"]
+            if file is not None:
+                file = weights.path_for(file, function.__name__, given)
             if given.get("name", "") is None:
                 given["name"] = (name or function.__name__).format(**given)
-            return function(**given)  # type: ignore[call-arg]
+            model = function(**given)  # type: ignore[call-arg]
+            if file is not None:
+                weights.load(model, file)
+            return model
 
         build.__doc__ = docstring
         build.__signature__ = signature  # type: ignore[attr-defined]
@@ -71,59 +87,19 @@ def _with_options(function):
     *parameters, last = signature.parameters.values()
     if last.kind is not inspect.Parameter.VAR_KEYWORD:
         return signature, docstring
-    (top,) = typing.get_args(last.annotation)
-    for key, kind in typing.get_type_hints(top).items():
+    for key, kind in typing.get_type_hints(Top).items():
         keyword = inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
-        parameters.append(keyword.replace(default=DEFAULTS[key]))
-    signature = signature.replace(parameters=parameters)
+        parameters.append(keyword.replace(default=DEFAULTS.get(key)))
     head, args, rest = docstring.partition("\nArgs:\n")
-    if not args:
-        return signature, docstring
-    own, blank, rest = rest.partition("\n\n")
-    shared = inspect.getdoc(top).partition("\nAttributes:\n")[2]
-    return signature, f"{head}{args}{own}\n{shared}{blank}{rest}"
-
-
-def _weights_file(weights: PathLike, name: str, given: Mapping[str, Any]) -> pathlib.Path:
-    """Return the file of trained weights for the network of a builder's arguments."""
-    if str(weights).endswith(cards.SUFFIX) and pathlib.Path(weights).is_file():
-        return pathlib.Path(weights)
-    if not isinstance(weights, str) or weights.endswith(cards.SUFFIX):
-        raise ValueError(
-            f"`weights` must be None, a name of `zoo.list_weights()` or the path of a "
-            f"{cards.SUFFIX} file. Received: weights={str(weights)!r}, which is no such file."
-        )
-    card = cards.card(weights)
-    different = _differences(card, given)
-    if name != card.builder or different:
-        arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
-        raise ValueError(
-            f"`weights` must be those of this very network. Received: weights={weights!r}, of "
-            f"zoo.{card.builder}({arguments}), for zoo.{name}({', '.join(different)}). "
-            f"zoo.weights.build({weights!r}) makes the network of these weights."
-        )
-    return cards.path(weights)
-
-
-def _differences(card, given):
-    """Return the arguments in which a network differs from that of trained weights."""
-    parameters = inspect.signature(BUILDERS[card.builder]).parameters
-    expected = {key: parameter.default for key, parameter in parameters.items()} | card.arguments
-    ignored = NOT_COMPARED | (set() if given.get("include_top", True) else {"classes"})
-    values = {key: value for key, value in given.items() if key not in ignored}
-    lists = {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()}
-    different = [key for key, value in lists.items() if value != expected.get(key)]
-    words = given.get("vocabulary")
-    if words is not None and words.fingerprint != cards.vocabulary(card).fingerprint:
-        different.append("vocabulary")
-    return [f"{key}={given[key]!r}" for key in different]
+    if args:
+        own, blank, rest = rest.partition("\n\n")
+        shared = inspect.getdoc(Top).partition("\nAttributes:\n")[2]
+        docstring = f"{head}{args}{own}\n{shared}{blank}{rest}"
+    return signature.replace(parameters=parameters), docstring
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Return the names of the models that match a shell pattern, sorted.
-
-    Args:
-        pattern: E.g. "highway*".
+    """Return the names of the models that match a shell pattern, such as "highway*", sorted.
 
     Example:
     >>> list_models("*resnet50")
@@ -133,10 +109,10 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(name: str, **arguments: Any) -> keras.Model:
-    """Return the model called `name`.
+    """Return the model called `name`, an entry of `list_models()`.
 
     Args:
-        name: An entry of `list_models()`.
+        name: Name of the model.
         **arguments: Arguments of its builder.
 
     Raises:
@@ -154,3 +130,76 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
             f"zoo.list_models() lists all."
         )
     return BUILDERS[name](**arguments)
+
+
+def image_input(input_shape: Shape, smallest: int) -> Tensor:
+    """Return the input of a network that needs images of at least `smallest` pixels a side.
+
+    Raises:
+        ValueError: if `input_shape` is no `(height, width, channels)`, where None is a side that
+            may vary, or an image is too small.
+    """
+    shape = tuple(input_shape)
+    sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
+    if len(shape) != 3 or not is_integer(shape[2], 1) or not sides_fit:
+        raise ValueError(
+            f"`input_shape` must be (height, width, channels), channels last and known. "
+            f"Received: input_shape={input_shape!r}"
+        )
+    if any(side is not None and side < smallest for side in shape[:2]):
+        raise ValueError(
+            f"This network downsamples its images and needs at least {smallest} x {smallest} "
+            f"pixels, channels last. Received: input_shape={shape}. Enlarge the images, e.g. with "
+            f"keras.layers.Resizing({smallest}, {smallest})."
+        )
+    return keras.Input(shape, name="images")
+
+
+def classifier(
+    inputs: Tensor,
+    x: Tensor,
+    head: Sequence[keras.Layer],
+    classes: int,
+    initializer: keras.Initializer,
+    top: Top,
+    uniform_bias: bool = False,
+) -> keras.Model:
+    """Return the model from `inputs` to class probabilities, or to features.
+
+    `head` are the layers between `x`, the last features, `(batch, height, width, channels)`, and
+    the classifier, whose kernel `initializer` starts. With `uniform_bias` its biases start as those
+    of PyTorch's linear layers do, from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
+    In mixed precision the classifier is float32, as a sum over classes follows.
+
+    Raises:
+        ValueError: if `classes` is not positive, `pooling` is unknown, or images of unknown size
+            meet a head that needs their size.
+    """
+    pooling = top.get("pooling")
+    if pooling is not None and (pooling not in POOLS or len(x.shape) != 4):
+        raise ValueError(
+            f"`pooling` must be None, 'avg' or 'max', and None where features are no image. "
+            f"Received: pooling={pooling!r}"
+        )
+    if top.get("include_top", True):
+        check_integers(1, classes=classes)
+        if None in x.shape[1:3] and any(isinstance(layer, layers.Flatten) for layer in head):
+            raise ValueError(
+                f"The classifier of this network needs images of a fixed size. Received: "
+                f"input_shape={tuple(inputs.shape[1:])}. Give height and width, or "
+                f"include_top=False."
+            )
+        for layer in head:
+            x = layer(x)
+        policy = keras.config.dtype_policy()
+        x = layers.Dense(
+            int(classes),
+            top.get("classifier_activation", "softmax"),
+            kernel_initializer=initializer,
+            bias_initializer=Uniform(x.shape[-1] ** -0.5) if uniform_bias else "zeros",
+            dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
+            name="predictions",
+        )(x)
+    elif pooling is not None:
+        x = POOLS[pooling](name=f"{pooling}_pool")(x)
+    return keras.Model(inputs, x, name=top.get("name"))

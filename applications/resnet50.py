@@ -6,8 +6,7 @@ from typing import Unpack
 import keras
 from keras import layers
 
-from zoo.applications.input_and_head import Top, classifier, image_input
-from zoo.applications.registry import builder
+from zoo.applications.registry import Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D, MaxPooling2D
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
@@ -43,13 +42,12 @@ def resnet50(
         blocks: Number of blocks of each stage.
 
     Raises:
-        ValueError: if `input_shape` has less than 32 pixels a side, or `blocks` has not a positive
-            number for each of `widths`.
+        ValueError: if images are smaller than 32 x 32, or `blocks` are not positive, one a width.
 
     Reference: He et al. (2015), arXiv:1512.03385, Table 1; Greff, Srivastava, Schmidhuber (2017),
     arXiv:1612.07771, section 5.1 and Table 1b.
     """
-    return bottlenecks(widths, "residual", False, classes, input_shape, batch_norm, top, blocks)
+    return bottlenecks("residual", False, classes, input_shape, batch_norm, widths, blocks, top)
 
 
 @builder()
@@ -67,19 +65,11 @@ def highway_resnet50(
     receptive field. The paper reduces the feature maps to match ResNet-50's parameters and gives
     no widths; 48, 88, 192 and 376 do so to 0.01 % and are multiples of 8. Assumptions: the ReLU
     after the sum stays, and where a stage begins the projected input is the skip. Gates start at
-    -1, in the beta of T's last normalization.
-
-    Arguments and errors are those of `resnet50`.
-
-    Example:
-    >>> import math
-    >>> model = highway_resnet50(input_shape=(32, 32, 3))
-    >>> sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    25560216
+    -1, in the beta of T's last normalization. Arguments and errors are those of `resnet50`.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
-    return bottlenecks(widths, "coupled", False, classes, input_shape, batch_norm, top, blocks)
+    return bottlenecks("coupled", False, classes, input_shape, batch_norm, widths, blocks, top)
 
 
 @builder()
@@ -93,22 +83,20 @@ def highway_full_resnet50(
 ) -> keras.Model:
     """`highway_resnet50` whose H ends in a third ReLU: the paper's "Highway-Full".
 
-    Arguments, errors and number of parameters are those of `highway_resnet50`.
-
-    Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
+    Arguments, errors, number of parameters and reference are those of `highway_resnet50`.
     """
-    return bottlenecks(widths, "coupled", True, classes, input_shape, batch_norm, top, blocks)
+    return bottlenecks("coupled", True, classes, input_shape, batch_norm, widths, blocks, top)
 
 
 def bottlenecks(
-    widths: Sequence[int],
     variant: str,
     closing_relu: bool,
     classes: int,
     input_shape: Shape,
     batch_norm: bool,
+    widths: Sequence[int],
+    blocks: Sequence[int],
     top: Top,
-    blocks: Sequence[int] = BLOCKS,
 ) -> keras.Model:
     """Return stem, stages of bottleneck blocks of the given widths, average and classifier."""
     if len(blocks) != len(widths) or min(blocks, default=0) < 1:

@@ -6,8 +6,7 @@ from typing import Unpack
 import keras
 from keras import layers
 
-from zoo.applications.input_and_head import Top, classifier, image_input
-from zoo.applications.registry import builder
+from zoo.applications.registry import Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
@@ -28,7 +27,6 @@ def simplified_plain_net(
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
     identity: str = "pad",
-    initializer: keras.Initializer | None = None,
     *,
     widths: Sequence[int] = WIDTHS,
     **top: Unpack[Top],
@@ -37,9 +35,10 @@ def simplified_plain_net(
 
     463,018 at 32 and 657,002 at 44. A convolution of 16 channels, three groups of n blocks
     ReLU(conv(x) + b) with 16, 32 and 64 channels, averages of 8 x 8 pixels (or of all, where fewer
-    are left), a classifier; every kernel is 3 x 3, padded symmetrically. The classifier's weights
-    and biases start at U(-1/8, 1/8), as PyTorch's linear layers do: that gives the loss of 2.305
-    with which Table 4 starts; zero biases would give 2.303.
+    are left), a classifier. Every kernel is 3 x 3, padded symmetrically, and starts at the paper's
+    KWI, `KaimingNormal()`. The classifier's weights and biases start at U(-1/8, 1/8), as PyTorch's
+    linear layers do: that gives the loss of 2.305 with which Table 4 starts; zero biases would
+    give 2.303.
 
     Args:
         depth: 3 n + 2: 20, 32 and 44 in the paper.
@@ -47,24 +46,17 @@ def simplified_plain_net(
         input_shape: `(height, width, channels)`.
         identity: Identity that the kernels that double the channels contain, "pad" or
             "duplicate"; see `zoo.SimplifiedResidual`.
-        initializer: Initializer of all convolutions; `None` is the paper's KWI, `KaimingNormal()`.
         widths: Channels of the groups; of the first convolution, too.
 
     Raises:
         ValueError: if `depth` is not 3 n + 2, `widths` are not three that grow, or `input_shape` is
             too small.
 
-    Example:
-    >>> [simplified_plain_net(depth).count_params() for depth in (20, 32, 44)]
-    [269034, 463018, 657002]
-
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 2, appendix A and Fig. 4.
     """
-    initializer = initializer or KaimingNormal()
-    return simplified(
-        SimplifiedPlain, depth, classes, input_shape, identity, initializer, widths, top
-    )
+    block, start = SimplifiedPlain, KaimingNormal()
+    return simplified(block, start, depth, classes, input_shape, identity, widths, top)
 
 
 @builder("simplified_residual_net{depth}")
@@ -73,7 +65,6 @@ def simplified_residual_net(
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
     identity: str = "pad",
-    initializer: keras.Initializer | None = None,
     *,
     widths: Sequence[int] = WIDTHS,
     **top: Unpack[Top],
@@ -81,17 +72,12 @@ def simplified_residual_net(
     """`simplified_plain_net` with an identity around each block: ReLU(S(x) + conv(x) + b).
 
     It has as many parameters and represents the same functions: adding one to the entries of each
-    kernel that an identity would have makes it the plain network. `initializer=None` is the
-    paper's HMWI, `HardtMa()`, for the first convolution too. Other arguments and errors are those
-    of `simplified_plain_net`.
-
-    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", section 2, appendix A and Fig. 4.
+    kernel that an identity would have makes it the plain network. All convolutions, the first one
+    too, start at the paper's HMWI, `HardtMa()`. Arguments, errors and reference are those of
+    `simplified_plain_net`.
     """
-    initializer = initializer or HardtMa()
-    return simplified(
-        SimplifiedResidual, depth, classes, input_shape, identity, initializer, widths, top
-    )
+    block, start = SimplifiedResidual, HardtMa()
+    return simplified(block, start, depth, classes, input_shape, identity, widths, top)
 
 
 @builder("simplified_dominant_net{depth}")
@@ -99,7 +85,6 @@ def simplified_dominant_net(
     depth: int = 20,
     classes: int = 10,
     input_shape: Shape = (32, 32, 3),
-    initializer: keras.Initializer | None = None,
     *,
     widths: Sequence[int] = WIDTHS,
     **top: Unpack[Top],
@@ -107,25 +92,21 @@ def simplified_dominant_net(
     """`simplified_plain_net` whose kernels keep only the paths from a channel to its own.
 
     7,818 parameters at depth 20, 12,298 at 32 and 16,778 at 44. The first convolution and the
-    classifier are whole. `initializer=None` is `HardtMa()`. Other arguments and errors are those of
-    `simplified_plain_net`.
-
-    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
-    Stability", appendix D.3, Table 5.
+    classifier are whole. Kernels start at `HardtMa()`. Other arguments and errors are those of
+    `simplified_plain_net`. Reference: ibid., appendix D.3, Table 5.
     """
-    initializer = initializer or HardtMa()
     return simplified(
-        SimplifiedDominant, depth, classes, input_shape, "duplicate", initializer, widths, top
+        SimplifiedDominant, HardtMa(), depth, classes, input_shape, "duplicate", widths, top
     )
 
 
 def simplified(
     block: Callable[..., Simplified],
+    initializer: keras.Initializer,
     depth: int,
     classes: int,
     input_shape: Shape,
     identity: str,
-    initializer: keras.Initializer,
     widths: Sequence[int],
     top: Top,
 ) -> keras.Model:

@@ -1,52 +1,203 @@
-"""Trained weights that verify themselves: build their network, and measure it again."""
+"""Trained weights: their cards, their files, and their metric measured again."""
 
 import dataclasses
-from typing import NamedTuple
+import difflib
+import fnmatch
+import hashlib
+import inspect
+import json
+import os
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
+from zoo import types
 from zoo.applications.char_lm_inference import Scorer
-from zoo.applications.registry import create_model
-from zoo.cards import Card as Card
-from zoo.cards import card as card
-from zoo.cards import list_weights as list_weights
-from zoo.cards import path as path
-from zoo.cards import vocabulary as vocabulary
 from zoo.datasets import images, ptb
 from zoo.datasets.preprocessing import RECIPES, Preprocessing
-from zoo.datasets.text import Corpus
+from zoo.datasets.text import Corpus, Vocabulary
 from zoo.types import PathLike
 
+FOLDER = pathlib.Path(types.__file__).resolve().parent / "pretrained"
+REPOSITORY = FOLDER.parents[1] / "recipes" / "weights"  # of a checkout; for larger files
+SUFFIX = ".weights.h5"
 TOLERANCE = {"test_accuracy": 0.05, "test_perplexity": 0.01}  # ours: percent points; perplexity
+BUILDERS: dict[str, Callable[..., keras.Model]] = {}  # all that `registry.builder` decorates
+NOT_COMPARED = {  # arguments of a builder that may differ from those of trained weights
+    *("pooling", "include_top", "classifier_activation", "weights", "name"),
+    "input_shape",  # convolutions fit any; Keras compares the shapes of weights
+    *("first", "gamma", "gate_bias", "initializer", "limit"),  # initial values
+    *("batch_size", "num_steps", "max_distinct", "products", "vocabulary"),
+}
 
 
-class Verification(NamedTuple):
-    """Result of `verify`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """Facts about one set of trained weights.
 
     Attributes:
-        value: The metric as measured now.
-        expected: The card's value.
-        examples: Number of test images or words.
-        agrees: True if both agree within 0.05 percent points of accuracy, or 0.01 of perplexity.
+        name: Name of the set, as `weights=` of its builder takes it.
+        builder: Name of the builder; see `zoo.create_model`.
+        arguments: The builder's other arguments.
+        data: Data that it was trained and tested on, with all that reading them takes.
+        metric: "test_accuracy", in percent, or "test_perplexity".
+        value: The metric of these weights, as the file holds them.
+        examples: Number of test images, or of test words.
+        sha256: Digest of the file.
+        provenance: Origin of the training, and other facts that docs/weights.md shows.
     """
 
+    name: str
+    builder: str
+    arguments: Mapping[str, Any]
+    data: Mapping[str, Any]
+    metric: str
     value: float
-    expected: float
     examples: int
-    agrees: bool
+    sha256: str
+    provenance: Mapping[str, Any]
+
+
+def read_cards() -> dict[str, dict[str, Any]]:
+    """Return the facts of all sets, by name."""
+    return json.loads((FOLDER / "cards.json").read_text("utf-8"))
+
+
+def list_weights(pattern: str = "*") -> list[str]:
+    """Return the names of the trained weights that match a shell pattern, sorted.
+
+    Args:
+        pattern: Of names or of builders, e.g. "ptb*" or "highway_mlp".
+
+    Example:
+    >>> list_weights("highway_mnist")
+    ['mnist10k_highway']
+    """
+    cards = read_cards().items()
+    return sorted(n for n, facts in cards if fnmatch.filter([n, facts["builder"]], pattern))
+
+
+def card(name: str) -> Card:
+    """Return the facts about trained weights, one of `list_weights()`.
+
+    Raises:
+        ValueError: if there are no such weights; the message names similar ones.
+
+    Example:
+    >>> card("mnist10k_highway").builder
+    'highway_mnist'
+    """
+    cards = read_cards()
+    if name not in cards:
+        near = difflib.get_close_matches(str(name), cards) or sorted(cards)
+        raise ValueError(
+            f"Expected the name of trained weights, such as {', '.join(near)}. Received: "
+            f"{name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
+        )
+    known = {field.name for field in dataclasses.fields(Card)} & {*cards[name]}
+    facts = {key: cards[name].pop(key) for key in known}
+    return Card(name=name, provenance=cards[name], **facts)
+
+
+def vocabulary(card: Card) -> Vocabulary:
+    """Return the words and characters of a language model's card."""
+    return Vocabulary.load(FOLDER / card.data["vocabulary"])
+
+
+def path(name: str) -> pathlib.Path:
+    """Return the file of trained weights, one of `list_weights()`, after verifying its SHA-256.
+
+    It is looked for in the package, in the folder `recipes/weights` of a checkout, and in the
+    folder that the environment variable ZOO_WEIGHTS names.
+
+    Raises:
+        ValueError: if there are no such weights, the file is in none of the folders, or it has
+            another digest.
+    """
+    expected = card(name).sha256
+    folders = [FOLDER, REPOSITORY]
+    if source := os.environ.get("ZOO_WEIGHTS"):
+        folders.append(pathlib.Path(source).expanduser())
+    files = [folder / f"{name}{SUFFIX}" for folder in folders]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise ValueError(
+            f"Expected one of the files {', '.join(map(str, files))}. Received: no such file. "
+            f"Set ZOO_WEIGHTS to the folder that has it."
+        )
+    received = hashlib.sha256(found.read_bytes()).hexdigest()
+    if received != expected:
+        raise ValueError(
+            f"Expected {found} with the SHA-256 digest {expected}. Received: {received}. The file "
+            f"is damaged or another: delete it, and install again."
+        )
+    return found
+
+
+def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathlib.Path:
+    """Return the file of weights, a path or a name, for the network of a builder's arguments.
+
+    Raises:
+        ValueError: if there is no such file, or its network is known to be another.
+    """
+    if str(weights).endswith(SUFFIX) and pathlib.Path(weights).is_file():
+        return pathlib.Path(weights)
+    if not isinstance(weights, str) or weights.endswith(SUFFIX):
+        raise ValueError(
+            f"`weights` must be None, a name of `zoo.list_weights()` or the path of a "
+            f"{SUFFIX} file. Received: weights={str(weights)!r}, which is no such file."
+        )
+    facts = card(weights)
+    parameters = inspect.signature(BUILDERS[facts.builder]).parameters
+    defaults = {key: parameter.default for key, parameter in parameters.items()}
+    expected = {**defaults, **facts.arguments}
+    ignored = NOT_COMPARED | (set() if given.get("include_top", True) else {"classes"})
+    values = {key: value for key, value in given.items() if key not in ignored}
+    lists = {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()}
+    different = [key for key, value in lists.items() if value != expected.get(key)]
+    words = given.get("vocabulary")
+    if words is not None and words.fingerprint != vocabulary(facts).fingerprint:
+        different.append("vocabulary")
+    if builder != facts.builder or different:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in facts.arguments.items())
+        others = ", ".join(f"{key}={given[key]!r}" for key in different)
+        raise ValueError(
+            f"`weights` must be those of this very network. Received: weights={weights!r}, of "
+            f"zoo.{facts.builder}({arguments}), for zoo.{builder}({others}). "
+            f"zoo.weights.build({weights!r}) makes the network of these weights."
+        )
+    return path(weights)
+
+
+def load(model: keras.Model, path: PathLike) -> None:
+    """Load the weights that `model.save_weights` wrote.
+
+    Raises:
+        ValueError: if they do not fit the model.
+    """
+    try:
+        with warnings.catch_warnings():  # Keras warns of layers that the file does not have
+            warnings.simplefilter("error", UserWarning)
+            model.load_weights(path)
+    except (OSError, ValueError, KeyError, UserWarning) as error:  # damaged, or of another network
+        raise ValueError(
+            f"`weights` must be those of this very network. Received: weights={str(path)!r}. "
+            f"Keras says: {error}"
+        ) from error
 
 
 def build(name: str) -> keras.Model:
-    """Return the network of trained weights, with these weights.
-
-    Args:
-        name: One of `zoo.list_weights()`.
+    """Return the network of trained weights, one of `list_weights()`, with these weights.
 
     Raises:
         ValueError: if there are no such weights, or their file is damaged.
 
     Example:
+    >>> from zoo import highway_mnist
     >>> build("mnist10k_highway").count_params()
     38986
     """
@@ -56,51 +207,50 @@ def build(name: str) -> keras.Model:
 def network(facts: Card, weights: PathLike | None = None) -> keras.Model:
     """Return the network of a card, untrained or with weights."""
     words = {"vocabulary": vocabulary(facts)} if "vocabulary" in facts.data else {}
-    return create_model(facts.builder, **facts.arguments, **words, weights=weights)
+    return BUILDERS[facts.builder](**facts.arguments, **words, weights=weights)
 
 
-def preprocessing(name: str) -> Preprocessing:
-    """Return the preprocessing that trained weights for images expect.
+def preprocessing(name: str | Card) -> Preprocessing:
+    """Return the preprocessing that trained weights for images, or their card, expect.
 
-    Args:
-        name: One of `zoo.list_weights()`.
+    Raises:
+        ValueError: if there are no such weights, or they are of a language model.
 
     Example:
     >>> float(preprocessing("mnist10k_highway")(np.full((1, 28, 28, 1), 128, "uint8")).max())
     0.5
     """
-    return _preprocessing(card(name))
-
-
-def _preprocessing(facts):
-    data = facts.data
-    if "preprocessing" not in data:
+    facts = name if isinstance(name, Card) else card(name)
+    if "preprocessing" not in facts.data:
         raise ValueError(f"Expected weights of a network for images. Received: {facts.name!r}.")
-    mean = np.array(data["mean"], "float32") if "mean" in data else 0.0
-    return Preprocessing(RECIPES[data["preprocessing"]], mean, data["scale"])
+    mean = np.array(facts.data.get("mean", 0.0), "float32")
+    return Preprocessing(RECIPES[facts.data["preprocessing"]], mean, facts.data["scale"])
 
 
-def verify(name: str, data_dir: PathLike | None = None) -> Verification:
-    """Measure trained weights again, and compare with their card.
+def verify(name: str, data_dir: PathLike | None = None) -> float:
+    """Measure trained weights again, and return the metric if it is the one of their card.
+
+    Accuracies agree within 0.05 percent points, perplexities within 0.01.
 
     Args:
-        name: One of `zoo.list_weights()`.
+        name: One of `list_weights()`.
         data_dir: File or folder of the data, as for `zoo.datasets.images.load` or
             `zoo.datasets.ptb.load`. Default: download.
 
     Raises:
-        ValueError: if there are no such weights, their file is damaged, or the data are others.
+        ValueError: if there are no such weights, their file is damaged, or the metric or the
+            number of examples is not the card's.
         DownloadError: if the data cannot be downloaded.
     """
     facts = card(name)
     value, examples = measure(build(name), facts, data_dir)
-    if examples != facts.examples:
+    if examples != facts.examples or abs(value - facts.value) > TOLERANCE[facts.metric]:
         raise ValueError(
-            f"Expected {facts.examples} examples of {facts.data['name']}. Received: {examples}. "
-            f"Give the data that the card names."
+            f"Expected {facts.metric} {facts.value} of {facts.examples} examples of "
+            f"{facts.data.get('images', facts.data['name'])}. Received: {value} of {examples} with "
+            f"{keras.config.backend()}. Give the data that the card names."
         )
-    agrees = abs(value - facts.value) <= TOLERANCE[facts.metric]
-    return Verification(value, facts.value, examples, agrees)
+    return value
 
 
 def measure(model: keras.Model, facts: Card, data_dir: PathLike | None = None) -> tuple[float, int]:
@@ -114,22 +264,12 @@ def measure(model: keras.Model, facts: Card, data_dir: PathLike | None = None) -
 
 
 def test_set(facts: Card, data_dir: PathLike | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the test images of a card, as the network takes them, and their labels.
-
-    Raises:
-        ValueError: if the card is of images that were encoded again, and these are others.
-    """
+    """Return the test images of a card, as the network takes them, and their labels."""
     source = images.load(facts.data["name"], data_dir)
-    if facts.data.get("images", source.name) != source.name:
-        raise ValueError(
-            f"Expected the images {facts.data['images']}, on which the card's value was measured. "
-            f"Received: {source.name}. Give these, or measure with "
-            f"`zoo.weights.preprocessing({facts.name!r})` and `predict`."
-        )
     if "side" in facts.data:
         source = images.averaged(source, facts.data["side"])
     x, y = (values[: facts.data.get("tested")] for values in (source.x_test, source.y_test))
-    return _preprocessing(facts)(x), y
+    return preprocessing(facts)(x), y
 
 
 def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
@@ -142,10 +282,6 @@ def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
     text = dataclasses.replace(text, train=text.train[: facts.data.get("tokens")])
     if "words" in facts.data:
         text = text.most_frequent(facts.data["words"])
-    expected = vocabulary(facts).fingerprint
-    if text.vocabulary.fingerprint != expected:
-        raise ValueError(
-            f"Expected a text of the vocabulary {expected}. Received: "
-            f"{text.vocabulary.fingerprint}, of {data_dir}. Give the text that the card names."
-        )
+    if text.vocabulary.fingerprint != vocabulary(facts).fingerprint:
+        raise ValueError(f"Expected the text of the card {facts.name}. Received: other words.")
     return text

@@ -28,7 +28,7 @@ MOVED = {  # targets of links that have another address in the site
     "docs/index.md": "index.md",
 }
 API = {  # page: title, modules shown whole, packages whose names the facades export
-    "applications": ("Networks", [], ["zoo.applications", "zoo.cards"]),
+    "applications": ("Networks", [], ["zoo.applications"]),
     "layers": ("Layers", [], ["zoo.layers"]),
     "graph": ("Graph modifications", [], ["zoo.graph"]),
     "callbacks": ("Probes and callbacks", [], ["zoo.callbacks"]),

@@ -25,8 +25,7 @@ FACADE = {"zoo", "zoo.probe"}  # the public names, and a command's short name
 BACKENDS = {"tensorflow", "jax", "torch"}
 HEAVY = BACKENDS | {"tensorflow_datasets", "keras_nlp", "keras_hub", "matplotlib"}
 PEERS = {  # benchmarks: what is compared with
-    "recipes/benchmarks/char_lm_torch.py",
-    "recipes/benchmarks/cifar_torch.py",
+    "recipes/benchmarks/torch_peers.py",
 }
 IN_FUNCTIONS = {
     *(f"zoo/export/{name}.py" for name in ("check", "formats", "text")),  # it writes artifacts
@@ -258,7 +257,7 @@ def test_the_installed_wheel_trains_probes_prunes_exports_and_runs_recipes(distr
     assert (user / "artifact" / "saved_model.pb").exists()
 
 
-PUBLIC_MODULES = """applications backend blocks callbacks calls cards checkpoint checks datasets
+PUBLIC_MODULES = """applications backend blocks callbacks calls checkpoint checks datasets
 distribute graph initializers io layers mapping optimizers regularizers stacking types
 weights""".split()
 IMPORT_ZOO = """

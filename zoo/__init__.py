@@ -41,7 +41,6 @@ from zoo.applications import highway_mlp as highway_mlp
 from zoo.applications import highway_mnist as highway_mnist
 from zoo.applications import highway_resnet50 as highway_resnet50
 from zoo.applications import list_models as list_models
-from zoo.applications import plain_mlp as plain_mlp
 from zoo.applications import resnet50 as resnet50
 from zoo.applications import resnet110 as resnet110
 from zoo.applications import shared_resnet as shared_resnet
@@ -51,12 +50,12 @@ from zoo.applications import simplified_residual_net as simplified_residual_net
 from zoo.applications import single_representation_resnet as single_representation_resnet
 from zoo.applications import weights as weights
 from zoo.applications import wide_resnet as wide_resnet
+from zoo.applications.weights import list_weights as list_weights
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.callbacks import checkpoint as checkpoint
 from zoo.callbacks.depth_plan import depth_plan as depth_plan
 from zoo.callbacks.diagnose import diagnose as diagnose
-from zoo.cards import list_weights as list_weights
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls

@@ -1,147 +1,122 @@
-"""Shared by the benchmarks: processes, rounds, ratios and the lines of results.
+"""Compare the speed of the zoo with a peer's: python recipes/benchmarks NAME.
 
-A benchmark is a module with four functions:
+    KERAS_BACKEND=torch python recipes/benchmarks cifar --precision mixed_bfloat16
+    python recipes/benchmarks cifar --help
 
-    add_flags(add)                    adds its flags
-    contenders(options)               environment variables by contender; None removes one
-    contender(options, name)          in a contender's process: functions to measure, by task
-    report(options, seconds, values)  prints and writes what `measure` returned
+Each contender has a process of its own, idle until its turn. After a warm-up, which compiles, they
+take turns, in reverse in every second round. Ratios are taken round by round and printed as their
+median (minimum to maximum). Let nothing else run on the machine.
 """
 
+# A benchmark is a module with a `UNIT` of work and four functions:
+#
+#    add_flags(add)        adds its flags
+#    contenders(options)   environment variables by contender
+#    tasks(options, name)  in a contender's process: functions to measure, and their work, by task
+#    comparisons(options)  by metric: (contender, task) and what it is divided by, alike
+
 import argparse
-import contextlib
+import concurrent.futures
+import importlib
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 
+NAMES = ("char_lm", "cifar", "probes", "vision")
 PRECISIONS = ("float32", "mixed_bfloat16")
 SHARE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 MOST_LOAD = 0.5  # ours: a load average beyond it disturbs the measurement
+NO_CONFIG = ("name", "rounds", "results", "data_dir")  # flags that no line of results has
+TASKS = {}  # of the contender whose process this is
 
 
-def positive(text):
-    """Parse a positive integer flag."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive number, received {text!r}")
-    return number
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Show the docstring as it is written, and the default of every flag."""
 
 
-def some_of(known):
-    """Return a parser of a comma-separated selection of `known` names."""
-
-    def parse(text):
-        names = text.split(",")
-        if not set(names) <= set(known):
-            raise argparse.ArgumentTypeError(
-                f"expected some of {', '.join(known)}, separated by commas; received {text!r}"
-            )
-        return names
-
-    return parse
-
-
-def run(module, options):
-    """Measure a benchmark's contenders and report the results."""
+def main(words=None):
+    """Run a command line."""
+    parser = argparse.ArgumentParser(
+        "python recipes/benchmarks", description=__doc__, formatter_class=HelpFormatter
+    )
+    commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name in NAMES:
+        module = importlib.import_module(f"zoo.recipes.benchmarks.{name}")
+        summary = module.__doc__.splitlines()[0]
+        command = commands.add_parser(
+            name, description=module.__doc__, help=summary, formatter_class=HelpFormatter
+        )
+        command.set_defaults(module=module)
+        command.add_argument("--rounds", type=int, default=5, help="Measurements of each.")
+        command.add_argument("--results", help="Append the results to this JSON-lines file.")
+        module.add_flags(command.add_argument)
+    options = parser.parse_args(words)
+    module = options.module
+    del options.module  # cannot be sent to a process
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > MOST_LOAD:  # Windows has none
         print(f"The machine is busy: load {os.getloadavg()[0]:.1f}.", file=sys.stderr)
-    options.begin = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        children = {
-            name: stack.enter_context(Child(name, environment))
-            for name, environment in module.contenders(options).items()
-        }
-        seconds, values = measure(children, options.rounds)
-    module.report(options, seconds, values)
+    begin = time.perf_counter()
+    contenders = {
+        name: Contender(module.__name__, options, name, environment)
+        for name, environment in module.contenders(options).items()
+    }
+    rates, values = measure(contenders, options.rounds)
+    for contender in contenders.values():
+        contender.process.shutdown()
+    report(module, options, rates, values, time.perf_counter() - begin)
 
 
-def measure(children, rounds):
-    """Run every task of every child in turn, in reverse in every second round.
+class Contender:
+    """A process that runs a contender's tasks when it is asked."""
+
+    def __init__(self, module, options, name, environment):
+        context = multiprocessing.get_context("spawn")
+        self.process = concurrent.futures.ProcessPoolExecutor(1, context)
+        with mock.patch.dict(os.environ, {**SHARE_GPU, **environment}):
+            self.tasks = self.process.submit(_start, module, options, name).result()
+
+    def ask(self, task):
+        """Run a task; return its work per second, and its value."""
+        return self.process.submit(_run, task).result()
+
+
+def _start(module, options, name):
+    TASKS.update(importlib.import_module(module).tasks(options, name))
+    return [*TASKS]
+
+
+def _run(task):
+    function, work = TASKS[task]
+    begin = time.perf_counter()
+    value = function()
+    return work / (time.perf_counter() - begin), value
+
+
+def measure(contenders, rounds):
+    """Run every task of every contender in turn, in reverse in every second round.
 
     Args:
-        children: Objects with `tasks`, and `ask(task)` that returns seconds and a value; by name.
+        contenders: Objects as `Contender`, by name.
         rounds: Number of measurements of each.
 
     Returns:
-        Arrays of seconds, one entry per round, by task and name; the last values alike.
+        Arrays of work per second, one entry per round, by (contender, task); last values alike.
     """
-    turns = [(task, name) for name, child in children.items() for task in child.tasks]
-    seconds = {task: {} for task, _ in turns}
-    values = {task: {} for task, _ in turns}
-    print("warm-up (compiles)")
-    for task, name in turns:
-        seconds[task][name] = np.zeros(rounds)
-        print(f"{name:18}{task:18}{children[name].ask(task)[0]:8.1f} s", flush=True)
+    turns = [(name, task) for name, contender in contenders.items() for task in contender.tasks]
+    rates, values = {}, {}
+    print("warm-up (compiles)", flush=True)
+    for name, task in turns:
+        contenders[name].ask(task)
+        rates[name, task] = np.zeros(rounds)
     for index in range(rounds):
-        for task, name in turns[:: -1 if index % 2 else 1]:
-            seconds[task][name][index], values[task][name] = children[name].ask(task)
-    return seconds, values
-
-
-class Child:
-    """A process that runs one contender's tasks when it is asked.
-
-    It runs this process's command line with `--child NAME`.
-
-    Args:
-        name: The contender.
-        environment: Variables to change; None removes a variable.
-    """
-
-    def __init__(self, name, environment):
-        changed = {**os.environ, **SHARE_GPU, **environment}
-        self.name = name
-        self.process = subprocess.Popen(
-            [sys.executable, *sys.argv, f"--child={name}"],
-            env={key: value for key, value in changed.items() if value is not None},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self):
-        self.tasks = self._answer()
-        return self
-
-    def __exit__(self, *error):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-
-    def ask(self, task):
-        """Run a task in the process; return its seconds and its value."""
-        print(task, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self):
-        answer = self.process.stdout.readline()
-        if not answer:
-            status = self.process.wait()
-            sys.exit(
-                f"The process that measures {self.name} ended with status {status}; see above."
-            )
-        return json.loads(answer)
-
-
-def serve(make_tasks):
-    """Answer a `Child` until it closes the pipe.
-
-    Args:
-        make_tasks: Function that returns functions by task.
-    """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed must not be read as an answer
-    tasks = make_tasks()
-    print(json.dumps([*tasks]), file=answers, flush=True)
-    for line in sys.stdin:
-        begin = time.perf_counter()
-        value = tasks[line.strip()]()
-        seconds = time.perf_counter() - begin
-        print(json.dumps([seconds, value], default=float), file=answers, flush=True)
+        for name, task in turns[:: -1 if index % 2 else 1]:
+            rates[name, task][index], values[name, task] = contenders[name].ask(task)
+    return rates, values
 
 
 def spread(values):
@@ -149,36 +124,31 @@ def spread(values):
     return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def write(options, values, **line):
-    """Append a line of results to the file of `--results`.
-
-    Args:
-        options: The parsed flags.
-        values: The measured quantity, one value per round: the line has its statistics.
-        **line: Further entries, beside those of where and how it was measured.
-    """
+def report(module, options, rates, values, seconds):
+    """Print what `measure` returned, and append a line of results for each comparison."""
+    for (name, task), rounds in rates.items():
+        value = "" if values[name, task] is None else f"   {values[name, task]:.4g}"
+        print(f"{name:22}{task:10}{np.median(rounds):12.5g} {module.UNIT} a second{value}")
+    lines = []
+    for metric, (one, other) in module.comparisons(options).items():
+        ratio = rates[one] / rates[other]
+        print(f"{metric.replace('_', ' ')}: {spread(ratio)}")
+        numbers = {"value": np.median(ratio), "min": min(ratio), "max": max(ratio)}
+        compared = {" ".join(key): [*rates[key]] for key in (one, other)}
+        lines.append({"metric": metric, **numbers, f"{module.UNIT}_per_second": compared})
     if not options.results:
         return
-    from experiment import provenance  # imports Keras
+    from zoo.recipes.experiment import provenance
 
-    numbers = {
-        "value": np.median(values),
-        "std": np.std(values, ddof=1) if len(values) > 1 else None,
-        "min": min(values),
-        "max": max(values),
-    }
-    line = {
+    config = {key: value for key, value in vars(options).items() if key not in NO_CONFIG}
+    shared = {
         "artifact": f"benchmark/{options.name}",
-        **line,
-        **{key: number and round(float(number), 3) for key, number in numbers.items()},
-        "seeds": [0],
-        "paper": None,
-        "epochs": None,
-        "deviations": [],
-        "verdict": "",
+        "model": options.name,
+        "config": config,
+        "budget": f"{options.rounds} rounds",
         "command": provenance.command(),
         **provenance.origin(),
-        "seconds": round(time.perf_counter() - options.begin, 1),
+        "seconds": round(seconds, 1),
     }
     with open(options.results, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line, default=lambda array: array.tolist()) + "\n")
+        file.writelines(json.dumps({**shared, **line}) + "\n" for line in lines)

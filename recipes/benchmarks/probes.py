@@ -4,27 +4,30 @@ On images of noise:
 
     step     a training step: forward, backward, SGD with momentum
     probes   cosine loss, l2 ratio, estimation error, intermediate accuracy and borderline examples
-             of all blocks, on the same images; over `step`
+             of all blocks, on the same images; compared with `step`
     forward  the network's own forward pass
-    sweep    lesions of all blocks, one at a time; over `forward` times the number of blocks
+    sweep    lesions of all blocks, one at a time: each compared with `forward`
 
-All run in one process.
+All run in one process. The ratios are of times.
 """
 
+import keras
 import numpy as np
 
-from benchmarks import harness
+import zoo
+from zoo import callbacks
+from zoo.backend import compiled
+from zoo.callbacks.probes.engine import Observer
+from zoo.callbacks.probes.sweep import Trials
+from zoo.graph.surgery import lesion_plan
 
-RATIOS = {  # task: metric, the task it is compared with
-    "probes": ("probes_over_training_step", "step"),
-    "sweep": ("sweep_over_forward_passes", "forward"),
-}
+UNIT = "passes"
 
 
 def add_flags(add):
     """Add the benchmark's own flags."""
-    add("--depth", type=harness.positive, default=110, help="Depth of cifar_resnet, 6 n + 2.")
-    add("--batch", type=harness.positive, default=64, help="Images per batch.")
+    add("--depth", type=int, default=110, help="Depth of cifar_resnet, 6 n + 2.")
+    add("--batch", type=int, default=64, help="Images per batch.")
 
 
 def contenders(options):
@@ -32,17 +35,8 @@ def contenders(options):
     return {"cifar_resnet": {}}
 
 
-def contender(options, name):
+def tasks(options, name):
     """Return the tasks; each ends when its numbers are there."""
-    import keras
-
-    import zoo
-    from zoo import callbacks
-    from zoo.backend import compiled
-    from zoo.callbacks.probes.engine import Observer
-    from zoo.callbacks.probes.sweep import Trials
-    from zoo.graph.surgery import lesion_plan
-
     zoo.keep_memory()
     zoo.seed_everything(0)
     rng = np.random.default_rng(0)
@@ -73,28 +67,21 @@ def contender(options, name):
 
     def sweep():
         trials.run(plans, data, options.batch)
-        return len(plans)
 
-    return {"step": step, "probes": probe, "forward": pass_forward, "sweep": sweep}
+    return {
+        "step": (step, 1),
+        "probes": (probe, 1),
+        "forward": (pass_forward, 1),
+        "sweep": (sweep, len(plans)),
+    }
 
 
-def report(options, seconds, values):
-    """Print the ratios and write a line of results of each."""
-    times = {task: by_name["cifar_resnet"] for task, by_name in seconds.items()}
-    blocks = values["sweep"]["cifar_resnet"]
-    print(f"\n{blocks} blocks, {options.batch} images; median seconds")
-    for task, rounds in times.items():
-        print(f"{task:8}{np.median(rounds):9.2f}")
-    for task, (metric, base) in RATIOS.items():
-        ratio = times[task] / times[base] / (blocks if task == "sweep" else 1)
-        print(f"{metric.replace('_', ' ')}: {harness.spread(ratio)}")
-        harness.write(
-            options,
-            ratio,
-            model="cifar_resnet",
-            config={"depth": options.depth, "batch": options.batch},
-            metric=metric,
-            data="noise",
-            budget=f"{options.rounds} rounds",
-            rounds=times,
-        )
+def comparisons(options):
+    """Return the ratios of times: of rates, the other way round."""
+    pairs = {
+        "probes_over_training_step": ("step", "probes"),
+        "sweep_over_forward_passes": ("forward", "sweep"),
+    }
+    return {
+        metric: tuple(("cifar_resnet", task) for task in pair) for metric, pair in pairs.items()
+    }

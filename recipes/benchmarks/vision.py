@@ -1,14 +1,18 @@
-"""ResNet-50 and its highway variant against Keras's own ResNet-50, per operation.
+"""ResNet-50 and its highway variants against Keras's own ResNet-50, per multiply-add.
 
 Training (`fit`: SGD with momentum) and inference (`predict`) of `--models` and of their peer,
-`keras.applications.ResNet50(weights=None)`. "Per operation" weights an image by the multiply-adds
-of convolutions and dense layers. (highway_cifar against plain PyTorch: see `cifar`.)
+`keras.applications.ResNet50(weights=None)`, in multiply-adds of convolutions and dense layers.
+(highway_cifar against plain PyTorch: see `cifar`.)
 """
 
+import keras
 import numpy as np
 
-from benchmarks import harness
+import zoo
+from zoo.graph.cost import cost
+from zoo.recipes.benchmarks import harness
 
+UNIT = "multiply_adds"
 PEER = "keras.applications"  # its ResNet50
 MODELS = ("resnet50", "highway_resnet50", "highway_full_resnet50")
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # ours: small, as noise teaches nothing
@@ -16,41 +20,30 @@ LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # ours: small, as noise teaches nothing
 
 def add_flags(add):
     """Add the benchmark's own flags."""
-    models = "Networks to measure."
-    add("--models", type=harness.some_of(MODELS), default="resnet50,highway_resnet50", help=models)
-    add("--image_size", type=harness.positive, default=224, help="Side of the images.")
-    add("--batch", type=harness.positive, default=8, help="Images per batch.")
-    add("--steps", type=harness.positive, default=2, help="Batches per round.")
+    add("--models", nargs="+", choices=MODELS, default=MODELS[:2], help="Networks to measure.")
+    add("--image_size", type=int, default=224, help="Side of the images.")
+    add("--batch", type=int, default=8, help="Images per batch.")
+    add("--steps", type=int, default=2, help="Batches per round.")
     add("--precision", choices=harness.PRECISIONS, default="float32", help="Dtype policy.")
 
 
 def contenders(options):
-    """Return the contenders: the networks and their peer, alike."""
+    """Return the networks and their peer."""
     return {name: {} for name in (PEER, *options.models)}
 
 
-def create(name, image_shape):
-    """Return a network by name."""
-    import keras
-
-    import zoo
-
-    if name == PEER:
-        return keras.applications.ResNet50(weights=None, input_shape=image_shape)
-    return zoo.create_model(name, input_shape=image_shape)
-
-
-def contender(options, name):
+def tasks(options, name):
     """Return the tasks of a network."""
-    import keras
-
-    import zoo
-
     keras.config.set_dtype_policy(options.precision)
     zoo.keep_memory()
     zoo.seed_everything(0)
     shape = (options.image_size, options.image_size, 3)
-    return image_tasks(create(name, shape), *noise(options, shape, 1000), options.batch)
+    if name == PEER:
+        model = keras.applications.ResNet50(weights=None, input_shape=shape)
+    else:
+        model = zoo.create_model(name, input_shape=shape)
+    x, y = noise(options, shape, 1000)
+    return image_tasks(model, x, y, options.batch, len(x) * cost(model).operations)
 
 
 def noise(options, shape, classes):
@@ -60,10 +53,8 @@ def noise(options, shape, classes):
     return rng.random((num_images, *shape), "float32"), rng.integers(0, classes, num_images)
 
 
-def image_tasks(model, x, y, batch):
-    """Return functions that train a Keras model and predict with it."""
-    import keras
-
+def image_tasks(model, x, y, batch, work):
+    """Return functions that train a Keras model and predict with it, and their work."""
     model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
 
     def train():
@@ -72,41 +63,13 @@ def image_tasks(model, x, y, batch):
     def infer():
         model.predict(x, batch, verbose=0)
 
-    return {"train": train, "infer": infer}
+    return {"train": (train, work), "infer": (infer, work)}
 
 
-def ratios(seconds, operations, name):
-    """Return a network's speed over the peer's: in images, and in operations."""
-    faster = seconds[PEER] / seconds[name]
-    return faster, faster * operations[name] / operations[PEER]
-
-
-def report(options, seconds, values):
-    """Print a table per task, and write a line of results per network."""
-    from zoo.graph.cost import cost
-
-    shape = (options.image_size, options.image_size, 3)
-    num_images = options.batch * options.steps
-    operations = {name: cost(create(name, shape)).operations for name in (PEER, *options.models)}
-    for task, times in seconds.items():
-        print(f"\n{task:24}G mult-adds  images/s   over {PEER}   per operation")
-        for name in operations:
-            faster, weighted = ratios(times, operations, name)
-            speed = num_images / np.median(times[name])
-            row = f"{name:24}{operations[name] / 1e9:11.2f}{speed:10.2f}   "
-            print(f"{row}{harness.spread(faster):26}{harness.spread(weighted)}")
-        for name in options.models:
-            harness.write(
-                options,
-                ratios(times, operations, name)[1],
-                model=name,
-                config={
-                    "images": " x ".join(map(str, (options.batch, *shape))),
-                    "precision": options.precision,
-                },
-                metric=f"{task}_speed_per_operation",
-                data="noise",
-                budget=f"{options.rounds} rounds of {options.steps} steps",
-                multiply_adds={key: operations[key] for key in (PEER, name)},
-                images_per_second={key: num_images / times[key] for key in (PEER, name)},
-            )
+def comparisons(options):
+    """Compare each network with the peer."""
+    return {
+        f"{task}_speed_per_operation_of_{name}": ((name, task), (PEER, task))
+        for task in ("train", "infer")
+        for name in options.models
+    }

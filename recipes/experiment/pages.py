@@ -14,8 +14,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from zoo.cards import card, list_weights
 from zoo.io import replace
+from zoo.recipes import publish_weights
 from zoo.recipes.experiment import catalog, plots, store
 from zoo.recipes.experiment.definitions import Experiment, Measured
 
@@ -23,7 +23,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
-WEIGHTS = DOCS / "weights.md"
 README = ROOT / "README.md"
 BEGIN = "<!-- claims: written by `make results` -->"
 END = "<!-- end of claims -->"
@@ -47,35 +46,6 @@ measured by the command below it, at the commit that it names, where commands ma
 names and flags than today; DATA is a folder of data sets.
 [claims.md](claims.md) has the miniatures that test the papers' claims, and
 [findings.md](findings.md) discusses the numbers.
-"""
-WEIGHTS_INTRODUCTION = """# Trained weights
-
-The page is generated from the cards in zoo/pretrained by `make results`; do not edit it. Sets whose
-names begin with mnist10k or have miniature in them are the networks of claims' miniatures, of
-seed 0: small data and short schedules, so that papers' numbers are not comparable.
-`zoo.list_weights()` has the names.
-
-```python
-import zoo
-
-model = zoo.highway_mnist(weights="mnist10k_highway")  # a name, or a path
-model = zoo.weights.build("mnist10k_residual20")  # with the builder's arguments of the card
-prepare = zoo.weights.preprocessing("mnist10k_residual20")  # of uint8 images
-```
-
-Files are stored in half precision where that keeps the metric, and their digests are checked at
-each loading. A file is looked for in the package, in recipes/weights of a checkout, and in the
-folder that the environment variable ZOO_WEIGHTS names.
-
-`zoo.weights.verify(name, data_dir)` measures the metric again and compares it with the card's. The
-last columns have what it measured on each backend
-(`python recipes/publish_weights.py --data_dir DATA`).
-
-Each set has a page of `zoo.diagnose`; where tables of its training are saved, they are linked.
-
-| name | builder | parameters | file, KB | in | metric | value | examples \
-| TensorFlow | JAX | PyTorch |
-| --- | --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -158,7 +128,7 @@ def report() -> None:
 
     The figures of all experiments on record are drawn again.
     """
-    write_weights()
+    publish_weights.write_page()
     rows = load_claims()
     _write_text(DOCS / "claims.md", claims_page(rows))
     text = README.read_text(encoding="utf-8")
@@ -313,44 +283,3 @@ def _benchmark_section():
     unique = [f"    {text}" for text in dict.fromkeys(commands)]
     folded = ["<details><summary>Commands and their commits</summary>", "", *unique, ""]
     return ["## Benchmarks", "", *markdown_table(rows), "", *folded, "</details>"]
-
-
-def write_weights() -> None:
-    """Write docs/weights.md, the cards of the trained weights: a table, and each card."""
-    cards = [card(name) for name in list_weights()]
-    sections = [f"## {card.name}\n\n{_weights_section(card)}\n" for card in cards]
-    rows = map(_weights_row, cards)
-    _write_text(WEIGHTS, WEIGHTS_INTRODUCTION + "\n".join([*rows, "", *sections]))
-
-
-def _weights_row(card):
-    facts = card.provenance
-    backends = (f"{facts['verified'].get(name, '')}" for name in ("tensorflow", "jax", "torch"))
-    return (
-        f"| {card.name} | `zoo.{card.builder}` | {facts['parameters']:,} "
-        f"| {facts['size'] / 1000:,.0f} | {facts['place']} | {card.metric.replace('_', ' ')} "
-        f"| {card.value} | {card.examples:,} | {' | '.join(backends)} |"
-    )
-
-
-def _weights_section(card):
-    facts = card.provenance
-    arguments = ", ".join(f"{key}={value!r}" for key, value in card.arguments.items())
-    paper = f"; the paper: {facts['paper']} ({facts['paper_of']})" if facts["paper"] else ""
-    deviations = "; ".join(text.rstrip(".") for text in facts["deviations"]) or "none"
-    texts = [
-        f"`zoo.{card.builder}({arguments})`",
-        f"{card.metric.replace('_', ' ')}: {card.value} (before rounding to the file's precision: "
-        f"{facts['trained']}), of {card.examples:,} test examples{paper}",
-        f"deviations from the paper: {deviations}",
-        f"`{facts['command']}`",
-        f"commit {facts['commit']}, seed {facts['seed']}, {facts['backend']}, {facts['hardware']}, "
-        f"{facts['seconds'] / 60:.0f} min",
-        f"data: {facts['licence']}",
-        f"SHA-256 {card.sha256}",
-        f"diagnosis: [{facts['diagnosis']}](../recipes/results/weights/{card.name}.html)",
-    ]
-    if facts["traces"]:
-        files = ", ".join(f"[{path.split('/', 2)[2]}](../{path})" for path in facts["traces"])
-        texts.append(f"saved tables of this training, seed {facts['seed']}: {files}")
-    return "\n".join(f"- {html.escape(text, quote=False)}" for text in texts)

@@ -13,7 +13,7 @@ import keras
 
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
-from zoo.applications.input_and_head import Top
+from zoo.applications.registry import Top
 from zoo.datasets.images import averaged
 from zoo.recipes.experiment import ImageSettings, setting
 from zoo.recipes.experiment.networks import piecewise

@@ -25,7 +25,7 @@ import numpy as np
 import zoo
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
-from zoo.applications.input_and_head import Top
+from zoo.applications.registry import Top
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.jastrzebski2018 import miniature, training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage

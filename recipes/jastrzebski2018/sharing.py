@@ -28,7 +28,7 @@ import numpy as np
 import zoo
 from zoo import callbacks
 from zoo.applications.cifar_resnet import SHARE, UNSHARED, preactivated
-from zoo.applications.input_and_head import Top
+from zoo.applications.registry import Top
 from zoo.datasets import preprocessing
 from zoo.datasets.images import averaged
 from zoo.layers.batch_norm import batch_statistics

@@ -28,7 +28,7 @@ def build(
     input_shape: Sequence[int],
     classes: int,
 ) -> keras.Model:
-    """Return networks side by side, each as `zoo.plain_mlp` or `zoo.highway_mlp` builds it.
+    """Return networks side by side, each as `zoo.highway_mlp` builds it.
 
     Args:
         kind: "plain" or "highway".

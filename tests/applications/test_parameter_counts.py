@@ -10,6 +10,7 @@ from helpers.harness import without_backend
 
 pytestmark = without_backend
 
+PLAIN = {"units": 71, "variant": "plain"}
 # Cards A to G of the reference: trainable parameters, or all where the paper counts all.
 TRAINABLE = [
     ("highway_mlp", {"depth": 10}, 85_660),
@@ -17,10 +18,10 @@ TRAINABLE = [
     ("highway_mlp", {"depth": 50}, 289_660),
     ("highway_mlp", {"depth": 100, "stacked": True}, 544_660),
     ("highway_mlp", {"depth": 50, "input_shape": (32, 32, 3), "classes": 100}, 408_650),
-    ("plain_mlp", {"depth": 10}, 102_463),
-    ("plain_mlp", {"depth": 20}, 153_583),
-    ("plain_mlp", {"depth": 50}, 306_943),
-    ("plain_mlp", {"depth": 100, "stacked": True}, 562_543),
+    ("highway_mlp", {"depth": 10, **PLAIN}, 102_463),
+    ("highway_mlp", {"depth": 20, **PLAIN}, 153_583),
+    ("highway_mlp", {"depth": 50, **PLAIN}, 306_943),
+    ("highway_mlp", {"depth": 100, "stacked": True, **PLAIN}, 562_543),
     ("highway_mnist", {}, 38_986),
     ("highway_mnist", {"width": 32}, 151_690),
     ("highway_a", {}, 236_328),

@@ -1,5 +1,6 @@
 """Shared test helpers: Keras's layer checks, new processes, local data."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -112,6 +113,13 @@ def start_recipe(script, *arguments, **environment):
 def start_module(name, *arguments):
     """Start `python -m name` in its own process, on this process's backend."""
     return Forked("-m", name, *arguments)
+
+
+def run_benchmark(path, *words):
+    """Return the lines of results of a benchmark of two rounds, in a process of its own."""
+    command = [sys.executable, ROOT / "recipes" / "benchmarks", *words, "--rounds=2"]
+    subprocess.run([*command, f"--results={path}"], check=True, timeout=600)
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def output_of(process, returncode=0):

@@ -1,6 +1,6 @@
 """The language model's peer in plain PyTorch is the same model."""
 
-import json
+import itertools
 import math
 
 import keras
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import zoo
-from benchmarks import harness
-from helpers.harness import output_of, slow_elsewhere, start_recipe
+from helpers.harness import run_benchmark, slow_elsewhere
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
@@ -34,14 +33,14 @@ def corpus():
 def models(corpus):
     """Return `zoo.char_lm`, and the peer with the same weights."""
     pytest.importorskip("torch")
-    from benchmarks import char_lm_torch
+    from zoo.recipes.benchmarks import torch_peers
 
     vocabulary = corpus.vocabulary
     ours = zoo.char_lm("small", "coupled", vocabulary, BATCH, STEPS)
     for weight in ours.trainable_variables:  # from U(-0.05, 0.05) a step would move some by 1e-6
         weight.assign(weight * (4 if len(weight.shape) > 1 else 1))
     table = ours.get_layer("word_embedding").table.numpy()
-    peer = char_lm_torch.Peer(SIZES["small"], table, len(vocabulary.characters))
+    peer = torch_peers.TextPeer(SIZES["small"], table, len(vocabulary.characters))
     for name, value in weights_for_torch(ours).items():
         weight = peer.model.get_parameter(name)
         assert weight.shape == value.shape, name
@@ -117,17 +116,14 @@ def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
 def test_the_benchmark_measures_ours_and_its_peers_in_one_run(tmp_path):
     for part, lines in (("train", 300), ("valid", 160), ("test", 4)):
         (tmp_path / f"{part}.txt").write_text(some_text(lines))
-    options = "--rounds=2 --steps=2 --tasks=train,evaluate --peers=torch,keras".split()
-    path = tmp_path / "results.jsonl"
-    options += [f"--data_dir={tmp_path}", f"--results={path}"]
-    printed = output_of(start_recipe("benchmark.py", "char_lm", *options))
-    row = json.loads(path.read_text())
-    assert (row["artifact"], row["metric"]) == ("benchmark/char_lm", "train_tokens_per_second")
-    for task in ("train", "evaluate"):
-        speeds = row[f"{task}_rounds"]
-        assert list(speeds) == ["ours", "torch", "keras"]
-        for name, rates in speeds.items():
-            assert len(rates) == 2 and min(rates) > 0, name
-            ratio = harness.spread(np.array(speeds["ours"]) / np.array(rates))
-            assert ratio in printed
-    assert row["value"] == pytest.approx(np.median(row["train_rounds"]["ours"]), abs=1e-3)
+    flags = "--steps=2", f"--data_dir={tmp_path}", "--peers", "torch", "keras"
+    rows = run_benchmark(tmp_path / "lines.jsonl", "char_lm", *flags)
+    for row, (task, peer) in zip(
+        rows, itertools.product(("train", "evaluate"), ("torch", "keras")), strict=True
+    ):
+        assert row["metric"] == f"{task}_speed_over_{peer}"
+        ours, theirs = (
+            np.array(row["tokens_per_second"][f"{key} {task}"]) for key in ("ours", peer)
+        )
+        assert len(ours) == 2 and min(*ours, *theirs) > 0
+        assert row["value"] == pytest.approx(np.median(ours / theirs))

@@ -12,7 +12,7 @@ from zoo.recipes.srivastava2015 import ensemble
 
 DEPTH, SEEDS, BIASES = 3, (11, 12, 13), (-1, -4, -2)
 BUILDERS = {
-    "plain": lambda depth, act, bias, **more: zoo.plain_mlp(depth, 71, act, **more),
+    "plain": lambda depth, act, bias, **more: zoo.highway_mlp(depth, 71, act, "plain", **more),
     "highway": lambda depth, act, bias, **more: zoo.highway_mlp(
         depth, 50, act, gate_bias=bias, **more
     ),

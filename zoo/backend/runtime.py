@@ -48,7 +48,7 @@ def keep_memory() -> bool:
 
     A training step on a CPU frees and allocates the same large buffers (28 MB of logits in the
     language model) again and again; by default each is mapped afresh and every page of it
-    faults. Measured on two cores: recipes/benchmark.py char_lm. It does nothing without glibc.
+    faults. Measured on two cores: recipes/benchmarks char_lm. It does nothing without glibc.
 
     Returns:
         True if the setting took effect.

@@ -16,7 +16,7 @@ def remat(model: keras.Model, blocks: Sequence[str] | None = None) -> keras.Mode
     Nor do weights, names, saved files, probes and rewired graphs: the model gets no new layer.
 
     On JAX's CPU it saves memory in a `HighwayDenseStack` alone: there XLA drops the barriers that
-    `jax.checkpoint` sets, and merges duplicate computations (recipes/benchmark.py memory).
+    `jax.checkpoint` sets, and merges duplicate computations.
 
     Args:
         model: A `keras.Model`, changed in place, as are all models that share its blocks. Call
