@@ -8,6 +8,7 @@ from zoo.callbacks.probes.classifier import LogitLens as LogitLens
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow
 from zoo.callbacks.probes.dominance import probability_of_dominance as probability_of_dominance
 from zoo.callbacks.probes.dominance import trivial_dominance as trivial_dominance
+from zoo.callbacks.probes.engine import RunProbes as RunProbes
 from zoo.callbacks.probes.engine import run as run
 from zoo.callbacks.probes.gates import BlockOutputs as BlockOutputs
 from zoo.callbacks.probes.gates import ClassGates as ClassGates
@@ -23,6 +24,7 @@ from zoo.callbacks.probes.noise_stability import noise_sensitivity as noise_sens
 from zoo.callbacks.probes.patches import draw_patches as draw_patches
 from zoo.callbacks.probes.patches import top_patches as top_patches
 from zoo.callbacks.probes.probe import Probe as Probe
+from zoo.callbacks.probes.probe import Table as Table
 from zoo.callbacks.probes.refinement import ActivationNorm as ActivationNorm
 from zoo.callbacks.probes.refinement import BlockInfluence as BlockInfluence
 from zoo.callbacks.probes.refinement import CosineLoss as CosineLoss
@@ -33,11 +35,8 @@ from zoo.callbacks.probes.refinement import ResidualMean as ResidualMean
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
 from zoo.callbacks.probes.sweep import early_exits as early_exits
 from zoo.callbacks.probes.sweep import lesions as lesions
-from zoo.callbacks.probes.sweep import prune_report as prune_report
 from zoo.callbacks.probes.sweep import random_lesions as random_lesions
 from zoo.callbacks.probes.sweep import shuffles as shuffles
-from zoo.callbacks.probes.table import Table as Table
-from zoo.callbacks.run_probes import RunProbes as RunProbes
 from zoo.callbacks.training import CarryState as CarryState
 from zoo.callbacks.training import HalveOnStall as HalveOnStall
 from zoo.callbacks.training import PassProgress as PassProgress

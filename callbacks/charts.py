@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo.callbacks.probes.table import Table
+from zoo.callbacks.probes.probe import Table
 from zoo.io import replace
 from zoo.types import PathLike
 

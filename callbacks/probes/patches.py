@@ -10,7 +10,7 @@ from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks, guided_relu, keras_private
 from zoo.callbacks.charts import save_png
-from zoo.callbacks.probes.batching import batches, nan_mask
+from zoo.callbacks.probes.objective import batches, nan_mask
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Call, Graph, infer
 from zoo.types import PathLike

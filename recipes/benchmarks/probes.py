@@ -59,7 +59,7 @@ def contender(options, name):
     ]
     observer = Observer(probes, model)
     forward = compiled(lambda x: model(x, training=False), model)
-    trials = Trials(model)
+    trials = Trials(model, batch_size=options.batch)
     plans = [lesion_plan(trials.chain, [block.name]) for block in trials.chain.blocks]
 
     def step():
@@ -72,7 +72,7 @@ def contender(options, name):
         keras.ops.convert_to_numpy(forward(x))
 
     def sweep():
-        trials.run(plans, data, options.batch)
+        trials.run(plans, data)
         return len(plans)
 
     return {"step": step, "probes": probe, "forward": pass_forward, "sweep": sweep}
