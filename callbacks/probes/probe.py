@@ -153,7 +153,7 @@ class Probe:
         """Forget all sums."""
         self.count = 0
         self.sums: dict[str, dict[str, Any]] = {}
-        self.inspected: dict[str, dict[str, Any]] = {}  # numbers about weights, by block
+        self.inspected: dict[str | None, dict[str, Any]] = {}  # numbers about weights, by block
 
 
 def deviation(mean: Any, square: Any) -> Any:
@@ -262,11 +262,7 @@ class Table:
         return [*dict.fromkeys(row.probe for row in self.rows)]
 
     def values(self, probe: str, epoch: int | None = None) -> dict[str | None, float]:
-        """Return a probe's scalar values by block, in order.
-
-        Args:
-            probe: Name of the values.
-            epoch: Epoch of the values; `None`: any.
+        """Return a probe's scalar values by block, in order; of one epoch, if it is given.
 
         Raises:
             ValueError: if there are none.

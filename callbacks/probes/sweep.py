@@ -151,7 +151,9 @@ class Trials:
         chain = self.chain
         if chain.links[position] or position == 0:
             x = self._call(("link", position), lambda x: chain.link(position, x), x)
-        return x if chain.is_identity(step) else self._call(step, lambda x: chain.do(step, x), x)
+        if step.action == "carry" and chain.carries_input(step.block):
+            return x
+        return self._call(step, lambda x: chain.do(step, x), x)
 
     def _end(self, y):
         """Return the network's outputs, the first one as logits, from the last block's output."""

@@ -24,14 +24,6 @@ def compiled(function: Callable, model: keras.Model, strategy: Any = None) -> Ca
 
     Returns:
         A function of the same arguments. On torch it runs eagerly, without gradients.
-
-    Example:
-    >>> import numpy as np
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
-    >>> double = compiled(lambda x: 2 * model(x), model)
-    >>> model.set_weights([np.array([[1.0], [10.0]])])
-    >>> float(double(keras.ops.array([[1.0, 2.0]]))[0, 0])
-    42.0
     """
     if keras.backend.backend() == "tensorflow":
         return _compiled_tensorflow(function, strategy)
@@ -183,14 +175,7 @@ def _gradients_torch(function, arguments):
 def jacobian_product(
     function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute `function(x)` and J v, of its shape, where J is the Jacobian of `function` at x.
-
-    Example:
-    >>> x, v = keras.ops.array([3.0]), keras.ops.array([1.0])
-    >>> y, change = jacobian_product(lambda x: x * x, x, v)
-    >>> float(y[0]), float(change[0])
-    (9.0, 6.0)
-    """
+    """Compute `function(x)` and J v, of its shape, where J is the Jacobian of `function` at x."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -15,12 +15,9 @@ PARTS = ("shortcut", "carry_gate")
 
 
 class Step(NamedTuple):
-    """Use of one block at one position of the chain.
+    """Use of one block, named by its index, at one position of the chain.
 
-    Attributes:
-        block: Index of the block.
-        action: "run": y; "carry": the skip input alone, without the rest of the block; "close": y
-            with the gate T at 0.
+    "run": y; "carry": the skip input, without the rest of the block; "close": y with T at 0.
     """
 
     block: int
@@ -31,13 +28,7 @@ Plan: TypeAlias = Sequence[Step]  # one at each block's position
 
 
 class State(NamedTuple):
-    """A tensor between two blocks of a chain, and the tensors that pass by the blocks.
-
-    Attributes:
-        x: Input or output of a block.
-        sides: Tensors that do not depend on any block but are read after the first one's input,
-            such as masks; see `Chain.sides`.
-    """
+    """Input or output of a block, and the tensors that pass by the blocks; see `Chain.sides`."""
 
     x: Tensor
     sides: tuple[Tensor, ...]
@@ -46,10 +37,7 @@ class State(NamedTuple):
 class Chain:
     """A network as a stem, blocks with links between them, and a tail: functions of a `State`.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        blocks: Names of the blocks to use; `None`: all.
-        grain: As in `zoo.blocks.find_blocks`.
+    Arguments are those of `zoo.blocks.find_blocks`, for a model whose blocks follow each other.
 
     Attributes:
         graph: Its `zoo.calls.Graph`.
@@ -57,7 +45,8 @@ class Chain:
         plan: The plan of the unmodified network.
         links: The calls before each block, back to the block before it.
         tail: The calls after the last block.
-        sides: Slots of the tensors that pass by the blocks and do not depend on them.
+        sides: Slots of the tensors, such as masks, that are read after the first block's input and
+            depend on no block.
 
     Raises:
         ValueError: if there is no block, or a call reads a tensor that depends on a block and
@@ -154,8 +143,9 @@ class Chain:
             values = self._run(self._inner[step.block], block.source, state, apply)
             return State(values[block.y], state.sides)
         if layer is None:
-            calls = self.graph.between(block.source, block.x)
-            return State(self._run(calls, block.source, state, apply)[block.x], state.sides)
+            end: Any = block.x  # None in skip layers only
+            calls = self.graph.between(block.source, end)
+            return State(self._run(calls, block.source, state, apply)[end], state.sides)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:
             recorded = self.graph.calls[block.call].arguments.kwargs
@@ -175,11 +165,11 @@ class Chain:
         values = self._run(self.tail, self.blocks[-1].y, y, apply)
         return [values[slot] for slot in self.graph.outputs]
 
-    def is_identity(self, step: Step) -> bool:
-        """Return True if a step returns its input."""
-        block = self.blocks[step.block]
+    def carries_input(self, index: int) -> bool:
+        """Return True if the step "carry" of a block returns the block's input."""
+        block = self.blocks[index]
         finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
-        return step.action == "carry" and not block.changes_shape and not finishes
+        return not block.changes_shape and not finishes
 
     def _run(self, calls, slot, state, apply):
         """Return the values of slots after calls; the state holds that of `slot`."""
