@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from zoo.backend import STATIC_SHAPES
+from zoo.backend import STATIC_SHAPES, keras_private
 from zoo.backend.replicas import spread_shards
 from zoo.checks import check_integers
 from zoo.graph.calls import Call, Graph, activation_of, infer
@@ -282,7 +282,8 @@ class Objective:
 
         None if all have the same. NaN where an example has no position that counts.
         """
-        counts = [PositionMask()(logits)] if self._masked and len(self._shape) > 2 else []
+        mask = keras_private.get_keras_mask(logits) if self._masked else None
+        counts = [] if mask is None else [mask]
         if isinstance(labels, Labels):
             counts.append(labels.weights)
         ignored = getattr(self._given, "ignore_class", None)
@@ -400,18 +401,6 @@ class Objective:
             f"Received: outputs of shape {self._shape}, labels of shape {tuple(shape)}. Compile "
             f"the model, or give the loss, such as loss='mean_squared_error' of a regression."
         )
-
-
-class PositionMask(keras.layers.Layer):
-    """The Keras mask of a tensor, 1 at every position if it has none, `(batch, positions)`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.supports_masking = True
-
-    def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the mask, which Keras passes to layers."""
-        return ops.ones_like(x[..., 0]) if mask is None else ops.cast(mask, "float32")
 
 
 def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
