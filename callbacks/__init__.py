@@ -6,6 +6,7 @@ from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExam
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
 from zoo.callbacks.probes.classifier import LogitLens as LogitLens
 from zoo.callbacks.probes.dominance import dominant_flow as dominant_flow
+from zoo.callbacks.probes.engine import RunProbes as RunProbes
 from zoo.callbacks.probes.engine import run as run
 from zoo.callbacks.probes.gates import BlockOutputs as BlockOutputs
 from zoo.callbacks.probes.gates import ClassGates as ClassGates
@@ -16,6 +17,7 @@ from zoo.callbacks.probes.loops import loops as loops
 from zoo.callbacks.probes.noise_stability import LayerCushion as LayerCushion
 from zoo.callbacks.probes.noise_stability import interlayer_cushions as interlayer_cushions
 from zoo.callbacks.probes.probe import Probe as Probe
+from zoo.callbacks.probes.probe import Table as Table
 from zoo.callbacks.probes.refinement import ActivationNorm as ActivationNorm
 from zoo.callbacks.probes.refinement import BlockInfluence as BlockInfluence
 from zoo.callbacks.probes.refinement import CosineLoss as CosineLoss
@@ -26,11 +28,8 @@ from zoo.callbacks.probes.refinement import ResidualMean as ResidualMean
 from zoo.callbacks.probes.refinement import TaylorTerm as TaylorTerm
 from zoo.callbacks.probes.sweep import early_exits as early_exits
 from zoo.callbacks.probes.sweep import lesions as lesions
-from zoo.callbacks.probes.sweep import prune_report as prune_report
 from zoo.callbacks.probes.sweep import random_lesions as random_lesions
 from zoo.callbacks.probes.sweep import shuffles as shuffles
-from zoo.callbacks.probes.table import Table as Table
-from zoo.callbacks.run_probes import RunProbes as RunProbes
 from zoo.callbacks.training import HalveOnStall as HalveOnStall
 from zoo.callbacks.training import PassProgress as PassProgress
 from zoo.callbacks.training import Perplexity as Perplexity

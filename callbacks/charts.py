@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zoo.callbacks.probes.table import Table
+from zoo.callbacks.probes.probe import Table
 from zoo.io import replace
 from zoo.types import PathLike
 

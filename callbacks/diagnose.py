@@ -10,17 +10,20 @@ import keras
 import numpy as np
 
 from zoo.callbacks.page import html_table, write_html
-from zoo.callbacks.probes.batching import Progress, first, repeatable
 from zoo.callbacks.probes.engine import probe_list, run
-from zoo.callbacks.probes.objective import Loss
-from zoo.callbacks.probes.probe import Parts, Probe, cosine, norm
-from zoo.callbacks.probes.refinement import BlockInfluence, CosineLoss, L2Ratio
+from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
+from zoo.callbacks.probes.probe import Probe, Table, aligned
+from zoo.callbacks.probes.refinement import (
+    BlockInfluence,
+    CosineInput,
+    CosineLoss,
+    L2Ratio,
+    NormGrowth,
+)
 from zoo.callbacks.probes.sweep import lesions
-from zoo.callbacks.probes.table import Table, aligned
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.cost import cost_of
-from zoo.types import PathLike, Tensor
+from zoo.types import PathLike
 
 REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
 EXPLODES = 30.0  # |y| / |x|; ours: four such blocks in a row leave the range of float16
@@ -54,28 +57,6 @@ SCREEN = {  # columns of numbers: headings by name
 }
 
 
-class CosineInput(Probe):
-    """Mean cosine of f and x: negative where a block takes away from its skip input."""
-
-    needs = ("f", "x")
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
-        """Return the cosine of each example."""
-        return cosine(block["f"], block["x"])
-
-
-class NormGrowth(Probe):
-    """Mean ratio |y| / |x|: the growth of activations through a block; 0 where x is zero."""
-
-    needs = ("x", "y")
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
-        """Return the ratio of each example."""
-        length = norm(block["x"])
-        zero = length == 0
-        return keras.ops.where(zero, 0.0, norm(block["y"]) / keras.ops.where(zero, 1.0, length))
-
-
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """Verdict on one block.
@@ -85,7 +66,6 @@ class Verdict:
         stage: Index of its stage.
         verdict: "refines", "replaces", "idle", "undoes" or "explodes".
         reason: The number and the threshold that decided.
-        parameters, operations: Shares of the model's parameters and multiply-adds; NaN if unknown.
         numbers: Measured values by name.
     """
 
@@ -93,8 +73,6 @@ class Verdict:
     stage: int
     verdict: str
     reason: str
-    parameters: float
-    operations: float
     numbers: dict[str, float]
 
 
@@ -136,20 +114,14 @@ class Diagnosis:
     def _lines(self):
         """Return the headings and the cells of each block, and the columns that are text."""
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
-        heads = ["block", "verdict", "stage", "param %", "madd %"]
-        lines = [[*heads, *(SCREEN[name] for name in names), "reason"]]
+        lines = [["block", "verdict", "stage", *(SCREEN[name] for name in names), "reason"]]
         for row in self.verdicts:
-            shares = [f"{100 * share:.1f}" for share in (row.parameters, row.operations)]
             numbers = [f"{row.numbers[n]:.3g}" if n in row.numbers else "" for n in names]
-            lines.append([row.block, row.verdict, str(row.stage), *shares, *numbers, row.reason])
+            lines.append([row.block, row.verdict, str(row.stage), *numbers, row.reason])
         return lines, (0, 1, len(lines[0]) - 1)
 
     def to_html(self, path: PathLike) -> None:
-        """Write a page with verdicts and a chart of each measure; it needs no server.
-
-        Args:
-            path: The file.
-        """
+        """Write a page with verdicts and a chart of each measure; it needs no server."""
         lines, left = self._lines()
         verdicts = html_table(lines, left, [row.verdict for row in self.verdicts])
         rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
@@ -176,13 +148,12 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
 ) -> Diagnosis:
     """Return a verdict on each block of a network, with the numbers and thresholds behind it.
 
-    One pass for the probes, one over the first examples for the lesions. The first of these rules
-    that holds decides:
+    One pass for the probes, one over the first examples for the lesions. The first rule that holds
+    decides:
 
     * explodes: |y| / |x| is above 30, or a value is not finite;
-    * idle: the output hardly depends on it: the KL of the network's distribution from that without
-      the block is below 0.01 nats (or the relative change of other outputs below 0.05), and at most
-      a tenth of the blocks' mean, because before training all are small;
+    * idle: without it, the KL divergence of the output is below 0.01 nats (or the relative change
+      of other outputs below 0.05), and at most a tenth of the blocks' mean;
     * undoes: with labels, the cosine of f and the loss gradient at x is above 0.05; or the cosine
       of f and x is below -0.5;
     * replaces: |f| / |x| is 1 or more, or there is no skip input;
@@ -199,9 +170,6 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         probes: Further probes, whose values the table and the page have as well.
         lesion_examples: Number of examples for the lesions, which take longest.
         grain: As in `zoo.callbacks.run`.
-
-    Returns:
-        A `Diagnosis`.
 
     Raises:
         ValueError: if there is no block, labels and loss do not fit, or `probes`, `batch_size` or
@@ -231,15 +199,15 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         lesioned = lesions(network, selected, **shared)
         if lesioned.title != title:
             table.notes.append(f"Lesions: {lesioned.title}.")
-        table += lesioned + _loss_changes(lesioned)
+        table += lesioned
     except ValueError as error:  # of a network whose blocks are no chain
         table.notes.append(f"No lesions: {error}")
-    shares: dict[str, tuple[float, float]] = {}
-    try:
-        counted = cost_of(network.model, network.graph, network.blocks)
-        shares = {name: counted.share(name) for name in counted.blocks}
-    except ValueError as error:
-        table.notes.append(f"No shares of parameters and operations: {error}")
+    if "lesion_loss" in table.probes():
+        whole, *lesioned_losses = table.of_probe("lesion_loss")
+        table.rows += [
+            row._replace(probe="lesion_loss_change", value=row.value - whole.value)
+            for row in lesioned_losses
+        ]
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
     means = {
         name: float(np.mean([value for block, value in by_block.items() if block is not None]))
@@ -248,24 +216,10 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     verdicts = []
     for block in network.blocks:
         numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
-        verdict, reason = judge(numbers, means)
-        share = shares.get(block.name, (math.nan, math.nan))
-        verdicts.append(Verdict(block.name, block.stage, verdict, reason, *share, numbers))
+        verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
     steps = getattr(getattr(model, "optimizer", None), "iterations", None)
     trained = "" if steps is None else f"{int(keras.ops.convert_to_numpy(steps))} training steps"
     return Diagnosis(title, verdicts, table, trained)
-
-
-def _loss_changes(table):
-    """Return the changes of the loss by lesions, if there are labels."""
-    if "lesion_loss" not in table.probes():
-        return Table()
-    values = table.values("lesion_loss")
-    return Table(
-        row._replace(probe="lesion_loss_change", value=row.value - values[None])
-        for row in table.of_probe("lesion_loss")
-        if row.block is not None
-    )
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:
@@ -295,7 +249,5 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
         return "undoes", f"cos(f,x) {numbers['cosine_input']:.2g} < {ERASES:g}"
     if "l2_ratio" not in numbers:
         return "replaces", "no skip input"
-    ratio = f"|f|/|x| {numbers['l2_ratio']:.3g}"
-    if numbers["l2_ratio"] >= REPLACES:
-        return "replaces", f"{ratio} >= {REPLACES:g}"
-    return "refines", f"{ratio} < {REPLACES:g}"
+    sign, verdict = (">=", "replaces") if numbers["l2_ratio"] >= REPLACES else ("<", "refines")
+    return verdict, f"|f|/|x| {numbers['l2_ratio']:.3g} {sign} {REPLACES:g}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from zoo.callbacks import charts
-from zoo.callbacks.probes.table import Table
+from zoo.callbacks.probes.probe import Table
 from zoo.io import replace
 from zoo.types import PathLike
 

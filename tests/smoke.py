@@ -29,7 +29,7 @@ table = zoo.callbacks.run([zoo.callbacks.GateActivity()], model, (x, y))
 assert all(0 < row.value < 1 for row in table.of_probe("gate_activity_t")), table
 
 plan = zoo.depth_plan(model, x, keep=0.5)
-small = zoo.prune_blocks(model, plan.blocks)
+small = zoo.prune_blocks(model, [*plan])
 assert small.count_params() < model.count_params()
 with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "small.keras"
@@ -37,5 +37,5 @@ with tempfile.TemporaryDirectory() as folder:
     loaded = zoo.io.load_model(path)
 np.testing.assert_allclose(loaded.predict(x, verbose=0), small.predict(x, verbose=0), atol=1e-6)
 where = f"Python {platform.python_version()}, {keras.backend.backend()}"
-done = f"{len(report.verdicts)} blocks diagnosed, {len(plan.blocks)} removed, saved and loaded"
+done = f"{len(report.verdicts)} blocks diagnosed, {len(plan)} removed, saved and loaded"
 print(f"{where}: loss {before:.2f} to {loss:.2f}; {done}")

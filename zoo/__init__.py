@@ -54,8 +54,8 @@ from zoo.applications.weights import list_weights as list_weights
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.callbacks import checkpoint as checkpoint
-from zoo.callbacks.depth_plan import depth_plan as depth_plan
 from zoo.callbacks.diagnose import diagnose as diagnose
+from zoo.callbacks.probes.sweep import depth_plan as depth_plan
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls
@@ -73,7 +73,6 @@ from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import lesion as lesion
 from zoo.graph.surgery import prune_blocks as prune_blocks
 from zoo.graph.surgery import shuffle as shuffle
-from zoo.graph.tracing import trace as trace
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM
 from zoo.layers.char_words import CharCNN as CharCNN

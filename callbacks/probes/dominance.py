@@ -10,10 +10,8 @@ import keras
 from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import batches, nan_mask
-from zoo.callbacks.probes.objective import Loss, Objective
-from zoo.callbacks.probes.probe import is_relu
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.objective import Loss, Objective, batches, nan_mask
+from zoo.callbacks.probes.probe import Row, Table, is_relu
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
 

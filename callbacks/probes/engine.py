@@ -1,7 +1,9 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
+import dataclasses
+import pathlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -9,23 +11,27 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from zoo.backend import compiled, gradients_at_marks
-from zoo.callbacks.probes.batching import (
+from zoo.backend import compiled, gradients_at_marks, keras_private
+from zoo.callbacks.probes.objective import (
+    Loss,
+    Objective,
     Progress,
+    average,
     masked_extreme,
     masked_sum,
     padded_batches,
     to_arrays,
     to_tensors,
+    values_of,
 )
-from zoo.callbacks.probes.objective import Loss, Objective, average, values_of
-from zoo.callbacks.probes.probe import Parts, Probe
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.probe import GRADIENTS, Parts, Probe, Row, Table
+from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
-from zoo.graph.tracing import observe
+from zoo.layers.skip import Skip
+from zoo.types import PathLike, Tensor
 
 
-def run(  # noqa: PLR0913 (options of one pass, by keyword)
+def run(
     probes: Sequence[Probe],
     model: keras.Model | Network,
     data: Any,
@@ -33,7 +39,6 @@ def run(  # noqa: PLR0913 (options of one pass, by keyword)
     batch_size: int = 128,
     blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
-    epoch: int | None = None,
     grain: Grain = "sum",
 ) -> Table:
     """Stream `data` once through `model` and return the probes' values of its blocks.
@@ -55,7 +60,6 @@ def run(  # noqa: PLR0913 (options of one pass, by keyword)
             in an example's input makes them NaN.
         blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns.
         progress: A function called with the number of examples so far, after each batch.
-        epoch: Epoch of the table's rows.
         grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
 
     Returns:
@@ -75,7 +79,7 @@ def run(  # noqa: PLR0913 (options of one pass, by keyword)
     >>> {block: round(value, 6) for block, value in table.values("l2_ratio").items()}
     {'sum': 1.0}
     """
-    return Observer(probes, model, loss, blocks, grain).run(data, batch_size, progress, epoch)
+    return Observer(probes, model, loss, blocks, grain).run(data, batch_size, progress)
 
 
 class Observer:
@@ -96,29 +100,30 @@ class Observer:
         self.blocks = network.blocks
         self.rejected = network.rejected
         self.objective = Objective(self.graph, self.model, loss)
-        self.gradient = any(probe.gradient for probe in self.probes)
         self.labels = any(probe.labels for probe in self.probes)
         self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
+        self.gradient = bool(needs & {*GRADIENTS})
         self.classifier_gradient = "dx_classifier" in needs
         self.steps = "steps" in needs
-        self.inner = {b.name: self._simple_calls(b) for b in self.blocks if self.steps}
-        self.compares = "network" in needs  # of a `Lens`, which reads labels
+        self.inner = {}  # calls of a residual branch with one input and one output, by block
+        for block in self.blocks if self.steps else ():
+            calls = residual_branch(self.graph, block)
+            self.inner[block.name] = [c for c in calls if len(c.sources) == len(c.outputs) == 1]
+        self.compares = "network" in needs  # of a `LogitLens`, which reads labels
         self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
         self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
-        last = self.blocks[-1]
-        self.tail = self.graph.after(last.y)
-        written = {last.y, *(slot for call in self.tail for slot in call.outputs)}
+        self.last = self.blocks[-1]
+        self.tail = self.graph.after(self.last.y)
+        written = {self.last.y, *(slot for call in self.tail for slot in call.outputs)}
         read = {slot for call in self.tail for slot in call.sources}
         # the classifier reads more than the last block's output
         self.keep = self.steps or bool(read - written)
+        self.by_call = {block.call: block for block in self.blocks}
+        self.by_end = {block.y: block for block in self.blocks}
+        self.marked = {slot for block in self.blocks for slot in (block.source, block.x)}
         self.strategy = getattr(self.model, "distribute_strategy", None)
         self.step = compiled(self._step, self.model, self.strategy)
-
-    def _simple_calls(self, block):
-        """Return the calls of a block's residual branch that have one input and one output."""
-        calls = residual_branch(self.graph, block)
-        return [call for call in calls if len(call.sources) == len(call.outputs) == 1]
 
     def check(self, data: Any, batch_size: int = 128) -> None:
         """Raise what a pass would raise at its first batch, which is all that is read."""
@@ -133,7 +138,7 @@ class Observer:
         progress: Progress | None = None,
         epoch: int | None = None,
     ) -> Table:
-        """Make one pass; see `run`."""
+        """Make one pass; see `run`. `epoch` is that of the table's rows."""
         for probe in self.probes:
             probe.reset_state()
             probe.blocks = self.blocks
@@ -143,10 +148,12 @@ class Observer:
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
                 probe.update_state(ordered, count)
-        rejected = [f"{name} is no block: {reason}." for name, reason in self.rejected]
-        table = Table(self._rows(epoch), rejected)
+        table = Table(
+            self._rows(epoch),
+            [f"{name} is no block: {reason}." for name, reason in self.rejected],
+            f"{self.model.name} on {self.probes[0].count} examples",
+        )
         table.notes += [note for probe in self.probes for note in probe.notes()]
-        table.title = f"{self.model.name} on {self.probes[0].count} examples"
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
@@ -173,22 +180,19 @@ class Observer:
 
     def _inspected(self, probe):
         """Return a probe's numbers about weights by block."""
-        if not probe.inspects:
-            return {}
-        numbers = {b.name: probe.inspect(b, self._weights(b)) for b in self.blocks}
-        if not any(numbers.values()):
+        numbers = {}
+        for block in self.blocks if probe.inspects else ():
+            layers = [block.layer]
+            if block.layer is None:
+                layers = [call.layer for call in residual_branch(self.graph, block)]
+            weights = [w for layer in layers for w in getattr(layer, "weights", ())]
+            arrays = {w.path: ops.convert_to_numpy(w) for w in weights}
+            numbers[block.name] = probe.inspect(block, arrays)
+        if probe.inspects and not any(numbers.values()):
             raise ValueError(
                 f"Probe {probe.name!r} found no weights of its kind. Received: blocks {[*numbers]}."
             )
         return {name: values for name, values in numbers.items() if values}
-
-    def _weights(self, block):
-        """Return a block's weights as arrays, by path; of a sum, those of its residual branch."""
-        layers = [block.layer]
-        if block.layer is None:
-            layers = [call.layer for call in residual_branch(self.graph, block)]
-        weights = (w for layer in layers for w in getattr(layer, "weights", ()))
-        return {w.path: ops.convert_to_numpy(w) for w in weights}
 
     def _rows(self, epoch):
         """Yield the rows of the probes' results."""
@@ -212,8 +216,8 @@ class Observer:
         stages = {}
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
-            part = Parts(block, parts[block.name], use)
-            part.layers = [call.layer for call in self.inner.get(block.name, ())]
+            layers = [call.layer for call in self.inner.get(block.name, ())]
+            part = Parts(block, parts[block.name], use, layers)
             marks = {
                 "dinput": ("slot", block.source),
                 "dx": ("shortcut", block.index) if block.x is None else ("slot", block.x),
@@ -232,14 +236,12 @@ class Observer:
                 values = probe.measure(part, stage)
                 if not isinstance(values, dict):
                     values = {"mean": values, "square": ops.square(values)}
-                if values:
-                    reduced = [
-                        (key, masked_extreme(v, mask, probe.extremes[key]))
-                        if key in probe.extremes
-                        else (key, masked_sum(v, mask))
-                        for key, v in values.items()
-                    ]
-                    sums[part.info.name] = OrderedDict(reduced)  # JAX sorts the keys of a dict
+                reduced = OrderedDict()  # JAX sorts the keys of a dict
+                for key, v in values.items():
+                    kind = probe.extremes.get(key)
+                    reduced[key] = masked_extreme(v, mask, kind) if kind else masked_sum(v, mask)
+                if reduced:
+                    sums[part.info.name] = reduced
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}
             raise ValueError(
@@ -251,8 +253,7 @@ class Observer:
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""
         values = {**values}
-        apply = self.objective.apply
-        parts = observe(self.graph, self.blocks, values, mark, apply, self.keep)
+        parts = self.observe(values, mark)
         total = 0.0
         shared = {}  # by all blocks
         if self.reads_labels:
@@ -266,16 +267,84 @@ class Observer:
         for block in self.blocks:
             part = parts[block.name]
             part.update(shared)
-            if self.compares and block.shape == self.blocks[-1].shape:  # the tail can read it
+            if self.compares and block.shape == self.last.shape:  # the tail can read it
                 part["lens"] = self._classify(values, labels, part["y"])
             if self.steps:
-                part["steps"] = [
-                    (values[call.sources[0]], values[call.outputs[0]])
-                    for call in self.inner[block.name]
-                ]
-        if self.readout or self.classifier_gradient:
-            total = total + self._read_out(mark, parts, values, labels)
+                inner = self.inner[block.name]
+                part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
+            early = block.stage == self.last.stage
+            if early and self.readout:
+                part.update(self._classify(values, labels, part["y"]))
+            if early and (self.readout or self.classifier_gradient) and "x" in part:
+                x = ops.stop_gradient(part["x"])
+                if self.classifier_gradient and mark is not None:
+                    x = mark(("classifier", block.index), x)
+                before = self._classify(values, labels, x)
+                part.update({f"{key}_before": value for key, value in before.items()})
+                if self.classifier_gradient and "loss" in before:
+                    total = total + ops.sum(average(before["loss"], part.get("weights")))
         return total, parts
+
+    def observe(self, values: dict[int, Tensor], mark: Any = None) -> dict[str, dict[str, Any]]:
+        """Run the graph up to the logits and return what every block reads, computes and returns.
+
+        Args:
+            values: The graph's inputs by slot; updated in place as by `Graph.run`.
+            mark: As of `gradients_at_marks`; called on the input of every block, key `("slot",
+                slot)`, and on its skip input, with such a key, or `("shortcut", block.index)` where
+                that is inside a skip layer.
+
+        Returns:
+            By block name a dictionary of the parts that are always there: see `Probe.needs`.
+        """
+        inputs = {}  # of blocks, by slot: a sum needs its input after its branches have read it
+        parts: dict[str, dict[str, Tensor]] = {}
+
+        def enter(slot, tensor):
+            if slot in self.marked:
+                if mark is not None:
+                    tensor = self.graph.keep_mask(tensor, mark(("slot", slot), tensor))
+                inputs[slot] = tensor
+            return tensor
+
+        def apply(call, *args, **kwargs):
+            block = self.by_call.get(call.index)
+            if block is not None and block.layer is not None:
+                part = self._combined(block, call, args, kwargs, mark)
+                outputs = part["y"] = self.graph.keep_mask(values[call.sources[0]], part["y"])
+            else:
+                outputs = self.objective.apply(call, *args, **kwargs)
+            flat = keras.tree.flatten(outputs)
+            if block is not None:
+                if block.layer is None:
+                    x = inputs[block.x]
+                    y = dict(zip(call.outputs, flat, strict=True)).get(block.y, flat[0])
+                    part = {"x": x, "f": y - x if block.f is None else values[block.f], "y": y}
+                parts[block.name] = {"input": inputs[block.source], **part}
+            elif call.outputs[0] in self.by_end:  # a `DropBlock`, after the block's own call
+                part = parts[self.by_end[call.outputs[0]].name]
+                part |= {"f": outputs - part["x"], "y": outputs}
+            flat = [enter(slot, tensor) for slot, tensor in zip(call.outputs, flat, strict=True)]
+            return keras.tree.pack_sequence_as(outputs, flat)
+
+        for slot in self.graph.inputs:
+            values[slot] = enter(slot, values[slot])
+        self.graph.run(values, apply, keep=self.keep)
+        return parts
+
+    def _combined(self, block, call, args, kwargs, mark):
+        """Return all parts of a skip layer's block, from the terms of its formula."""
+        layer = block.layer
+        branches = Branches(layer, self.graph.new_name(f"{block.name}_branches"))
+        branching = dataclasses.replace(call, layer=branches)
+        terms = {**self.objective.apply(branching, *args, **kwargs)}
+        if "x" in terms and block.x is None and mark is not None:
+            terms["x"] = mark(("shortcut", block.index), terms["x"])
+        y = layer.form.mix(**terms, dtype=layer.compute_dtype)
+        part = {**terms, "y": layer.finish(y)}
+        if "x" in terms:  # h: without cancellation
+            part["f"] = terms["h"] if layer.variant == "residual" else y - terms["x"]
+        return part
 
     def _network(self, logits, labels):
         """Return the logarithms of the network's own class probabilities."""
@@ -288,29 +357,9 @@ class Observer:
             )
         return self.objective.log_probabilities(logits)
 
-    def _read_out(self, mark, parts, values, labels):
-        """Apply the classifier after every block of the last stage; return its summed losses."""
-        total = 0.0
-        for block in self.blocks:
-            if block.stage != self.blocks[-1].stage:
-                continue
-            part = parts[block.name]
-            if self.readout:
-                part.update(self._classify(values, labels, part["y"]))
-            if "x" in part:
-                x = ops.stop_gradient(part["x"])
-                if self.classifier_gradient and mark is not None:
-                    x = mark(("classifier", block.index), x)
-                before = self._classify(values, labels, x)
-                part.update({f"{key}_before": value for key, value in before.items()})
-            if self.classifier_gradient and "loss_before" in part:
-                weights = part.get("weights")
-                total = total + ops.sum(average(part["loss_before"], weights))
-        return total
-
     def _classify(self, values, labels, tensor):
         """Return the probabilities and the loss of the classifier applied to a tensor."""
-        values = {**values, self.blocks[-1].y: tensor}
+        values = {**values, self.last.y: tensor}
         values = self.graph.run(values, self.objective.apply, self.tail, keep=True)
         logits = self.objective.logits(values[self.graph.outputs[0]])
         numbers = {}
@@ -320,6 +369,111 @@ class Observer:
         if labels:
             numbers["loss"] = self.objective.position_losses(labels[0], logits)
         return numbers
+
+
+class Branches(keras.layers.Layer):
+    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision."""
+
+    def __init__(self, layer: Skip, name: str) -> None:
+        super().__init__(name=name, dtype=layer.dtype_policy)
+        self.layer = layer
+        self.built = True
+        self.supports_masking = True
+        self.takes_training = "training" in keras_private.call_parameters(layer)
+
+    def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
+        """Return the terms, as far as the layer has them."""
+        if self.takes_training:
+            context["training"] = training
+        return self.layer.parts(x, **context)
+
+
+class RunProbes(keras.callbacks.Callback):
+    """Run probes every few epochs during `fit`.
+
+    All values are in the attribute `table`. One number for each probe, under its name, is added to
+    `logs`: the mean over blocks of its first number. So `History` and the progress bar have it, and
+    with `every=1` `CSVLogger` too (it fixes its columns at the first epoch). Steps of training cost
+    the same as without it; the probes' pass is compiled once. List it before loggers, and before
+    `Resume`.
+
+    Args:
+        probes: The probes.
+        data: As in `run`; arrays or data that can be read repeatedly.
+        every: Epochs between two passes; the first is after epoch `every`.
+        batch_size: Batch size of arrays.
+        loss: As in `run`.
+        path: A CSV file that is rewritten after each pass, or `None`. When `fit` starts after epoch
+            0, as with `Resume`, the rows of earlier epochs are read from it; without it they are
+            lost, with a warning.
+        blocks: Names of the blocks to measure; `None`: all.
+        grain: As in `run`.
+
+    Attributes:
+        table: A `Table` of all passes; its epochs count from 1.
+
+    Raises:
+        ValueError: if there is no probe, `every` is no positive integer, or `data` is an iterator;
+            when training starts, as `run` does.
+    """
+
+    def __init__(  # noqa: PLR0913 (options by keyword, as of Keras's callbacks)
+        self,
+        probes: Sequence[Probe],
+        data: Any,
+        every: int = 1,
+        batch_size: int = 128,
+        loss: Any = None,
+        path: PathLike | None = None,
+        blocks: Sequence[str] | None = None,
+        grain: Grain = "sum",
+    ) -> None:
+        super().__init__()
+        check_integers(1, every=every)
+        if isinstance(data, Iterator):
+            raise ValueError(
+                f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
+                f" which can be read once. Give arrays, a list of its batches, or a dataset."
+            )
+        self.probes = probe_list(probes)
+        self.data = data
+        self.every = every
+        self.batch_size = batch_size
+        self.path = None if path is None else pathlib.Path(path)
+        self.table = Table()
+        self._options = loss, blocks, grain
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Build the probes' pass and check that it runs."""
+        self._observer = Observer(self.probes, self.model, *self._options)
+        self._observer.check(self.data, self.batch_size)
+        self._first_epoch = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Read the rows of earlier epochs when training resumes."""
+        resumes = self._first_epoch and epoch > 0 and not len(self.table)
+        self._first_epoch = False
+        if resumes and self.path is not None and self.path.exists():
+            rows = Table.from_csv(self.path)
+            self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
+        elif resumes:
+            logging.warning(
+                "Probes: the table begins at epoch %d. Rows of earlier epochs are read from `path`,"
+                " which is %s.",
+                epoch + 1,
+                self.path or "not given",
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Run the probes if they are due."""
+        if (epoch + 1) % self.every:
+            return
+        self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
+        self.table += self._observer.run(self.data, self.batch_size, epoch=epoch + 1)
+        if self.path is not None:
+            self.table.to_csv(self.path)
+        if logs is not None:
+            logs.update({probe.name: probe.summary() for probe in self.probes})
 
 
 def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:

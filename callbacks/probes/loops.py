@@ -13,10 +13,15 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import padded_batches, to_tensors
-from zoo.callbacks.probes.objective import Loss, Objective, average, divergence
-from zoo.callbacks.probes.probe import dot, norm
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.objective import (
+    Loss,
+    Objective,
+    average,
+    divergence,
+    padded_batches,
+    to_tensors,
+)
+from zoo.callbacks.probes.probe import Row, Table, dot, norm
 from zoo.graph.blocks import Grain
 from zoo.graph.loop import Region
 

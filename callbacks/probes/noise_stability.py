@@ -12,10 +12,9 @@ from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
-from zoo.callbacks.probes.batching import batches, nan_mask
+from zoo.callbacks.probes.objective import batches, nan_mask
 from zoo.callbacks.probes.probe import Parts, norm
 from zoo.callbacks.probes.refinement import Ratio
-from zoo.callbacks.probes.table import Row, Table
 from zoo.checks import check_integers
 from zoo.graph.chain import Chain, State
 from zoo.layers.residual_block import ResidualBlock

@@ -1,19 +1,22 @@
-"""The loss and the class probabilities of each example, taken at a network's logits."""
+"""Batches of data with labels, and the loss and class probabilities of each example."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
-from keras import ops
+from keras import ops, tree
 
-from zoo.callbacks.probes.batching import Labels
+from zoo.backend import STATIC_SHAPES, keras_private
+from zoo.backend.replicas import spread_shards
+from zoo.checks import check_integers
 from zoo.graph.calls import Call, Graph, activation_of, infer
 from zoo.types import Tensor
 
-LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-Loss: TypeAlias = str | keras.losses.Loss | LossFunction | None
+Check: TypeAlias = Callable[[Any], None]
+Progress: TypeAlias = Callable[[int], object]
+Loss: TypeAlias = str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] | None
 
 SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy)
 ONE_HOT = (keras.losses.categorical_crossentropy, keras.losses.CategoricalCrossentropy)
@@ -22,24 +25,186 @@ ENTROPIES = {"softmax": SPARSE + ONE_HOT, "sigmoid": BINARY, None: ()}  # by the
 TINY = 1e-37  # a probability whose logarithm float32 has
 
 
+class Labels(NamedTuple):
+    """Labels and their sample weights, both with a value for each position of an output."""
+
+    values: Any
+    weights: Any
+
+
+def batches(
+    data: Any, batch_size: int, check: Check | None = None, weighted: bool = False
+) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of inputs and labels, as arrays; None for data without labels.
+
+    Args:
+        data: As in `zoo.callbacks.run`.
+        batch_size: Examples in a batch, where `data` are arrays.
+        check: A function that raises an error if it does not accept labels: all of them, where
+            `data` are arrays, or a batch's.
+        weighted: Yield `Labels` where data have sample weights of positions; else they, and always
+            weights of whole examples, are left out.
+
+    Raises:
+        ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
+            `batch_size` is no positive integer.
+    """
+    check_integers(1, batch_size=batch_size)
+    arrays = isinstance(data, (tuple, dict)) or hasattr(data, "shape")
+    if isinstance(data, keras.utils.PyDataset):
+        data = map(data.__getitem__, range(len(data)))
+    for part in [data] if arrays else data:
+        x, y = _unpack(part, weighted)
+        count = _check(x, y, check)
+        size = batch_size if arrays else max(count, 1)
+        for start in range(0, count, size):
+            rows = slice(start, start + size)
+            yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows)
+
+
+def repeatable(data: Any) -> Any:
+    """Return data that can be read again: of an iterator, a list of its batches."""
+    return [*data] if isinstance(data, Iterator) else data
+
+
+def first(data: Any, count: int, batch_size: int) -> list[tuple[Any, ...]]:
+    """Return the first `count` examples, or all if there are fewer, in batches as of `batches`."""
+    found: list[tuple[Any, ...]] = []
+    for x, y in batches(data, min(batch_size, count), weighted=True):
+        labels = y if isinstance(y, Labels) else (y,)
+        parts = [part for part in (x, *labels) if part is not None]
+        found.append(tuple(_to_numpy(part, slice(count)) for part in parts))
+        count -= len(tree.flatten(found[-1][0])[0])
+        if count == 0:
+            break
+    return found
+
+
+def _unpack(batch, weighted):
+    """Return inputs and labels of x, `(x, y)` or `(x, y, sample_weight)`."""
+    if not isinstance(batch, (tuple, list)) or len(batch) == 1:
+        return batch[0] if isinstance(batch, (tuple, list)) else batch, None
+    x, y, weights = (*batch, None)[:3]
+    x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+    if weighted and y is not None and len(getattr(weights, "shape", ())) > 1:
+        y = Labels(y, weights)
+    return x, y
+
+
+def _check(x, y, check):
+    """Return the number of examples; raise an error unless x and y are arrays of as many."""
+    arrays = tree.flatten(x if y is None else (x, y))
+    strange = [v for v in arrays if not len(getattr(v, "shape", ()))]  # a number has none
+    if strange:
+        raise ValueError(
+            f"Expected arrays x, or (x, y), or batches of these. Received: "
+            f"{type(strange[0]).__name__} {strange[0]!r} in place of an array. Convert lists with "
+            f"numpy.asarray."
+        )
+    lengths = [array.shape[0] for array in arrays]
+    if len({*lengths}) > 1:
+        raise ValueError(
+            f"Expected as many labels as inputs, and as many of each input. Received: arrays of "
+            f"{lengths} examples. Cut them to the same examples."
+        )
+    if check and y is not None:
+        check(_to_numpy(y, slice(None)))
+    return lengths[0]
+
+
+def _to_numpy(structure, rows):
+    return tree.map_structure(lambda v: ops.convert_to_numpy(v[rows]), structure)
+
+
+def to_tensors(structure: Any) -> Any:
+    """Return a structure of arrays as one of tensors."""
+    return tree.map_structure(ops.convert_to_tensor, structure)
+
+
+def padded_batches(
+    data: Any,
+    batch_size: int,
+    progress: Progress | None = None,
+    multiple: int = 1,
+    check: Check | None = None,
+) -> Iterator[tuple[Any, Any, np.ndarray]]:
+    """Yield inputs, labels, `Labels` or None, and a mask of the examples, `(batch,)`.
+
+    The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
+    as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
+    one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
+    compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
+    examples so far, after each batch; the others are those of `batches`.
+
+    Raises:
+        ValueError: if there is no example.
+    """
+    size = 0
+    seen = 0
+    for x, y in batches(data, batch_size, check, weighted=True):
+        count = len(tree.flatten(x)[0])
+        size = max(size, -(-count // multiple) * multiple)
+        mask = np.pad(nan_mask(x), (0, size - count if STATIC_SHAPES else 0))
+        yield _pad(x, size), None if y is None else _pad(y, size), mask
+        seen += count
+        if progress:
+            progress(seen)
+    if not seen:
+        raise ValueError("Expected at least one example. Received: data without any.")
+
+
+def nan_mask(x: Any) -> np.ndarray:
+    """Return 1, or NaN where one of an example's inputs has NaN, `(batch,)`, float32."""
+    inputs = tree.flatten(x)
+    mask = np.ones(len(inputs[0]), "float32")
+    for values in inputs:
+        if np.issubdtype(values.dtype, np.floating):
+            mask[np.isnan(values).reshape(len(values), -1).any(axis=1)] = np.nan
+    return mask
+
+
+def _pad(structure, size):
+    """Repeat the last example up to `size` examples."""
+    return tree.map_structure(
+        lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)]), structure
+    )
+
+
+def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum over examples; see `padded_batches` for the mask."""
+    return ops.sum(_without_padding(v, mask, 0.0), axis=0)
+
+
+def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
+    """Return the smallest ("min") or largest ("max") value over each replica's examples.
+
+    Of shape `(replicas, ...)`, so that the sum over replicas has them all.
+    """
+    reduce, none = (ops.min, np.inf) if kind == "min" else (ops.max, -np.inf)
+    return spread_shards(reduce(_without_padding(v, mask, none), axis=0, keepdims=True))
+
+
+def _without_padding(v, mask, replacement):
+    if not STATIC_SHAPES:
+        return ops.cast(v[: mask.shape[0]], "float32")
+    mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
+    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
+
+
+def to_arrays(sums: Any, mask: np.ndarray) -> Any:
+    """Return a structure of tensors as arrays, NaN if an example of the batch has NaN."""
+    nan_or_zero = 0.0 * mask.sum()
+    return tree.map_structure(lambda v: ops.convert_to_numpy(v) + nan_or_zero, sums)
+
+
 class Objective:
     """Loss and class probabilities of each example, computed from the network's logits.
 
     Where a softmax or sigmoid makes the first output, `apply` runs the network up to the logits,
     and a cross-entropy is computed from these: from probabilities, float32 has no gradient of a
-    confident mistake, and Keras clips them at 1e-7.
-
-    Outputs of any rank are of one class distribution (or value) for each position, such as
-    `(batch, steps, classes)`. An example's loss and accuracy are the means over its positions,
-    weighted by the sample weights of positions and without those of the loss's `ignore_class` and
-    those that a Keras mask of the output hides.
-
-    Args:
-        graph: The network's `zoo.calls.Graph`.
-        model: The network, whose loss is used if none is given.
-        loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or after a
-            sigmoid binary cross-entropy, after a softmax cross-entropy, and without either cross-
-            entropy if labels are class indices.
+    confident mistake, and Keras clips them at 1e-7. Outputs have one class distribution (or value)
+    for each position, such as `(batch, steps, classes)`. Graph, model and loss are those of
+    `zoo.callbacks.run`, which tells how an example's positions are averaged.
 
     Attributes:
         classifies: True if the outputs are of classes: two and more, or one of two.
@@ -72,9 +237,8 @@ class Objective:
         layer = call.layer
         if not isinstance(layer, keras.layers.Dense):
             return x
-        y = ops.matmul(
-            ops.cast(x, layer.compute_dtype), ops.cast(layer.kernel, layer.compute_dtype)
-        )
+        dtype = layer.compute_dtype
+        y = ops.matmul(ops.cast(x, dtype), ops.cast(layer.kernel, dtype))
         y = y if layer.bias is None else ops.add(y, ops.cast(layer.bias, y.dtype))
         return self._keep_mask(x, y)
 
@@ -103,7 +267,14 @@ class Objective:
         labels = values_of(labels)
         if len(labels.shape) == len(logits.shape) - 1 and logits.shape[-1] == 1:
             labels = ops.expand_dims(labels, -1)  # as `fit` does; else they are broadcast
-        function, at_logits = self._function(labels.shape)
+        loss = self._given or self._default(labels.shape)
+        at_logits = _kind(loss) in ENTROPIES[self._activation] or self._given is None
+        if not isinstance(loss, keras.losses.Loss):
+            function = functools.partial(loss, from_logits=True) if at_logits else loss
+        elif at_logits and not loss.from_logits:
+            function = type(loss).from_config({**loss.get_config(), "from_logits": True}).call
+        else:
+            function = loss.call
         return function(labels, logits if at_logits else self.outputs(logits))
 
     def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
@@ -111,7 +282,8 @@ class Objective:
 
         None if all have the same. NaN where an example has no position that counts.
         """
-        counts = [PositionMask()(logits)] if self._masked and len(self._shape) > 2 else []
+        mask = keras_private.get_keras_mask(logits) if self._masked else None
+        counts = [] if mask is None else [mask]
         if isinstance(labels, Labels):
             counts.append(labels.weights)
         ignored = getattr(self._given, "ignore_class", None)
@@ -215,17 +387,6 @@ class Objective:
                 f"Correct the labels, or name another loss."
             )
 
-    def _function(self, shape):
-        """Return a function of labels and logits or outputs, and True if it is of logits."""
-        loss = self._given or self._default(shape)
-        at_logits = _kind(loss) in ENTROPIES[self._activation] or self._given is None
-        if not isinstance(loss, keras.losses.Loss):
-            return (functools.partial(loss, from_logits=True) if at_logits else loss), at_logits
-        if at_logits and not loss.from_logits:
-            config = {**loss.get_config(), "from_logits": True}
-            return type(loss).from_config(config).call, True
-        return loss.call, False
-
     def _default(self, shape):
         """Return the loss of a network without one, for labels of a shape."""
         if self._activation == "sigmoid":
@@ -240,18 +401,6 @@ class Objective:
             f"Received: outputs of shape {self._shape}, labels of shape {tuple(shape)}. Compile "
             f"the model, or give the loss, such as loss='mean_squared_error' of a regression."
         )
-
-
-class PositionMask(keras.layers.Layer):
-    """The Keras mask of a tensor, 1 at every position if it has none, `(batch, positions)`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.supports_masking = True
-
-    def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the mask, which Keras passes to layers."""
-        return ops.ones_like(x[..., 0]) if mask is None else ops.cast(mask, "float32")
 
 
 def hits(probabilities: Tensor, classes: Tensor) -> Tensor:

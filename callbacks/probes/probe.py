@@ -1,8 +1,10 @@
-"""The base class of probes: per-example values of a block, and what to make of their averages."""
+"""The base class of probes, and the table of values that probes and sweeps return."""
 
+import csv
+import pathlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -10,7 +12,10 @@ from keras import ops
 
 from zoo.callbacks.probes.objective import average
 from zoo.graph.blocks import Block
-from zoo.types import Tensor
+from zoo.io import replace
+from zoo.types import PathLike, Tensor
+
+GRADIENTS = ("dx", "dinput", "dx_classifier")  # keys of a block that need a backward pass
 
 
 class Parts(dict):
@@ -20,17 +25,16 @@ class Parts(dict):
         info: The `zoo.blocks.Block`.
         parts: Tensors by key.
         use: Index of the use of a shared layer, from 0.
-
-    Attributes:
         layers: The layers whose inputs and outputs are `steps`.
     """
 
-    layers: Sequence[Any] = ()
-
-    def __init__(self, info: Block, parts: Mapping[str, Tensor], use: int = 0) -> None:
+    def __init__(
+        self, info: Block, parts: Mapping[str, Any], use: int = 0, layers: Sequence[Any] = ()
+    ) -> None:
         super().__init__(parts)
         self.info = info
         self.use = use
+        self.layers = layers
 
     def average(self, v: Tensor) -> Tensor:
         """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`."""
@@ -40,10 +44,9 @@ class Parts(dict):
 class Probe:
     """Base of measurements of every block.
 
-    A subclass writes `measure`, which returns per-example values; the engine (`zoo.callbacks.run`)
-    only sums them over examples and replicas; `summarize` turns the averages into numbers. So no
-    value depends on the batch size. Like a `keras.metrics.Metric` it has a `name`,
-    `update_state`, `result` and `reset_state`.
+    A subclass writes `measure`, which returns per-example values; `zoo.callbacks.run` only sums
+    them over examples and replicas; `summarize` turns the averages into numbers. So no value
+    depends on the batch size. The protocol is that of a `keras.metrics.Metric`.
 
     Class attributes:
         needs: Keys that a block must have to be measured. Always there: `y`, the output. `x`, the
@@ -57,7 +60,6 @@ class Probe:
             which `block.average` is an example's. `network`: logarithms of the network's own
             probabilities. `steps`: of a sum's residual branch, pairs of the input and the output of
             each of `block.layers`, those that have one of each.
-        gradient: True if it needs a backward pass.
         reads_labels: True if it uses labels where there are some, but does not need them.
         extremes: "min" or "max" by the key of a value of `measure` whose smallest or largest number
             over the examples is needed and not its average.
@@ -72,7 +74,6 @@ class Probe:
     """
 
     needs: tuple[str, ...] = ()
-    gradient = False
     reads_labels = False
     extremes: Mapping[str, str] = {}
     blocks: Sequence[Block] = ()  # of the network, set when a pass begins
@@ -89,8 +90,7 @@ class Probe:
     @property
     def labels(self) -> bool:
         """True if the probe needs labels."""
-        of_labels = {"dx", "dinput", "dx_classifier", "labels", "loss", "loss_before"}
-        return self.gradient or bool(of_labels & {*self.needs})
+        return bool({*self.needs} & {*GRADIENTS, "labels", "loss", "loss_before"})
 
     @property
     def inspects(self) -> bool:
@@ -105,24 +105,15 @@ class Probe:
         """Return per-example values of one block, of shape `(batch, ...)`, by key.
 
         One number for each example, `(batch,)`, may be returned as it is; the results are its mean
-        and its standard deviation, `std`.
-
-        Args:
-            block: Tensors by key, see `needs`; `block.info` is its `zoo.blocks.Block`, `block.use`
-                which use of a shared layer it is.
-            stage: The blocks of its stage, in order, including itself.
+        and its standard deviation, `std`. `stage` has the blocks of its stage, in order, including
+        itself.
         """
         if self.inspects:
             return {}
         raise NotImplementedError(f"{type(self).__name__} must define `measure`.")
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return numbers about a block's weights, once a pass; for probes that read no data.
-
-        Args:
-            info: The `zoo.blocks.Block`.
-            weights: Arrays by path.
-        """
+        """Return numbers about a block's weights, arrays by path; for probes that read no data."""
         return {}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
@@ -130,10 +121,6 @@ class Probe:
         if {*mean} == {"mean", "square"}:
             return {self.name: mean["mean"], "std": deviation(mean["mean"], mean["square"])}
         return mean
-
-    def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-        """Return numbers about the whole network, from pairs of a block and its numbers."""
-        return {}
 
     def update_state(self, sums: Mapping[str, Mapping[str, Any]], count: int) -> None:
         """Add sums over `count` examples, and extremes of each replica: arrays by key, by block."""
@@ -151,30 +138,22 @@ class Probe:
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
-        values = [*self.inspected.items()]
+        result: dict[str | None, dict[str, Any]] = {**self.inspected}
         for block, members in self.sums.items():
             means = {k: v if k in self.extremes else v / self.count for k, v in members.items()}
-            values.append((block, self.summarize(means)))
-        result: dict[str | None, dict[str, Any]] = {**dict(values)}
-        whole = self.overall(values) if values else {}
-        if whole:
-            result[None] = whole
+            result[block] = self.summarize(means)
         return result
 
     def summary(self) -> float:
         """Return one number for the network: the mean over blocks of the first one of `result`."""
-        firsts = [
-            np.mean(next(iter(numbers.values())))
-            for block, numbers in self.result().items()
-            if block is not None and numbers
-        ]
-        return float(np.mean(firsts))
+        by_block = [numbers for block, numbers in self.result().items() if block and numbers]
+        return float(np.mean([np.mean([*numbers.values()][0]) for numbers in by_block]))
 
     def reset_state(self) -> None:
         """Forget all sums."""
         self.count = 0
         self.sums: dict[str, dict[str, Any]] = {}
-        self.inspected: dict[str, dict[str, Any]] = {}  # numbers about weights, by block
+        self.inspected: dict[str | None, dict[str, Any]] = {}  # numbers about weights, by block
 
 
 def deviation(mean: Any, square: Any) -> Any:
@@ -214,3 +193,142 @@ def is_relu(layer: Any) -> bool:
     if isinstance(layer, keras.layers.Activation):
         return layer.activation is keras.activations.relu
     return type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
+
+
+class Row(NamedTuple):
+    """One value of a `Table`."""
+
+    probe: str
+    block: str | None
+    stage: int | None
+    unit: int | None
+    epoch: int | None
+    value: float
+
+
+class Table:
+    """Values with the columns `probe`, `block`, `stage`, `unit`, `epoch` and `value`.
+
+    `block` and `stage` are None for a value of the whole network; `unit` is None except for the
+    values of a block's single units. A table has a length, iterates over its rows, prints aligned,
+    and adds to another. `zoo.callbacks.plot` and `zoo.callbacks.write_html` draw it.
+
+    Args:
+        rows: A sequence of `Row`.
+        notes: Sentences about what is not in the rows.
+        title: Model, data and number of examples.
+
+    Example:
+    >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
+    >>> print(table)
+    probe     block   stage  unit  epoch  value
+    l2_ratio  block0      0                 0.5
+    """
+
+    def __init__(
+        self, rows: Iterable[Row] = (), notes: Iterable[str] = (), title: str = ""
+    ) -> None:
+        self.rows = list(rows)
+        self.notes = list(notes)
+        self.title = title
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __add__(self, other: "Table") -> "Table":
+        notes = dict.fromkeys(self.notes + other.notes)
+        return Table(self.rows + other.rows, notes, self.title or other.title)
+
+    def __str__(self) -> str:
+        lines = [[*Row._fields], *([_text(cell) for cell in row] for row in self.rows)]
+        return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
+
+    def of_probe(self, probe: str) -> "Table":
+        """Return the rows of one probe.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        rows = [row for row in self.rows if row.probe == probe]
+        if not rows:
+            raise ValueError(f"Expected one of {self.probes()}. Received: probe={probe!r}")
+        return Table(rows)
+
+    def probes(self) -> list[str]:
+        """Return the names in the column `probe`, in order."""
+        return [*dict.fromkeys(row.probe for row in self.rows)]
+
+    def values(self, probe: str, epoch: int | None = None) -> dict[str | None, float]:
+        """Return a probe's scalar values by block, in order; of one epoch, if it is given.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        rows = self.of_probe(probe)
+        return {r.block: r.value for r in rows if r.unit is None and epoch in (None, r.epoch)}
+
+    def array(self, probe: str) -> np.ndarray:
+        """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none.
+
+        Raises:
+            ValueError: if it has none.
+        """
+        cells = [r for r in self.of_probe(probe) if r.unit is not None]
+        if not cells:
+            raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
+        blocks = [*dict.fromkeys(row.block for row in cells)]
+        array = np.full((len(blocks), 1 + max(row.unit or 0 for row in cells)), np.nan)
+        for row in cells:
+            array[blocks.index(row.block), row.unit] = row.value
+        return array
+
+    def to_csv(self, path: PathLike) -> None:
+        """Write the rows below a line of column names, atomically."""
+
+        def write(temporary):
+            with open(temporary, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
+
+        replace(pathlib.Path(path), write)
+
+    @classmethod
+    def from_csv(cls, path: PathLike) -> "Table":
+        """Return the table that `to_csv` wrote.
+
+        Raises:
+            ValueError: if the file is not one.
+        """
+        with open(path, encoding="utf-8", newline="") as file:
+            head, *lines = [*csv.reader(file)] or [[]]
+        if tuple(head) != Row._fields:
+            raise ValueError(
+                f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
+            )
+        types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
+        rows = []
+        for line in lines:
+            cells = zip(types, line, strict=True)
+            values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
+            rows.append(Row(*values))
+        return cls(rows)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Return lines of cells with aligned columns, of which `left` are text, others numbers."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        for i in left:
+            cells[i] = line[i].ljust(widths[i])
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
+
+
+def _text(cell):
+    if cell is None:
+        return ""
+    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)

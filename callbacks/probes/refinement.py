@@ -8,10 +8,9 @@ from keras import ops
 
 from zoo.callbacks.probes.objective import average
 from zoo.callbacks.probes.probe import Parts, Probe, by_unit, cosine, deviation, dot, norm
-from zoo.checks import check_integers
 from zoo.types import Tensor
 
-GRADIENTS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
+CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
 class Ratio(Probe):
@@ -65,44 +64,19 @@ class Ratio(Probe):
 class BlockInfluence(Probe):
     """Mean of 1 - cos(x, y) between a block's skip input and its output, at each position.
 
-    Near 0: the block may be removed. With `span` n > 1, the angular distance arccos(cos(x, y)) / pi
-    between x of a block and y of the last of the n blocks from it on, for the runs of blocks of
-    one stage: the run of the smallest distance is the first to remove. The last axis is that of
-    features, all others are positions. Where x and y are both zero the values are 0. Men et al.
-    (2024), arXiv:2403.03853, equation 1; Gromov et al. (2024), arXiv:2403.17887, equation 7.
-
-    Args:
-        span: Number of blocks, n.
-        name: See `Probe`.
+    Near 0: the block may be removed. The last axis is that of features, all others are positions.
+    0 where x and y are both zero. Men et al. (2024), arXiv:2403.03853, equation 1.
     """
 
     needs = ("x", "y")
 
-    def __init__(self, span: int = 1, name: str | None = None) -> None:
-        super().__init__(name)
-        check_integers(1, span=span)
-        self.span = span
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor] | Tensor:
-        """Return the number of each example, if the run ends in the stage."""
-        position = next(i for i, other in enumerate(stage) if other is block)
-        run = stage[position : position + self.span]
-        if len(run) < self.span:
-            return {}
-        x, y = (_directions(v) for v in (block["x"], run[-1]["y"]))
-        # of unit vectors: without the cancellation of 1 - cos, and never the arccos of 1.0001
-        square = ops.sum(ops.square(x - y), axis=-1)
-        if self.span == 1:
-            values = square / 2
-        else:
-            opposite = ops.sum(ops.square(x + y), axis=-1)
-            values = ops.arctan2(ops.sqrt(square), ops.sqrt(opposite)) * (2 / np.pi)
-        return average(values)
-
-
-def _directions(v):
-    """Return the vectors of the last axis at length 1, float32."""
-    return ops.normalize(ops.cast(v, "float32"), axis=-1, order=2)
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the mean over each example's positions."""
+        x, y = (
+            ops.normalize(ops.cast(block[key], "float32"), axis=-1, order=2) for key in ("x", "y")
+        )
+        # of unit vectors: without the cancellation of 1 - cos
+        return average(ops.sum(ops.square(x - y), axis=-1) / 2)
 
 
 class Rectified(Probe):
@@ -181,15 +155,13 @@ class CosineLoss(Probe):
         name: See `Probe`.
     """
 
-    gradient = True
-
     def __init__(self, classifier: str = "network", name: str | None = None) -> None:
         super().__init__(name)
-        if classifier not in GRADIENTS:
+        if classifier not in CLASSIFIERS:
             raise ValueError(
-                f"`classifier` must be one of {[*GRADIENTS]}. Received: {classifier!r}"
+                f"`classifier` must be one of {[*CLASSIFIERS]}. Received: {classifier!r}"
             )
-        self.needs = ("f", GRADIENTS[classifier])
+        self.needs = ("f", CLASSIFIERS[classifier])
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the cosine of each example."""
@@ -236,6 +208,28 @@ class TaylorTerm(CosineLoss):
         return dot(block["f"], block[self.needs[1]])
 
 
+class CosineInput(Probe):
+    """Mean cosine of f and x: negative where a block takes away from its skip input."""
+
+    needs = ("f", "x")
+
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the cosine of each example."""
+        return cosine(block["f"], block["x"])
+
+
+class NormGrowth(Probe):
+    """Mean ratio |y| / |x|: the growth of activations through a block; 0 where x is zero."""
+
+    needs = ("x", "y")
+
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
+        """Return the ratio of each example."""
+        length = norm(block["x"])
+        zero = length == 0
+        return ops.where(zero, 0.0, norm(block["y"]) / ops.where(zero, 1.0, length))
+
+
 class ActivationNorm(Probe):
     """Mean norm |y| of a block's output.
 
@@ -256,20 +250,20 @@ class GradientNorm(Probe):
     gradients explode on the way down. Jastrzebski et al. (2018), section 4.5, Fig. 8.
     """
 
-    gradient = True
     needs = ("dinput",)
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the norm of each example."""
         return norm(block["dinput"])
 
-    def overall(self, values: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-        """Return the ratio of the first stage's norm to the last one's."""
-        norms = {name: numbers[self.name] for name, numbers in values}
-        first_blocks: dict[int, Any] = {}
+    def result(self) -> dict[str | None, dict[str, Any]]:
+        """Return the norms, and the ratio of the first stage's to the last one's."""
+        result = super().result()
+        of_stages: dict[int, Any] = {}  # the norm before each stage's first block
         for block in self.blocks:
-            if block.name in norms:
-                first_blocks.setdefault(block.stage, norms[block.name])
-        first, *rest = first_blocks.values()
-        last = rest[-1] if rest else first
-        return {"first_to_last_stage": first / last if last else np.nan}
+            if block.name in result:
+                of_stages.setdefault(block.stage, result[block.name][self.name])
+        if of_stages:
+            first, last = [*of_stages.values()][0], [*of_stages.values()][-1]
+            result[None] = {"first_to_last_stage": first / last if last else np.nan}
+        return result

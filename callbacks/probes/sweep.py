@@ -1,6 +1,6 @@
 """Accuracy and loss of a network whose blocks are modified, and how far its output then changes.
 
-Every function returns a `Table`. With labels it has rows `..._accuracy` (a fraction; a regression
+The sweeps return a `Table`. With labels it has rows `..._accuracy` (a fraction; a regression
 of one output has none) and `..._loss`. Compared with the unmodified network, also without labels:
 where the output is a distribution over classes `..._kl`, the KL divergence of the unmodified
 network's distribution from the modified one's in nats, and `..._agreement`, the share of positions
@@ -10,8 +10,10 @@ examples, an example's over its positions as in `zoo.callbacks.run`. The unmodif
 under block None.
 """
 
+import functools
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -19,32 +21,30 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.batching import (
+from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.objective import (
+    Loss,
+    Objective,
     Progress,
+    agreement,
+    average,
+    divergence,
     masked_sum,
     padded_batches,
+    repeatable,
     to_arrays,
     to_tensors,
 )
-from zoo.callbacks.probes.objective import Loss, Objective, agreement, average, divergence
-from zoo.callbacks.probes.probe import flat, norm
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.probe import Row, Table, flat, norm
+from zoo.callbacks.probes.refinement import BlockInfluence
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan
-from zoo.graph.cost import cost
 from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
-from zoo.layers.skip import Skip
 
 Blocks = str | Sequence[str] | None  # names; one may be given without a list
+Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
-
-
-class Label(NamedTuple):
-    """The cells `block`, `stage` and `unit` of a network's rows in a `Table`."""
-
-    block: str | None = None
-    stage: int | None = None
-    unit: int | None = None
+SCORES = ("lesion_kl", "lesion_change", "lesion_loss", "block_influence")  # of `depth_plan`
 
 
 class Trials:
@@ -52,7 +52,7 @@ class Trials:
 
     Plans that begin alike are evaluated together up to the first difference, the unmodified network
     first, so that the input of every block of one batch is in memory: at 54 blocks the lesions of
-    all take 0.4 of the time of a compiled forward pass for each. Arguments as in `lesions`.
+    all take 0.4 of the time of a compiled forward pass for each. Arguments are those of `lesions`.
 
     Raises:
         ValueError: if there is no block, or a call reads a tensor that bypasses a block.
@@ -64,25 +64,23 @@ class Trials:
         loss: Loss = None,
         blocks: Blocks = None,
         grain: Grain = "sum",
+        batch_size: int = 128,
+        progress: Progress | None = None,
     ) -> None:
         network = Network.of(model, [blocks] if isinstance(blocks, str) else blocks, grain)
         self.model = network.model
         self.chain = Chain(network)
         self.objective = Objective(self.chain.graph, self.model, loss)
+        self.batch_size = batch_size
+        self.progress = progress
         self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
 
-    def run(
-        self,
-        plans: Sequence[Plan],
-        data: Any,
-        batch_size: int = 128,
-        progress: Progress | None = None,
-    ) -> dict[str, np.ndarray]:
+    def run(self, plans: Sequence[Plan], data: Any) -> dict[str, np.ndarray]:
         """Return the numbers of the unmodified network and of each plan, by name: see this module.
 
         Arrays `(1 + plans,)`, the unmodified network's number first; means over examples. For plans
-        see `zoo.graph.chain.Chain`; other arguments as in `zoo.callbacks.run`.
+        see `zoo.graph.chain.Chain`.
 
         Raises:
             ValueError: if a block does not fit its position.
@@ -92,26 +90,26 @@ class Trials:
             self.chain.check(plan)
         names: list[str] = []
         sums = np.zeros(0)
-        seen = 0
-        for x, y, mask in padded_batches(data, batch_size, progress, check=self.objective.check):
+        self.count = 0
+        check = self.objective.check
+        for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
             if not names:
                 names = self._names(y is not None)
                 sums = np.zeros((len(plans), len(names)))
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
-            for numbers, y in self._outputs(plans, self.chain.graph.start(x)):
-                intact = intact or self._call("end", self._end, y)
-                scores = self._call("score", self._score, y, intact, labels, mask_tensor)
+            for numbers, state in self._outputs(plans, self.chain.graph.start(x)):
+                intact = intact or self._call("end", self._end, state)
+                scores = self._call("score", self._score, state, intact, labels, mask_tensor)
                 sums[numbers] += to_arrays(scores, mask)
-            seen += int(np.count_nonzero(mask))
+            self.count += int(np.count_nonzero(mask))
         own = [name in ("accuracy", "loss") for name in names]  # others: of two networks
         measured = sums[:, own] if any(own) else sums
         not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
         if not_finite:
             logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
-        self.count = seen
-        return dict(zip(names, sums.T / seen, strict=True))
+        return dict(zip(names, sums.T / self.count, strict=True))
 
     def _names(self, labeled):
         """Return the names of the numbers, which depend on whether data have labels."""
@@ -126,46 +124,36 @@ class Trials:
         Yields pairs: numbers of plans that are alike, and the output of their last block; the
         unmodified network's first.
         """
+        chain = self.chain
         pending = [([*range(len(plans))], 0, start)]  # plans, position, x
         while pending:
             numbers, position, x = pending.pop()
+            if position == len(chain.plan):
+                yield numbers, x
+                continue
+            end = min(position + SPAN, len(chain.plan))
+            intact = chain.plan[position:end]
+            if position % SPAN == 0 and len(intact) > 1:
+                if all(plans[number][position:end] == intact for number in numbers):
+                    span = functools.partial(chain.run, intact, position)
+                    pending.append((numbers, end, self._call(("span", position), span, x)))
+                    continue
             groups = {}
             for number in numbers:
-                step = plans[number][position : position + 1]
-                groups.setdefault(step, []).append(number)
-            end = self._end_of_span(plans, numbers, position)
-            if position == len(self.chain.plan):
-                yield numbers, x
-            elif end:
-                span = position, end
-                x = self._call(("span", span), lambda x, span=span: self._run_span(*span, x), x)
-                pending.append((numbers, end, x))
-            elif len(groups) > 1:
+                groups.setdefault(plans[number][position], []).append(number)
+            if len(groups) > 1:
                 pending += [(group, position, x) for group in reversed(groups.values())]
-            else:
-                ((step,),) = groups
-                pending.append((numbers, position + 1, self._do(position, step, x)))
-
-    def _end_of_span(self, plans, numbers, first):
-        """Return the end of a span that all plans run unmodified next, or None."""
-        end = min(first + SPAN, len(self.chain.plan))
-        intact = self.chain.plan[first:end]
-        same = all(plans[number][first:end] == intact for number in numbers)
-        return end if first % SPAN == 0 and same and len(intact) > 1 else None
-
-    def _run_span(self, first, end, x):
-        for position in range(first, end):
-            x = self.chain.do(self.chain.plan[position], self.chain.link(position, x))
-        return x
+                continue
+            (step,) = groups
+            pending.append((numbers, position + 1, self._do(position, step, x)))
 
     def _do(self, position, step, x):
-        if self.chain.links[position] or position == 0:
-            x = self._call(("link", position), lambda x: self.chain.link(position, x), x)
-        block = self.chain.blocks[step.block]
-        finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
-        if step.action == "carry" and not block.changes_shape and not finishes:
+        chain = self.chain
+        if chain.links[position] or position == 0:
+            x = self._call(("link", position), lambda x: chain.link(position, x), x)
+        if step.action == "carry" and chain.carries_input(step.block):
             return x
-        return self._call(step, lambda x: self.chain.do(step, x), x)
+        return self._call(step, lambda x: chain.do(step, x), x)
 
     def _end(self, y):
         """Return the network's outputs, the first one as logits, from the last block's output."""
@@ -199,26 +187,19 @@ class Trials:
             self._compiled[key] = function if masked else compiled(function, self.model)
         return self._compiled[key](*arguments)
 
-    def table(
-        self,
-        name: str,
-        labels: Sequence[Label],
-        plans: Sequence[Plan],
-        data: Any,
-        **options: Any,
-    ) -> Table:
+    def table(self, name: str, plans: Sequence[Plan], labels: Sequence[Label], data: Any) -> Table:
         """Return the numbers of `run` as a table whose values' names begin with `name`."""
-        numbers = self.run(plans, data, **options)
         rows = [
-            Row(f"{name}_{metric}", label.block, label.stage, label.unit, None, float(value))
-            for metric, column in numbers.items()
-            for label, value in zip([Label(), *labels], column, strict=True)
+            Row(f"{name}_{metric}", *label, None, float(value))
+            for metric, column in self.run(plans, data).items()
+            for label, value in zip([(None, None, None), *labels], column, strict=True)
         ]
         return Table(rows, title=f"{self.model.name} on {self.count} examples")
 
-    def labels(self) -> list[Label]:
-        """Return a `Label` for each block."""
-        return [Label(block.name, block.stage) for block in self.chain.blocks]
+    def by_block(self, name: str, plans: Sequence[Plan], data: Any) -> Table:
+        """Return the table of one plan for each block."""
+        labels = [(block.name, block.stage, None) for block in self.chain.blocks]
+        return self.table(name, plans, labels, data)
 
 
 def lesions(
@@ -228,7 +209,8 @@ def lesions(
     mode: str = "removed",
     blocks: Blocks = None,
     grain: Grain = "sum",
-    **options: Any,
+    batch_size: int = 128,
+    progress: Progress | None = None,
 ) -> Table:
     """Leave out each block, one at a time. A redundant block barely changes the output.
 
@@ -239,7 +221,8 @@ def lesions(
         mode: "removed" or "closed": see `zoo.lesion`.
         blocks: Names of the blocks; `None`: all.
         grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
-        **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
+        batch_size: As in `zoo.callbacks.run`.
+        progress: As in `zoo.callbacks.run`.
 
     Returns:
         A `Table` with `lesion_accuracy` and `lesion_loss`, if there are labels, `lesion_kl` and
@@ -248,9 +231,9 @@ def lesions(
     Reference: Srivastava et al. (2015), section 4.2, Fig. 4; Jastrzebski et al. (2018), section
     4.2, Fig. 3.
     """
-    trials = Trials(model, loss, blocks, grain)
+    trials = Trials(model, loss, blocks, grain, batch_size, progress)
     plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
-    return trials.table("lesion", trials.labels(), plans, data, **options)
+    return trials.by_block("lesion", plans, data)
 
 
 def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
@@ -259,16 +242,12 @@ def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
     counts: Sequence[int],
     repeats: int = 5,
     seed: int = 0,
-    loss: Loss = None,
-    mode: str = "removed",
-    blocks: Blocks = None,
-    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Leave out several random blocks at once; those that change the shape stay.
 
     `counts` are the numbers of blocks to leave out, `repeats` the random choices of blocks for
-    each, and `seed` their random seed. Other arguments as in `lesions`.
+    each, and `seed` their random seed. `options` are further arguments of `lesions`, except `mode`.
 
     Returns:
         A `Table` with `lesions_loss` and the others of `lesions`; `unit` is the number of blocks
@@ -276,7 +255,7 @@ def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
     """
-    trials = Trials(model, loss, blocks, grain)
+    trials = Trials(model, **options)
     rng = np.random.default_rng(seed)
     names = [block.name for block in trials.chain.blocks if not block.changes_shape]
     if not all(0 < count <= len(names) for count in counts):
@@ -285,28 +264,25 @@ def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
             f"Received: counts={[*counts]}"
         )
     choices = [[*rng.choice(names, n, replace=False)] for n in counts for _ in range(repeats)]
-    labels = [Label("; ".join(choice), unit=len(choice)) for choice in choices]
-    plans = [lesion_plan(trials.chain, choice, mode) for choice in choices]
-    return trials.table("lesions", labels, plans, data, **options)
+    plans = [lesion_plan(trials.chain, choice) for choice in choices]
+    labels = [("; ".join(choice), None, len(choice)) for choice in choices]
+    return trials.table("lesions", plans, labels, data)
 
 
-def shuffles(
+def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
     model: keras.Model,
     data: Any,
     swaps: Sequence[int] = (1, 2, 4, 8),
     repeats: int = 5,
     seed: int = 0,
-    loss: Loss = None,
-    blocks: Blocks = None,
-    grain: Grain = "sum",
     **options: Any,
 ) -> Table:
     """Run the blocks of each stage in a random order, against the order's Kendall tau.
 
     Blocks that change the shape stay. A network of blocks that refine the same representation
     degrades smoothly as tau falls. `swaps` are numbers of random swaps of two blocks in every
-    stage, `repeats` the random orders for each, and `seed` their random seed. Other arguments as
-    in `lesions`.
+    stage, `repeats` the random orders for each, and `seed` their random seed. Other options as
+    in `random_lesions`.
 
     Returns:
         A `Table` with `shuffle_loss` and the others of `lesions`, and `shuffle_tau`, the mean over
@@ -317,7 +293,7 @@ def shuffles(
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
-    trials = Trials(model, loss, blocks, grain)
+    trials = Trials(model, **options)
     rng = np.random.default_rng(seed)
     by_stage: dict[int, list[str]] = {}
     for block in trials.chain.blocks:
@@ -327,68 +303,118 @@ def shuffles(
     if not stages:
         raise ValueError("Expected a stage with two blocks of one shape. Received: none such.")
     plans: list[Plan] = []
-    labels = []
+    labels: list[Label] = []
     rows = []
-    for num_swaps in swaps:
-        for _ in range(repeats):
-            orders = [random_order(names, num_swaps, rng) for names in stages]
-            label = Label(f"order{len(plans)}", unit=num_swaps)
-            tau = float(np.mean([tau for _, tau in orders]))
-            rows.append(Row("shuffle_tau", label.block, None, label.unit, None, tau))
-            labels.append(label)
-            order = {position: name for part, _ in orders for position, name in part.items()}
-            plans.append(shuffle_plan(trials.chain, order))
-    return trials.table("shuffle", labels, plans, data, **options) + Table(rows)
+    for num_swaps in np.repeat(swaps, repeats).tolist():
+        orders, taus = zip(*(random_order(names, num_swaps, rng) for names in stages), strict=True)
+        labels.append((f"order{len(plans)}", None, num_swaps))
+        rows.append(Row("shuffle_tau", *labels[-1], None, float(np.mean(taus))))
+        order = {position: name for part in orders for position, name in part.items()}
+        plans.append(shuffle_plan(trials.chain, order))
+    return trials.table("shuffle", plans, labels, data) + Table(rows)
 
 
-def early_exits(
-    model: keras.Model,
-    data: Any,
-    loss: Loss = None,
-    blocks: Blocks = None,
-    grain: Grain = "sum",
-    **options: Any,
-) -> Table:
+def early_exits(model: keras.Model, data: Any, **options: Any) -> Table:
     """Stop the network after each block: later ones return their skip input.
 
-    Arguments as in `lesions`.
+    Options as in `random_lesions`.
 
     Returns:
         A `Table` with `exit_loss` and the others of `lesions`.
 
     Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
-    trials = Trials(model, loss, blocks, grain)
-    later = [block.name for block in trials.chain.blocks if not block.changes_shape]
-    plans = []
-    for block in trials.chain.blocks:
-        later = [name for name in later if trials.chain.index(name) > block.index]
-        plans.append(lesion_plan(trials.chain, later))
-    return trials.table("exit", trials.labels(), plans, data, **options)
+    trials = Trials(model, **options)
+    same = [block for block in trials.chain.blocks if not block.changes_shape]
+    plans = [
+        lesion_plan(trials.chain, [later.name for later in same if later.index > block.index])
+        for block in trials.chain.blocks
+    ]
+    return trials.by_block("exit", plans, data)
 
 
-def prune_report(
+def depth_plan(
     model: keras.Model,
     data: Any,
-    blocks: str | Sequence[str],
+    keep: float = 0.75,
+    score: str = "lesion_kl",
     loss: Loss = None,
-    grain: Grain = "sum",
+    batch_size: int = 128,
     **options: Any,
-) -> dict[str, tuple[float, float]]:
-    """Return the cost and the savings of `zoo.prune_blocks(model, blocks)`.
+) -> dict[str, float]:
+    """Choose blocks to remove, those with the lowest score first.
 
-    Other arguments as in `lesions`.
+    Blocks that change the shape stay. Remove the chosen ones with `zoo.prune_blocks`, and heal the
+    smaller network by training it.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        data: As in `zoo.callbacks.run`; only "lesion_loss" needs labels.
+        keep: Share of the blocks that stay, rounded so that no fewer do.
+        score: "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss",
+            of the network without the block and the ones before: the search is greedy, and blocks
+            are scored again after each removal. "block_influence": of one pass.
+        loss: As in `zoo.callbacks.run`.
+        batch_size: As in `zoo.callbacks.run`.
+        **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
 
     Returns:
-        A dictionary of pairs, before and after: `accuracy`, `loss` and the other numbers of
-        `lesions`, `parameters`, and `operations` (multiply-adds of an example).
+        The blocks' scores when they were chosen, by name in the order of removal.
+
+    Raises:
+        ValueError: before any work, if `keep` or `score` has another value, or too few blocks can
+            be removed; or the score is not defined for the network or the data, or NaN.
+
+    Reference: Men et al. (2024), arXiv:2403.03853 (block influence); Gromov et al. (2024),
+    arXiv:2403.17887 (healing).
+
+    Example:
+    >>> x = inputs = keras.Input((4,))
+    >>> for i in range(4):
+    ...     f = keras.layers.Dense(4, kernel_initializer=keras.initializers.Constant(0.1 * i))
+    ...     x = keras.layers.Add(name=f"sum{i}")([x, f(x)])
+    >>> depth_plan(keras.Model(inputs, x), keras.ops.ones((8, 4)), score="lesion_change")
+    {'sum0': 0.0}
     """
-    trials = Trials(model, loss, grain=grain)
-    plan = lesion_plan(trials.chain, [blocks] if isinstance(blocks, str) else blocks)
-    numbers = trials.run([plan], data, **options)
-    old_cost = cost(model)
-    new_cost = cost(trials.chain.to_model(plan))
-    report = {key: (float(before), float(after)) for key, (before, after) in numbers.items()}
-    for key in ("parameters", "operations"):
-        report[key] = (getattr(old_cost, key), getattr(new_cost, key))
-    return report
+    if score not in SCORES:
+        raise ValueError(f"`score` must be one of {SCORES}. Received: score={score!r}")
+    network = Network.of(model, **options)
+    names = [block.name for block in network.blocks if not block.changes_shape]
+    count = int((1 - keep) * len(network.blocks) + 1e-9)
+    if not 0 < count <= len(names):
+        raise ValueError(
+            f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
+            f"those that change the shape stay. Received: keep={keep}, which removes {count}."
+        )
+    if score == "block_influence":
+        table = run([BlockInfluence()], network, data, loss=loss, batch_size=batch_size)
+        values = table.values(score)
+        return _lowest({name: values[name] for name in names}, count)
+    trials = Trials(network, loss, batch_size=batch_size)
+    data = repeatable(data)
+    removed: dict[str, float] = {}
+    while len(removed) < count:
+        rest = [name for name in names if name not in removed]
+        plans = [lesion_plan(trials.chain, [*removed, name]) for name in rest]
+        measured = trials.run(plans, data)
+        known = [f"lesion_{name}" for name in measured]
+        if score not in known:
+            raise ValueError(
+                f"Expected a score that is defined for these outputs and data. Received: "
+                f"{score!r}, where lesions have {known}: 'lesion_loss' needs labels, 'lesion_kl' "
+                f"outputs that are a distribution, and others have 'lesion_change'."
+            )
+        _, *scores = measured[score.removeprefix("lesion_")].tolist()  # the intact network's first
+        removed |= _lowest(dict(zip(rest, scores, strict=True)), 1)
+    return removed
+
+
+def _lowest(scores, count):
+    """Return the lowest scores by block, in ascending order; NaN is above all."""
+    lowest = sorted(scores, key=lambda name: (math.isnan(scores[name]), scores[name]))[:count]
+    if any(math.isnan(scores[name]) for name in lowest):
+        raise ValueError(
+            f"Expected scores that are numbers. Received: NaN for {lowest}. "
+            f"Look for NaN in the data, and with `zoo.diagnose` in the network's blocks."
+        )
+    return {name: scores[name] for name in lowest}

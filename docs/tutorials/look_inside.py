@@ -52,8 +52,7 @@ print(f"test accuracy {accuracy:.3f}")
 # %% [markdown]
 # ## Diagnose
 #
-# One line per block: the verdict, the block's share of parameters and multiply-adds, and the measurements. `|f|/|x|` is the norm
-# of what the block adds relative to its input. `lesion KL` is the change of the output if the block is removed. The last column
+# One line per block: the verdict and the measurements. `|f|/|x|` is the norm of what the block adds relative to its input. `lesion KL` is the change of the output if the block is removed. The last column
 # gives the rule that decided, with its threshold.
 
 # %%

@@ -82,14 +82,14 @@ def pruned_and_healed(names):
     return small, cut, small.evaluate(x_test, y_test, verbose=0)[1]
 
 
-small, cut, healed = pruned_and_healed(plan.blocks)
+small, cut, healed = pruned_and_healed(plan)
 print(f"planned: {cut:.3f} as cut, {healed:.3f} healed; intact {before:.3f}")
 
 blocks = [verdict.block for verdict in report.verdicts]
 random = np.random.default_rng(0)
 chance = []
 for _ in range(2):
-    names = random.choice(blocks, len(plan.blocks), replace=False)
+    names = random.choice(blocks, len(plan), replace=False)
     chance.append(pruned_and_healed(names)[1:])
 chance = np.array(chance)
 

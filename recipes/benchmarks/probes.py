@@ -53,7 +53,7 @@ def tasks(options, name):
     ]
     observer = Observer(probes, model)
     forward = compiled(lambda x: model(x, training=False), model)
-    trials = Trials(model)
+    trials = Trials(model, batch_size=options.batch)
     plans = [lesion_plan(trials.chain, [block.name]) for block in trials.chain.blocks]
 
     def step():
@@ -66,7 +66,7 @@ def tasks(options, name):
         keras.ops.convert_to_numpy(forward(x))
 
     def sweep():
-        trials.run(plans, data, options.batch)
+        trials.run(plans, data)
 
     return {
         "step": (step, 1),

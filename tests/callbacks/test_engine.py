@@ -20,8 +20,8 @@ from helpers.reference_highway import (
 )
 from zoo import callbacks
 from zoo.callbacks import Probe
-from zoo.callbacks.probes.batching import masked_sum, padded_batches
 from zoo.callbacks.probes.engine import Observer
+from zoo.callbacks.probes.objective import masked_sum, padded_batches
 from zoo.callbacks.probes.probe import norm
 
 

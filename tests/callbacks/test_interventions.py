@@ -131,15 +131,6 @@ def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
         assert a.value == pytest.approx(b.value, rel=1e-5)
 
 
-@slow_elsewhere
-def test_a_prune_report_has_accuracy_loss_parameters_and_operations(model):
-    report = callbacks.prune_report(model, (X, Y), ["block1"])
-    assert report["accuracy"][1] == pytest.approx(scores(zoo.lesion(model, "block1"))[0])
-    layer = 3 * (4 * 4 + 4)
-    assert report["parameters"] == (model.count_params(), model.count_params() - layer)
-    assert np.diff(report["operations"]) == [-3 * 4 * 4]
-
-
 @pytest.mark.parametrize(
     "sweep, message",
     [

@@ -8,7 +8,7 @@ import pytest
 from helpers.harness import without_backend
 from zoo import callbacks
 from zoo.callbacks import charts, page
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.probe import Row, Table
 
 pytestmark = without_backend
 

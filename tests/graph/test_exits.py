@@ -112,7 +112,7 @@ def test_dropped_networks_are_lesioned_probed_planned_and_diagnosed(build):
     tables = [callbacks.run([callbacks.L2Ratio()], m, X) for m in (whole, last)]
     ratios = [[*table.values("l2_ratio").values()] for table in tables]
     np.testing.assert_allclose(ratios[1], [*ratios[0][:-1], ratios[0][-1] / 2], rtol=1e-4)
-    assert zoo.depth_plan(dropped, X, 0.6).blocks
+    assert zoo.depth_plan(dropped, X, 0.6)
     report = zoo.diagnose(dropped, X, np.arange(40) % 3)
     assert "lesion_kl" in report.table.probes() and [v.block for v in report.verdicts] == names
 

@@ -289,7 +289,7 @@ def test_a_shared_kernel_does_not_fold():
         zoo.fold_identity(keras.Model(inputs, shared(x)))
 
 
-def test_a_model_that_was_traced_before_folds_as_well():
+def test_a_model_that_was_rewired_before_folds_as_well():
     model = around(conv())
-    zoo.trace(model)
+    zoo.rewire(model)
     assert not zoo.fold_identity(model)[1]

@@ -74,7 +74,7 @@ def test_changed_networks_keep_the_mask(model, tmp_path):
     close(array(zoo.lesion(model, "block1")(IDS)), end(model, y))
     twice = z + 0.5 * (array(block1(z)) - z)
     close(array(zoo.loop(model, "block1", times=2, scale=0.5)(IDS)), end(model, twice))
-    close(array(zoo.trace(model)(IDS)["outputs"]), array(model(IDS)))
+    close(array(zoo.rewire(model)(IDS)), array(model(IDS)))
     closed.save(tmp_path / "closed.keras")
     close(array(load_model(tmp_path / "closed.keras")(IDS)), array(closed(IDS)))
 

@@ -3,6 +3,9 @@
 import numpy as np
 from keras import ops
 
+from zoo import callbacks
+from zoo.callbacks.probes.engine import Observer
+
 # Greff et al. (2017), Table 1a as y = H·T + x·C: the factors of H and x; t is 1 - T.
 TC = {
     "plain": "10",
@@ -77,3 +80,11 @@ def random_weights(layer, seed=2, scale=1.0):
         sample = rng.normal(scale=scale, size=weight.shape)
         weight.assign(np.abs(sample) + 0.5 if "variance" in weight.path else sample)
     return layer
+
+
+def block_parts(model, x):
+    """Return the logits of a model, and by block what it reads, computes and returns."""
+    observer = Observer([callbacks.ActivationNorm()], model)
+    values = observer.graph.start(x)
+    parts = observer.observe(values)
+    return values[observer.graph.outputs[0]], parts

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.harness import without_backend
 from helpers.test_data import write_images
-from zoo.callbacks.probes.table import Row, Table
+from zoo.callbacks.probes.probe import Row, Table
 from zoo.recipes.experiment import Options, Run, catalog, pages
 from zoo.recipes.jastrzebski2018 import miniature, refinement, sharing, training
 

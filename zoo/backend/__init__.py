@@ -1,10 +1,10 @@
 """The only door to TensorFlow, JAX and torch: one function per need, its bodies side by side."""
 
-from zoo.backend.autodiff import gradients_at_marks as gradients_at_marks
-from zoo.backend.autodiff import guided_relu as guided_relu
-from zoo.backend.autodiff import jacobian_product as jacobian_product
 from zoo.backend.char_cnn import largest_responses as largest_responses
-from zoo.backend.compile import compiled as compiled
+from zoo.backend.functions import compiled as compiled
+from zoo.backend.functions import gradients_at_marks as gradients_at_marks
+from zoo.backend.functions import guided_relu as guided_relu
+from zoo.backend.functions import jacobian_product as jacobian_product
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.ops import dense as dense
 from zoo.backend.ops import nll as nll

@@ -15,12 +15,9 @@ PARTS = ("shortcut", "carry_gate")
 
 
 class Step(NamedTuple):
-    """Use of one block at one position of the chain.
+    """Use of one block, named by its index, at one position of the chain.
 
-    Attributes:
-        block: Index of the block.
-        action: "run": y; "carry": the skip input alone, without the rest of the block; "close": y
-            with the gate T at 0.
+    "run": y; "carry": the skip input, without the rest of the block; "close": y with T at 0.
     """
 
     block: int
@@ -31,13 +28,7 @@ Plan: TypeAlias = Sequence[Step]  # one at each block's position
 
 
 class State(NamedTuple):
-    """A tensor between two blocks of a chain, and the tensors that pass by the blocks.
-
-    Attributes:
-        x: Input or output of a block.
-        sides: Tensors that do not depend on any block but are read after the first one's input,
-            such as masks; see `Chain.sides`.
-    """
+    """Input or output of a block, and the tensors that pass by the blocks; see `Chain.sides`."""
 
     x: Tensor
     sides: tuple[Tensor, ...]
@@ -46,10 +37,7 @@ class State(NamedTuple):
 class Chain:
     """A network as a stem, blocks with links between them, and a tail: functions of a `State`.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        blocks: Names of the blocks to use; `None`: all.
-        grain: As in `zoo.blocks.find_blocks`.
+    Arguments are those of `zoo.blocks.find_blocks`, for a model whose blocks follow each other.
 
     Attributes:
         graph: Its `zoo.calls.Graph`.
@@ -57,7 +45,8 @@ class Chain:
         plan: The plan of the unmodified network.
         links: The calls before each block, back to the block before it.
         tail: The calls after the last block.
-        sides: Slots of the tensors that pass by the blocks and do not depend on them.
+        sides: Slots of the tensors, such as masks, that are read after the first block's input and
+            depend on no block.
 
     Raises:
         ValueError: if there is no block, or a call reads a tensor that depends on a block and
@@ -78,16 +67,15 @@ class Chain:
         self._parts: dict[tuple[int, str], BlockPart] = {}
         self._inner = [self.graph.between(b.source, b.y) for b in self.blocks]
         after_blocks = {c.index for block in self.blocks for c in self.graph.after(block.y)}
-        self._dependent = {
-            s for c in self.graph.calls if c.index in after_blocks for s in c.outputs
-        }
+        dependent = [call for call in self.graph.calls if call.index in after_blocks]
+        self._dependent = {slot for call in dependent for slot in call.outputs}
         self._dependent |= {block.y for block in self.blocks}
         self.sides: list[int] = []
         self.links: list[list[Call]] = []
         done = {call.index for calls in self._inner for call in calls}
         given = None
         for block, inner in zip(self.blocks, self._inner, strict=True):
-            rest = [c for c in self.graph.calls if c.index in after_blocks and c.index not in done]
+            rest = [call for call in dependent if call.index not in done]
             link = calls_before(block.source, rest)
             if given is not None:
                 self._add_sides(link, given, f"before {block.name}")
@@ -97,12 +85,11 @@ class Chain:
             self.links.append(link)
             done |= {call.index for call in link}
             given = block.y
-        self.tail = [c for c in self.graph.calls if c.index in after_blocks - done]
+        self.tail = [call for call in dependent if call.index not in done]
         self._add_sides(self.tail, given, "after the last block", self.graph.outputs)
         needed = {self.blocks[0].source, *self.sides}
-        before = [calls_before(slot, self.graph.calls) for slot in needed]
-        stem = {call.index: call for calls in before for call in calls}
-        self.links[0] = [stem[index] for index in sorted(stem)]
+        stem = {c.index for slot in needed for c in calls_before(slot, self.graph.calls)}
+        self.links[0] = [self.graph.calls[index] for index in sorted(stem)]
 
     def _add_sides(self, calls, given, position, results=()):
         """Add what calls, and the network's results, read from elsewhere to the sides."""
@@ -142,44 +129,52 @@ class Chain:
         """
         source = self.blocks[index].source
         if isinstance(x, State):
-            slot = self.blocks[index - 1].y
-            return State(self._run(self.links[index], slot, x, source, apply), x.sides)
+            calls = self.links[index]
+            return State(self._run(calls, self.blocks[index - 1].y, x, apply)[source], x.sides)
         values = self.graph.run({**x}, apply, self.links[0], keep=True)
         return State(values[source], tuple(values[slot] for slot in self.sides))
 
-    def end(self, y: State, apply: Apply = infer) -> list[Tensor]:
-        """Return the network's outputs, flattened, from the last block's output."""
-        values = self._values(self.blocks[-1].y, y)
-        self.graph.run(values, apply, self.tail, keep=True)
-        return [values[slot] for slot in self.graph.outputs]
-
-    def do(self, step: Step, x: State, apply: Apply = infer) -> State:
-        """Return the output of one `Step`, whose block's input is x."""
-        return State(self._output(step, x, apply), x.sides)
-
-    def _output(self, step, state, apply):
+    def do(self, step: Step, state: State, apply: Apply = infer) -> State:
+        """Return the output of one `Step`, from the input of its block."""
         block = self.blocks[step.block]
         layer = block.layer
         x = state.x
         if step.action == "run":
-            return self._run(self._inner[step.block], block.source, state, block.y, apply)
+            values = self._run(self._inner[step.block], block.source, state, apply)
+            return State(values[block.y], state.sides)
         if layer is None:
-            calls = self.graph.between(block.source, block.x)
-            return self._run(calls, block.source, state, block.x, apply)
+            end: Any = block.x  # None in skip layers only
+            calls = self.graph.between(block.source, end)
+            return State(self._run(calls, block.source, state, apply)[end], state.sides)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:
             recorded = self.graph.calls[block.call].arguments.kwargs
             context = {key: recorded[key] for key in ("use",) if key in recorded}
             gate = self._part(block, "carry_gate")(x, **context)
             carried = self.graph.keep_mask(x, carried * gate)
-        return layer.finish(carried)
+        return State(layer.finish(carried), state.sides)
 
-    def _values(self, slot, state):
-        return {**dict(zip(self.sides, state.sides, strict=True)), slot: state.x}
+    def run(self, steps: Plan, first: int, x: State, apply: Apply = infer) -> State:
+        """Return the output of steps at the positions from `first` on, with the links before."""
+        for index, step in enumerate(steps, first):
+            x = self.do(step, self.link(index, x, apply), apply)
+        return x
 
-    def _run(self, calls, first, state, last, apply):
-        """Return the value of slot `last` from that of slot `first`, which the state holds."""
-        return self.graph.run(self._values(first, state), apply, calls, keep=True)[last]
+    def end(self, y: State, apply: Apply = infer) -> list[Tensor]:
+        """Return the network's outputs, flattened, from the last block's output."""
+        values = self._run(self.tail, self.blocks[-1].y, y, apply)
+        return [values[slot] for slot in self.graph.outputs]
+
+    def carries_input(self, index: int) -> bool:
+        """Return True if the step "carry" of a block returns the block's input."""
+        block = self.blocks[index]
+        finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
+        return not block.changes_shape and not finishes
+
+    def _run(self, calls, slot, state, apply):
+        """Return the values of slots after calls; the state holds that of `slot`."""
+        values = {**dict(zip(self.sides, state.sides, strict=True)), slot: state.x}
+        return self.graph.run(values, apply, calls, keep=True)
 
     def _part(self, block, name):
         """Return a branch of a skip layer as a layer of its own, always the same one."""
@@ -214,18 +209,13 @@ class Chain:
     def to_model(self, plan: Plan) -> keras.Model:
         """Return a flat Functional model that runs `plan` with the same layers.
 
-        Args:
-            plan: A `Step` for each position.
-
         Raises:
             ValueError: if a block does not fit its position.
         """
         self.check(plan)
-        inputs = self.graph.new_inputs()
-        x: Any = inputs  # then a `State`
-        for index, step in enumerate(plan):
-            x = self.do(step, self.link(index, x, symbolic), symbolic)
-        return self.graph.new_model(inputs, self.end(x, symbolic))
+        inputs: Any = self.graph.new_inputs()
+        y = self.run(plan, 0, inputs, symbolic)
+        return self.graph.new_model(inputs, self.end(y, symbolic))
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -265,10 +255,7 @@ class BlockPart(keras.layers.Layer):
         return self.branch(x, **context)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration.
-
-        It holds the block itself: Keras serializes it, and notes where a model has it twice.
-        """
+        """Return the configuration with the block: Keras notes where a model has it twice."""
         return {**super().get_config(), "block": self.owner.block, "part": self.part}
 
     @classmethod

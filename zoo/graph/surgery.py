@@ -1,7 +1,7 @@
 """Modify a network's blocks: the same layers reordered, or some left out."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -64,7 +64,7 @@ def shuffle(
 
 def prune_blocks(
     model: keras.Model,
-    names: str | Sequence[str],
+    names: str | Iterable[str],
     blocks: Sequence[str] | None = None,
     grain: Grain = "sum",
 ) -> keras.Model:
