@@ -19,7 +19,7 @@ from zoo.callbacks.probes.sweep import lesions
 from zoo.callbacks.probes.table import Table, aligned
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.cost import cost_of
+from zoo.graph.cost import cost
 from zoo.types import PathLike, Tensor
 
 REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
@@ -236,7 +236,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         table.notes.append(f"No lesions: {error}")
     shares: dict[str, tuple[float, float]] = {}
     try:
-        counted = cost_of(network.model, network.graph, network.blocks)
+        counted = cost(network)
         shares = {name: counted.share(name) for name in counted.blocks}
     except ValueError as error:
         table.notes.append(f"No shares of parameters and operations: {error}")

@@ -24,7 +24,7 @@ import numpy as np
 from zoo.callbacks import PassProgress
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.graph.fold import to_plain
+from zoo.graph.fold import fold_identity
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
@@ -87,7 +87,7 @@ def train(settings, run, data, depth):
     """Return the largest difference of a weight after each step of a pair of networks."""
     run.start(settings)
     residual = networks.build("residual", depth, data.shape, data.images.classes, settings.widths)
-    plain = penalize(to_plain(residual), transferred=True)
+    plain = penalize(fold_identity(residual)[0], transferred=True)
     total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
     for model in (residual, plain):
         model.compile(networks.optimizer(settings, total), "sparse_categorical_crossentropy")

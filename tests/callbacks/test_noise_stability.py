@@ -11,7 +11,7 @@ from helpers.harness import few_elsewhere, slow_elsewhere, without_backend
 from helpers.reference_highway import norms
 from zoo import callbacks
 from zoo.backend import jacobian_product
-from zoo.graph.fold import to_plain
+from zoo.graph.fold import fold_identity
 
 X = reference.images(3, 4, 4, 3)
 Y = np.array([0, 1, 1])
@@ -221,7 +221,9 @@ def test_equal_networks_get_equal_noise():
     reference.random_weights(model, scale=0.1)
     data = reference.images(6, 4, 4, 3), np.zeros((6, 3))
     options = {"sizes": (0.1,), "repeats": 4, "loss": "mse"}
-    tables = [callbacks.noise_sensitivity(m, data, **options) for m in (model, to_plain(model))]
+    tables = [
+        callbacks.noise_sensitivity(m, data, **options) for m in (model, fold_identity(model)[0])
+    ]
     pair = [[*table.of_probe("noise_change")][-1].value for table in tables]
     np.testing.assert_allclose(*pair, rtol=1e-3)
 

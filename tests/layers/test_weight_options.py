@@ -11,7 +11,7 @@ import zoo
 from helpers.gradients import assert_close
 from helpers.harness import run_layer_test
 from helpers.reference import as_float64, conv, images, random_weights, relu, sigmoid
-from zoo.graph.stacking import to_stack
+from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.regularizers import penalty
 
 OPTIONS = {
@@ -104,14 +104,14 @@ def test_stacked_layers_keep_their_penalties():
     for _ in range(3):
         x = zoo.HighwayDense(kernel_regularizer=regularizers.OrthogonalRegularizer(0.1))(x)
     model = random_weights(keras.Model(inputs, x))
-    stacked = to_stack(model)
-    assert [layer.depth for layer in stacked.layers[1:]] == [3]
+    stacked = keras.Sequential([inputs, HighwayDenseStack.from_layers(model.layers[1:])])
     losses = [penalty(m) for m in (model, stacked)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
-    other = keras.Model(
-        inputs, zoo.HighwayDense()(zoo.HighwayDense(bias_constraint="non_neg")(inputs))
+    other = keras.Sequential(
+        [inputs, zoo.HighwayDense(), zoo.HighwayDense(bias_constraint="non_neg")]
     )
-    assert len(to_stack(other).layers) == 3  # they differ
+    with pytest.raises(ValueError, match="layers of one kind"):
+        HighwayDenseStack.from_layers(other.layers)
 
 
 def highway(x, layer):

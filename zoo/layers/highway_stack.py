@@ -31,7 +31,7 @@ class HighwayDenseStack(HighwayDense):
 
     It computes what they compute. Their weights are stacked, and the layer is compiled once and
     not `depth` times: a thousand layers take seconds, where a graph of them is deeper than Keras
-    builds. To inspect or modify single layers, convert it with `zoo.stacking.to_layers`.
+    builds. To inspect or modify single layers, rewire it with its `to_layers()`.
 
     Args:
         depth: Number of layers.
@@ -110,7 +110,7 @@ class HighwayDenseStack(HighwayDense):
         """Raise an error: each layer of the stack has parts of its own."""
         raise NotImplementedError(
             f"A stack has no h, t and c; its layers have. Received: {self.name}. "
-            f"Convert it with `to_layers`, or the model with `zoo.stacking.to_layers`."
+            f"Convert it with `to_layers`."
         )
 
     def call(self, x: Tensor) -> Tensor:
@@ -180,8 +180,7 @@ class HighwayDenseStack(HighwayDense):
             received = [f"{layers[i].name}: {keys[i] or 'not one'}" for i in shown]
             raise ValueError(
                 f"`from_layers` expects one or more built `HighwayDense` layers of one kind. "
-                f"Received: {'; '.join(received) or 'none'}. Stack each run of equal ones, as "
-                f"`zoo.stacking.to_stack` does."
+                f"Received: {'; '.join(received) or 'none'}."
             )
         config = layers[0].get_config()
         name = layers[0].name.removesuffix("_layer1")  # which `to_layers` added
