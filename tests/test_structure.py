@@ -258,7 +258,7 @@ def test_the_installed_wheel_trains_probes_prunes_exports_and_runs_recipes(distr
 
 
 PUBLIC_MODULES = """applications backend blocks callbacks calls checkpoint checks datasets
-distribute graph initializers io layers mapping optimizers regularizers stacking types
+distribute graph initializers io layers optimizers regularizers types
 weights""".split()
 IMPORT_ZOO = """
 import inspect, json, sys

@@ -59,19 +59,16 @@ from zoo.callbacks.probes.sweep import depth_plan as depth_plan
 from zoo.export import export as export
 from zoo.graph import blocks as blocks
 from zoo.graph import calls as calls
-from zoo.graph import fold as mapping  # noqa: F401  # its public name
-from zoo.graph import stacking as stacking
 from zoo.graph.calls import rewire as rewire
 from zoo.graph.cost import cost as cost
-from zoo.graph.exits import EarlyExit as EarlyExit
 from zoo.graph.exits import add_exits as add_exits
 from zoo.graph.exits import drop_blocks as drop_blocks
 from zoo.graph.fold import fold_identity as fold_identity
 from zoo.graph.inline import inline as inline
 from zoo.graph.loop import loop as loop
-from zoo.graph.remat import remat as remat
 from zoo.graph.surgery import lesion as lesion
 from zoo.graph.surgery import prune_blocks as prune_blocks
+from zoo.graph.surgery import remat as remat
 from zoo.graph.surgery import shuffle as shuffle
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM

@@ -13,7 +13,7 @@ from keras import layers, ops
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
 from zoo.callbacks.probes.objective import batches, nan_mask
-from zoo.callbacks.probes.probe import Parts, norm
+from zoo.callbacks.probes.probe import Parts, Row, Table, norm
 from zoo.callbacks.probes.refinement import Ratio
 from zoo.checks import check_integers
 from zoo.graph.chain import Chain, State

@@ -22,7 +22,7 @@ import sys
 import keras
 import numpy as np
 
-from zoo.graph.fold import to_plain
+from zoo.graph.fold import fold_identity
 from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import (
     Artifact,
@@ -92,7 +92,7 @@ def train(settings, run, data, depth):
     """Return the largest difference of a weight after each step of a pair of networks."""
     run.start(settings)
     residual = networks.build("residual", depth, data.shape, data.images.classes, settings.widths)
-    pair = (residual, penalize(to_plain(residual), transferred=True))
+    pair = (residual, penalize(fold_identity(residual)[0], transferred=True))
     total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
     count = settings.steps or total
     for model in pair:

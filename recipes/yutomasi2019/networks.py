@@ -22,7 +22,7 @@ import zoo
 from zoo.applications.simplified_resnet import WIDTHS
 from zoo.backend import whole_values
 from zoo.datasets.images import averaged
-from zoo.graph.fold import to_plain
+from zoo.graph.fold import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
 from zoo.recipes.experiment import DivergenceError, ImageSettings, setting, store
@@ -117,7 +117,7 @@ def build(kind, depth, input_shape, classes, widths):
     builders = {"plain": zoo.simplified_plain_net, "dominant": zoo.simplified_dominant_net}
     model = builders.get(kind, zoo.simplified_residual_net)(depth, **options)
     if kind == "transferred":
-        model = to_plain(model)
+        model, _ = fold_identity(model)
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
 
 

@@ -119,7 +119,7 @@ def test_zoo_blocks_know_their_stage():
 
 def test_the_error_for_a_scanned_stack_says_how_to_inspect_it():
     model = zoo.highway_mlp(10, 8, stacked=True)
-    with pytest.raises(ValueError, match="zoo.stacking"):
+    with pytest.raises(ValueError, match="zoo.rewire"):
         find_blocks(model)
 
 

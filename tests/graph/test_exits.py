@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import families, reference
-from helpers.harness import slow_elsewhere, without_backend
+from helpers.harness import slow_elsewhere
 from zoo import callbacks
 
 WIDTH = 4
@@ -138,32 +138,6 @@ def test_new_heads_are_trained(model):
     assert np.abs(exits.get_layer("b_head").get_weights()[0] - before).max() > 0
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.7, 2.0])
-def test_each_example_leaves_where_it_is_confident(model, threshold):
-    exits = zoo.add_exits(model, ["a", "b"])
-    each = [ops.convert_to_numpy(exits(X)[name]) for name in ("a", "b", "last")]
-    confident = np.stack([p.max(-1) >= threshold for p in each])
-    confident[-1] = True
-    expected = confident.argmax(0)
-    outputs, chosen = zoo.EarlyExit(exits).predict(X, threshold, batch_size=16)
-    assert (chosen == expected).all()
-    stacked = np.stack(each)[expected, np.arange(len(X))]
-    np.testing.assert_allclose(outputs, stacked, rtol=1e-3, atol=1e-6)
-
-
-def exits_of(*outputs):
-    """Return a model of two exits that multiply the input, each with a final layer."""
-    inputs = keras.Input((1,))
-    outputs = {f"exit{i}": keras.layers.Activation(a)(inputs) for i, a in enumerate(outputs)}
-    return keras.Model(inputs, outputs)
-
-
-def test_one_sigmoid_output_is_confident_at_both_ends_and_nan_is_not():
-    x = np.array([[-5.0], [0.1], [5.0], [np.nan]], "float32")
-    _, chosen = zoo.EarlyExit(exits_of("sigmoid", "sigmoid")).predict(x)
-    assert chosen.tolist() == [0, 1, 0, 1]
-
-
 @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")  # T5's attention
 @pytest.mark.parametrize("name", ["t5", "albert", "gpt2"])
 @slow_elsewhere
@@ -195,30 +169,11 @@ def flat(outputs):
     return [ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(outputs)]
 
 
-@without_backend
-def test_a_tensor_without_a_row_for_each_example_reaches_later_blocks_whole():
-    class Positions(keras.layers.Layer):
-        def call(self, x):
-            return ops.reshape(ops.arange(6.0), (2, 3))
-
-    x = inputs = keras.Input((2, 3))
-    positions = Positions()(inputs)
-    for name in "ab":
-        x = keras.layers.Add(name=name)([x, keras.layers.Dense(3)(x + positions)])
-    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(x))
-    images = reference.images(5, 2, 3)
-    actual, _ = zoo.EarlyExit(zoo.add_exits(model, ["a"])).predict(images, threshold=2)
-    np.testing.assert_allclose(actual, ops.convert_to_numpy(model(images)), rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "make, message",
     [
         (lambda m: zoo.add_exits(m, ["d"]), "Expected one or more of the blocks"),
         (lambda m: zoo.add_exits(zoo.cifar_resnet(8), ["stage1_block00"]), "needs the shape of"),
-        (lambda m: zoo.EarlyExit(m), "a model of `add_exits`"),
-        (lambda m: zoo.EarlyExit(exits_of("sigmoid", "linear")), "end in a softmax or sigmoid"),
-        (lambda m: zoo.EarlyExit(exits_of("sigmoid")).predict(X[:0, :1]), "`examples` must be"),
         (lambda m: zoo.drop_blocks(m, {"head": 0.5}), r"\['a', 'b', 'c'\]. Received: \['head'\]"),
         (lambda m: zoo.drop_blocks(m, {"a": 2}), "`rates` must be .*Received: rates={'a': 2}"),
         (lambda m: zoo.drop_blocks(m, -0.1), "`rates` must be .*Received: rates=-0.1"),

@@ -103,10 +103,8 @@ def test_a_rematerialized_block_can_be_observed_saved_and_rewired(tmp_path):
     assert_close(keras.models.load_model(tmp_path / "model.keras")(x), y, 1e-6)
 
 
-def test_a_block_to_rematerialize_must_exist():
-    with pytest.raises(ValueError, match="called \\['block9'\\]; there are \\['block0'"):
-        zoo.remat(network("dense", False), ["block9"])
-    with pytest.raises(ValueError, match="which has none; there are"):
+def test_a_model_to_rematerialize_has_blocks():
+    with pytest.raises(ValueError, match="which has none"):
         zoo.remat(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
 
 

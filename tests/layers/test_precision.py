@@ -64,7 +64,7 @@ def test_a_stack_rounds_where_its_single_layers_do(variant, policy):
     stack = zoo.HighwayDenseStack(4, variant=variant)
     model = keras.Model(inputs, stack(inputs))
     x = np.random.default_rng(0).normal(size=(5, 8)).astype("float32")
-    single = zoo.stacking.to_layers(model)
+    single = keras.Sequential([inputs, *stack.to_layers()])
     np.testing.assert_array_equal(wide(model(x)), wide(single(x)))
     assert dtype_of(model(x)) == "bfloat16"
 

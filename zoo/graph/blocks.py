@@ -64,21 +64,17 @@ def find_blocks(
 ) -> tuple[list[Block], list[tuple[str, str]]]:
     """Find the blocks of a graph, in running order.
 
-    A skip layer is a block, once for each of its calls. So is a sum of branches that come from one
-    fork: the branch with the fewest layers that have weights, or none, is the shortcut, and its end
-    is x; of two branches, the other's end is f. Branches may also read tensors that do not depend
-    on the fork, such as masks, conditions or the output of an encoder. Sums of sums, as in
-    x + attention(x) + mlp(x), are one block. A sum that scales what another block adds to the same
-    x, as in `zoo.loop`, is a block in place of that one. A sum of embeddings, as of words and
-    positions, is none. Sums inside a composite layer, such as a transformer block that is one Keras
-    layer, are not in the graph: `zoo.inline` opens such layers, or `grain="layer"` makes a block of
-    each.
+    A skip layer is a block, once for each of its calls. So is a sum of branches of one fork: the
+    branch with the fewest layers that have weights is the shortcut, and its end is x; of two
+    branches, the other's end is f. Branches may also read tensors that do not depend on the fork,
+    such as masks. Sums of sums, as in x + attention(x) + mlp(x), are one block; a sum of embeddings
+    is none. A sum that scales what another block adds to the same x, as in `zoo.loop`, is a block
+    in place of that one. Sums inside a composite layer, such as a transformer block that is one
+    Keras layer, are not in the graph: `zoo.inline` opens it, or `grain="layer"` makes it a block.
 
-    A block has the name of its call: the name that the user gave the sum or layer, after those of
-    enclosing models, and "#1" where that is used for the second time. If Keras made the name, it
-    depends on what else was built in the process; then the block is called
-    "<first layer with weights of its branch>_sum", after the first that the user named, or "sum3"
-    or "block3" by its position among all blocks if there is none.
+    A block has the name of its call: that of the sum or layer, after those of enclosing models, and
+    "#1" for its second use. In place of a name that Keras made it is
+    "<first layer of its branch with weights and a name>_sum", or "sum3" or "block3" by position.
 
     Args:
         graph: A `zoo.calls.Graph`, or a model.
@@ -343,7 +339,7 @@ def _block(call: Call, **attributes: Any) -> Block:
 def _skip_block(call):
     if isinstance(call.layer, HighwayDenseStack):
         raise _NoBlockError(
-            "a scanned stack hides its layers; convert it to single ones with zoo.stacking"
+            "a scanned stack hides its layers; put its to_layers() in its place with zoo.rewire"
         )
     source = call.sources[0]
     x = None if call.layer.opens_stage else source

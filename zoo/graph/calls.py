@@ -50,11 +50,6 @@ class Call:
         """Slots that the call reads, in the order of its arguments."""
         return tuple(slot for _, slot in self.inputs)
 
-    def bind(self, values: Values) -> tuple[tuple, dict[str, Any]]:
-        """Return the positional and keyword arguments, with the values of their slots."""
-        masks = {key: keras_private.get_keras_mask(values[slot]) for key, slot in self.masks}
-        return self.arguments.fill_in(masks | {key: values[slot] for key, slot in self.inputs})
-
 
 class Graph:
     """The layer calls of a Functional or Sequential model, in the order in which they run.
@@ -83,6 +78,7 @@ class Graph:
 
     def __init__(self, model: keras.Model) -> None:
         self.model = functional(model)
+        self._name = getattr(model, "name", None)  # a Sequential's graph has another
         if self.model is None:
             raise ValueError(
                 f"Expected a Functional model or a built Sequential one: other models have no "
@@ -209,10 +205,12 @@ class Graph:
         """
         apply = apply or infer
         for call in self.calls if calls is None else calls:
-            args, kwargs = call.bind(values)
-            # `MultiHeadAttention` takes the masks off its inputs, which other layers read, too.
             masks = {slot: keras_private.get_keras_mask(values[slot]) for slot in call.sources}
+            read = {key: values[slot] for key, slot in call.inputs}
+            read |= {key: keras_private.get_keras_mask(values[slot]) for key, slot in call.masks}
+            args, kwargs = call.arguments.fill_in(read)
             outputs = tree.flatten(apply(call, *args, **kwargs))
+            # `MultiHeadAttention` takes the masks off its inputs, which other layers read, too.
             for slot, mask in masks.items():
                 if mask is not None:
                     keras_private.set_keras_mask(values[slot], mask)
@@ -263,9 +261,7 @@ class Graph:
             self._new_names[name] = new
         return self._new_names[name]
 
-    def new_model(
-        self, inputs: Values, outputs: Sequence[Tensor], name: str | None = None
-    ) -> keras.Model:
+    def new_model(self, inputs: Values, outputs: Sequence[Tensor]) -> keras.Model:
         """Return a model from `new_inputs` to flattened outputs, in the old model's structure.
 
         Raises:
@@ -277,7 +273,7 @@ class Graph:
             return keras.Model(
                 tree.pack_sequence_as(self.model.input, [*inputs.values()]),
                 tree.pack_sequence_as(self.model.output, outputs),
-                name=name or self.model.name,
+                name=self._name,
             )
         except ValueError as error:
             if not twice:
@@ -384,7 +380,6 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
 def rewire(
     model: keras.Model,
     apply: Apply = symbolic,
-    name: str | None = None,
     shapes: Mapping[str, Shape] | None = None,
 ) -> keras.Model:
     """Return a model of the same layers in a new graph; it shares `model`'s weights.
@@ -393,7 +388,6 @@ def rewire(
         model: A Functional or built Sequential `keras.Model`; nested models are flattened.
         apply: A function of a `Call` and its symbolic arguments that returns the outputs;
             `call.layer(*args, **kwargs)` leaves the call as it is.
-        name: Name of the new model; `None`: the old one's.
         shapes: As in `Graph.new_inputs`.
 
     Returns:
@@ -413,7 +407,7 @@ def rewire(
     graph = Graph(model)
     inputs = graph.new_inputs(shapes)
     values = graph.run({**inputs}, apply)
-    return graph.new_model(inputs, [values[slot] for slot in graph.outputs], name or model.name)
+    return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
 
 
 def rebuild(
@@ -462,13 +456,6 @@ def _copy(layer):
         with contextlib.suppress(TypeError, ValueError):
             return type(layer).from_config(layer.get_config())
     return duplicate(layer)
-
-
-def compile_like(new: keras.Model, model: keras.Model) -> keras.Model:
-    """Compile `new` as `model` is compiled, with a new optimizer; return `new`."""
-    if model.compiled:
-        new.compile_from_config(model.get_compile_config())
-    return new
 
 
 def functional(x: Any) -> Any:

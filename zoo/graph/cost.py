@@ -9,7 +9,7 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.graph.blocks import Block, Grain, find_blocks
+from zoo.graph.blocks import Grain, Network
 from zoo.graph.calls import Graph
 from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.types import Shape
@@ -47,15 +47,15 @@ class Cost:
         )
 
 
-def cost(model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain = "sum") -> Cost:
+def cost(
+    model: keras.Model | Network, blocks: Sequence[str] | None = None, grain: Grain = "sum"
+) -> Cost:
     """Count parameters and multiply-adds of one example, of a model and of its blocks.
 
-    Counted are the products of matrices (those of attention, too), convolutions and recurrences.
-    Each layer is called on symbolic tensors and counted by the operations inside it, at any depth;
-    look-ups, normalization, pooling and activations count 0. Where a layer cannot be called on
-    symbolic tensors, as a recurrent one, it counts the elements of its kernels times the positions
-    (steps) that they are applied at. Sparse shortcuts, such as words encoded once a batch, do not
-    lower the number.
+    Counted are the products of matrices (those of attention, too), convolutions and recurrences, at
+    any depth; look-ups, normalization, pooling and activations count 0. A layer that cannot be
+    called on symbolic tensors, as a recurrent one, counts the elements of its kernels times the
+    positions (steps) that they are applied at. Words encoded once a batch count at each position.
 
     Args:
         model: A Functional or built Sequential `keras.Model` of known size: of all shapes, only the
@@ -73,18 +73,13 @@ def cost(model: keras.Model, blocks: Sequence[str] | None = None, grain: Grain =
     >>> cost(model).blocks
     {'sum': Count(parameters=84, operations=1296)}
     """
-    graph = Graph(model)
     try:
-        found, _ = find_blocks(graph, blocks, grain)
+        network = Network.of(model, blocks, grain)
     except ValueError:
         if blocks is not None:
             raise
-        found = []
-    return cost_of(model, graph, found)
-
-
-def cost_of(model: keras.Model, graph: Graph, blocks: Sequence[Block]) -> Cost:
-    """Return the cost of a model with a known graph and blocks; see `cost`."""
+        network = Network(model, Graph(model), [], [])
+    graph, model = network.graph, network.model
     for tensor in model.inputs:
         if None in tensor.shape[1:]:
             raise ValueError(
@@ -108,7 +103,7 @@ def cost_of(model: keras.Model, graph: Graph, blocks: Sequence[Block]) -> Cost:
     graph.run(values, count)
     by_block: dict[str, Count] = {}
     known: set[int] = set()
-    for block in blocks:
+    for block in network.blocks:
         calls = graph.between(block.source, block.y)
         number = sum(operations[call.index] for call in calls) // batch
         by_block[block.name] = Count(_new_parameters(calls, known), number)

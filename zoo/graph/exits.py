@@ -1,18 +1,13 @@
 """Networks of variable depth: blocks dropped at random in training, and exits before the end."""
 
-import functools
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import keras
-import numpy as np
-from keras import ops, tree
+from keras import tree
 
-from zoo.backend import compiled, keras_private
-from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, find_blocks
-from zoo.graph.calls import Graph, Values, activation_of, calls_before, symbolic
+from zoo.graph.calls import Graph, symbolic
 from zoo.layers.drop_block import DropBlock
 from zoo.types import Tensor
 
@@ -100,8 +95,7 @@ def add_exits(
     """Return `model` with outputs after some of its blocks, too; it shares `model`'s weights.
 
     `keras.Model(exits.input, exits.output[name])` is the part that stops at an exit: it can be
-    exported and takes only the time of the blocks up to there. `EarlyExit` stops where each
-    example's prediction is confident.
+    exported and takes only the time of the blocks up to there.
 
     Args:
         model: A Functional or built Sequential `keras.Model` with one output.
@@ -155,117 +149,3 @@ def add_exits(
     outputs["last"] = values[graph.outputs[0]]
     whole = graph.new_model(inputs, [outputs["last"]])
     return keras.Model(whole.input, outputs, name=f"{model.name}_exits")
-
-
-class EarlyExit:
-    """Prediction that ends for each example at the first exit where it is confident.
-
-    What comes after that exit is not computed for it. Of the undecided examples of a batch each
-    exit gets the next power of two, so that compilers see few shapes.
-
-    Args:
-        model: A model with exits, each of which ends in a softmax or sigmoid; see `add_exits`.
-
-    Raises:
-        ValueError: if the model does not have a dictionary of such outputs.
-
-    Reference: Teerapittayanon, McDanel, Kung (2016), arXiv:1709.01686, section III-D (with entropy
-    as the criterion).
-    """
-
-    def __init__(self, model: keras.Model) -> None:
-        if not isinstance(model.output, dict):
-            raise ValueError(f"Expected a model of `add_exits`. Received: outputs {model.output!r}")
-        self._graph = graph = Graph(model)
-        paths = [(slot, calls_before(slot, graph.calls)) for slot in graph.outputs]
-        paths.sort(key=lambda path: len(path[1]))
-        self._exits = []  # pairs: a function from values by slot to values, and the activation
-        done: set[int] = set()
-        for slot, path in paths:
-            activation = activation_of(path[-1] if path else None)
-            if activation is None:
-                raise ValueError(
-                    f"Expected exits that end in a softmax or sigmoid. Received: {model.name!r}, "
-                    f"in which {path[-1].name if path else 'an input'} ends one. Add it to the "
-                    f"head."
-                )
-            calls = [call for call in path if call.index not in done]
-            done |= {call.index for call in path}
-            later = {s for call in graph.calls if call.index not in done for s in call.sources}
-            run = functools.partial(_run, graph, calls, slot, later)
-            # a compiled function would drop the masks of its arguments and results
-            self._exits.append((run if graph.masked else compiled(run, model), activation))
-
-    def predict(
-        self, x: Any, threshold: float = 0.9, batch_size: int = 128
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each example's output, and the index of its exit in the order of the graph.
-
-        Args:
-            x: Inputs, as the model takes them: an array, or a list or dictionary of arrays.
-            threshold: Confidence from which an example leaves: the largest class probability, or
-                after a sigmoid the smallest of its outputs' max(p, 1 - p); averaged over positions.
-                An example with NaN stays to the end.
-            batch_size: Examples in a batch.
-
-        Returns:
-            Arrays `(examples, ..., classes)` and `(examples,)`.
-
-        Raises:
-            ValueError: if there is no example, or `batch_size` is not positive.
-        """
-        count = len(tree.flatten(x)[0])
-        check_integers(1, batch_size=batch_size, examples=count)
-        results = []
-        for start in range(0, count, batch_size):
-            batch = tree.map_structure(
-                lambda v, start=start: np.asarray(v[start : start + batch_size]), x
-            )
-            results.append(self._batch(batch, threshold))
-        outputs, exits = zip(*results, strict=True)
-        return np.concatenate(outputs), np.concatenate(exits)
-
-    def _batch(self, x, threshold):
-        rows = np.arange(len(tree.flatten(x)[0]))  # of the undecided examples
-        exits = np.full(len(rows), len(self._exits) - 1)
-        values: Values = self._graph.start(x)
-        result = None
-        for number, (run, activation) in enumerate(self._exits):
-            output, values = run(values)
-            output = ops.convert_to_numpy(output)[: len(rows)]
-            if result is None:
-                result = np.empty((len(exits), *output.shape[1:]), output.dtype)
-            result[rows] = output
-            undecided = np.flatnonzero(~(_confidence(output, activation) >= threshold))  # NaN is
-            exits[np.delete(rows, undecided)] = number
-            if not len(undecided):
-                break
-            size = 1 << (len(undecided) - 1).bit_length()
-            padded = np.pad(undecided, (0, size - len(undecided)), mode="edge")
-            values = {slot: self._take(slot, v, padded) for slot, v in values.items()}
-            rows = rows[undecided]
-        return result, exits
-
-    def _take(self, slot, value, rows):
-        """Return rows of a value and of its mask, if it has a row for each example."""
-        shapes = self._graph.shapes
-        if not shapes[slot] or shapes[slot][0] not in (None, shapes[self._graph.inputs[0]][0]):
-            return value
-        taken = ops.take(value, rows, axis=0)
-        mask = keras_private.get_keras_mask(value)
-        if mask is not None:
-            keras_private.set_keras_mask(taken, ops.take(mask, rows, axis=0))
-        return taken
-
-
-def _run(graph, calls, slot, later, values):
-    """Return the value of an exit, and those that later calls read."""
-    values = graph.run({**values}, calls=calls, keep=True)
-    return values[slot], {s: v for s, v in values.items() if s in later}
-
-
-def _confidence(p, activation):
-    """Return how certain each example's output is, the mean over its positions."""
-    binary = activation == "sigmoid"
-    values = np.maximum(p, 1 - p).min(axis=-1) if binary else p.max(axis=-1)
-    return values.reshape(len(p), -1).mean(axis=1)

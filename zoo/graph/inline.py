@@ -29,16 +29,13 @@ def inline(
 ) -> keras.Model:
     """Return a Functional model in which the sub-layers of composite layers are called directly.
 
-    So the sums inside transformer blocks, and inside other layers that call layers, are in the
-    graph, where `zoo.blocks.find_blocks` finds them. The model shares `model`'s weights, and its
-    outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it is
-    Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or random
-    seeds of its own beside those of its sub-layers, it uses a sub-layer's weights without calling
-    it, it adds losses, or its code depends on values or on `training`. A warning names those that
-    may hide sums, and has the reason.
+    So `zoo.blocks.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
+    its outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it
+    is Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or
+    random seeds of its own, uses a sub-layer's weights without calling it, adds losses, or its code
+    depends on values or on `training`. A warning names those that may hide sums, and the reason.
 
-    Layers from inside of others have the name of the layer that held them before their own (or that
-    of their attribute, where Keras named them).
+    The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
     Args:
         model: A built Functional or Sequential `keras.Model`.

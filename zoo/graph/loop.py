@@ -1,7 +1,6 @@
 """Repeat a run of a network's blocks."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import keras
 
@@ -13,28 +12,15 @@ from zoo.types import Tensor
 
 
 class Region:
-    """A part of a network from a tensor to another of its shape, and what is around it.
+    """A run of blocks from a tensor to another of its shape, or a `Loop`, and what is around it.
 
-    It is a run of blocks, with what is between them; if the next block's input has that shape, up
-    to there, so that a normalization or ReLU after each block is repeated, too. Or it is a `Loop`.
-
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        first: Name of the first block, or of the `Loop`; `None`: the model's only `Loop`, or else
-            the first block.
-        last: Name of the last block; `None`: `first`, and without that the last block.
-        scale: As in `loop`.
-        blocks: Names of the blocks to look for; `None`: all.
-        grain: As in `zoo.blocks.find_blocks`.
+    If the next block's input has that shape, the run ends there, so that a normalization or ReLU
+    after each block is repeated, too. Arguments and errors are those of `loop`.
 
     Attributes:
         graph: The `zoo.calls.Graph`.
         name: Names of the first and last block.
         stage: Stage of the first block, or None.
-
-    Raises:
-        ValueError: if there is no such block, `last` is before `first`, the run changes the shape,
-            or a call after it reads a tensor from inside of it or before it.
     """
 
     def __init__(
@@ -43,7 +29,6 @@ class Region:
         first: str | None = None,
         last: str | None = None,
         scale: float = 1.0,
-        blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
     ) -> None:
         self.graph = Graph(model)
@@ -57,7 +42,7 @@ class Region:
             self.name = self._loop.name
             self._start, self._end = self._loop.sources[0], self._loop.outputs[0]
         else:
-            self._find(find_blocks(self.graph, blocks, grain)[0], first, last)
+            self._find(find_blocks(self.graph, grain=grain)[0], first, last)
         after = self.graph.after(self._start)
         self._inner = calls_before(self._end, after)
         self._before = [call for call in self.graph.calls if call not in after]
@@ -98,20 +83,14 @@ class Region:
             )
 
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
-        """Return the run's input, and the tensors of what does not depend on it, by slot.
-
-        `values` are the graph's inputs by slot; `apply` is as in `Graph.run`.
-        """
+        """Return the run's input, and by slot what does not depend on it."""
         values = self.graph.run({**values}, apply, self._before, keep=True)
         read = {slot for call in (*self._inner, *self._after) for slot in call.sources}
         rest = {slot: v for slot, v in values.items() if slot in read or slot in self.graph.outputs}
         return rest.pop(self._start), rest
 
     def once(self, x: Tensor, values: Values, use: int, apply: Apply = infer) -> Tensor:
-        """Return the output of one use of the run, the `use`-th from 0, for its input.
-
-        `values` are what `start` returned beside it.
-        """
+        """Return the output of the `use`-th use of the run, from 0; `values` are from `start`."""
         if use and self._wrap:
             slot, calls = self._wrap
             x = self.graph.run({**values, slot: x}, apply, calls, keep=True)[self._start]
@@ -147,9 +126,7 @@ def loop(
     last: str | None = None,
     times: int = 2,
     scale: float = 1.0,
-    blocks: Sequence[str] | None = None,
     grain: Grain = "sum",
-    name: str | None = None,
 ) -> keras.Model:
     """Return `model` with a run of its blocks repeated; it shares `model`'s weights.
 
@@ -160,9 +137,7 @@ def loop(
         last: Name of the last block; `None`: `first`, and without that the last block.
         times: Number of times the run occurs in the new model; 0 leaves it out.
         scale: Factor of what the run adds to its input when it is repeated, h + scale (run(h) - h).
-        blocks: Names of the blocks to look for; `None`: all.
         grain: As in `zoo.blocks.find_blocks`.
-        name: Name of the new model; `None`: the old one's.
 
     Returns:
         A Functional `keras.Model`, not compiled.
@@ -183,9 +158,9 @@ def loop(
     20 (unrolling the last block, scaled).
     """
     check_integers(0, times=times)
-    region = Region(model, first, last, scale, blocks, grain)
+    region = Region(model, first, last, scale, grain)
     inputs = region.graph.new_inputs()
     x, values = region.start(inputs, symbolic)
     for use in range(times):
         x = region.once(x, values, use, symbolic)
-    return region.graph.new_model(inputs, region.end(x, values, symbolic), name)
+    return region.graph.new_model(inputs, region.end(x, values, symbolic))

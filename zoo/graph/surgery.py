@@ -1,4 +1,4 @@
-"""Modify a network's blocks: the same layers reordered, or some left out."""
+"""Modify a network's blocks: reordered, some left out, or rematerialized."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import keras
 import numpy as np
 
+from zoo.backend import keras_private
 from zoo.graph.blocks import Grain
 from zoo.graph.calls import rebuild
 from zoo.graph.chain import Chain, Plan, Step
+from zoo.layers.skip import Skip
 
 MODES = {"removed": "carry", "closed": "close"}  # modes of `lesion` and their `Step.action`
 
@@ -81,6 +83,46 @@ def prune_blocks(
     if not names:
         raise ValueError("Expected at least one block to leave out. Received: none.")
     return rebuild(lesion(model, *names, blocks=blocks, grain=grain))
+
+
+def remat(model: keras.Model) -> keras.Model:
+    """Let blocks recompute their activations in the backward pass instead of storing them.
+
+    A block then stores its input only, and a `HighwayDenseStack` each layer's input. A step takes
+    about a third more time; outputs, gradients, moving averages and dropout masks do not change.
+    Nor do weights, names, saved files, probes and rewired graphs: the model gets no new layer.
+
+    On JAX's CPU it saves memory in a `HighwayDenseStack` alone: there XLA drops the barriers that
+    `jax.checkpoint` sets, and merges duplicate computations.
+
+    Args:
+        model: A `keras.Model`, changed in place, as are all models that share its blocks. Call
+            this before its first step: functions that are already compiled do not change.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: if the model has no skip layer.
+
+    Example:
+    >>> from zoo.layers.highway import HighwayDense
+    >>> inputs = keras.Input((4,))
+    >>> model = remat(keras.Model(inputs, HighwayDense(name="block")(inputs)))
+
+    Reference: Chen, Xu, Zhang, Guestrin (2016), arXiv:1604.06174.
+    """
+    layers = [v for v in keras_private.inner_layers(model) if isinstance(v, Skip)]
+    if not layers:
+        raise ValueError(
+            f"`remat` recomputes skip layers. Received: {model.name!r}, which has none. To "
+            f"recompute other layers, build the model in a `keras.RematScope`."
+        )
+    with keras.RematScope(mode="full"):
+        mode = keras.layers.Identity(name="remat")._remat_mode  # its type is not public
+    for layer in layers:
+        layer._remat_mode = mode
+    return model
 
 
 def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Plan:

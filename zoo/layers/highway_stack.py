@@ -1,10 +1,8 @@
 """Many fully connected highway layers in one, for networks too deep to compile layer by layer."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import keras
-import numpy as np
 from keras import ops
 
 from zoo import backend
@@ -20,7 +18,7 @@ class HighwayDenseStack(HighwayDense):
 
     It computes what they compute. Their weights are stacked, and the layer is compiled once and
     not `depth` times: a thousand layers take seconds, where a graph of them is deeper than Keras
-    builds. To inspect or modify single layers, convert it with `zoo.stacking.to_layers`.
+    builds. To inspect or modify single layers, rewire it with its `to_layers()`.
 
     Args:
         depth: Number of layers.
@@ -91,7 +89,7 @@ class HighwayDenseStack(HighwayDense):
         """Raise an error: each layer of the stack has parts of its own."""
         raise NotImplementedError(
             f"A stack has no h, t and c; its layers have. Received: {self.name}. "
-            f"Convert it with `to_layers`, or the model with `zoo.stacking.to_layers`."
+            f"Convert it with `to_layers`."
         )
 
     def call(self, x: Tensor) -> Tensor:
@@ -135,33 +133,6 @@ class HighwayDenseStack(HighwayDense):
             layers.append(layer)
         return layers
 
-    @classmethod
-    def from_layers(cls, layers: Sequence[HighwayDense]) -> "HighwayDenseStack":
-        """Return a new, built stack with the weights of `layers`.
-
-        Args:
-            layers: Built `HighwayDense` layers with equal `stack_key`. The stack takes its name
-                and initializers from the first.
-
-        Raises:
-            ValueError: if there is none, or one is not built or differs from the first.
-        """
-        keys = [stack_key(layer) for layer in layers]
-        if not keys or any(key is None or key != keys[0] for key in keys):
-            names = [getattr(layer, "name", layer) for layer in layers]
-            raise ValueError(
-                f"`from_layers` expects one or more built `HighwayDense` layers of one kind. "
-                f"Received: {names} of the kinds {keys}. Stack each run of equal ones, as "
-                f"`zoo.stacking.to_stack` does."
-            )
-        config = layers[0].get_config()
-        name = layers[0].name.removesuffix("_layer1")  # which `to_layers` added
-        stack = cls.from_config({**config, "name": name, "depth": len(layers)})
-        stack.build((None, layers[0].width))
-        by_weight = zip(*(layer.get_weights() for layer in layers), strict=True)
-        stack.set_weights([np.stack(weights) for weights in by_weight])
-        return stack
-
 
 class StackedDense(keras.layers.Layer):
     """`depth` dense layers: kernels `(depth, width, width)`, biases `(depth, width)`."""
@@ -202,18 +173,3 @@ def each_layer(initializer: keras.initializers.Initializer) -> Callable:
         return ops.stack(samples)
 
     return sample
-
-
-def stack_key(layer: keras.layers.Layer) -> dict[str, Any] | None:
-    """Return what the layers of one stack have in common, or None if `layer` cannot be in one."""
-    if type(layer) is not HighwayDense or not layer.built or _is_regularized(layer):
-        return None
-    if any(branch.quantization_mode for branch in layer._branches().values()):
-        return None
-    names = ("width", "variant", "activation", "stage", "trainable")
-    return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy.name}
-
-
-def _is_regularized(layer):
-    regularizers = (*layer.regularizers().values(), layer.activity_regularizer)
-    return any(regularizer is not None for regularizer in regularizers)

@@ -20,14 +20,10 @@ class Loop(keras.layers.Layer):
     """The same layers `times` times, one after the other: x <- g(x), weights shared.
 
     With `random`, the number of uses differs from batch to batch in training, so that the network
-    also works with more or fewer uses than it was trained with; inference takes `times`. All `most`
-    uses are then computed, and those beyond the number are not passed on.
+    also works with other numbers; all `most` uses are then computed. Inference takes `times`, which
+    may be assigned at any time; on TensorFlow and JAX, call `model.compile` afterwards.
 
-    `times` may be assigned at any time. What TensorFlow and JAX compiled before keeps the old
-    number until `model.compile` is called again, or `model.make_predict_function(force=True)`, and
-    for `evaluate` and `fit` `make_test_function` and `make_train_function`.
-
-    A layer whose call takes `use` gets the index of the use, from 0: normalizations are unshared by
+    A layer whose call takes `use` gets the index of the use, from 0, such as an
     `UnsharedBatchNormalization(uses=loop.most)`, or a `ResidualBlock` with as many `uses`.
 
     Args:
@@ -55,9 +51,6 @@ class Loop(keras.layers.Layer):
     >>> double.set_weights([np.array([[2.0]])])
     >>> keras.ops.convert_to_numpy(loop(np.array([[1.0]], "float32"))).tolist()
     [[8.0]]
-    >>> loop.times = 10
-    >>> keras.ops.convert_to_numpy(loop(np.array([[1.0]], "float32"))).tolist()
-    [[1024.0]]
 
     Reference: Geiping et al. (2025), "Scaling up Test-Time Compute with Latent Reasoning: A
     Recurrent Depth Approach", arXiv:2502.05171, section 3.3 (random numbers); Dehghani et al.
