@@ -37,7 +37,7 @@ API = {  # page: title, modules shown whole, packages whose names the facades ex
         [f"zoo.datasets.{name}" for name in ("images", "preprocessing", "batches", "text", "ptb")],
         [],
     ),
-    "export": ("Export", ["zoo.export", "zoo.applications.char_lm_export"], ["zoo.export"]),
+    "export": ("Export", ["zoo.export"], ["zoo.export"]),
     "distribute": ("Several devices", [], ["zoo.distribute"]),
     "training": (
         "Training and files",

@@ -198,7 +198,7 @@ class Network:
             return
         if self.export:
             folder = self.folder / "saved_model"
-            deviation = export(self.model, folder, examples={"serve": self.data.x_test[:4]})
+            deviation = export(self.model, folder)
             print(f"SavedModel: {folder}; deviates by {deviation:.1e} at most")
         scores = self.accuracies
         print(
