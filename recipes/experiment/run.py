@@ -28,7 +28,7 @@ from zoo.recipes.experiment.networks import (
 )
 from zoo.recipes.experiment.settings import ImageSettings, Settings, setting
 
-STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
+STRATEGIES = ("auto", "one", "mirrored", "data_parallel", "model_parallel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
 import importlib.util
+import json
 import os
 import pathlib
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -176,10 +176,13 @@ def _write_in_child(model, path, format, inputs: Arrays, expected: Arrays) -> fl
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
     }
-    with tempfile.TemporaryDirectory() as name:  # of this user only: `pickle` is safe in it
+    with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model.save(folder / "model.keras")
-        (folder / "request").write_bytes(pickle.dumps((path, format, inputs, expected)))
+        arrays = {f"inputs/{name}": x for name, x in inputs.items()}
+        arrays |= {f"expected/{name}": y for name, y in expected.items()}
+        np.savez(folder / "arrays.npz", **arrays)
+        (folder / "request.json").write_text(json.dumps([str(path), format]), "utf-8")
         command = [sys.executable, "-P", "-c", CHILD, name]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
@@ -188,23 +191,30 @@ def _write_in_child(model, path, format, inputs: Arrays, expected: Arrays) -> fl
                 f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with "
                 f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."
             )
-        reply = pickle.loads((folder / "reply").read_bytes())
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
+        reply = json.loads((folder / "reply.json").read_text("utf-8"))
+    if "invalid" in reply:
+        raise ValueError(reply["invalid"])
+    if "failed" in reply:
+        raise RuntimeError(reply["failed"])
+    return reply["deviation"]
 
 
 def answer(name: str) -> None:
-    """Write the artifact that `request` in the folder `name` asks for, and `reply`."""
+    """Write the artifact that `request.json` in the folder `name` asks for, and `reply.json`."""
     folder = pathlib.Path(name)
-    request = pickle.loads((folder / "request").read_bytes())
+    path, format = json.loads((folder / "request.json").read_text("utf-8"))
+    arrays: dict[str, Arrays] = {"inputs": {}, "expected": {}}
+    with np.load(folder / "arrays.npz", allow_pickle=False) as file:
+        for key in file.files:
+            part, _, array = key.partition("/")
+            arrays[part][array] = file[key]
     model = load_model(folder / "model.keras", compile=False)
-    reply: float | Exception
+    reply: dict[str, float | str]
     try:
         with float32():
-            reply = write(model, *request)
+            reply = {"deviation": write(model, pathlib.Path(path), format, **arrays)}
     except ValueError as error:
-        reply = ValueError(str(error))
+        reply = {"invalid": str(error)}
     except RuntimeError as error:
-        reply = RuntimeError(str(error))
-    (folder / "reply").write_bytes(pickle.dumps(reply))
+        reply = {"failed": str(error)}
+    (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
