@@ -134,7 +134,7 @@ def _join():
     addresses = os.environ.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")
     if not (addresses or os.environ.get("ZOO_CLUSTER")) or jax.distributed.is_initialized():
         return
-    options: dict[str, Any] = {}  # JAX itself finds those of SLURM, Open MPI, TPU and Kubernetes
+    options = {}  # JAX itself finds those of SLURM, Open MPI, TPU and Kubernetes
     try:
         if addresses:  # as of `keras.distribution.initialize`, which has no such time limit
             options["coordinator_address"] = addresses.split(",")[0]

@@ -169,7 +169,7 @@ def _float32_name(dtype):
     return "float32" if dtype in HALF else dtype
 
 
-def _write_in_child(model, path, format, inputs: Arrays, expected: Arrays) -> float:
+def _write_in_child(model, path, format, inputs, expected):
     """Write an artifact as `write` does, in a child process of TensorFlow."""
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
