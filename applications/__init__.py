@@ -1,7 +1,6 @@
 """The papers' models: functions from arguments to a `keras.Model`; no training."""
 
-from zoo.applications import char_lm_export as char_lm_export  # saved models name its classes
-from zoo.applications import char_lm_inference as char_lm_inference  # and this one's loss
+from zoo.applications import char_lm_inference as char_lm_inference  # saved models name its loss
 from zoo.applications.char_lm import char_lm as char_lm
 from zoo.applications.cifar_resnet import avg_pooling_resnet as avg_pooling_resnet
 from zoo.applications.cifar_resnet import cifar_resnet as cifar_resnet

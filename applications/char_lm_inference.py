@@ -28,17 +28,18 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
             vocabulary.
 
     Returns:
-        A `keras.Model` from `[words, h1, c1, h2, c2]` to `[logits, h1, c1, h2, c2]`, for any
-        batch size and number of steps: words `(batch, steps)`, states `(batch, units)`,
-        logits `(batch, steps, words)`. It shares `model`'s weights.
+        A `keras.Model` from `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2",
+        "c2"}`, for any batch size and number of steps: words `(batch, steps)`, states
+        `(batch, units)`, logits `(batch, steps, words)`. Zeros start a text, and the returned
+        states continue it. It shares `model`'s weights; `zoo.export` writes it.
     """
     words = keras.Input((None,), dtype="int32", name="words")
     if characters:
         slots = model.get_layer("word_embedding").word_length
-        words = keras.Input((None, slots), dtype="int32", name="characters")
+        words = keras.Input((None, slots), dtype="int32", name="words")
     x = words
-    states: list[Tensor] = []
-    new_states = []
+    states: dict[str, Tensor] = {}
+    new_states: dict[str, Tensor] = {}
     for layer in model.layers[1:]:  # a chain
         if isinstance(layer, CharWordEmbedding) and not characters:
             x = keras.layers.Embedding(
@@ -50,13 +51,14 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
             )(x)
         elif isinstance(layer, CarryLSTM):
             number = len(states) // 2 + 1
-            state = [keras.Input((layer.units,), name=f"{name}{number}") for name in "hc"]
-            x, *new_state = ExplicitState(layer, name=f"{layer.name}_state")(x, *state)
-            states += state
-            new_states += new_state
+            state = {f"{k}{number}": keras.Input((layer.units,), name=f"{k}{number}") for k in "hc"}
+            x, *new_state = ExplicitState(layer, name=f"{layer.name}_state")(x, *state.values())
+            states |= state
+            new_states |= dict(zip(state, new_state, strict=True))
         else:
             x = layer(x)
-    stateful = keras.Model([words, *states], [x, *new_states], name=f"{model.name}_state")
+    inputs = {"words": words, **states}
+    stateful = keras.Model(inputs, {"logits": x, **new_states}, name=f"{model.name}_state")
     if not characters:
         refresh_table(model, stateful)
     return stateful
@@ -142,9 +144,10 @@ def pad_slots(model: keras.Model, characters: np.ndarray) -> np.ndarray:
     return np.pad(characters, [(0, 0)] * (characters.ndim - 1) + [(0, spare)])
 
 
-def zero_state(stateful: keras.Model, batch_size: int) -> list[Tensor]:
-    """Return the initial states of a text: zeros of shape `(batch_size, units)`."""
-    return [ops.zeros((batch_size, s.shape[-1]), s.dtype) for s in stateful.inputs[1:]]
+def zero_state(stateful: keras.Model, batch_size: int) -> dict[str, Tensor]:
+    """Return the initial states of a text: zeros of shape `(batch_size, units)`, by name."""
+    states = {name: x for name, x in stateful.input.items() if name != "words"}
+    return {name: ops.zeros((batch_size, x.shape[-1]), x.dtype) for name, x in states.items()}
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -198,11 +201,11 @@ class Scorer:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.stateful = with_state(model)
-        words, *states = self.stateful.inputs
         targets = keras.Input((None,), dtype="int32", name="targets")
-        logits, *new_states = self.stateful.outputs
-        nll = TokenNLL(dtype="float32", name="nll")(targets, logits)
-        self.graph = keras.Model([words, targets, *states], [nll, *new_states])
+        outputs = {**self.stateful.output}
+        nll = TokenNLL(dtype="float32", name="nll")(targets, outputs.pop("logits"))
+        inputs = {**self.stateful.input, "targets": targets}
+        self.graph = keras.Model(inputs, {"nll": nll, **outputs})
         encoder = model.get_layer("word_embedding").encoder
         self.encode = backend.compiled(encoder, encoder)
 
@@ -229,9 +232,10 @@ class Scorer:
         for x, y in chunks:
             if state is None:
                 state = zero_state(self.stateful, len(x))
-            tokens = [ops.convert_to_tensor(ids) for ids in (x, y)]
-            nll, *state = self.graph.predict_on_batch([*tokens, *state])
-            state = [ops.convert_to_tensor(s) for s in state]
+            tokens = {"words": ops.convert_to_tensor(x), "targets": ops.convert_to_tensor(y)}
+            state = self.graph.predict_on_batch({**tokens, **state})
+            nll = state.pop("nll")
+            state = {name: ops.convert_to_tensor(s) for name, s in state.items()}
             total += float(np.sum(nll, dtype="float64"))
             count += nll.size
         return float(np.exp(total / count))

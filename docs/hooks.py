@@ -15,7 +15,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks", "zoo.distribute": "zoo/distribute"}
+FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks"}
 PAGES = {  # address in the site: file of the repository
     "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
@@ -37,8 +37,8 @@ API = {  # page: title, modules shown whole, packages whose names the facades ex
         [f"zoo.datasets.{name}" for name in ("images", "preprocessing", "batches", "text", "ptb")],
         [],
     ),
-    "export": ("Export", ["zoo.export", "zoo.applications.char_lm_export"], ["zoo.export"]),
-    "distribute": ("Several devices", [], ["zoo.distribute"]),
+    "export": ("Export", ["zoo.export"], ["zoo.export"]),
+    "distribute": ("Several devices", ["zoo.distribute"], []),
     "training": (
         "Training and files",
         ["zoo.optimizers", "zoo.regularizers", "zoo.initializers", "zoo.io"],

@@ -23,7 +23,7 @@ from absl import logging
 from scipy import stats
 
 import zoo
-from zoo.applications import char_lm_export, char_lm_inference
+from zoo.applications import char_lm_inference
 from zoo.datasets import ptb, text
 from zoo.io import save_model, save_weights
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
@@ -230,7 +230,7 @@ def save(settings, run, corpus, model, best, history, folder):
     lowest = scorer.contiguous(corpus.test)
     model.set_weights(weights)
     if settings.export:
-        deviation = char_lm_export.export(model, folder / "saved_model", corpus.vocabulary)
+        deviation = zoo.export(char_lm_inference.with_state(model), folder / "saved_model")
         print(f"SavedModel: {folder / 'saved_model'}; deviates by {deviation:.1e} at most")
     return {
         "test_perplexity": last,

@@ -79,7 +79,7 @@ def test_a_tutorial_begins_with_its_title_and_links_lead_to_pages(path):
 
 
 @without_backend
-@pytest.mark.parametrize("folder", ["zoo", "callbacks", "zoo/distribute"])
+@pytest.mark.parametrize("folder", ["zoo", "callbacks"])
 def test_a_page_mentions_every_public_name(folder):
     paths = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.py")]
     words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}

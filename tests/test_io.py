@@ -12,7 +12,6 @@ import zoo.io
 from helpers.forked import server
 from helpers.harness import without_backend
 from zoo.datasets import images
-from zoo.export.formats import replace as replace_folder
 
 
 def save_often(path, barrier):
@@ -35,27 +34,6 @@ def test_two_processes_that_save_one_path_both_succeed(tmp_path):
         saver.join(120)
     assert [saver.exitcode for saver in savers] == [0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
-
-
-@without_backend
-def test_a_folder_that_another_process_replaces_at_the_same_time_is_replaced(tmp_path, monkeypatch):
-    path = tmp_path / "saved_model"
-    for folder in ("saved_model", "first", "other", "temporary"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "file").write_text(folder)
-    rename = os.replace
-    others = [lambda: rename(tmp_path / "other", path)]
-
-    def replace(old, new):
-        rename(old, new)
-        if old == path and others:  # the other process takes the free place
-            others.pop()()
-
-    monkeypatch.setattr(os, "replace", replace)
-    replace_folder(tmp_path / "first", path, tmp_path / "temporary" / "old")
-    assert (path / "file").read_text() == "first"
-    kept = sorted((tmp_path / "temporary" / "old").iterdir())
-    assert [(folder / "file").read_text() for folder in kept] == ["saved_model", "other"]
 
 
 @without_backend

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A language model of your text, served from raw strings
+# # A language model of your text, exported with its state
 #
 # A character-aware language model (Kim et al. 2016, with the gated layers of Greff et al. 2017) is trained on a text and
-# exported as a SavedModel that takes raw strings, with tokenization and vocabulary inside.
+# exported as a SavedModel that takes and returns the state of the LSTMs.
 #
 # This needs the extra `tensorflow`: [install](../install.md).
 
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import zoo
-from zoo.applications import char_lm_export, char_lm_inference
+from zoo.applications import char_lm_inference
 from zoo.datasets import text
 
 zoo.seed_everything(0)
@@ -63,27 +63,34 @@ plt.show()
 # %% [markdown]
 # ## Serve
 #
-# The SavedModel has three endpoints: `next_word` for strings, `serve` for whole texts of ids, and `step` for one word at a time
-# with the state as an argument. The export is verified against the Keras model.
+# `with_state` is the same model with the LSTMs' state as an argument: zeros start a text, and the returned state continues it.
+# The export is verified against the Keras model.
 
 # %%
-deviation = char_lm_export.export(model, "language_model", vocabulary)
+deviation = zoo.export(char_lm_inference.with_state(model), "language_model")
 print(f"largest deviation from Keras {deviation:.1e}")
 
 # %% [markdown]
-# From here on, only TensorFlow is needed.
+# From here on, only TensorFlow and the vocabulary are needed.
 
 # %%
-served = tf.saved_model.load("language_model")
-with open("language_model/assets.extra/labels.txt", encoding="utf-8") as file:
-    labels = file.read().split("\n")
-beginnings = ["if the method is", "a sequence of", "the __getattr__"]
-probabilities = served.next_word(tf.constant(beginnings))["probabilities"].numpy()
+artifact = tf.saved_model.load("language_model")
+START = {name: tf.zeros((1, 96)) for name in ("h1", "c1", "h2", "c2")}
 
+
+def read(ids, state):
+    """Return the probabilities of the next word, and the state after the words `ids`."""
+    outputs = dict(artifact.serve({"words": tf.constant([ids], "int32"), **state}))
+    logits = outputs.pop("logits")
+    return tf.nn.softmax(logits[0, -1]).numpy().astype("float64"), outputs
+
+
+beginnings = ["if the method is", "a sequence of", "the name of the"]
 figure, axes = plt.subplots(1, len(beginnings), figsize=(10, 2.6), layout="constrained")
-for axis, beginning, row in zip(axes, beginnings, probabilities, strict=True):
+for axis, beginning in zip(axes, beginnings, strict=True):
+    row, _ = read([int(word) for word in vocabulary.encode(f"{beginning}\n")[:-1]], START)
     best = row.argsort()[-6:]
-    axis.barh([labels[i] for i in best], row[best])
+    axis.barh([vocabulary.words[i] for i in best], row[best])
     axis.set_title(f"{beginning} ...")
     axis.set_xlabel("probability")
 plt.show()
@@ -114,14 +121,14 @@ for word in words:
 
 # %%
 random = np.random.default_rng(1)
-written = "the"
+row, state = read([vocabulary.words.index("the")], START)
+written = []
 for _ in range(40):
-    row = served.next_word(tf.constant([written]))["probabilities"].numpy()[0].astype("float64")
-    row[labels.index("|")] = 0  # the unknown word
-    word = labels[random.choice(len(row), p=row / row.sum())]
-    written += "\n" if word == "+" else f" {word}"
-print(written)
+    row[vocabulary.unknown] = 0
+    written.append(int(random.choice(len(row), p=row / row.sum())))
+    row, state = read(written[-1:], state)
+print("the", vocabulary.decode(written))
 
 # %% [markdown]
-# The recipe `ptb_char_lm.py` trains the models of the papers with checkpoints: [recipes](../recipes.md). Formats and endpoints:
+# The recipe `ptb_char_lm.py` trains the models of the papers with checkpoints: [recipes](../recipes.md). Formats:
 # [export](../export.md).

@@ -108,7 +108,7 @@ plt.show()
 # The artifact is verified against the Keras model before it is moved into place; the largest deviation is returned.
 
 # %%
-deviation = zoo.export(small, "small.onnx", labels=[str(digit) for digit in range(10)])
+deviation = zoo.export(small, "small.onnx")
 size = os.path.getsize("small.onnx") / 1e6
 print(f"{size:.2f} MB; largest deviation from Keras {deviation:.1e}")
 
@@ -128,5 +128,4 @@ print(f"{1e6 * seconds / len(x_test):.0f} microseconds an image")
 assert np.allclose(probabilities, small.predict(x_test, verbose=0), atol=1e-4)
 
 # %% [markdown]
-# SavedModel and LiteRT are written in the same way; preprocessing and labels can be part of the artifact:
-# [export](../export.md).
+# SavedModel and LiteRT are written in the same way: [export](../export.md).

@@ -23,7 +23,7 @@ from zoo.recipes.experiment import provenance, store
 from zoo.recipes.experiment.definitions import ImageSettings, Settings, setting
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum
 
-STRATEGIES = ("auto", "one", "mirrored", "tpu", "multiworker", "data_parallel", "model_parallel")
+STRATEGIES = ("auto", "one", "mirrored", "data_parallel", "model_parallel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

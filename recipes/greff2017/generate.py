@@ -32,7 +32,7 @@ def generate(
     writer = char_lm_inference.with_state(model)
     characters = char_lm_inference.pad_slots(model, vocabulary.prompt(text))
     state = char_lm_inference.zero_state(reader, 1)
-    logits, *state = _run(reader, characters[None], state)
+    logits, state = _run(reader, characters[None], state)
     random = np.random.default_rng(seed)
     sampled: list[int] = []
     while len(sampled) < num_words:
@@ -42,7 +42,7 @@ def generate(
         likeliest = np.argsort(-scores, kind="stable")[:LIKELIEST]
         weights = np.exp(scores[likeliest] - scores.max())
         sampled.append(random.choice(likeliest, p=weights / weights.sum()))
-        logits, *state = _run(writer, np.array([sampled[-1:]], "int32"), state)
+        logits, state = _run(writer, np.array([sampled[-1:]], "int32"), state)
     continuation = vocabulary.decode(sampled)
     separator = "" if text[-1:].isspace() or continuation[:1] == "\n" else " "
     return f"{text}{separator}{continuation}".removeprefix(" ")
@@ -53,4 +53,6 @@ def _run(stateful, words, state):
 
     A Keras model does not mix arrays and tensors.
     """
-    return stateful.predict_on_batch([ops.convert_to_tensor(x) for x in (words, *state)])
+    inputs = {name: ops.convert_to_tensor(x) for name, x in {"words": words, **state}.items()}
+    outputs = stateful.predict_on_batch(inputs)
+    return outputs.pop("logits"), outputs

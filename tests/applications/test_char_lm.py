@@ -161,21 +161,23 @@ def test_the_model_with_its_state_as_an_argument_is_the_same_model(model):
     x = ids(3, BATCH, STEPS)
     stateful = with_state(model)
     state = start = zero_state(stateful, BATCH)
-    assert [tuple(s.shape) for s in state] == [(BATCH, 300)] * 4
+    assert {name: tuple(s.shape) for name, s in state.items()} == dict.fromkeys(
+        ["h1", "c1", "h2", "c2"], (BATCH, 300)
+    )
     for chunk in x:
-        logits, *state = run(stateful, chunk, state)
+        logits, state = run(stateful, chunk, state)
         assert_close(logits, model.predict_on_batch(chunk), 1e-6)  # float32, logits below 1
-    assert_close(state, carried(model), 1e-6)
+    assert_close([state[name] for name in ("h1", "c1", "h2", "c2")], carried(model), 1e-6)
     text = np.concatenate(list(x), axis=1)  # any number of steps, and any batch size
     assert_close(run(stateful, text, start)[0][:, -STEPS:], logits, 1e-6)
-    alone = run(stateful, text[:1], zero_state(stateful, 1))
-    assert_close(alone[0][:, -STEPS:], logits[:1], 1e-6)
+    alone, _ = run(stateful, text[:1], zero_state(stateful, 1))
+    assert_close(alone[:, -STEPS:], logits[:1], 1e-6)
 
 
 def test_words_may_be_given_by_their_characters(model):
     x = ids(BATCH, STEPS)
     reader = with_state(model, characters=True)
-    logits, *_ = run(reader, VOCABULARY.table()[x], zero_state(reader, BATCH))
+    logits, _ = run(reader, VOCABULARY.table()[x], zero_state(reader, BATCH))
     assert_close(logits, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
 
 
@@ -185,7 +187,7 @@ def test_a_flat_graph_is_the_same_model_with_its_highway_layers_as_blocks():
     x = ids(3, STEPS)  # any number of texts, each from a state of zeros
     stateful = with_state(model)
     graph = flat(model, STEPS)
-    expected, *_ = run(stateful, x, zero_state(stateful, 3))
+    expected, _ = run(stateful, x, zero_state(stateful, 3))
     assert_close(graph.predict_on_batch(x), expected, 1e-5)  # float32, logits below 1
     blocks, _ = find_blocks(graph)
     assert [block.name for block in blocks] == ["highway1", "highway2"]
@@ -194,7 +196,10 @@ def test_a_flat_graph_is_the_same_model_with_its_highway_layers_as_blocks():
 
 
 def run(stateful, words, state):
-    return [*stateful.predict_on_batch([ops.convert_to_tensor(v) for v in (words, *state)])]
+    """Return the logits and the new state."""
+    inputs = {name: ops.convert_to_tensor(v) for name, v in {"words": words, **state}.items()}
+    outputs = stateful.predict_on_batch(inputs)
+    return outputs.pop("logits"), outputs
 
 
 def carried(model):

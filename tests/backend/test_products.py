@@ -9,7 +9,7 @@ import zoo
 from helpers.gradients import assert_close, gradients
 from zoo import backend
 from zoo.backend.layers import Dense
-from zoo.export.signatures import in_float32
+from zoo.export import in_float32
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 5, 7)).astype("float32")

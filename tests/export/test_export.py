@@ -1,208 +1,121 @@
-"""A SavedModel computes what the model computes, without zoo and Keras, or is not written.
+"""An artifact computes what the model computes, without zoo and Keras, or is not written.
 
 Tolerance 1e-5: float32 logits of order one, products summed in another order; measured 1e-7.
-From JAX and torch a child process of TensorFlow writes the same files: there the slow tests.
+TensorFlow writes a format within seconds; JAX and torch need another process, so there some
+formats run with -m slow.
 """
 
-import json
 import sys
 
 import keras
 import numpy as np
+import onnxruntime
 import pytest
+from ai_edge_litert.interpreter import Interpreter
+from keras import ops
 
 import zoo
-from helpers.harness import fresh_python, slow_unless_tensorflow, without_backend
-from zoo.applications import char_lm_export, char_lm_inference
+from helpers.harness import (
+    fresh_python,
+    output_of,
+    slow_unless_tensorflow,
+    start_module,
+    without_backend,
+)
+from zoo.applications import char_lm_inference
 from zoo.datasets.text import Vocabulary
-from zoo.export import export, in_float32, serve
+from zoo.export import FORMATS, in_float32
 
-TEXTS = [  # the words of the first four are in the vocabulary
-    "the cat sat on",
-    "",
-    "the cat\n",
-    "{the}\u3000sät\x85<unk>-like",
-    "the hat",
-    "a mat is chosen",
-    "世界 sat",
-    "incomprehensibilities\r\n\tsa\u200bt",
-]
-SHAPES = {"its_own": (2, 3), "another": (5, 7)}  # batch, steps
+SUFFIX = {name: kind.suffix for name, kind in FORMATS.items()}
 
-CONSUMER = """
-import json, os
-import numpy as np, tensorflow as tf
+SERVE = """
+import os, numpy as np, tensorflow as tf
 
 folder = os.environ["FOLDER"]
-artifact = tf.saved_model.load(folder + "/artifact")
-words = dict(np.load(folder + "/words.npz"))
-result = {name: artifact.serve(words[name])["logits"] for name in words}
-
-parts, state = [], {name: tf.zeros((5, 300)) for name in ("h1", "c1", "h2", "c2")}
-for part in np.split(words["another"], [4], axis=1):
-    state = artifact.step({"words": part, **state})
-    parts.append(state.pop("logits"))
-result["in_two_steps"] = np.concatenate(parts, 1)
-
-step = artifact.signatures["step"]
-default = artifact.signatures["serving_default"](words=tf.constant(words["its_own"]))
-result["by_default"] = default["logits"]
-
-texts = json.load(open(folder + "/texts.json"))
-result["next_word"] = artifact.next_word(tf.constant(texts))["probabilities"]
-alone = [artifact.next_word(tf.constant([text]))["probabilities"][0] for text in texts]
-result["next_word_alone"] = np.stack(alone)
-np.savez(folder + "/result.npz", **result)
-names = {"inputs": sorted(step.structured_input_signature[1])}
-print(json.dumps({**names, "outputs": sorted(step.structured_outputs)}))
+artifact = tf.saved_model.load(folder + "/model")
+images = np.load(folder + "/images.npy")
+result = artifact.serve(images)
+few = artifact.signatures["serving_default"](images=tf.constant(images[:2]))
+np.savez(folder + "/result.npz", few=few["predictions"], **result)
 """
 
 
-def next_word(model, vocabulary, text):
-    """Return softmax of the last logits in NumPy, without state and table of words."""
-    reader = char_lm_inference.with_state(model, characters=True)
-    states = char_lm_inference.zero_state(reader, 1)
-    spelled = char_lm_inference.pad_slots(model, vocabulary.prompt(text)[None])
-    logits = reader.predict_on_batch([keras.ops.convert_to_tensor(spelled), *states])[0][0, -1]
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
+def small():
+    """Return a network for 8 x 8 pixels whose outputs differ from image to image."""
+    x = keras.Input((8, 8, 3), name="images")
+    y = keras.layers.Flatten()(zoo.HighwayConv2D(3, 3)(x))
+    y = keras.layers.Dense(3, "softmax", name="predictions")(y)
+    return keras.Model(x, {"predictions": y, "largest": ops.max(y, axis=-1)})
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """Export over an earlier artifact, and read it in a process without zoo and Keras."""
-    folder = tmp_path_factory.mktemp("export")
-    earlier = folder / "artifact" / "assets"
-    earlier.mkdir(parents=True)
-    (earlier / "stale.txt").write_text("from an earlier artifact")
-    (folder / "artifact" / "saved_model.pb").write_bytes(b"")
-
-    zoo.seed_everything(0)
-    vocabulary = Vocabulary.from_texts("the cat sat on the mat\nthe <unk> sät\n")
-    model = zoo.char_lm("small", vocabulary=vocabulary, batch_size=2, num_steps=3)
-    for weight in model.trainable_weights:
-        weight.assign(8 * weight)  # for logits of order one: those of a new model are 0.1
-    words = {
-        name: np.random.default_rng(0).integers(0, len(vocabulary), shape).astype("int32")
-        for name, shape in SHAPES.items()
-    }
-    np.savez(folder / "words.npz", **words)
-    (folder / "texts.json").write_text(json.dumps(TEXTS))
-    deviation = char_lm_export.export(model, folder / "artifact", vocabulary)
-    output = fresh_python(CONSUMER, env={"FOLDER": str(folder)}, block=["zoo", "keras"]).stdout
-
-    by_characters = char_lm_inference.with_state(model, characters=True)
-    states = char_lm_inference.zero_state(by_characters, 5)
-    spelled = char_lm_inference.pad_slots(model, vocabulary.table()[words["another"]])
-    another = keras.ops.convert_to_tensor(spelled)
-    expected = {
-        "its_own": model.predict_on_batch(words["its_own"]),
-        "another": by_characters.predict_on_batch([another, *states])[0],
-    }
-    expected["next_word"] = [next_word(model, vocabulary, text) for text in TEXTS]
-    return {
-        "folder": folder / "artifact",
-        "deviation": deviation,
-        "vocabulary": vocabulary,
-        "model": model,
-        "names": json.loads(output.splitlines()[-1]),
-        "result": dict(np.load(folder / "result.npz")),
-        "expected": expected,
-    }
+def run_onnx(path, images):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = ["predictions", "largest"]
+    all_images = session.run(names, {"images": images})
+    return *all_images, session.run(names, {"images": images[:2]})[0]
 
 
-@pytest.fixture
-def tiny():
-    """Return a model of one weight."""
-    x = keras.Input((1,))
-    return keras.Model(x, keras.layers.Dense(1, use_bias=False)(x))
+def run_litert(path, images):
+    runner = Interpreter(model_path=str(path)).get_signature_runner("serving_default")
+    result = runner(images=images)
+    return result["predictions"], result["largest"], runner(images=images[:2])["predictions"]
 
 
-@slow_unless_tensorflow
-@pytest.mark.parametrize("name", SHAPES)
-def test_served_logits_are_the_model_s_for_any_batch_and_length(exported, name):
-    expected = exported["expected"][name]
-    assert np.abs(expected).max() > 1
-    assert 0 <= exported["deviation"] <= 1e-5
-    np.testing.assert_allclose(exported["result"][name], expected, rtol=0, atol=1e-5)
+def run_saved_model(path, images):
+    np.save(path.parent / "images.npy", images)
+    fresh_python(SERVE, env={"FOLDER": str(path.parent)}, block=["zoo", "keras"])
+    result = np.load(path.parent / "result.npz")
+    return result["predictions"], result["largest"], result["few"]
 
 
-@slow_unless_tensorflow
-def test_steps_that_pass_on_the_state_equal_the_text_served_at_once(exported):
-    result = exported["result"]
-    np.testing.assert_allclose(result["in_two_steps"], result["another"], rtol=0, atol=1e-5)
+RUN = {"saved_model": run_saved_model, "onnx": run_onnx, "litert": run_litert}
+EVERYWHERE = [pytest.param(f, marks=slow_unless_tensorflow) for f in ("saved_model", "litert")]
 
 
-@slow_unless_tensorflow
-def test_raw_text_gives_the_probabilities_of_the_next_word(exported):
-    expected = np.stack(exported["expected"]["next_word"])
-    assert np.ptp(expected, axis=0).max() > 0.05  # texts differ
-    for name in ("next_word", "next_word_alone"):  # also those of other lengths in one batch
-        np.testing.assert_allclose(exported["result"][name], expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize("format", ["onnx", *EVERYWHERE])
+def test_an_artifact_computes_what_the_model_computes(format, tmp_path):
+    model = small()
+    images = np.random.default_rng(0).normal(size=(5, 8, 8, 3)).astype("float32")
+    path = tmp_path / f"model{SUFFIX[format]}"
+    assert zoo.export(model, path) <= 1e-5
+    expected = model.predict_on_batch(images)["predictions"]
+    assert np.ptp(expected) > 0.1
+    predictions, largest, few = RUN[format](path, images)
+    np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(few, expected[:2], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(largest, expected.max(axis=-1), rtol=0, atol=1e-5)
+    assert not list(tmp_path.glob(".*"))
 
 
-@slow_unless_tensorflow
-def test_words_of_raw_text_that_the_vocabulary_has_are_read_as_their_ids(exported):
-    vocabulary, model = exported["vocabulary"], exported["model"]
-    stateful = char_lm_inference.with_state(model)
-    states = char_lm_inference.zero_state(stateful, 1)
-    for text, probabilities in zip(TEXTS[:4], exported["result"]["next_word"][:4], strict=True):
-        ids = vocabulary.encode(f"{text}\n")[:-1] if text else [vocabulary.end_of_sentence]
-        ids = keras.ops.convert_to_tensor([[*map(int, ids)]], "int32")
-        logits = stateful.predict_on_batch([ids, *states])[0][0, -1].astype("float64")
-        expected = np.exp(logits) / np.exp(logits).sum()
-        np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize(
+    "name, format",
+    [
+        ("model.tflite", "onnx"),
+        ("model", "litert"),
+        ("model.onnx", "saved_model"),
+        ("folder.onnx", "onnx"),
+        ("model.onnx", "onyx"),
+        ("model.h5", None),
+        ("file", None),
+        ("folder", None),
+    ],
+)
+def test_a_path_of_something_else_is_refused_before_any_work(name, format, tmp_path):
+    (tmp_path / "folder.onnx").mkdir()
+    (tmp_path / "folder").mkdir()
+    for precious in ("file", "folder/thesis.tex"):
+        (tmp_path / precious).write_text("precious")
+    with pytest.raises(ValueError, match="`path` must be"):
+        zoo.export(None, tmp_path / name, format)
+    names = sorted(path.name for path in tmp_path.rglob("*"))
+    assert names == ["file", "folder", "folder.onnx", "thesis.tex"]
 
 
-@slow_unless_tensorflow
-def test_the_words_are_the_labels_of_the_artifact(exported):
-    labels = exported["folder"] / "assets.extra" / "labels.txt"
-    words = labels.read_text(encoding="utf-8").split("\n")
-    assert tuple(words) == exported["vocabulary"].words
-    assert (words[0], words[6]) == ("|", "+")
-
-
-@slow_unless_tensorflow
-def test_tensorflow_serving_finds_the_inputs_and_outputs_by_name(exported):
-    assert exported["names"]["inputs"] == ["c1", "c2", "h1", "h2", "words"]
-    assert exported["names"]["outputs"] == ["c1", "c2", "h1", "h2", "logits"]
-    result = exported["result"]
-    np.testing.assert_array_equal(result["by_default"], result["its_own"])
-
-
-@slow_unless_tensorflow
-def test_all_endpoints_share_one_copy_of_the_weights_they_need(exported):
-    names = ("word_embedding", "lstm1", "lstm2", "logits")
-    layers = [exported["model"].get_layer(name) for name in names]
-    weights = [weight for layer in layers for weight in layer.trainable_weights]
-    needed = sum(int(np.prod(weight.shape)) for weight in weights)
-    needed += 525 * len(exported["vocabulary"])  # and a vector a word, computed beforehand
-    (data,) = exported["folder"].glob("variables/*.data-*")
-    assert data.stat().st_size == pytest.approx(4 * needed, rel=1e-3)
-
-
-@slow_unless_tensorflow
-def test_an_export_replaces_an_earlier_artifact_as_a_whole(exported):
-    assert not (exported["folder"] / "assets" / "stale.txt").exists()
-    names = {path.name for path in exported["folder"].parent.iterdir()}
-    assert names == {"artifact", "words.npz", "texts.json", "result.npz"}
-
-
-def test_a_folder_of_something_else_is_refused_and_kept(tiny, tmp_path):
-    precious = tmp_path / "thesis.tex"
-    precious.write_text("Once")
-    for path in (tmp_path, precious):
-        with pytest.raises(ValueError, match="`path` must be"):
-            export(tiny, path)
-    assert list(tmp_path.iterdir()) == [precious]
-
-
-def test_without_tensorflow_the_error_says_what_to_do(tiny, tmp_path, backend, monkeypatch):
-    if backend == "tensorflow":
-        pytest.skip("Keras itself runs on TensorFlow here")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # the import then fails
-    with pytest.raises(RuntimeError, match="pip install tensorflow"):
-        export(tiny, tmp_path / "artifact")
+@pytest.mark.parametrize("format, package", [("onnx", "tf2onnx"), ("litert", "ai-edge-litert")])
+def test_a_missing_package_is_named(format, package, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)  # the import then fails
+    with pytest.raises(RuntimeError, match=f"Run `pip install {package}`"):
+        zoo.export(small(), tmp_path / f"model{SUFFIX[format]}", format)
     assert not list(tmp_path.iterdir())
 
 
@@ -216,20 +129,146 @@ def test_a_model_that_hides_its_graph_is_refused(tmp_path):
     doubled = Doubled(inputs, keras.layers.Dense(4)(inputs))
     for model in (doubled, keras.Sequential([keras.layers.Dense(1)])):
         with pytest.raises(ValueError, match="without a `call` of its own"):
-            export(model, tmp_path / "doubled")
+            zoo.export(model, tmp_path / "doubled")
 
 
-def test_endpoints_that_no_other_process_could_import_are_refused(tiny, tmp_path):
-    with pytest.raises(ValueError, match="top level of a module"):
-        export(tiny, tmp_path / "artifact", endpoints=lambda model: serve(model))
+@slow_unless_tensorflow
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_replaces_an_earlier_artifact_as_a_whole_or_leaves_it(format, tmp_path):
+    path = tmp_path / f"model{SUFFIX[format]}"
+    earlier = path if SUFFIX[format] else path / "saved_model.pb"
+    earlier.parent.mkdir(exist_ok=True)
+    earlier.write_bytes(b"earlier")
+    if not SUFFIX[format]:
+        (path / "stale.txt").write_text("earlier")
+    before = sorted(tmp_path.rglob("*"))
+    model = small()
+    weights = model.get_weights()
+    model.set_weights([np.full_like(weight, np.nan) for weight in weights])
+    with pytest.raises(RuntimeError, match="deviation of nan"):
+        zoo.export(model, path, format)
+    assert sorted(tmp_path.rglob("*")) == before and earlier.read_bytes() == b"earlier"
+    model.set_weights(weights)
+    zoo.export(model, path, format)
+    assert earlier.stat().st_size > 1000 and not (path / "stale.txt").exists()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+NEW_NAME = {"saved_model": "{}", "onnx": "new_{}"}  # of a returned state
+
+
+@slow_unless_tensorflow
+@pytest.mark.parametrize("format", NEW_NAME)
+def test_steps_that_pass_on_the_state_equal_the_text_at_once(format, tmp_path):
+    zoo.seed_everything(0)
+    model = zoo.char_lm("small", vocabulary=Vocabulary.from_texts("the cat sat on the mat\n"))
+    for weight in model.trainable_weights:
+        weight.assign(8 * weight)  # for logits of order one: those of a new model are 0.1
+    path = tmp_path / f"model{SUFFIX[format]}"
+    assert zoo.export(char_lm_inference.with_state(model), path) <= 1e-5
+    words = np.random.default_rng(0).integers(0, 6, (4, 7)).astype("int32")
+    names = ("h1", "c1", "h2", "c2")
+    state = {name: np.zeros((4, 300), "float32") for name in names}
+    step = step_of(path, format)
+    logits = []
+    for part in np.split(words, [3], axis=1):
+        outputs = step({"words": part, **state})
+        logits.append(outputs["logits"])
+        state = {name: outputs[NEW_NAME[format].format(name)] for name in names}
+    reader = char_lm_inference.with_state(model, characters=True)  # without the table of words
+    zeros = char_lm_inference.zero_state(reader, 4)
+    spelled = ops.take(model.get_layer("word_embedding").table, words, axis=0)
+    expected = reader.predict_on_batch({"words": spelled, **zeros})["logits"]
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(np.concatenate(logits, 1), expected, rtol=0, atol=1e-5)
+
+
+def step_of(path, format):
+    """Return a function that runs an artifact on arrays by name."""
+    if format == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
+    import tensorflow as tf
+
+    artifact = tf.saved_model.load(str(path))
+    return lambda inputs: {name: y.numpy() for name, y in artifact.serve(inputs).items()}
+
+
+@slow_unless_tensorflow
+def test_a_saved_model_holds_each_weight_once(tmp_path):
+    model = keras.Sequential([keras.Input((100,)), keras.layers.Dense(1000)])
+    zoo.export(model, tmp_path / "model")
+    (data,) = tmp_path.glob("model/variables/*.data-*")
+    assert data.stat().st_size == pytest.approx(4 * model.count_params(), rel=0.02)
+
+
+@slow_unless_tensorflow
+def test_a_model_with_a_list_of_inputs_and_unnamed_outputs_goes_to_onnx(tmp_path):
+    inputs = [keras.Input((2,), name=name) for name in ("words", "h1", "c1")]
+    twice = keras.layers.Activation("tanh", name="twice")
+    y = keras.layers.Add(name="logits")(inputs)
+    model = keras.Model(inputs, [y, inputs[1] * 2.0, twice(y), twice(inputs[2])])
+    assert zoo.export(model, tmp_path / "model.onnx", "onnx") <= 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    assert [x.name for x in session.get_inputs()] == ["words", "h1", "c1"]
+    names = [y.name for y in session.get_outputs()]
+    assert names[0] == "logits" and names[2:] == ["twice_2", "twice_3"]
+
+
+@slow_unless_tensorflow
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+def test_the_operation_that_a_format_lacks_is_named(format, tmp_path):
+    x = keras.Input((4,))
+    with pytest.raises(ValueError, match="must have all operations .* Erfinv"):
+        model = keras.Model(x, ops.erfinv(x / 9))
+        zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)
+
+
+@slow_unless_tensorflow
+def test_litert_has_no_recurrent_layers(tmp_path):
+    x = keras.Input((None, 2))
+    with pytest.raises(ValueError, match="it lacks TensorListReserve"):
+        zoo.export(keras.Model(x, keras.layers.LSTM(2)(x)), tmp_path / "model.tflite", "litert")
+    assert not list(tmp_path.iterdir())
+
+
+@slow_unless_tensorflow
+def test_the_shell_exports_and_prints_the_deviation(tmp_path):
+    path = tmp_path / "model.tflite"
+    small().save(tmp_path / "model.keras")
+    output = output_of(start_module("zoo.export", str(tmp_path / "model.keras"), str(path)))
+    assert f"{path}; max deviation " in output and path.stat().st_size > 1000
 
 
 @without_backend
-def test_the_vocabulary_must_be_the_model_s(tmp_path):
-    model = zoo.char_lm("small", vocabulary=Vocabulary.from_texts("to be or not\n"))
-    for others in ("a rose\n", "to bee or not\n", "to be not or\n"):
-        with pytest.raises(ValueError, match="must be the one of the model"):
-            char_lm_export.export(model, tmp_path / "artifact", Vocabulary.from_texts(others))
+def test_the_shell_prints_what_it_expects(tmp_path):
+    small().save(tmp_path / "model.keras")
+    paths = str(tmp_path / "model.keras"), str(tmp_path / "model.onnx")
+    for words, status, message in (
+        ((*paths, "--format=litert"), 1, "`path` must be a folder"),
+        ((*paths, "--format=onyx"), 2, "invalid choice"),
+        ((str(tmp_path / "none.keras"), paths[1]), 1, "Expected a .keras file"),
+        (("--help",), 0, "The exit status is 2 if"),
+    ):
+        output = output_of(start_module("zoo.export", *words), status)
+        assert message in output and "Traceback" not in output
+
+
+LOGITS = {"classifier_activation": None}
+APPLICATIONS = {
+    "highway_mnist": lambda: zoo.highway_mnist(16, **LOGITS),
+    "cifar_resnet": lambda: zoo.cifar_resnet(20, **LOGITS),
+    "highway_resnet50": lambda: zoo.highway_resnet50(100, (64, 64, 3), **LOGITS),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_applications_compute_the_same_in_every_format(name, format, tmp_path):
+    model = APPLICATIONS[name]()
+    zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)  # it checks itself
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])

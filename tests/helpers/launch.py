@@ -1,6 +1,5 @@
 """Two processes of one training on this machine, as a launcher starts them."""
 
-import json
 import os
 import socket
 import subprocess
@@ -28,9 +27,7 @@ def run_two(*command):
     addresses = [f"localhost:{port}" for port in free_ports()]
     processes = []
     for index in range(2):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         variables = {
-            "TF_CONFIG": json.dumps(task),
             "KERAS_DISTRIBUTION_JOB_ADDRESSES": ",".join(addresses),
             "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
             "KERAS_DISTRIBUTION_PROCESS_ID": str(index),

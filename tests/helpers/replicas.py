@@ -192,6 +192,6 @@ def deviations(names):
 
 
 if __name__ == "__main__":
-    if "TF_CONFIG" not in os.environ:  # which names two processes
+    if "KERAS_DISTRIBUTION_JOB_ADDRESSES" not in os.environ:  # which names two processes
         two_devices()
     print(json.dumps(deviations(sys.argv[1:])))

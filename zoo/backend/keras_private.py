@@ -95,11 +95,6 @@ def symbolic_build(model: keras.Model, batch: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-def initial_epoch(model: keras.Model) -> int:
-    """Return the epoch from which `fit` will start, if a callback has set it."""
-    return model._initial_epoch or 0
-
-
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     """Make `fit`, which has called `on_train_begin`, start from another epoch."""
     model._initial_epoch = epoch

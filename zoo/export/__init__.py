@@ -1,41 +1,38 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
 import importlib.util
+import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import subprocess
+import sys
+import tempfile
 
 import keras
+import numpy as np
 
-from zoo.datasets.preprocessing import Preprocessing
-from zoo.export import check, process
-from zoo.export.formats import FORMATS, write
-from zoo.export.signatures import functional, in_float32, label_text, serve, with_preprocessing
+from zoo.export.formats import FORMATS, Arrays, float32, input_names, write
+from zoo.graph.calls import functional as graph_of
+from zoo.io import load_model
+from zoo.types import PathLike
+
+HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
+CHILD = "import sys; from zoo.export import answer; answer(sys.argv[1])"
 
 
-def export(
-    model: keras.Model,
-    path: str | os.PathLike[str],
-    format: str | None = None,
-    labels: Sequence[str] | None = None,
-    preprocessing: Preprocessing | str | None = None,
-    endpoints: Callable[[keras.Model], dict[str, keras.Model]] = serve,
-    examples: Mapping[str, Any] | None = None,
-) -> float:
+def export(model: keras.Model, path: PathLike, format: str | None = None) -> float:
     """Write `model` as a SavedModel, an ONNX or a LiteRT file, which need neither zoo nor Keras.
 
     Inputs have the names of the model's inputs, outputs those of its output layers or the keys of
     its dictionary. Any batch size is accepted. The artifact computes in float32, also if the model
     was trained in mixed precision. A failing export leaves an earlier artifact unchanged.
 
-    - "saved_model": a folder. Each endpoint is a signature and a method of the object that
-      `tf.saved_model.load` returns; both return a dictionary of outputs. The first one is also
-      TensorFlow Serving's default. Endpoints share their variables.
-    - "onnx": a file `.onnx` of one endpoint. An output with the name of an input is renamed
-      `new_NAME`. Needs the packages of `highway-zoo[tensorflow,export]`.
-    - "litert": a file `.tflite` of one endpoint, if TFLite's own operations can compute it.
-      Needs the package of `highway-zoo[tensorflow,export]`.
+    - "saved_model": a folder. `tf.saved_model.load` returns an object with the method `serve`,
+      from the model's inputs to a dictionary of outputs, and the signature of that name.
+    - "onnx": a file `.onnx`. An output with the name of an input is renamed `new_NAME`. Needs the
+      packages of `highway-zoo[tensorflow,export]`.
+    - "litert": a file `.tflite`, if TFLite's own operations can compute the model. Needs the
+      package of `highway-zoo[tensorflow,export]`.
 
     TensorFlow writes all of them; from JAX and torch in a child process.
 
@@ -44,21 +41,10 @@ def export(
         path: File or folder to write; an artifact of this format is replaced.
         format: "saved_model", "onnx" or "litert"; None: that of the path's suffix, `.onnx` or
             `.tflite`, or "saved_model" without one.
-        labels: Names of the classes, stored one a line: in `assets.extra/labels.txt` of a
-            SavedModel; as the metadata `labels` of ONNX; as `labels.txt` in a zip archive at the
-            end of a LiteRT file.
-        preprocessing: Preprocessing to include in the artifact, which then takes raw uint8 images
-            `(batch, height, width, channels)`: a `zoo.datasets.preprocessing.Preprocessing`, or
-            the name of a recipe there that is not fitted to a training set.
-        endpoints: Importable function from `model` to a dictionary of Functional `keras.Model`s
-            by name; JAX and torch call it in the child process.
-        examples: Inputs to check an endpoint with, by its name; arrays in the structure of its
-            model's input, or a `zoo.export.check.Expected` of inputs and outputs. Default: normal
-            samples; for integers zeros and ones, for uint8 grey levels.
 
     Returns:
-        The largest absolute deviation of the artifact's outputs from the Keras model's, on all
-        examples together and on the first alone.
+        The largest absolute deviation of the artifact's outputs from the Keras model's, for three
+        random inputs together and for the first alone.
 
     Raises:
         ValueError: If an argument is invalid, or the format cannot hold the model.
@@ -67,31 +53,24 @@ def export(
 
     Example:
     ```python
-    deviation = zoo.export(model, "model.onnx", "onnx", labels=["cat", "dog"])
+    deviation = zoo.export(model, "model.onnx")
     session = onnxruntime.InferenceSession("model.onnx")  # anywhere
     (probabilities,) = session.run(["predictions"], {"images": images})
     ```
     """
     path = pathlib.Path(path).resolve()
     format = _checked_format(path, format)
-    model = functional(model)
-    text = label_text(labels)
+    model = _named(model)
     _check_packages(format)
-    if endpoints.__module__ == "__main__" or "<" in endpoints.__qualname__:  # <lambda>, <locals>
-        raise ValueError(
-            f"`endpoints` must be a function of a module, because another process imports it. "
-            f"Received: {endpoints!r}. Move it to the top level of a module."
-        )
-    with check.float32():
-        if preprocessing is not None:
-            model = with_preprocessing(preprocessing, model)
+    with float32():
         model = in_float32(model)
-        models = endpoints(model)
-        _check_models(models, labels, format)
-        cases = check.cases(models, examples or {})
+        random = np.random.default_rng(0)
+        examples = keras.tree.map_structure(lambda x: _sample(x, random), model.input)
+        expected = model.predict_on_batch(examples)
+        inputs = dict(zip(input_names(model), keras.tree.flatten(examples), strict=True))
         if keras.config.backend() == "tensorflow":
-            return write(models, path, format, text, cases)
-        return process.export(model, path, format, text, cases, endpoints)
+            return write(model, path, format, inputs, expected)
+        return _write_in_child(model, path, format, inputs, expected)
 
 
 def _checked_format(path, format):
@@ -114,20 +93,6 @@ def _checked_format(path, format):
     return by_name
 
 
-def _check_models(models, labels, format):
-    if format != "saved_model" and len(models) != 1:
-        raise ValueError(
-            f"`format` {format!r} holds one endpoint. Received: {', '.join(models)}. Export them "
-            f"one by one, or as a SavedModel."
-        )
-    widths = [tensor.shape[-1] for tensor in next(iter(models.values())).outputs]
-    if labels is not None and len(labels) not in widths:
-        raise ValueError(
-            f"`labels` must be as many as the model's outputs, {', '.join(map(str, widths))}. "
-            f"Received: {len(labels)}, {labels[0]!r} to {labels[-1]!r}."
-        )
-
-
 def _check_packages(format):
     packages = ("tensorflow", *FORMATS[format].packages)
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
@@ -136,3 +101,120 @@ def _check_packages(format):
             f"The export to {format} needs {', '.join(packages)}. Not installed: "
             f"{', '.join(missing)}. Run `pip install {' '.join(missing).replace('_', '-')}`."
         )
+
+
+def _named(model):
+    """Return a Functional model with a dictionary of outputs: its own, or by output layer."""
+    if not isinstance(model, keras.Model) or graph_of(model) is None:
+        raise ValueError(
+            f"`model` must be a Functional or a built Sequential keras.Model, without a `call` of "
+            f"its own. Received: {model!r}. Call it on a keras.Input, and give keras.Model(x, y)."
+        )
+    if isinstance(model, keras.Sequential):
+        model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+    if isinstance(model.output, dict):
+        return model
+    names = model.output_names
+    names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
+    return keras.Model(model.input, dict(zip(names, model.outputs, strict=True)), name=model.name)
+
+
+def _sample(tensor, random):
+    shape = (3, *(3 if size is None else size for size in tensor.shape[1:]))
+    if "int" in tensor.dtype:
+        high = 256 if tensor.dtype == "uint8" else 2
+        return random.integers(0, high, shape).astype(tensor.dtype)
+    return random.normal(size=shape).astype(tensor.dtype)
+
+
+def in_float32(model: keras.Model) -> keras.Model:
+    """Return a copy of `model` that computes in float32, also if it was trained in half precision.
+
+    Args:
+        model: A Functional or Sequential `keras.Model`.
+
+    Returns:
+        A new `keras.Model`, not compiled, with the same names and weights.
+
+    Example:
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_bfloat16")])
+    >>> model.layers[0].compute_dtype, in_float32(model).layers[0].compute_dtype
+    ('bfloat16', 'float32')
+    """
+    copy = type(model).from_config(_float32_policies(model.get_config()))
+    with tempfile.TemporaryDirectory() as folder:  # a file has what a layer saves, without states
+        path = f"{folder}/model.weights.h5"
+        model.save_weights(path)
+        copy.load_weights(path)
+    return copy
+
+
+def _float32_policies(config):
+    """Return a configuration with float32 as the policy of all layers, cells, tensors, products."""
+    if isinstance(config, list | tuple):
+        return type(config)(map(_float32_policies, config))
+    if not isinstance(config, dict):
+        return config
+    if config.get("class_name") == "DTypePolicy":
+        return {**config, "config": {"name": _float32_name(config["config"]["name"])}}
+    config = {key: _float32_policies(value) for key, value in config.items()}
+    if config.get("products"):  # of zoo.backend.layers.Dense
+        config["products"] = ""
+    if "dtype" in config:
+        config["dtype"] = _float32_name(config["dtype"])
+    return config
+
+
+def _float32_name(dtype):
+    return "float32" if dtype in HALF else dtype
+
+
+def _write_in_child(model, path, format, inputs, expected):
+    """Write an artifact as `write` does, in a child process of TensorFlow."""
+    environment = os.environ | {
+        "KERAS_BACKEND": "tensorflow",
+        "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        model.save(folder / "model.keras")
+        arrays = {f"inputs/{name}": x for name, x in inputs.items()}
+        arrays |= {f"expected/{name}": y for name, y in expected.items()}
+        np.savez(folder / "arrays.npz", **arrays)
+        (folder / "request.json").write_text(json.dumps([str(path), format]), "utf-8")
+        command = [sys.executable, "-P", "-c", CHILD, name]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(
+                f"Expected a TensorFlow process to write the artifact. Received: exit status "
+                f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with "
+                f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."
+            )
+        reply = json.loads((folder / "reply.json").read_text("utf-8"))
+    if "invalid" in reply:
+        raise ValueError(reply["invalid"])
+    if "failed" in reply:
+        raise RuntimeError(reply["failed"])
+    return reply["deviation"]
+
+
+def answer(name: str) -> None:
+    """Write the artifact that `request.json` in the folder `name` asks for, and `reply.json`."""
+    folder = pathlib.Path(name)
+    path, format = json.loads((folder / "request.json").read_text("utf-8"))
+    arrays: dict[str, Arrays] = {"inputs": {}, "expected": {}}
+    with np.load(folder / "arrays.npz", allow_pickle=False) as file:
+        for key in file.files:
+            part, _, array = key.partition("/")
+            arrays[part][array] = file[key]
+    model = load_model(folder / "model.keras", compile=False)
+    reply: dict[str, float | str]
+    try:
+        with float32():
+            reply = {"deviation": write(model, pathlib.Path(path), format, **arrays)}
+    except ValueError as error:
+        reply = {"invalid": str(error)}
+    except RuntimeError as error:
+        reply = {"failed": str(error)}
+    (folder / "reply.json").write_text(json.dumps(reply), "utf-8")

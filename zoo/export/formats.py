@@ -1,28 +1,22 @@
-"""Formats of artifacts. TensorFlow writes all of them; each artifact is checked, then renamed."""
+"""Formats of artifacts. Keras writes them on TensorFlow; each is run before it is renamed."""
 
 import contextlib
-import itertools
 import os
 import pathlib
 import re
 import shutil
-import tempfile
 import warnings
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from zoo.export import check
-from zoo.export.check import Arrays, Cases
-from zoo.export.signatures import input_names
 from zoo.io import remove_leftovers, temporary_path
 
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
-Models = dict[str, keras.Model]  # by name of endpoint, with dictionaries of outputs
-Reader = Callable[[str, Arrays], Arrays]  # from an endpoint and its inputs to outputs, by name
+Arrays = dict[str, np.ndarray]  # by name of an input or output
+Reader = Callable[[Arrays], Arrays]  # runs an artifact
 
 
 class Format(NamedTuple):
@@ -31,35 +25,33 @@ class Format(NamedTuple):
     Attributes:
         suffix: Suffix of a file; empty for a folder.
         packages: Modules that are needed besides TensorFlow.
-        write: Writes models to a path; raises ValueError if the format cannot hold them.
-        add_labels: Stores a text, one class a line, in the artifact of a path.
+        write: Writes a model to a path; raises ValueError if the format cannot hold it.
         reader: Returns a function that runs the artifact of a path.
     """
 
     suffix: str
     packages: tuple[str, ...]
-    write: Callable[[Models, pathlib.Path], None]
-    add_labels: Callable[[pathlib.Path, str], None]
+    write: Callable[[keras.Model, pathlib.Path], None]
     reader: Callable[[pathlib.Path], Reader]
 
 
 def write(
-    models: Models, path: pathlib.Path, format: str, labels: str | None, cases: Cases
+    model: keras.Model, path: pathlib.Path, format: str, inputs: Arrays, expected: Arrays
 ) -> float:
     """Write an artifact on the TensorFlow backend, verify it, and move it into place.
 
     Args:
-        models: Functional `keras.Model`s by name of endpoint.
+        model: A Functional `keras.Model` with a dictionary of outputs.
         path: File or folder to write or replace.
         format: A name of `FORMATS`.
-        labels: Names of the classes, one a line, or None.
-        cases: Inputs and expected outputs, as `check.cases` returns them.
+        inputs: Inputs to verify the artifact with, by name.
+        expected: The outputs that the Keras model gives for them, by name.
 
     Returns:
         The largest absolute deviation from the expected outputs.
 
     Raises:
-        ValueError: If the format cannot hold the models.
+        ValueError: If the format cannot hold the model.
         RuntimeError: If the deviation exceeds `TOLERANCE` of the largest output.
     """
     kind = FORMATS[format]
@@ -68,48 +60,57 @@ def write(
     remove_leftovers(path.parent)
     artifact = folder / f"artifact{path.suffix}"
     try:
-        kind.write(models, artifact)
-        if labels is not None:
-            kind.add_labels(artifact, labels)
-        deviation = check.deviation(kind.reader(artifact), cases)
-        allowed = TOLERANCE * check.largest(cases)
+        kind.write(model, artifact)
+        deviation = _deviation(kind.reader(artifact), inputs, expected)
+        allowed = TOLERANCE * max(np.max(np.abs(y)) for y in expected.values())
         if not deviation <= allowed:  # NaN too
             raise RuntimeError(
                 f"The artifact must compute what the Keras model computes, within {allowed:.1e}. "
                 f"Received: a deviation of {deviation}. Nothing was written to {path}; if the "
                 f"deviation is nan, look for NaN in the model's weights."
             )
-        replace(artifact, path, folder / "replaced")
+        if path.is_dir():  # a folder is not replaced by renaming another
+            os.replace(path, folder / "replaced")
+        os.replace(artifact, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return deviation
 
 
-def replace(new: pathlib.Path, path: pathlib.Path, old: pathlib.Path) -> None:
-    """Rename `new` to `path`, from where folders move to `old`; other processes may do so, too."""
-    old.mkdir()
-    for attempt in itertools.count():
-        try:
-            os.replace(new, path)
-            return
-        except OSError:
-            if not path.is_dir():  # nothing is in the way
-                for moved in sorted(old.iterdir())[-1:]:
-                    os.replace(moved, path)
-                raise
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            os.replace(path, old / f"{attempt:03d}")
+def _deviation(read, inputs, expected):
+    """Return the largest absolute deviation; infinite if a shape differs."""
+    deviations = []
+    for rows in (slice(None), slice(1)):  # all, then the first alone: any batch size
+        outputs = read({name: x[rows] for name, x in inputs.items()})
+        for name, y in expected.items():
+            same = np.shape(outputs[name]) == y[rows].shape
+            deviations.append(np.max(np.abs(outputs[name] - y[rows])) if same else np.inf)
+    return float(np.max(deviations))
 
 
-def _write_saved_model(models, path):
-    archive = keras.export.ExportArchive()  # endpoints share the variables that it tracks
-    for name, model in models.items():
-        archive.add_endpoint(name, _inference(model), [_input_specs(model)])
-    archive.write_out(str(path), verbose=False)
+@contextlib.contextmanager
+def float32() -> Iterator[None]:
+    """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3)."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
+        keras.config.set_dtype_policy("float32")
+        if keras.config.backend() == "tensorflow":  # a device's scope would end up in the graph
+            import tensorflow as tf
+
+            config = tf.config.experimental
+            before = config.tensor_float_32_execution_enabled()
+            stack.callback(config.enable_tensor_float_32_execution, before)
+            config.enable_tensor_float_32_execution(False)
+        else:
+            stack.enter_context(keras.device("cpu"))
+        yield
 
 
-def _inference(model):
-    return lambda x: model(x, training=False)  # TensorFlow would trace a default argument
+def input_names(model: keras.Model) -> list[str]:
+    """Return the names of a model's inputs, flat: keys of a dictionary, or the tensors' names."""
+    named = keras.tree.flatten_with_path(model.input)
+    names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
+    return [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
 
 
 def _input_specs(model) -> Any:
@@ -121,29 +122,28 @@ def _input_specs(model) -> Any:
     return keras.tree.pack_sequence_as(model.input, flat)
 
 
-def _add_labels_to_folder(path, text):
-    folder = path / "assets.extra"
-    folder.mkdir(exist_ok=True)
-    (folder / "labels.txt").write_text(text, encoding="utf-8")
+def _write_saved_model(model, path):
+    archive = keras.export.ExportArchive()  # `model.export` would store the weights twice
+    archive.add_endpoint("serve", lambda x: model(x, training=False), [_input_specs(model)])
+    archive.write_out(str(path), verbose=False)
 
 
 def _saved_model_reader(path):
     import tensorflow as tf
 
-    artifact = tf.saved_model.load(str(path))
+    artifact = tf.saved_model.load(str(path))  # its signatures do not keep it alive
 
-    def read(endpoint, inputs):
+    def read(inputs):
         constants = {name: tf.constant(x) for name, x in inputs.items()}
-        outputs = artifact.signatures[endpoint](**constants)
-        return {name: np.asarray(y.numpy()) for name, y in outputs.items()}
+        outputs = artifact.signatures["serve"](**constants)
+        return {name: y.numpy() for name, y in outputs.items()}
 
     return read
 
 
-def _write_onnx(models, path):
+def _write_onnx(model, path):
     import onnx
 
-    (model,) = models.values()
     specs = keras.tree.flatten(_input_specs(model))
     names = input_names(model)  # ONNX needs a list of inputs, and outputs of other names
     outputs = {f"new_{name}" if name in names else name: y for name, y in model.output.items()}
@@ -161,21 +161,13 @@ def _write_onnx(models, path):
         ) from error
 
 
-def _add_labels_to_onnx(path, text):
-    import onnx
-
-    artifact = onnx.load(path)
-    onnx.helper.set_model_props(artifact, {"labels": text})
-    onnx.save(artifact, path)
-
-
 def _onnx_reader(path):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
-    def read(endpoint, inputs):
+    def read(inputs):
         outputs = dict(zip(names, session.run(names, inputs), strict=True))
         renamed = {f"new_{name}": name for name in inputs}
         return {renamed.get(name, name): y for name, y in outputs.items()}
@@ -183,46 +175,35 @@ def _onnx_reader(path):
     return read
 
 
-def _write_litert(models, path):
+def _write_litert(model, path):
     import tensorflow as tf
     from tensorflow.lite.python.convert_phase import ConverterError
 
-    (name,) = models
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        _write_saved_model(models, folder)
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[name])
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        try:
-            content = converter.convert()
-        except ConverterError as error:
-            missing = sorted({*re.findall(r"'tf\.(\w+)'", str(error))})
-            raise ValueError(
-                f"LiteRT must have all operations of the model. Received: {models[name].name}, "
-                f"where it lacks {', '.join(missing) or error}. Export to ONNX or a SavedModel."
-            ) from error
-    path.write_bytes(content)
-
-
-def _append_labels(path, text):
-    with zipfile.ZipFile(path, "a") as archive:  # at the end of the file, as TFLite's tools do
-        archive.writestr("labels.txt", text)
+    try:
+        model.export(
+            str(path),
+            format="litert",
+            input_signature=[_input_specs(model)],
+            verbose=False,
+            target_spec={"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]},
+        )
+    except ConverterError as error:
+        missing = sorted({*re.findall(r"'tf\.(\w+)'", str(error))})
+        raise ValueError(
+            f"LiteRT must have all operations of the model. Received: {model.name}, "
+            f"where it lacks {', '.join(missing) or error}. Export to ONNX or a SavedModel."
+        ) from error
 
 
 def _litert_reader(path):
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(path))
-    return lambda endpoint, inputs: interpreter.get_signature_runner(endpoint)(**inputs)
+    return lambda inputs: interpreter.get_signature_runner()(**inputs)
 
 
 FORMATS = {
-    "saved_model": Format("", (), _write_saved_model, _add_labels_to_folder, _saved_model_reader),
-    "onnx": Format(
-        ".onnx",
-        ("tf2onnx", "onnx", "onnxruntime"),
-        _write_onnx,
-        _add_labels_to_onnx,
-        _onnx_reader,
-    ),
-    "litert": Format(".tflite", ("ai_edge_litert",), _write_litert, _append_labels, _litert_reader),
+    "saved_model": Format("", (), _write_saved_model, _saved_model_reader),
+    "onnx": Format(".onnx", ("tf2onnx", "onnx", "onnxruntime"), _write_onnx, _onnx_reader),
+    "litert": Format(".tflite", ("ai_edge_litert",), _write_litert, _litert_reader),
 }

@@ -69,7 +69,8 @@ class HighwayDenseStack(HighwayDense):
             **kwargs,
         )
         check_integers(1, depth=depth)
-        if _is_regularized(self):
+        regularizers = (*self.regularizers().values(), self.activity_regularizer)
+        if any(regularizer is not None for regularizer in regularizers):
             raise ValueError(
                 "A stack has no regularizers, which would see the weights of all layers at once. "
                 "Use single `zoo.HighwayDense` layers."

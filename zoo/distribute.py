@@ -1,21 +1,29 @@
-"""Training on several devices: the only place that chooses hardware."""
+"""Training on several devices or processes: TensorFlow's and JAX's strategies, one interface."""
 
 import contextlib
+import os
+import random
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
-from zoo.backend import keras_private
+from zoo.backend import keras_private, runtime, whole_values
 from zoo.datasets.batches import Batches, Part
-from zoo.distribute.devices import is_built_under, make_local, open_devices, wait_for_all
-from zoo.distribute.workers import fit_workers
 
+NAMES = {  # by backend, besides "auto" and "one"
+    "tensorflow": ("mirrored", "tpu"),
+    "jax": ("data_parallel", "model_parallel"),
+    "torch": (),
+}
 LAYOUT = {  # the variables of the zoo's language model that grow with the vocabulary; ours
     "logits/kernel": (None, "model"),
     "logits/bias": ("model",),
     "word_embedding/table": ("model", None),
 }
+SHUTDOWN = 24 * 3600  # seconds that JAX's processes wait for process 0, which writes the results
 
 
 def strategy(
@@ -27,20 +35,19 @@ def strategy(
 
     | name | backend | devices |
     | --- | --- | --- |
-    | "auto" | any | the first available of multiworker, tpu, mirrored, data_parallel, one |
+    | "auto" | any | the first available of tpu, mirrored, data_parallel, one |
     | "one" | any | Keras's default device |
     | "mirrored" | TensorFlow | `tf.distribute.MirroredStrategy`: the GPUs of this machine |
     | "tpu" | TensorFlow | `tf.distribute.TPUStrategy`: the TPU that TPU_NAME names |
-    | "multiworker" | TensorFlow | the processes that TF_CONFIG or SLURM names |
     | "data_parallel" | JAX | `keras.distribution.DataParallel`, of all processes |
     | "model_parallel" | JAX | `keras.distribution.ModelParallel` of the variables in `layout` |
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
     and, on TensorFlow, for the masks of dropout. On TensorFlow, several devices support neither
-    mixed_float16 nor accumulated gradients. If a launcher started several processes, create the
-    strategy before the backend computes anything; see docs/devices.md. On JAX processes that were
-    not seeded alike start from the same random state.
+    mixed_float16 nor accumulated gradients. If the environment names several processes of JAX,
+    create the strategy before JAX computes anything; see docs/devices.md. Processes that were not
+    seeded alike start from the same random state.
 
     Args:
         name: See above.
@@ -66,7 +73,104 @@ def strategy(
     >>> history.history["loss"]
     [0.0]
     """
-    return Strategy(*open_devices(name, devices, LAYOUT if layout is None else layout))
+    backend = keras.backend.backend()
+    if name not in ("auto", "one", *NAMES[backend]):
+        choices = "; ".join(f"{key}: {', '.join(names)}" for key, names in NAMES.items() if names)
+        raise ValueError(
+            f"Expected auto, one, or a strategy of the backend ({choices}). Received: {name!r} on "
+            f"{backend}."
+        )
+    if name == "one" or backend == "torch":
+        return Strategy("one")
+    if backend == "tensorflow":
+        return _tensorflow(name, devices)
+    return _keras_distribution(name, devices, LAYOUT if layout is None else layout)
+
+
+def _tensorflow(name, devices):
+    import tensorflow as tf
+
+    if name == "tpu" or name == "auto" and os.environ.get("TPU_NAME"):
+        return Strategy("tpu", _tpu())
+    if name == "auto" and len(tf.config.list_physical_devices("GPU")) < 2:
+        return Strategy("one")
+    available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    names = [device.name.removeprefix("/device:") for device in available]
+    return Strategy("mirrored", tf.distribute.MirroredStrategy(_select(devices, names)))
+
+
+def _tpu():
+    import tensorflow as tf
+
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (TypeError, ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise ValueError(
+            f"Expected the name of a TPU in TPU_NAME ('local' on a TPU VM), and a call before "
+            f"TensorFlow computes. Received: {error!r}"
+        ) from error
+
+
+def _keras_distribution(name, devices, layout):
+    import jax
+
+    _join()
+    process = jax.process_index(), jax.process_count()
+    available = keras.distribution.list_devices()
+    if name == "auto" and len(available) == 1:
+        return Strategy("one")
+    devices = _select(devices, available)
+    if name != "model_parallel":
+        native = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+        return Strategy("data_parallel", native, *process)
+    mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
+    layouts = keras.distribution.LayoutMap(mesh)
+    for path, axes in layout.items():
+        layouts[path] = axes
+    native = keras.distribution.ModelParallel(
+        layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
+    )
+    return Strategy(name, native, *process)
+
+
+def _select(devices, available):
+    missing = set(devices or ()) - set(available)
+    if missing:
+        raise ValueError(
+            f"Expected `devices` of {available}. Received: {sorted(missing)} among them."
+        )
+    return list(devices or available)
+
+
+def _join():
+    """Make this process one of JAX's if the environment names several; once."""
+    import jax
+
+    addresses = os.environ.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")
+    if not (addresses or os.environ.get("ZOO_CLUSTER")) or jax.distributed.is_initialized():
+        return
+    options = {}  # JAX itself finds those of SLURM, Open MPI, TPU and Kubernetes
+    try:
+        if addresses:  # as of `keras.distribution.initialize`, which has no such time limit
+            options["coordinator_address"] = addresses.split(",")[0]
+            options["num_processes"] = int(os.environ["KERAS_DISTRIBUTION_NUM_PROCESSES"])
+            options["process_id"] = int(os.environ["KERAS_DISTRIBUTION_PROCESS_ID"])
+        jax.distributed.initialize(**options, shutdown_timeout_seconds=SHUTDOWN)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"Expected to join the processes that the environment names. Received: {error!r} Call "
+            f'`zoo.distribute.strategy` before JAX computes, or use the strategy "one" to train '
+            f"in this process alone; see docs/devices.md."
+        ) from error
+    from jax.experimental import multihost_utils
+
+    state = repr((random.getstate(), runtime.GENERATOR.bit_generator.state))
+    states = multihost_utils.process_allgather(np.uint32(zlib.crc32(state.encode())))
+    if np.any(states != states[0]):  # unseeded, they would initialize differently
+        runtime.seed_everything(int(states[0]))
 
 
 class Strategy:
@@ -80,16 +184,18 @@ class Strategy:
         is_chief: True in the process that writes files.
     """
 
-    def __init__(self, name: str, native: Any, index: int, num_processes: int) -> None:
+    def __init__(
+        self, name: str, native: Any = None, index: int = 0, num_processes: int = 1
+    ) -> None:
         self.name = name
         self.native = native
         self.is_chief = index == 0
         self.num_processes = num_processes
-        self._process = index, num_processes
+        self._index = index
         self.num_replicas = 1
         if name == "data_parallel":
             self.num_replicas = native.device_mesh.shape[0]
-        elif native is not None and name != "model_parallel":
+        elif name in NAMES["tensorflow"]:
             self.num_replicas = native.num_replicas_in_sync
 
     def scope(self) -> contextlib.AbstractContextManager:
@@ -99,7 +205,7 @@ class Strategy:
     def inference_scope(self) -> contextlib.AbstractContextManager:
         """Return a context in which to build a model of a trained model's layers for evaluation.
 
-        TensorFlow would split its batches, too; here each replica or process computes all of them.
+        TensorFlow would split its batches, too; here one replica computes all of them.
         On JAX its own variables must be where those of the trained model are.
         """
         return self.scope() if keras.backend.backend() == "jax" else contextlib.nullcontext()
@@ -123,7 +229,7 @@ class Strategy:
             y: As for `keras.Model.fit`.
             batch_size: Examples of a batch, over all devices.
             validation_data: As for `keras.Model.fit`; of several processes a `PyDataset`.
-            **options: As for `keras.Model.fit`; for "multiworker" `epochs` and `callbacks`.
+            **options: As for `keras.Model.fit`.
 
         Returns:
             The training history.
@@ -131,7 +237,7 @@ class Strategy:
         Raises:
             ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
         """
-        if not is_built_under(self.native, model):
+        if not _is_built_under(self.native, model):
             raise ValueError(
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "
                 f"{model.name!r}, which was not. Build and compile it in `with devices.scope():`."
@@ -141,27 +247,27 @@ class Strategy:
         if self.reads_parts and y is not None and options.get("shuffle") is False:
             x, y, batch_size = Batches(x, y, batch_size or 32, shuffle=False), None, None
         self.check_data(x, batch_size, validation_data)
-        self._check_optimizer(model.optimizer)
+        if self.name == "data_parallel" and self.num_processes > 1:
+            x = Part(x, self._index, self.num_processes)
+            if validation_data is not None:
+                validation_data = Part(validation_data, self._index, self.num_processes)
         with _synchronized(model):
-            if keras.backend.backend() == "tensorflow":
+            if self.name in NAMES["tensorflow"]:
+                self._check_optimizer(model.optimizer)
                 with self.scope():  # Keras would build from a replica's shard
                     keras_private.symbolic_build(model, _first_batch(x, y, batch_size))
-            if self.name == "multiworker":
-                options = {k: v for k, v in options.items() if k not in ("verbose", "shuffle")}
-                return fit_workers(self.native, self._process, model, x, validation_data, **options)
-            if self.name == "data_parallel" and self.num_processes > 1:
-                x = Part(x, *self._process)
-                validation_data = validation_data and Part(validation_data, *self._process)
             with self.inference_scope():
                 model.fit(x, y, batch_size, validation_data=validation_data, **options)
-            if self.num_processes > 1:
-                wait_for_all()  # every process can now read what the chief has written
-            return model.history
+        if self.num_processes > 1:  # every process can then read what the chief has written
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices("zoo.distribute")
+        return model.history
 
     @property
     def reads_parts(self) -> bool:
         """True if `fit` reads a dataset's batches in this process and others, each its part."""
-        return self.name == "multiworker" or self.num_processes > 1
+        return self.num_processes > 1
 
     def make_local(self, model: keras.Model) -> None:
         """Make a trained model this process's own, to be used without the others.
@@ -173,12 +279,14 @@ class Strategy:
         Args:
             model: A model that was built in `scope()`.
         """
-        if self.num_processes > 1 and keras.backend.backend() == "jax":
-            make_local(model)
+        if self.num_processes == 1:
+            return
+        variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+        for variable, value in zip(variables, whole_values(variables), strict=True):
+            keras_private.set_local(variable, value)
+        model.train_function = model.test_function = model.predict_function = None  # of all devices
 
     def _check_optimizer(self, optimizer):
-        if keras.backend.backend() != "tensorflow":
-            return
         scales = hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1
         steps = getattr(optimizer, "gradient_accumulation_steps", None)
         if scales or steps:
@@ -227,6 +335,19 @@ class Strategy:
             sizes = sizes | _batch_sizes(inputs, batch_size)
         for size in sizes:
             self.check_batch(size)
+
+
+def _is_built_under(native, model):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return model.distribute_strategy is (native or tf.distribute.get_strategy())
+    if keras.backend.backend() == "torch" or not model.variables:
+        return True
+    ids = {device.id for v in model.variables for device in v.value.devices()}
+    if native is None:
+        return len(ids) == 1
+    return ids == {int(name.rpartition(":")[2]) for name in native.device_mesh.devices.flat}
 
 
 @contextlib.contextmanager
