@@ -13,7 +13,7 @@ that others found highways hard to train.
 The miniature has two stages of four blocks, an eighth of the width, and reads MNIST without
 augmentation: a miniature's capacity shows in how it fits. Data "imagenet" are imagenet2012 as TFDS
 prepared it, in --data_dir; others must fit into memory. With fewer than 11 classes the top-1 error
-takes the place of the top-5 error. Figs 3 and 4 of the paper are of the network that He et al. trained.
+takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s network.
 """
 
 import dataclasses
