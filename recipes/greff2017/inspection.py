@@ -3,18 +3,13 @@
 `inspect` measures a network; `fig3`, `fig4` and `section3_2` draw what it returned.
 """
 
-import pathlib
-
-import keras
 import numpy as np
 
-from zoo import callbacks, io
-from zoo.datasets.crops import MEAN, STD
+from zoo import callbacks
 from zoo.recipes.experiment import plots
 from zoo.recipes.greff2017 import patches
 
 NUM_PATCHES = 9  # Fig. 4, of each block
-CAFFE = ".h5"  # weights for keras.applications.ResNet50, which were Caffe's
 
 
 def inspect(model, label, batches, indices, unit, pictured, run):
@@ -62,54 +57,6 @@ def inspect(model, label, batches, indices, unit, pictured, run):
             patch["example"] = int(indices[patch["example"]])
             measured["patches"][f"{index:03d}"] = patch
     return measured
-
-
-def open_trained(path, image_size, batches):
-    """Return the model in a .keras file, or `keras.applications.ResNet50` of weights in .h5.
-
-    Returns:
-        The model, and batches of normalized images as it reads them.
-
-    Raises:
-        ValueError: if there is none, or its input is no image of this size and three channels.
-    """
-    path = pathlib.Path(path)
-    if not path.is_file() or path.suffix not in (".keras", CAFFE):
-        raise ValueError(
-            "Expected in --trained a .keras file, or keras.applications.ResNet50's weights, .h5. "
-            f"Received: {path}" + ("" if path.is_file() else ", which is no file.")
-        )
-    shape = (image_size, image_size, 3)
-    if path.suffix == CAFFE:
-        try:
-            model = keras.applications.ResNet50(weights=str(path), input_shape=shape)
-        except (OSError, KeyError) as error:  # no HDF5 file, or one of something else
-            raise ValueError(f"Cannot read the weights in {path}: {error}") from error
-        return model, CaffeBatches(batches)
-    model = io.load_model(path)
-    if model.input_shape != (None, *shape):
-        raise ValueError(
-            f"Expected a model of images of --image_size {image_size} with three channels. "
-            f"Received: input shape {model.input_shape} in {path}"
-        )
-    return model, batches
-
-
-class CaffeBatches:
-    """Batches of normalized images as Caffe's ResNet-50 reads them; can be read repeatedly."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        for x, y in self.batches:
-            yield as_caffe(np.asarray(x)), y
-
-
-def as_caffe(x):
-    """Return normalized images as BGR from 0 to 255 less their mean."""
-    pixels = 255 * (x * np.float32(STD) + np.float32(MEAN))
-    return keras.applications.resnet50.preprocess_input(pixels, data_format="channels_last")
 
 
 def by_stage(facts):
