@@ -10,7 +10,7 @@ import numpy as np
 
 from zoo import callbacks, io
 from zoo.callbacks.probes.patches import Patch
-from zoo.datasets.crops import MEAN, STD
+from zoo.datasets.imagenet import MEAN, STD
 from zoo.recipes.experiment import plots
 
 NUM_PATCHES = 9  # Fig. 4, of each block

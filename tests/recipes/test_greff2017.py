@@ -9,7 +9,7 @@ import pytest
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from helpers.test_data import write_images
-from zoo.datasets.crops import MEAN, STD
+from zoo.datasets.imagenet import MEAN, STD
 from zoo.recipes import ptb_char_lm
 from zoo.recipes.experiment import Options, Run, catalog, pages
 from zoo.recipes.greff2017 import imagenet, inspection, lesions, pointwise
