@@ -29,7 +29,7 @@ from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
 from zoo.datasets import imagenet
 from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
-from zoo.datasets.crops import CENTRE, Crops
+from zoo.datasets.imagenet import CENTRE, Crops
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
 from zoo.recipes.greff2017 import inspection, pointwise

@@ -7,7 +7,7 @@ import pytest
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Ahead, Batches, MicroBatches, Part, part_of
-from zoo.datasets.crops import Crops
+from zoo.datasets.imagenet import Crops
 from zoo.datasets.preprocessing import fit
 
 X, Y = np.arange(10, dtype="float32"), np.arange(10)

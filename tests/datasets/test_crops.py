@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from helpers.harness import without_backend
-from zoo.datasets import crops
+from zoo.datasets import imagenet
 
 pytestmark = without_backend
 
@@ -18,7 +18,7 @@ def images():
 @pytest.mark.parametrize("size", [5, 16, 40])
 def test_a_box_is_resized_as_keras_resizes_its_pixels(images, size):
     boxes = np.array([[0, 0, 20, 30], [3, 7, 9, 16], [19, 29, 1, 1]])
-    result = crops.resize_boxes(images, boxes, size)
+    result = imagenet.resize_boxes(images, boxes, size)
     for image, (top, left, height, width), resized in zip(images, boxes, result, strict=True):
         part = image[top : top + height, left : left + width].astype("float32")
         expected = keras.ops.image.resize(part, (size, size), data_format="channels_last")
@@ -27,7 +27,7 @@ def test_a_box_is_resized_as_keras_resizes_its_pixels(images, size):
 
 def test_a_box_has_the_area_and_the_aspect_of_the_recipe():
     uniform = np.random.default_rng(0).random((300, 5, 10)).astype("float32")
-    boxes = crops.random_boxes((300, 500), uniform)
+    boxes = imagenet.random_boxes((300, 500), uniform)
     assert (boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= [300, 500]).all()
     area, aspect = boxes[:, 2] * boxes[:, 3] / 150_000, boxes[:, 3] / boxes[:, 2]
     assert 0.078 < area.min() < 0.1 and 0.7 < area.max() < 1.01
@@ -38,22 +38,22 @@ def test_a_box_has_the_area_and_the_aspect_of_the_recipe():
 
 def test_where_no_box_fits_it_is_the_central_square():
     uniform = np.full((1, 5, 10), 0.99, "float32")
-    assert crops.random_boxes((9, 400), uniform).tolist() == [[0, 195, 9, 9]]
-    assert crops.centre_box((3, 1), 0.2).tolist() == [1, 0, 1, 1]
+    assert imagenet.random_boxes((9, 400), uniform).tolist() == [[0, 195, 9, 9]]
+    assert imagenet.centre_box((3, 1), 0.2).tolist() == [1, 0, 1, 1]
 
 
 def test_evaluation_uses_the_normalized_center(images):
-    seen = crops.Crops(18)(images)  # 224 / 256 of 20 is 17.5, rounded to even
-    expected = (images[:, 1:19, 6:24] / 255 - crops.MEAN) / crops.STD
+    seen = imagenet.Crops(18)(images)  # 224 / 256 of 20 is 17.5, rounded to even
+    expected = (images[:, 1:19, 6:24] / 255 - imagenet.MEAN) / imagenet.STD
     np.testing.assert_allclose(seen, expected, atol=1e-5)
     assert seen.dtype == np.float32
 
 
 def test_training_crops_depend_on_the_generator_and_half_are_mirrored():
     ramp = np.broadcast_to(np.arange(40.0)[None, None, :, None], (400, 40, 40, 1))
-    cut = crops.Crops(16)
+    cut = imagenet.Crops(16)
     x, again, other = (cut.augment(ramp, np.random.default_rng(s)) for s in (0, 0, 1))
     assert np.array_equal(x, again) and not np.array_equal(x, other)
-    assert (x[..., 0] * crops.STD[0] + crops.MEAN[0])[0].std() > 0
+    assert (x[..., 0] * imagenet.STD[0] + imagenet.MEAN[0])[0].std() > 0
     falling = (x[:, 0, 0, 0] > x[:, 0, -1, 0]).mean()
     assert 0.4 < falling < 0.6  # 5 standard deviations are 0.125

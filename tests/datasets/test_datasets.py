@@ -34,10 +34,10 @@ def small():
 
 
 def test_a_word_is_spelled_start_characters_end_pads_and_cut_where_there_is_no_room(small):
-    assert (small.word_length, small.num_cut) == (5, 0)  # `the`, the longest, plus two
+    assert small.word_length == 5  # `the`, the longest, plus two
     assert spelling(small)[:4] == ["{|}  ", "{the}", "{cat}", "{+}  "]
     cut = text.Vocabulary.from_texts("antidisestablishmentarianism is long\n", max_word_length=6)
-    assert (cut.word_length, cut.num_cut) == (6, 1)  # `long` and its marks just fit
+    assert cut.word_length == 6  # `long` and its marks just fit
     assert spelling(cut) == ["{antid", "{is}  ", "{long}", "{+}   "]
 
 
@@ -235,7 +235,7 @@ def test_penn_treebank_is_what_kim_et_al_report():
     v = corpus.vocabulary
     assert (corpus.name, corpus.notice) == ("PTB", "")
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (929_589, 73_760, 82_430)
-    assert (len(v), len(v.characters), v.word_length, v.num_cut) == (10_000, 51, 21, 0)
+    assert (len(v), len(v.characters), v.word_length) == (10_000, 51, 21)
     assert len(set(corpus.train.tolist())) == 10_000  # valid and test add no word
     counts = [np.sum(corpus.train == i) for i in (v.end_of_sentence, v.unknown)]
     assert counts == [42_068, 45_020]  # lines; `grep -o '<unk>' ptb.train.txt | wc -l`

@@ -4,8 +4,7 @@ import pytest
 from helpers.harness import without_backend
 from zoo.datasets import imagenet
 from zoo.datasets.batches import Part
-from zoo.datasets.crops import MEAN, STD
-from zoo.datasets.imagenet import RecordBatches, RecordValidation
+from zoo.datasets.imagenet import MEAN, STD, RecordBatches, RecordValidation
 
 pytestmark = without_backend
 tf = pytest.importorskip("tensorflow", reason="tf.data needs TensorFlow, which cannot be imported")

@@ -3,7 +3,7 @@ import pytest
 
 from helpers.harness import without_backend
 from zoo.datasets import preprocessing
-from zoo.datasets.preprocessing import RECIPES, Recipe
+from zoo.datasets.preprocessing import RECIPES
 
 pytestmark = without_backend
 RNG = np.random.default_rng(0)
@@ -109,4 +109,4 @@ def test_invalid_images_and_recipes_are_refused():
     with pytest.raises(ValueError, match=r"fitted to, \(6, 5, 3\). Received: \(6, 5, 1\)"):
         preprocessing.fit("he_cifar", TRAIN)(TEST[..., :1])
     with pytest.raises(ValueError, match="whose standard deviation is 0"):
-        preprocessing.fit(Recipe(scale="std"), np.full((3, 2, 2, 1), 7, "uint8"))
+        preprocessing.fit("miniature", np.full((3, 2, 2, 1), 7, "uint8"))

@@ -73,11 +73,13 @@ def test_one_device_trains_as_keras_does():
     assert devices.fit(model, X, Y, **options).history == other.fit(X, Y, **options).history
 
 
-@pytest.mark.parametrize("name", ["mirrored", "data_parallel", "mirorred"])
+@pytest.mark.parametrize("name", ["mirrored", "tpu", "data_parallel", "mirorred"])
 def test_a_missing_strategy_is_an_error_that_names_alternatives(name):
     if name in SEVERAL[BACKEND]:
         pytest.skip("this backend has it")
-    with pytest.raises(ValueError, match="mirrored.*data_parallel.*Received"):
+    no_tpu = BACKEND == "tensorflow" and name == "tpu"
+    message = "name of a TPU in TPU_NAME" if no_tpu else "mirrored.*data_parallel.*Received"
+    with pytest.raises(ValueError, match=message):
         distribute.strategy(name)
 
 
@@ -164,6 +166,28 @@ def test_a_tensorflow_dataset_trains_too(mirrored):
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
     history = mirrored.fit(model, dataset, epochs=2, verbose=0, shuffle=False)
     assert len(history.history["loss"]) == 2
+
+
+@on_tensorflow
+@pytest.mark.parametrize("build", [lambda: zoo.highway_mnist(4), lambda: zoo.cifar_resnet(8)])
+def test_a_step_has_static_shapes_and_needs_no_host(build):
+    """Check what a TPU requires, as far as XLA on a CPU shows it; in bfloat16 as there."""
+    import tensorflow as tf
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = build()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=True)
+    x, y = np.zeros((4, *model.input_shape[1:]), "float32"), np.zeros(4, "int32")
+    model._symbolic_build(data_batch=(x, y))
+    step = tf.function(model.train_step, jit_compile=True)
+    assert np.isfinite(float(step((tf.constant(x), tf.constant(y)))["loss"]))
+    graph = step.get_concrete_function((tf.constant(x), tf.constant(y))).graph
+    kinds = {op.type for op in graph.get_operations()}
+    kinds |= {n.op for f in graph.as_graph_def().library.function for n in f.node_def}
+    assert not kinds & {"PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2"}
 
 
 @pytest.fixture

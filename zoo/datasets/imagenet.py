@@ -1,23 +1,30 @@
-"""ImageNet as tensorflow-datasets prepares it: TFRecords of JPEGs, decoded and cropped by tf.data.
+"""ImageNet as tensorflow-datasets prepares it, and its crops, for every backend.
 
-It feeds every backend; TensorFlow is imported on use.
+TFRecords of JPEGs are decoded and cropped by tf.data; TensorFlow is imported on use. `Crops` cuts
+arrays alike.
 
-Reference: Russakovsky et al. (2015), ILSVRC-2012; preprocessing in `zoo.datasets.crops`.
+Reference: Russakovsky et al. (2015), ILSVRC-2012; fb.resnet.torch (`datasets/transforms.lua`),
+whose recipe Greff et al. (2017) most likely used. Deviations: bilinear instead of bicubic resizing,
+no color jitter, no lighting noise, and the aspect ratio is not squared (a slip: its comment says
+3/4 to 4/3).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 
 from zoo.datasets.batches import Batch, check_index
-from zoo.datasets.crops import MEAN, STD, TRIES, centre_box, random_boxes
 from zoo.types import PathLike
 
 NUM_TRAIN, NUM_VALIDATION = 1_281_167, 50_000
 BUFFER = 8192  # ours: records to sample the next one from, 0.9 GB
 FILES = 16  # ours: files read in parallel
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
+AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ibid., RandomSizedCrop
+CENTRE = 224 / 256  # ibid.: of the shorter side, scaled to 256, the center 224
 
 
 def prepared(split: str, data_dir: PathLike | None = None) -> list[str]:
@@ -45,10 +52,10 @@ def prepared(split: str, data_dir: PathLike | None = None) -> list[str]:
 class RecordBatches(keras.utils.PyDataset):
     """Augmented batches of TFRecords for `fit`, to be read in order.
 
-    Float32 images `(batch, image_size, image_size, 3)`, normalized by `zoo.datasets.crops.MEAN` and
-    `STD`, and int32 labels. (seed, epoch) determine the order of files and records, crops and
-    mirroring, unless `tf.random.set_seed` is called; tf.data prefetches the batches. `fit` needs
-    `Epochs` and `shuffle=False`, see `zoo.datasets.batches.Batches`.
+    Float32 images `(batch, image_size, image_size, 3)`, normalized by `MEAN` and `STD`, and int32
+    labels. (seed, epoch) determine the order of files and records, crops and mirroring, unless
+    `tf.random.set_seed` is called; tf.data prefetches the batches. `fit` needs `Epochs` and
+    `shuffle=False`, see `zoo.datasets.batches.Batches`.
 
     Args:
         files: Paths of TFRecords of JPEGs (`image`) with labels (`label`), in the same order in
@@ -77,6 +84,7 @@ class RecordBatches(keras.utils.PyDataset):
         self.image_size = image_size
         self.seed = seed
         self.count = batch_size * steps
+        self.augment = True
         self.epoch: int | None = None
         self.batch_sizes = {batch_size}
         self._stream: Any = None
@@ -127,33 +135,47 @@ class RecordBatches(keras.utils.PyDataset):
         own = self._records().take(self.count).enumerate().filter(is_own)
         return own.map(self._example, tf.data.AUTOTUNE).batch(size // parts).prefetch(2)
 
+    def _records(self):
+        import tensorflow as tf
+
+        files = tf.constant(self.files)
+        if self.augment:
+            files = tf.random.experimental.stateless_shuffle(files, self._key())
+        records = tf.data.Dataset.from_tensor_slices(files).interleave(
+            tf.data.TFRecordDataset, cycle_length=FILES, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        if not self.augment:
+            return records
+        order = tf.random.experimental.stateless_fold_in(self._key(), 0)[0]
+        order = tf.cast(order, "int64") % 2**31
+        return records.shuffle(BUFFER, seed=order, reshuffle_each_iteration=False).repeat()
+
     def _key(self):
         import tensorflow as tf
 
         return tf.constant([self.seed, self.epoch], "int64")
 
-    def _records(self):
-        import tensorflow as tf
-
-        files = tf.random.experimental.stateless_shuffle(tf.constant(self.files), self._key())
-        order = tf.random.experimental.stateless_fold_in(self._key(), 0)[0]
-        order = tf.cast(order, "int64") % 2**31
-        shuffled = _read(files).shuffle(BUFFER, seed=order, reshuffle_each_iteration=False)
-        return shuffled.repeat()
-
     def _example(self, index, record):
         import tensorflow as tf
+
+        features = {
+            "image": tf.io.FixedLenFeature([], "string"),
+            "label": tf.io.FixedLenFeature([], "int64"),
+        }
+        parsed = tf.io.parse_single_example(record, features)
+        jpeg, label = parsed["image"], tf.cast(parsed["label"], "int32")
+        shape = tf.image.extract_jpeg_shape(jpeg)[:2]
+        if not self.augment:
+            box = tf.numpy_function(lambda s: centre_box(s).astype("int32"), [shape], "int32")
+            return decode(jpeg, box, self.image_size), label
 
         def draw(shape, uniform):
             return random_boxes(shape, uniform[None])[0].astype("int32")
 
         key = tf.random.experimental.stateless_fold_in(self._key(), index + 1)
         uniform = tf.random.stateless_uniform([6, TRIES], key)
-        jpeg, label = _parsed(record)
-        shape = tf.image.extract_jpeg_shape(jpeg)[:2]
-        image = decode(
-            jpeg, tf.numpy_function(draw, [shape, uniform[:5]], "int32"), self.image_size
-        )
+        box = tf.numpy_function(draw, [shape, uniform[:5]], "int32")
+        image = decode(jpeg, box, self.image_size)
         return tf.where(uniform[5, 0] < 0.5, image[:, ::-1], image), label
 
 
@@ -171,37 +193,10 @@ class RecordValidation(RecordBatches):
         self, files: Sequence[str], batch_size: int, count: int, image_size: int = 224
     ) -> None:
         super().__init__(files, batch_size, -(-count // batch_size), image_size)
+        self.augment = False
         self.epoch = 0
         self.count = count
         self.batch_sizes = {min(batch_size, count), count - (self.steps - 1) * batch_size}
-
-    def _records(self):
-        return _read(self.files)
-
-    def _example(self, index, record):
-        import tensorflow as tf
-
-        jpeg, label = _parsed(record)
-        shape = tf.image.extract_jpeg_shape(jpeg)[:2]
-        box = tf.numpy_function(lambda s: centre_box(s).astype("int32"), [shape], "int32")
-        return decode(jpeg, box, self.image_size), label
-
-
-def _read(files):
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices(files).interleave(
-        tf.data.TFRecordDataset, cycle_length=FILES, num_parallel_calls=tf.data.AUTOTUNE
-    )
-
-
-def _parsed(record):
-    import tensorflow as tf
-
-    kinds = {"image": "string", "label": "int64"}
-    features = {key: tf.io.FixedLenFeature([], kind) for key, kind in kinds.items()}
-    parsed = tf.io.parse_single_example(record, features)
-    return parsed["image"], tf.cast(parsed["label"], "int32")
 
 
 def decode(jpeg: Any, box: Any, image_size: int) -> Any:
@@ -212,3 +207,107 @@ def decode(jpeg: Any, box: Any, image_size: int) -> Any:
     image = tf.image.decode_and_crop_jpeg(jpeg, box, channels=3, dct_method="INTEGER_FAST")
     image = tf.image.resize(image, [image_size, image_size])
     return (image - 255 * np.array(MEAN, "float32")) / (255 * np.array(STD, "float32"))
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Crops of arrays that fit into memory, as `RecordBatches` cuts JPEGs.
+
+    Gray images become three equal channels, as ImageNet's few gray ones do.
+
+    Args:
+        image_size: Side of the network's images, in pixels.
+
+    Example:
+    >>> crops, images = Crops(32), np.zeros((2, 8, 8, 1), "uint8")
+    >>> crops(images).shape, crops.augment(images, np.random.default_rng(0)).shape
+    ((2, 32, 32, 3), (2, 32, 32, 3))
+    """
+
+    image_size: int
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """Return the central square, `CENTRE` of the shorter side, resized, normalized: float32."""
+        return self._crop(images, np.tile(centre_box(images.shape[1:3]), (len(images), 1)))
+
+    def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Return a random box of each image, resized, normalized, mirrored or not: float32."""
+        uniform = generator.random(size=(len(images), 6, TRIES))
+        images = self._crop(images, random_boxes(images.shape[1:3], uniform[:, :5]))
+        mirrored = uniform[:, 5, 0] < 0.5
+        images[mirrored] = images[mirrored, :, ::-1]
+        return images
+
+    def _crop(self, images, boxes):
+        images = resize_boxes(images, boxes, self.image_size)
+        return (images - np.float32(255) * np.float32(MEAN)) / (255 * np.float32(STD))
+
+
+def centre_box(shape: Sequence[int], fraction: float = CENTRE) -> np.ndarray:
+    """Return the central square, `fraction` of the shorter side: top, left, height, width.
+
+    Example:
+    >>> centre_box((32, 40)).tolist()
+    [2, 6, 28, 28]
+    """
+    side = max(int(np.rint(fraction * min(shape))), 1)
+    return np.array([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
+
+
+def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
+    """Return boxes with a share of the area in `AREA` and an aspect ratio in `ASPECT`.
+
+    As in fb.resnet.torch, the central square if none of the tries fits.
+
+    Args:
+        shape: Height and width of the images.
+        uniform: Uniform samples from 0 to 1, of shape `(num_images, 5, tries)`.
+
+    Returns:
+        Integers of shape `(num_images, 4)`: top, left, height, width.
+    """
+    sides = np.array(shape)
+    uniform = np.asarray(uniform, "float32")
+    height, width = sides.astype("float32")
+    area = np.float32(AREA[0]) + np.float32(AREA[1] - AREA[0]) * uniform[:, 0]
+    area = area * height * width
+    aspect = np.float32(ASPECT[0]) + np.float32(ASPECT[1] - ASPECT[0]) * uniform[:, 1]
+    aspect = np.where(uniform[:, 2] < 0.5, 1 / aspect, aspect)
+    sizes = np.rint(np.stack([np.sqrt(area / aspect), np.sqrt(area * aspect)], 2)).astype(int)
+    fits = np.all((sizes <= sides) & (sizes > 0), axis=2)  # (num_images, tries)
+    size = sizes[np.arange(len(sizes)), fits.argmax(axis=1)]  # the first that fits
+    room = (sides - size + 1).astype("float32")
+    corner = np.minimum((uniform[:, 3:5, 0] * room).astype(int), sides - size)
+    return np.where(fits.any(1)[:, None], np.hstack([corner, size]), centre_box(shape, 1.0))
+
+
+def resize_boxes(images: np.ndarray, boxes: np.ndarray, size: int) -> np.ndarray:
+    """Resize the pixels in a box of each image to a square: bilinear, not antialiased.
+
+    Args:
+        images: Shape `(num_images, height, width, channels)`; one channel becomes three.
+        boxes: Top, left, height, width for each image.
+        size: Side of the squares, in pixels.
+
+    Returns:
+        float32 array of shape `(num_images, size, size, 3)`.
+
+    Example:
+    >>> image = np.array([0.0, 4.0]).reshape(1, 1, 2, 1)
+    >>> resize_boxes(image, [[0, 0, 1, 2]], 4)[0, 0, :, 0].tolist()
+    [0.0, 1.0, 3.0, 4.0]
+    """
+    boxes = np.asarray(boxes)
+    image = np.arange(len(images))[:, None]
+    for axis in (0, 1):  # rows; then columns, which swapaxes makes the rows
+        start = boxes[:, axis, None]
+        length = boxes[:, 2 + axis, None]
+        places = (np.arange(size, dtype="float32") + 0.5) * length / np.float32(size) - 0.5
+        places = np.clip(places, 0, length - 1)
+        first = places.astype(int)
+        second = np.minimum(first + 1, length - 1)
+        weight = (places - first).astype("float32")[:, :, None, None]
+        lines = images[image, start + first].astype("float32")
+        images = lines + weight * (images[image, start + second] - lines)
+        images = images.swapaxes(1, 2)
+    return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images

@@ -14,9 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from zoo.checks import is_integer
-from zoo.datasets import download, image_files
+from zoo.datasets import download
 from zoo.datasets.download import DownloadError
+from zoo.io import UNREADABLE, open_npz
 from zoo.types import PathLike, Shape
+
+SPLITS = ("train", "test")
+SUFFIXES = (".png", ".jpg", ".jpeg")
+KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,6 @@ KNOWN = {
 }
 MAX_LABEL = np.iinfo("int32").max  # the type of labels
 EXACT = 1e-6
-RECODED = 1e-3  # ours: encoding CIFAR-10 as JPEG moves its means by 1.5e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,15 +119,14 @@ def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -
             `train/CLASS/*.png` (or jpg) and `test/CLASS/*.png`; or a folder of several datasets,
             with one of these in `NAME/`, or the file `NAME.npz`. No other place is tried.
         side: Cut the images of a folder, which may differ in size, to squares of this side, in
-            pixels. Allows any name of tensorflow-datasets, whose images become such squares.
+            pixels.
 
     Returns:
         `Images`. They are named "MNIST", "CIFAR-10" or "CIFAR-100" only if their test images are
         the original ones; with a part of the training images, for example "MNIST-10k".
 
     Raises:
-        ValueError: If the name is unknown, or the file or folder has another layout or another
-            published dataset.
+        ValueError: If the name is unknown, or the file or folder has another layout.
         DownloadError: If tensorflow-datasets cannot download the images.
         ImportError: If a package that they need is not installed.
 
@@ -133,12 +136,13 @@ def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -
     ((1500, 8, 8, 1), (297, 8, 8, 1), 10)
     """
     if data_dir is not None:
-        path = image_files.find(Path(data_dir).expanduser(), name)
-        return _checked(name, *image_files.read(path, side), path)
+        path = _find(Path(data_dir).expanduser(), name)
+        arrays, classes = _read_folder(path, side) if path.is_dir() else (_read_npz(path), 0)
+        return _checked(name, arrays, classes, path)
     if name == "digits":
         return digits()
-    if name in KNOWN or side:
-        return from_tfds(name, side=None if name in KNOWN else side)
+    if name in KNOWN:
+        return from_tfds(name)
     raise ValueError(
         f"`name` must be one of {', '.join(KNOWN)}, digits. Received: {name!r}. Give the images "
         "with `data_dir=` (--data_dir), or see `zoo.datasets.imagenet`."
@@ -165,20 +169,17 @@ def digits() -> Images:
     return replace(images, notice="scikit-learn's digits of 8 x 8 pixels: no paper's data.")
 
 
-def from_tfds(name: str, data_dir: PathLike | None = None, side: int | None = None) -> Images:
+def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
     """Load `Images` from tensorflow-datasets, in its order, which is shuffled but always the same.
 
     A dataset that it has prepared is read in any format; TFRecords need TensorFlow, array_record
     needs none. Others are downloaded and prepared as array_record, by TensorFlow.
 
     Args:
-        name: A name in `KNOWN`; with `side` any dataset of tensorflow-datasets with `image`,
-            `label` and a split `test` or `validation`.
+        name: A name in `KNOWN`.
         data_dir: Folder of prepared datasets; default: $TFDS_DATA_DIR or ~/tensorflow_datasets.
-        side: `None`, or the side of the squares that images are cut to, in pixels.
 
     Raises:
-        ValueError: If the name is unknown, or the dataset is of another kind.
         DownloadError: If the images are not prepared, and their server does not answer in time.
         ImportError: If tensorflow-datasets is missing, or TensorFlow where it is needed.
     """
@@ -190,30 +191,19 @@ def from_tfds(name: str, data_dir: PathLike | None = None, side: int | None = No
             "install tensorflow-datasets importlib_resources; or give a file or folder with "
             "`data_dir=` (--data_dir)."
         ) from error
-    try:
-        builder = tfds.builder(name, data_dir=data_dir)
-    except tfds.core.registered.DatasetNotFoundError as error:
-        raise ValueError(f"`name` must be one that tensorflow-datasets knows. {error}") from error
+    builder = tfds.builder(name, data_dir=data_dir)
     if not builder.is_prepared():
         _prepare(builder, tfds.download.DownloadConfig(try_download_gcs=False))
-    splits = builder.info.splits
-    split_of = {"train": "train", "test": "test" if "test" in splits else "validation"}
-    if not {*split_of.values()} <= {*splits} or not {"image", "label"} <= {*builder.info.features}:
-        raise ValueError(
-            f"{name} must have images with labels, to train and to test. Received: the splits "
-            f"{[*splits]}, the features {[*builder.info.features]}."
-        )
     arrays = {}
-    for part, split in split_of.items():
+    for split in SPLITS:
         if builder.info.file_format.value == "array_record":
             examples = builder.as_data_source(split=split)
         else:
             examples = tfds.as_numpy(builder.as_dataset(split=split))
         pairs = [(example["image"], example["label"]) for example in examples]
-        images = [image_files.square_array(x, side) if side else x for x, _ in pairs]
-        arrays[f"x_{part}"] = np.array(images)
-        arrays[f"y_{part}"] = np.array([label for _, label in pairs])
-    return _checked(name, arrays, builder.info.features["label"].num_classes, builder.data_dir)
+        arrays[f"x_{split}"] = np.array([image for image, _ in pairs])
+        arrays[f"y_{split}"] = np.array([label for _, label in pairs])
+    return _checked(name, arrays, 0, builder.data_dir)
 
 
 def _prepare(builder, download_config):
@@ -238,10 +228,105 @@ def _prepare(builder, download_config):
         ) from error
 
 
+def _find(path, name):
+    """Return the file or folder of the images `name`: `path`, or a part of this folder."""
+    if not path.exists():
+        return path  # reading it says so
+    for place in (path, path / name, path / f"{name}.npz", path / name / f"{name}.npz"):
+        if place.is_file() or any((place / split).is_dir() for split in SPLITS):
+            return place
+    files = [*(path / name).glob("*.npz")]
+    if len(files) == 1:
+        return files[0]
+    there = ", ".join(sorted(path.name + "/" * path.is_dir() for path in path.iterdir())[:12])
+    raise ValueError(
+        "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
+        f"or be an .npz file; or have a folder `{name}`, with images, `{name}.npz` or a single "
+        f".npz file, or a file `{name}.npz`. Received: data_dir={str(path)!r}, which has "
+        f"{there or 'no files'}."
+    )
+
+
+def _read_npz(path):
+    try:
+        with open_npz(path) as file:
+            names = sorted(file.files)
+            arrays = {key: file[key] for key in KEYS if {*KEYS} <= {*names}}
+    except UNREADABLE as error:
+        raise ValueError(
+            f"`data_dir` must be a folder of images, or an .npz file without pickled objects. "
+            f"Received: {path}, which cannot be read ({error})."
+        ) from error
+    if not arrays:
+        raise ValueError(
+            f"{path} must have the arrays {', '.join(KEYS)}. Received: {', '.join(names) or 'none'}"
+            f". Save it with numpy.savez under these names."
+        )
+    return arrays
+
+
+def _read_folder(folder, side):
+    """Return `folder/SPLIT/CLASS/*.png` or .jpg by file name; labels are in alphabetical order."""
+    classes = {}
+    for split in SPLITS:
+        paths = (folder / split).iterdir() if (folder / split).is_dir() else ()
+        classes[split] = sorted(path.name for path in paths if path.is_dir())
+    if not classes["train"] or classes["train"] != classes["test"]:
+        raise ValueError(
+            "`data_dir` must have folders `train` and `test` with the same classes, folders of "
+            f"images. Received: data_dir={str(folder)!r} with the classes {classes}."
+        )
+    paths = []
+    labels: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for split in SPLITS:
+        for label, name in enumerate(classes[split]):
+            place = folder / split / name
+            files = sorted(path for path in place.iterdir() if path.suffix.lower() in SUFFIXES)
+            if not files:
+                raise ValueError(
+                    f"Every class must have images ({', '.join(SUFFIXES)}) in each split. "
+                    f"Received: none in {place}. Add images, or delete the class from both splits."
+                )
+            paths += files
+            labels[split] += [label] * len(files)
+    images: list = []
+    mode = None  # gray or RGB, as the first one is
+    for path in paths:
+        image, mode = _open(path, mode, side)
+        if images and image.shape != images[0].shape:
+            raise ValueError(
+                f"All images must have one size. Received: {images[0].shape[:2]} in {paths[0]}, "
+                f"but {image.shape[:2]} in {path}. Resize them."
+            )
+        images.append(image)
+    x_train, x_test = np.split(np.stack(images), [len(labels["train"])])
+    arrays = {"x_train": x_train, "x_test": x_test}
+    arrays |= {f"y_{split}": np.array(labels[split]) for split in SPLITS}
+    return arrays, len(classes["train"])
+
+
+def _open(path, mode, side):
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
+            if image.mode.startswith("I"):  # 16 bits, of which PIL's `convert` keeps values to 255
+                image = Image.fromarray((np.asarray(image) // 256).astype("uint8"))
+            mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
+            image = image.convert(mode)
+            if side:
+                image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+            return np.asarray(image), mode
+    except (*UNREADABLE, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(
+            f"Expected a PNG or JPEG image. Received: {path}, which cannot be read ({error})."
+        ) from error
+
+
 def _checked(name, arrays, classes, source):
     """Return valid arrays as `Images` of `classes`, or 0 if unknown; errors name the `source`."""
     known = KNOWN.get(name)
-    for split in ("train", "test"):
+    for split in SPLITS:
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         x = x[..., None] if x.ndim == 3 else x
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # Keras's CIFAR
@@ -259,7 +344,7 @@ def _checked(name, arrays, classes, source):
     shape = known.shape if known else arrays["x_train"].shape[1:]
     classes = known.classes if known else classes or int(arrays["y_train"].max()) + 1
     advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
-    for split in ("train", "test"):
+    for split in SPLITS:
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.shape[1:] != shape or y.min() < 0 or y.max() >= classes:
             raise ValueError(
@@ -268,28 +353,17 @@ def _checked(name, arrays, classes, source):
                 f"{y.max()}, in {source}.{advice if known else ''}"
             )
         arrays[f"y_{split}"] = y.astype("int32")
+    x_train, x_test = arrays["x_train"], arrays["x_test"]
     notice = ""
-    if known:
-        name, notice = _title(name, arrays["x_train"], arrays["x_test"], source)
-    return Images(name=name, **arrays, classes=classes, notice=notice)
-
-
-def _title(name, x_train, x_test, source):
-    """Return the title of the images, and a notice on how far numbers on them are comparable."""
-    known = KNOWN[name]
-    for other, candidate in KNOWN.items():
-        if other != name and candidate.deviation(x_test) <= RECODED:
-            raise ValueError(
-                f"{source} must have the images of {known.title}. Received: those of "
-                f"{candidate.title}. Say `{other}` (--data {other}), or give another file."
-            )
-    if known.deviation(x_test) > EXACT:
-        return Path(source).stem, (  # without folders: results are published
+    if known and known.deviation(x_test) > EXACT:
+        name = Path(source).stem  # without folders: results are published
+        notice = (
             f"NOT {known.title}: the test images in {Path(source).name} are not the original ones. "
             "The numbers are not comparable with published results."
         )
-    if len(x_train) == known.num_train:
-        return known.title, ""
-    return f"{known.title}-{len(x_train) / 1000:g}k", (
-        f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
-    )
+    elif known and len(x_train) != known.num_train:
+        name = f"{known.title}-{len(x_train) / 1000:g}k"
+        notice = f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
+    elif known:
+        name = known.title
+    return Images(name=name, **arrays, classes=classes, notice=notice)

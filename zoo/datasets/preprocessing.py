@@ -151,22 +151,19 @@ class Preprocessing:
         return random_mirror(images, generator) if self.recipe.mirror else images
 
 
-def fit(recipe: str | Recipe, train: np.ndarray) -> Preprocessing:
+def fit(name: str, train: np.ndarray) -> Preprocessing:
     """Fit a recipe to the training images.
 
     Args:
-        recipe: A name in `RECIPES`, or a `Recipe`.
+        name: A name in `RECIPES`.
         train: uint8 array of shape `(num_images, height, width, channels)`.
 
     Raises:
         ValueError: If there is no such recipe, or the standard deviation to divide by is 0.
     """
-    if not isinstance(recipe, Recipe):
-        if recipe not in RECIPES:
-            raise ValueError(
-                f"`recipe` must be one of {', '.join(RECIPES)}, or a `Recipe`. Received: {recipe!r}"
-            )
-        recipe = RECIPES[recipe]
+    if name not in RECIPES:
+        raise ValueError(f"`name` must be one of {', '.join(RECIPES)}. Received: {name!r}")
+    recipe = RECIPES[name]
     train = _checked(train)
     if not recipe.center and recipe.scale != "std":
         return Preprocessing(recipe, 0.0, recipe.scale)

@@ -130,11 +130,6 @@ class Vocabulary:
         return self._ids[END_OF_SENTENCE]
 
     @cached_property
-    def num_cut(self) -> int:
-        """Number of distinct words that do not fit into `word_length` slots."""
-        return sum(len(word) + 2 > self.word_length for word in self.words)
-
-    @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with any word, character, id, or the word length."""
         content = json.dumps([self.words, self.characters, self.word_length])
@@ -362,10 +357,11 @@ class Corpus:
     ) -> "Corpus":
         """Return the corpus of the three `texts` train, valid and test."""
         vocabulary = Vocabulary.from_texts(*texts, max_word_length=max_word_length)
-        if vocabulary.num_cut:
+        num_cut = sum(len(word) + 2 > vocabulary.word_length for word in vocabulary.words)
+        if num_cut:
             notice = (
                 f"{notice} Cut to {vocabulary.word_length} slots, start of word included: "
-                f"{vocabulary.num_cut} of {len(vocabulary)} words, which may now be spelled alike."
+                f"{num_cut} of {len(vocabulary)} words, which may now be spelled alike."
             ).strip()
         train, valid, test = map(vocabulary.encode, texts)
         return cls(name, vocabulary, train, valid, test, notice)
