@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+import zoo
 from helpers.harness import ROOT, fresh_python, output_of, start_recipe
 from helpers.launch import run_two
 from zoo import distribute
