@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 from absl import logging
-from keras import tree
+from keras import ops, tree
 
 from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
@@ -33,7 +34,9 @@ def inline(
     its outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it
     is Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or
     random seeds of its own, uses a sub-layer's weights without calling it, adds losses, or its code
-    depends on values or on `training`. A warning names those that may hide sums, and the reason.
+    depends on values or on `training`. Code is traced a second time with other weights, seeds and,
+    where it needs to know it, another size of the batch; if it computes other constants, the layer
+    stays whole. A warning names those that may hide sums, and the reason.
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
@@ -63,6 +66,8 @@ def inline(
     """
     with _LOCK:
         opener, result = _opened(model, dict(shapes or {}), layers)
+        while changing := opener.changing(model):
+            opener, result = _opened(model, dict(shapes or {}), layers, changing)
     whole = opener.whole(result)
     if whole.keys() & {*opener.named}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
@@ -71,16 +76,17 @@ def inline(
     return result
 
 
-def _opened(model, shapes, layers):
+def _opened(model, shapes, layers, refused=None):
     """Return the model in which layers are opened, and the `_Opener` that knows the others."""
-    opener = _Opener(layers, Graph(model))
-    result = rewire(model, opener.apply, shapes=shapes)
+    graph = Graph(model)
+    opener = _Opener(layers, graph, refused)
+    result = opener.open(shapes)
     if opener.whole(result):
         # Code that reads the batch's size, which is unknown here, can run with size 1.
         sizes = {tensor.name: tuple(tensor.shape) for tensor in result.inputs}
         ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        other = _Opener(layers, Graph(model))
-        single = rewire(model, other.apply, shapes=ones)
+        other = _Opener(layers, graph, refused)
+        single = other.open(ones)
         with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
             freed = rewire(single, _free_batch, shapes=sizes)
             same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
@@ -99,9 +105,15 @@ class _Training:
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
-    def __init__(self, selection: Selection, graph: Graph) -> None:
+    def __init__(
+        self, selection: Selection, graph: Graph, refused: Mapping[int, str] | None = None
+    ) -> None:
         super().__init__()
         self.selection = selection
+        self.graph = graph
+        self.refused = dict(refused or {})  # why a layer, by its id, is not opened
+        self.shapes: Mapping[str, Shape] = {}
+        self.traces: dict[int, list] = {}  # of the layers' code, by id, from inner to outer ones
         self.reasons: dict[str, str] = {}  # of layers that stay whole, by name
         layers = [call.layer for call in graph.calls]
         self._taken = {layer.name for layer in layers}
@@ -117,6 +129,31 @@ class _Opener(Views):
         missing = {*self.named} - {*known}
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
+
+    def open(self, shapes: Mapping[str, Shape]) -> keras.Model:
+        """Return the model with inputs of these shapes in which layers are opened."""
+        self.shapes = shapes
+        return rewire(self.graph.model, self.apply, shapes=shapes)
+
+    def changing(self, model: keras.Model) -> dict[int, str]:
+        """Return `refused` and the innermost layers whose code a second trace shows to be another.
+
+        In the second trace all weights and random seeds are others, and a known size of the batch
+        is another one. Numbers that change are drawn, counted or computed from weights or the
+        batch, and would be constants in the graph.
+        """
+        again = _Opener(self.selection, self.graph, self.refused)
+        sizes = {
+            name: (shape[0] and shape[0] + 1, *shape[1:]) for name, shape in self.shapes.items()
+        }
+        others = [(v, ops.cast(ops.add(v.value, 1), v.dtype)) for v in model.variables]
+        with keras.StatelessScope(state_mapping=others):
+            again.open(sizes)
+        for key, first in self.traces.items():
+            if not _same_code(first, again.traces.get(key)):
+                reason = "its code computes numbers that are no function of its inputs alone"
+                return {**self.refused, key: reason}
+        return {}
 
     def whole(self, model: keras.Model) -> dict[str, str]:
         """Return why layers of a model that may hide sums are not opened, by their name."""
@@ -165,21 +202,28 @@ class _Opener(Views):
         if functional(layer) is not None:
             return trace(self, view, args, kwargs)[0]
         _refuse_own_state(layer, kwargs)
+        if id(layer) in self.refused:
+            raise ValueError(self.refused[id(layer)])
+        before = _numbers(view)
         outputs, like = trace(self, view, args, kwargs, training=_Training())
+        if _numbers(view) != before:
+            raise ValueError("its code changes its attributes")
         if keras_private.own_losses(view):
             raise ValueError("it adds a loss")
-        flat = tree.flatten(outputs)
-        if len(like) == len(flat):  # no None among them, which no node can have
-            inputs = [x for x in tree.flatten((args, kwargs)) if is_symbolic(x)]
-            masks = [m for m in map(keras_private.get_keras_mask, inputs) if m is not None]
-            ends = {id(x): x for x in (*inputs, *masks)}
-            graph = Graph(keras.Function([*ends.values()], flat))
-            _refuse_lost_code(graph)
-            adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
-            hides = candidates(graph)[0] or adds and not layer.weights
-            if self.selection is None and not hides:
-                return None
-        masks = dict(zip((id(x) for x in flat if is_symbolic(x)), like, strict=True))
+        everything = tree.flatten(outputs)
+        flat = [x for x in everything if is_symbolic(x)]
+        inputs = [x for x in tree.flatten((args, kwargs)) if is_symbolic(x)]
+        masks = [m for m in map(keras_private.get_keras_mask, inputs) if m is not None]
+        ends = {id(x): x for x in (*inputs, *masks)}
+        graph = Graph(keras.Function([*ends.values()], flat))
+        _refuse_lost_code(graph)
+        self.traces.setdefault(id(layer), []).append(graph.calls)
+        adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
+        hides = candidates(graph)[0] or adds and not layer.weights
+        has_none = len(flat) < len(everything)  # which no node can have
+        if self.selection is None and not hides and not has_none:
+            return None
+        masks = dict(zip(map(id, flat), like, strict=True))
         return tree.map_structure(lambda x: self._masked(x, masks.get(id(x)), layer), outputs)
 
     def _masked(self, x, like, layer):
@@ -231,6 +275,50 @@ def _refuse_own_state(layer, kwargs):
         raise ValueError("it has an activity regularizer")
     if isinstance(kwargs.get("training"), bool):
         raise ValueError(f"it is called with training={kwargs['training']}")
+
+
+def _numbers(layer):
+    """Return the attributes of a layer that are numbers."""
+    return {key: v for key, v in vars(layer).items() if isinstance(v, int | float)}
+
+
+def _same_code(first, second):
+    """Return True if all calls of a layer's code compute the same in two traces."""
+    pairs = [*zip(first, second or (), strict=False)]
+    if len(pairs) != len(first) or len(first) != len(second or ()):
+        return False
+    return all(len(one) == len(other) and all(map(_same_call, one, other)) for one, other in pairs)
+
+
+def _same_call(first, second):
+    """Return True if two calls of operations have the same constants; layers have none."""
+    if isinstance(first.layer, keras.layers.Layer):
+        return first.layer.name == second.layer.name
+    constants = []
+    for call in (first, second):
+        arguments = (call.arguments.args, call.arguments.kwargs)
+        settings = {key: v for key, v in vars(call.layer).items() if not key.startswith("_")}
+        settings.pop("name")
+        if _newshape(call)[:1] == call.shapes[0][:1]:
+            settings["newshape"] = _newshape(call)[1:]
+        constants.append(tree.flatten((arguments, settings)))
+    return (
+        type(first.layer) is type(second.layer)
+        and len(constants[0]) == len(constants[1])
+        and (all(map(_same_constant, *constants)))
+    )
+
+
+def _same_constant(first, second):
+    """Return True if two constants are equal, but for repetitions for each example of a batch."""
+    if is_symbolic(first) or is_symbolic(second):
+        return is_symbolic(first) and is_symbolic(second)
+    if not hasattr(first, "shape"):
+        return bool(first == second)
+    values = [ops.convert_to_numpy(value) for value in (first, second)]
+    if values[0].ndim and values[1].shape[1:] == values[0].shape[1:] and len(values[0]) == 1:
+        values[0] = np.broadcast_to(values[0], values[1].shape)
+    return np.array_equal(*values)
 
 
 def _refuse_lost_code(graph):

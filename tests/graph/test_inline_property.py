@@ -1,0 +1,219 @@
+"""`inline` gives the same model or leaves a layer whole: random networks, in and after training."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import zoo
+from helpers import reference
+
+WIDTH, STEPS = 4, 3
+SOURCES = (  # what one term of a layer's output may be
+    "dense",
+    "norm",
+    "batch_norm",
+    "attention",
+    "dropout",
+    "shared",
+    "same_kernel",
+    "transposed_kernel",
+    "own_weight",
+    "regularized",
+    "activity",
+    "add_loss",
+    "lora",
+    "int8",
+    "constant",
+    "seeded_noise",
+    "keras_noise",
+    "numpy_noise",
+    "counter",
+    "batch_mean",
+    "batch_size",
+    "branch",
+)
+if keras.backend.backend() == "jax":  # where Keras refuses to trace it
+    SOURCES = tuple(source for source in SOURCES if source != "keras_noise")
+NOISE = {"seeded_noise", "keras_noise", "numpy_noise", "counter"}  # differ from call to call
+
+
+@keras.saving.register_keras_serializable("test_inline_property")
+class Random(layers.Layer):
+    """A layer that adds terms to its input, each of one of `SOURCES`."""
+
+    def __init__(self, sources=(), activation="linear", **kwargs):
+        super().__init__(**kwargs)
+        self.sources = list(sources)
+        self.activation = activation
+        self.calls = 0
+
+    def get_config(self):
+        """Return the arguments."""
+        return {**super().get_config(), "sources": self.sources, "activation": self.activation}
+
+    def build(self, shape):
+        """Make and build the sub-layers of all terms."""
+        self.parts = {}
+        for index, source in enumerate(self.sources):
+            made = self.make(source, f"p{index}")
+            if made is not None:
+                self.parts[f"p{index}"] = made
+        self.dense = layers.Dense(WIDTH, name="dense", dtype=self.dtype_policy)
+        self.dense.build(shape)
+        for index, source in enumerate(self.sources):
+            part = self.parts.get(f"p{index}")
+            if part is not None and not part.built:
+                part.build(*(shape, shape)[: 1 + (source == "attention")])
+            if source == "lora":
+                part.enable_lora(2)
+            if source == "int8":
+                part.quantize("int8")
+        if "own_weight" in self.sources:
+            self.scale = self.add_weight((WIDTH,), initializer="ones", name="scale")
+        if "seeded_noise" in self.sources:
+            self.seeds = keras.random.SeedGenerator(0)
+
+    def make(self, source, name):
+        """Return the sub-layer of a term, or None."""
+        options = {"dtype": self.dtype_policy, "name": name}
+        if source in ("dense", "shared", "lora", "int8"):
+            return layers.Dense(WIDTH, self.activation, **options)
+        if source == "regularized":
+            limit = keras.constraints.MaxNorm(0.5)
+            return layers.Dense(WIDTH, kernel_regularizer="l2", kernel_constraint=limit, **options)
+        if source == "activity":
+            return layers.Dense(WIDTH, activity_regularizer="l2", **options)
+        if source == "norm":
+            return layers.LayerNormalization(**options)
+        if source == "batch_norm":
+            return layers.BatchNormalization(momentum=0.5, **options)
+        if source == "attention":
+            return layers.MultiHeadAttention(2, 2, **options)
+        if source == "dropout":
+            return layers.Dropout(0.5, seed=1, **options)
+        return None
+
+    def call(self, x, training=None):
+        """Return x and all terms."""
+        y = x + self.dense(x)
+        for index, source in enumerate(self.sources):
+            part = self.parts.get(f"p{index}")
+            if source == "attention":
+                y = y + part(x, x)
+            elif source == "shared":
+                y = y + part(part(y))
+            elif part is not None:
+                y = y + part(y)
+            else:
+                y = y + self.term(source, x, training)
+        return y
+
+    def term(self, source, x, training):  # noqa: C901 (a line a source)
+        """Return a term without a sub-layer."""
+        shape = (1, STEPS, WIDTH)
+        self.calls += 1
+        if source == "same_kernel":
+            return ops.matmul(x, self.dense.kernel)
+        if source == "transposed_kernel":
+            return ops.matmul(x, ops.transpose(self.dense.kernel))
+        if source == "own_weight":
+            return x * self.scale
+        if source == "add_loss":
+            self.add_loss(0.1 * ops.sum(ops.square(ops.cast(self.dense.kernel, "float32"))))
+        if source == "constant":
+            return ops.cast(ops.reshape(np.linspace(0, 1, WIDTH), (1, 1, WIDTH)), x.dtype) * x
+        if source == "seeded_noise":
+            return keras.random.normal(shape, seed=self.seeds, dtype=x.dtype)
+        if source == "keras_noise":
+            return keras.random.normal(shape, dtype=x.dtype)
+        if source == "numpy_noise":
+            return ops.cast(np.random.normal(size=shape), x.dtype)
+        if source == "counter":
+            return x * float(self.calls)
+        if source == "batch_mean":
+            return ops.mean(x, axis=0, keepdims=True)
+        if source == "batch_size":
+            return x / ops.cast(ops.shape(x)[0], x.dtype)
+        if source == "branch":
+            return x if training else -x
+        return 0.5 * x
+
+
+def network(seed):
+    """Return a random network, and the set of its terms."""
+    rng = np.random.default_rng(seed)
+    policy = str(rng.choice(["float32", "float32", "mixed_bfloat16"]))
+    x = inputs = keras.Input((STEPS, WIDTH))
+    used = set()
+    for index in range(rng.integers(1, 4)):
+        sources = [str(s) for s in rng.choice(SOURCES, rng.integers(0, 3), replace=False)]
+        used |= {*sources}
+        if used & {"activity", "regularized"}:
+            policy = "float32"  # TensorFlow does not add losses of two precisions
+        activation = str(rng.choice(["relu", "gelu", "tanh"]))
+        x = Random(sources, activation, name=f"user{index}", dtype=policy)(x)
+    outputs = layers.Dense(2, name="top", dtype="float32")(layers.Flatten()(x))
+    return reference.random_weights(keras.Model(inputs, outputs), seed, scale=0.3), used
+
+
+def values_of(model):
+    """Return the values of all variables, those of random seeds included."""
+    return [ops.convert_to_numpy(variable) for variable in model.variables]
+
+
+def restore(model, values):
+    """Set all variables of a model."""
+    for variable, value in zip(model.variables, values, strict=True):
+        variable.assign(value)
+
+
+def train(model, data):
+    """Return the losses of three steps of SGD."""
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
+    return [float(model.train_on_batch(*data)) for _ in range(3)]
+
+
+def output(model, x):
+    """Return what a model computes, as float64."""
+    return np.asarray(ops.convert_to_numpy(ops.cast(model(x), "float32")), "float64")
+
+
+def check(seed, path):
+    """Compare a random network with its opened copy; return the number of layers opened."""
+    model, used = network(seed)
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(5, STEPS, WIDTH)).astype("float32"), rng.normal(size=(5, 2))
+    before = values_of(model)
+    names = [variable.path for variable in model.variables]
+    opened = zoo.inline(model)
+    assert [variable.path for variable in model.variables] == names
+    is_random = bool(used & {"keras_noise", "numpy_noise", "counter"})
+    for size in (5, 2):
+        if used & NOISE:
+            assert not np.array_equal(output(opened, x[:size]), output(opened, x[:size]))
+        else:
+            np.testing.assert_array_equal(output(opened, x[:size]), output(model, x[:size]))
+    if not used & NOISE:
+        loaded = []
+        for one in (model, opened):  # LoRA's product is rounded when it is saved
+            one.save(path)
+            loaded.append(output(keras.models.load_model(path), x))
+        np.testing.assert_array_equal(*loaded)
+    results = []
+    for one in (model, opened):
+        restore(model, before)
+        keras.utils.set_random_seed(seed)
+        results.append((train(one, (x, y)), values_of(model)))
+    if not is_random:
+        np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-5)
+        for name, first, second in zip(names, results[0][1], results[1][1], strict=True):
+            np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-6, err_msg=name)
+    return sum(not isinstance(layer, Random) for layer in opened.layers) - 3
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(s, marks=pytest.mark.slow) for s in range(20, 200))]
+)
+def test_an_opened_network_computes_and_trains_like_the_original(seed, tmp_path):
+    check(seed, tmp_path / "opened.keras")
