@@ -206,9 +206,12 @@ def check(seed, path):
         keras.utils.set_random_seed(seed)
         results.append((train(one, (x, y)), values_of(model)))
     if not is_random:
-        np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-5)
+        # Where Keras infers float32 for what is bfloat16, gradients are added before the cast.
+        mixed = any(layer.compute_dtype == "bfloat16" for layer in model.layers)
+        loss, weight = (3e-3, 2e-3) if mixed else (1e-5, 1e-6)
+        np.testing.assert_allclose(results[0][0], results[1][0], rtol=loss)
         for name, first, second in zip(names, results[0][1], results[1][1], strict=True):
-            np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(first, second, rtol=10 * loss, atol=weight, err_msg=name)
     return sum(not isinstance(layer, Random) for layer in opened.layers) - 3
 
 
