@@ -46,7 +46,6 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
     "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
     "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
-    "pruning/scores": "pruning.scores",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",

@@ -73,14 +73,12 @@ class Artifact:
     Attributes:
         name: Its name in the paper, such as "fig2" or "table1a".
         title: Noun phrase for what is shown.
-        paper: What the paper reports, in short.
         make: From the measurements of all seeds to a matplotlib `Figure`, or to the rows of a
             table, dictionaries with the same keys. A column "paper" has the paper's number.
     """
 
     name: str
     title: str
-    paper: str
     make: Callable[[Sequence[Measured]], Any]
 
 

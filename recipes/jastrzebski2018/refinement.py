@@ -488,70 +488,21 @@ CLAIMS = (
         **COMMON,
     ),
 )
-FIGURES = (  # number, number with CIFAR-100, title, what the paper reports, function
-    (
-        2,
-        11,
-        "l2 ratio of each block",
-        "up to 2 in the first blocks, small in later ones",
-        functools.partial(by_block, "l2_ratio"),
-    ),
-    (
-        3,
-        12,
-        "accuracy without each block",
-        "catastrophic for the first blocks, else mild",
-        functools.partial(by_block, "lesion_accuracy"),
-    ),
-    (
-        4,
-        10,
-        "cosine loss of each block",
-        "negative, more so in high blocks: about -0.1",
-        functools.partial(by_block, "cosine_loss"),
-    ),
+FIGURES = (  # number, number with CIFAR-100, title, function
+    (2, 11, "l2 ratio of each block", functools.partial(by_block, "l2_ratio")),
+    (3, 12, "accuracy without each block", functools.partial(by_block, "lesion_accuracy")),
+    (4, 10, "cosine loss of each block", functools.partial(by_block, "cosine_loss")),
     (
         5,
         17,
         "intermediate accuracy in training",
-        "rises from block to block",
         functools.partial(by_epoch, "intermediate_accuracy"),
     ),
-    (
-        6,
-        None,
-        "borderline examples",
-        "they improve; the test loss rises after the last block",
-        fig6,
-    ),
-    (
-        7,
-        None,
-        "the last block unrolled",
-        "borderline accuracy 43 to 53 %, training loss falls",
-        fig7,
-    ),
-    (
-        13,
-        15,
-        "cosine of each block in training",
-        "negative",
-        functools.partial(by_epoch, "cosine_loss_block"),
-    ),
-    (
-        14,
-        16,
-        "l2 ratio of each block in training",
-        "tends to rise",
-        functools.partial(by_epoch, "l2_ratio"),
-    ),
-    (
-        20,
-        None,
-        "cosine and l2 ratio of the unrolled block",
-        "negative for two steps, and for all of them if f is scaled",
-        fig20,
-    ),
+    (6, None, "borderline examples", fig6),
+    (7, None, "the last block unrolled", fig7),
+    (13, 15, "cosine of each block in training", functools.partial(by_epoch, "cosine_loss_block")),
+    (14, 16, "l2 ratio of each block in training", functools.partial(by_epoch, "l2_ratio")),
+    (20, None, "cosine and l2 ratio of the unrolled block", fig20),
 )
 
 
@@ -566,14 +517,13 @@ def experiment(model, data):
     if not is_first:
         del scales["miniature"]
     artifacts = [
-        Artifact(f"fig{number}", title, reported, make)
-        for number, other, title, reported, make in FIGURES
+        Artifact(f"fig{number}", title, make)
+        for number, other, title, make in FIGURES
         for number in [number if data == "cifar10" else other]
         if number is not None
     ]
     if model == "cifar_resnet":
-        reported = "test errors on CIFAR-10: ResNet-38 6.99, ResNet-110 6.13 %"
-        artifacts.append(Artifact("table1", "CIFAR errors and parameters", reported, table1))
+        artifacts.append(Artifact("table1", "CIFAR errors and parameters", table1))
     name = "jastrzebski2018/refinement" + ("" if model == "cifar_resnet" else f"_{model}")
     return Experiment(
         name=name + ("" if data == "cifar10" else f"_{data}"),

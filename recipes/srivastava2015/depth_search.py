@@ -315,15 +315,7 @@ EXPERIMENTS = (
         name="srivastava2015/depth_search",
         scales=SCALES,
         measure=measure,
-        artifacts=[
-            Artifact(
-                "fig1",
-                "training loss of plain and highway MLPs by depth",
-                "plain networks of 10 and 20 layers reach 1e-4 and fail beyond; highway networks "
-                "of 100 layers lie more than two orders of magnitude below plain ones",
-                fig1,
-            )
-        ],
+        artifacts=[Artifact("fig1", "training loss of plain and highway MLPs by depth", fig1)],
         claims=CLAIMS,
         deviations=["the ranges of the search and the batch are ours"],
     ),

@@ -208,20 +208,9 @@ def rise_of_biases(one):
 
 
 ARTIFACTS = (
-    Artifact(
-        "fig2",
-        "biases, gates and outputs of a 50-layer MLP",
-        "most biases fall; the gates of one example are sparse, their mean is not; outputs change "
-        "in the first 15 layers or so",
-        fig2,
-    ),
-    Artifact("fig3", "how classes open the gates", "they differ in the first 15 layers", fig3),
-    Artifact(
-        "fig4",
-        "training loss without each layer",
-        "early layers matter, those from 15 to 45 hardly: about 60 % are idle",
-        fig4,
-    ),
+    Artifact("fig2", "biases, gates and outputs of a 50-layer MLP", fig2),
+    Artifact("fig3", "how classes open the gates", fig3),
+    Artifact("fig4", "training loss without each layer", fig4),
 )
 FIVE_SEEDS = "five seeds, after three had left some of these claims undecided"
 MEMORIZED = "the images are memorized while the layers' mean biases are within 0.1 of their start"

@@ -47,9 +47,7 @@ TOY = Experiment(
     name="toy/numbers",
     scales={"smoke": Toy(size=3), "full": Toy()},
     measure=lambda settings, run: {"values": np.arange(settings.size) + run.seed},
-    artifacts=[
-        Artifact("sums", "sums", "", lambda seeds: [{"sum": o["values"].sum()} for o in seeds])
-    ],
+    artifacts=[Artifact("sums", "sums", lambda seeds: [{"sum": o["values"].sum()} for o in seeds])],
 )
 
 
