@@ -269,27 +269,20 @@ def order(seeds):
     variants = [*seeds[0]["variants"]]
     if len(variants) < 2:
         return None
-    values = np.array([[perplexities(one)[variant] for variant in variants] for one in seeds])
-    paper = [PAPER["large", variant] for variant in variants]
-    tau = stats.kendalltau(values.mean(axis=0), paper).statistic
-    figure, axis = plots.new(7.0, 3.3)
-    spread = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(variants))
-    for index, (name, means, errors) in enumerate(
-        [
-            ("ours", values.mean(axis=0), spread),
-            ("the paper's large model, 25 epochs", np.array(paper), np.zeros(len(variants))),
-        ]
-    ):
-        color = plots.COLORS[index]
-        marker = plots.MARKERS[index]
-        axis.errorbar(variants, means, errors, capsize=3, color=color, marker=marker, label=name)
-        for variant, value in zip(variants, means, strict=True):
-            place = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-            axis.annotate(f"{value:.1f}", (variant, value), fontsize=7, color=color, **place)
-    axis.set(ylabel="test perplexity", title=f"Kendall's tau of the two orders: {tau:.2f}")
-    axis.margins(y=0.15)
-    figure.legend(loc="outside right upper", fontsize=6)
-    return figure
+    means = [np.mean([perplexities(one)[variant] for one in seeds]) for variant in variants]
+    paper = {variant: PAPER["large", variant] for variant in variants}
+    tau = stats.kendalltau(means, [*paper.values()]).statistic
+    rows = [
+        {"variant": variant, "model": name, "test perplexity": value, "seed": seed}
+        for name, found in (
+            ("ours", [perplexities(one) for one in seeds]),
+            ("the paper's large model, 25 epochs", [paper]),
+        )
+        for seed, values in enumerate(found)
+        for variant, value in values.items()
+    ]
+    title = f"Kendall's tau of the two orders: {tau:.2f}"
+    return plots.lines(rows, x="variant", y="test perplexity", by="model", title=title)
 
 
 def gain_of_carry_gates(one):

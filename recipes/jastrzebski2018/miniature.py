@@ -38,6 +38,12 @@ class Miniature(ImageSettings):
 SMOKE = Miniature(widths=(8, 8), blocks=2, batch=20, epochs=1, train_examples=40, test_examples=40)
 
 
+def optimizer(iterations):
+    """Return the optimizer of a training of so many iterations."""
+    rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
 def train(settings, run, variant="residual"):
     """Return the trained network, "residual" or "plain".
 
@@ -55,10 +61,6 @@ def train(settings, run, variant="residual"):
         first = settings.widths[0]
         classes = data.images.classes
         return preactivated(first, stages, classes, data.shape, top, variant, momentum=MOMENTUM)
-
-    def optimizer(iterations):
-        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
-        return keras.optimizers.SGD(rate, momentum=0.9)
 
     name = f"{variant}-miniature"
     network = run.network(

@@ -26,7 +26,7 @@ import zoo
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.registry import Top
-from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.jastrzebski2018 import miniature, training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage
 
@@ -43,26 +43,28 @@ FACTS = ("share", "accuracy", "loss", "entropy")  # of a group of examples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Refinement(training.Paper):
-    """Settings of the study of a network of the paper."""
+class Study(ImageSettings):
+    """Settings of the study of any network."""
 
-    model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
     unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
     borderline_examples: int | None = setting(
         None, "Test images among which borderline examples, which are few, are sought; none: all."
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refinement(training.Paper, Study):
+    """Settings of the study of a network of the paper."""
+
+    model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
     reduced: bool = setting(False, "Take a few blocks of 8 or 16 channels, for the scale smoke.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Miniature(miniature.Miniature):
+class Miniature(miniature.Miniature, Study):
     """Settings of the study of the miniature."""
 
     probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
-    unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
-    borderline_examples: int | None = setting(
-        None, "Test images among which borderline examples, which are few, are sought; none: all."
-    )
 
 
 def measure(settings, run):

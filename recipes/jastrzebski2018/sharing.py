@@ -22,7 +22,6 @@ stage of 16 channels, whose five blocks are followed by 13 uses of one block, or
 import dataclasses
 import functools
 
-import keras
 import numpy as np
 
 import zoo
@@ -42,7 +41,6 @@ from zoo.recipes.experiment import (
     plots,
     setting,
 )
-from zoo.recipes.experiment.networks import piecewise
 from zoo.recipes.jastrzebski2018 import miniature, training
 from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, LABELS
 
@@ -172,12 +170,10 @@ def train_small(settings, run, name):
             momentum=miniature.MOMENTUM,
         )
 
-    def optimizer(iterations):
-        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
-        return keras.optimizers.SGD(rate, momentum=0.9)
-
     identity = {"uses": settings.uses, "width": settings.width}
-    network = run.network(f"{name}-sharing", settings, data, build_small, optimizer, **identity)
+    network = run.network(
+        f"{name}-sharing", settings, data, build_small, miniature.optimizer, **identity
+    )
     network.train()
     return curves(network.history)
 

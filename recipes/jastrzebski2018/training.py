@@ -67,9 +67,6 @@ class Paper(ImageSettings):
     schedule: str = setting(
         "cifar_resnet", "Learning rates; later: the later code's.", [*SCHEDULES]
     )
-    held_out: int = setting(
-        0, "Training images held out for the curves; the paper has some.", least=0
-    )
     probe_examples: int | None = setting(None, "Images of each split to probe; none: all.")
     probe_every: int = setting(1, "Number of epochs between probings.")
 
@@ -98,7 +95,7 @@ def prepare(settings, run, name, build, **identity):
         build: Function from the data to the model.
         **identity: As for `Run.network`.
     """
-    data = run.images(settings, "jastrzebski_cifar", held_out=settings.held_out)
+    data = run.images(settings, "jastrzebski_cifar")
     rates, drops, total = SCHEDULES[settings.schedule]
     schedule = piecewise(rates, drops, total)
 
@@ -189,10 +186,6 @@ def errors(network, kind, depth):
     paper = ERRORS[kind].get(depth, ())
     start = 2 * DATA.index(data) if data in DATA else len(paper)
     on_train, on_test = paper[start : start + 2] or (None, None)
-    test = 100 - network.accuracies[-1]
-    if network.data.identity["held_out"]:
-        labels = network.model.predict(network.data.x_test, batch_size=BATCH, verbose=0).argmax(-1)
-        test = 100 * float(np.mean(labels != network.data.images.y_test))
     weights = network.model.trainable_variables
     return {
         "network": network.name,
@@ -200,7 +193,7 @@ def errors(network, kind, depth):
         "parameters": sum(math.prod(variable.shape) for variable in weights),
         "training_error": 100 - 100 * network.history["accuracy"][-1],
         "paper_training_error": on_train,
-        "test_error": test,
+        "test_error": 100 - network.accuracies[-1],
         "paper": on_test,
     }
 

@@ -129,4 +129,4 @@ def test_the_table_and_the_claims_of_language_models_by_hand():
     assert ptb_char_lm.gain_of_carry_gates(seeds[0]) == pytest.approx(81 / 90)
     assert ptb_char_lm.distance_percent(seeds[0]) == pytest.approx(2)
     assert ptb_char_lm.gain_of_transform_gates(seeds[0]) == pytest.approx(90 / 98)
-    assert "0.87" in ptb_char_lm.order(seeds).axes[0].get_title()  # one of 15 pairs is exchanged
+    assert "0.87" in ptb_char_lm.order(seeds).get_suptitle()  # one of 15 pairs is exchanged
