@@ -255,8 +255,7 @@ def table1a(seeds):
             {
                 "variant": variant,
                 "size": seeds[0]["size"],
-                "test perplexity": round(float(np.mean(values)), 3),
-                "deviation": round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else "",
+                **plots.over_seeds("test perplexity", values),
                 "paper": PAPER.get((seeds[0]["size"], variant), ""),
                 "unigram baseline": round(seeds[0]["unigram_perplexity"], 1),
             }

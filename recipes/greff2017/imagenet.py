@@ -280,16 +280,15 @@ def table1b(seeds):
     rows = []
     for name, facts in seeds[0]["trained"].items():
         values = [error(one, name) for one in seeds]
-        losses = [one["trained"][name]["loss"][-1] for one in seeds]
+        loss = np.mean([one["trained"][name]["loss"][-1] for one in seeds])
         paper, deviation = PAPER.get(name, ("", ""))
         rows.append(
             {
                 "network": name,
                 "parameters": facts["parameters"],
                 "data": seeds[0]["data"],
-                f"{metric_of(seeds[0]).replace('_', ' ')} (%)": round(float(np.mean(values)), 3),
-                "deviation": round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else "",
-                "training loss": round(float(np.mean(losses)), 5),
+                **plots.over_seeds(f"{metric_of(seeds[0]).replace('_', ' ')} (%)", values),
+                "training loss": round(float(loss), 5),
                 "paper": paper,
                 "paper's deviation": deviation,
             }

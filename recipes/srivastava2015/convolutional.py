@@ -13,7 +13,7 @@ import numpy as np
 
 import zoo
 from zoo.optimizers import CaffeSGD
-from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.networks import piecewise
 
 NETWORKS = {  # builder and arguments
@@ -112,8 +112,7 @@ def table(seeds):
                 "network": name,
                 "data": first["data"],
                 "parameters": first["parameters"],
-                "accuracy": round(float(np.mean(last)), 3),
-                "deviation": round(float(np.std(last, ddof=1)), 3) if len(last) > 1 else "",
+                **plots.over_seeds("accuracy", last),
                 "best": round(float(np.max(last)), 3),
                 "paper": best,
                 "paper's mean": spread[0] if spread else "",
