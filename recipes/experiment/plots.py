@@ -76,9 +76,11 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                     _draw_line(
                         axis, points, {"label": label or None, **style}, repeated, y_key in log
                     )
-            axis.set_xscale("log" if x_key in log else "linear")
-            axis.set_yscale("log" if y_key in log else "linear")
-            if x_key not in log and all(isinstance(row.get(x_key), int | None) for row in rows):
+            if y_key in log:
+                axis.set_yscale("log")
+            if x_key in log:
+                axis.set_xscale("log")
+            elif all(isinstance(row.get(x_key), int | None) for row in rows):
                 axis.xaxis.get_major_locator().set_params(integer=True)
             for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
                 _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))

@@ -11,7 +11,7 @@ import zoo
 from helpers import reference
 from helpers.harness import slow_elsewhere, without_backend
 from helpers.test_data import write_images
-from zoo.graph.fold import to_plain
+from zoo.graph.fold import fold_identity
 from zoo.recipes.experiment import Options, Run, pages
 from zoo.recipes.experiment.command_line import parse
 from zoo.recipes.yutomasi2019 import (
@@ -260,7 +260,7 @@ def test_equal_networks_get_equal_noise():
     reference.random_weights(model, scale=0.1)
     data = reference.images(6, 4, 4, 3), np.zeros(6)
     changes = []
-    for one in (model, to_plain(model)):
+    for one in (model, fold_identity(model)[0]):
         before = one.get_weights()
         _, seen = noise_of(one, data)
         changes.append(seen[0][0] - before[0])
