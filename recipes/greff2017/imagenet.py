@@ -19,6 +19,7 @@ takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s 
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,9 +31,11 @@ from zoo.datasets import imagenet
 from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
 from zoo.datasets.imagenet import CENTRE, Crops
+from zoo.layers.gating import gate
+from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
-from zoo.recipes.greff2017 import inspection, pointwise
+from zoo.recipes.greff2017 import inspection
 
 PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
     "highway": (10.03, 0.17),
@@ -48,6 +51,7 @@ EPOCHS = 90  # ibid.
 RATE_FACTORS = (1.0, 0.1, 0.01)  # ibid.
 DROPS = (30, 60)  # ibid., in epochs
 FEW_CLASSES = 11  # with fewer, the top-5 error says little
+POINTWISE = "T is one 1 x 1 convolution, as in He et al. (2016), not a branch like H"
 PROBE_BATCH = 32  # ours: top patches keep every activation in memory
 
 
@@ -65,9 +69,6 @@ class Settings(ImageSettings):
     blocks: tuple[int, ...] = setting(tuple(BLOCKS), "Blocks of each stage.")
     augment: bool = setting(True, "Train on random crops and mirror images; else on the centers.")
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
-    unit: int | None = setting(
-        None, "Channel of Fig. 4; none: that of the largest rectified mean after stage 1.", least=0
-    )
 
     def __post_init__(self) -> None:
         """Check the size and the number of stages."""
@@ -116,14 +117,14 @@ def measure(settings, run):
     for name in settings.networks:
         network = train(settings, run, name, data)
         measured["trained"][name] = curves(network)
-        arguments = network.model, name, probed, indices, settings.unit, name == pictured, run
+        arguments = network.model, name, probed, indices, name == pictured, run
         measured["inspected"][name] = run.part(
             name, functools.partial(inspection.inspect, *arguments)
         )
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
-        run.deviations.append(pointwise.DEVIATION)
+        run.deviations.append(POINTWISE)
     return measured
 
 
@@ -226,7 +227,7 @@ def train(settings, run, name, data):
             classes=data.images.classes,
             input_shape=(size, size, 3),
         )
-        return pointwise.with_pointwise_gates(model) if rest == ["_1x1"] else model
+        return with_pointwise_gates(model) if rest == ["_1x1"] else model
 
     rate = settings.rate * settings.batch / BATCH  # the batch: Goyal et al. (2017)
     network = run.network(
@@ -244,6 +245,33 @@ def train(settings, run, name, data):
     )
     network.train()
     return network
+
+
+@keras.saving.register_keras_serializable("greff2017")
+class PointwiseGatedBlock(ResidualBlock):
+    """A `ResidualBlock` whose gates are a 1 x 1 convolution with a bias, and a sigmoid.
+
+    He et al. (2016), arXiv:1603.05027, section 3.1, "exclusive gating", where a highway layer gives
+    the gate H's receptive field.
+    """
+
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return a `Branch`; that of a gate has one convolution instead of H's."""
+        if bias is None:
+            return super().branch(name, bias)
+        convolution = self._convolution("conv", self.width, 1, self.strides, bias)
+        sigmoid = keras.layers.Activation(gate, dtype=self.dtype_policy, name="sigmoid")
+        return Branch([convolution, sigmoid], dtype=self.dtype_policy, name=name)
+
+
+def with_pointwise_gates(model: keras.Model) -> keras.Model:
+    """Return a new network, with new weights, of `PointwiseGatedBlock`s for `ResidualBlock`s."""
+
+    def clone(layer: keras.layers.Layer) -> Any:
+        kind = PointwiseGatedBlock if type(layer) is ResidualBlock else type(layer)
+        return kind.from_config(layer.get_config())
+
+    return keras.models.clone_model(model, clone_function=clone)
 
 
 def curves(network):
