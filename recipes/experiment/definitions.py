@@ -10,17 +10,15 @@ PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 Measured = Mapping[str, Any]
 
 
-def setting(default: Any, text: str, choices: Sequence[str] = (), least: int = 1) -> Any:
+def setting(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
     """Return a dataclass field with the help text of its flag.
 
     Args:
         default: Value of the field.
         text: Help text, one sentence that names the source of the default: "section 4", "ours".
-        choices: All valid values of a string; none: any.
-        least: Lowest valid value of an integer.
+        choices: All valid values of a string; none: any. An integer is at least 1.
     """
-    metadata = {"help": text, "choices": choices, "least": least}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

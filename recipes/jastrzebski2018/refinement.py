@@ -27,7 +27,7 @@ from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.registry import Top
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.jastrzebski2018 import miniature, training
+from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
@@ -61,7 +61,7 @@ class Refinement(training.Paper, Study):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Miniature(miniature.Miniature, Study):
+class Miniature(training.Miniature, Study):
     """Settings of the study of the miniature."""
 
     probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
@@ -70,7 +70,7 @@ class Miniature(miniature.Miniature, Study):
 def measure(settings, run):
     """Train the network, and return all probes of its blocks and of the repeated last block."""
     if isinstance(settings, Miniature):
-        network = miniature.train(settings, run)
+        network = training.train_miniature(settings, run)
         splits = training.examples(network, settings.probe_examples, run.seed)
         name = "miniature"
     else:

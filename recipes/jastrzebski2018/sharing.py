@@ -41,7 +41,7 @@ from zoo.recipes.experiment import (
     plots,
     setting,
 )
-from zoo.recipes.jastrzebski2018 import miniature, training
+from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, LABELS
 
 NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
@@ -167,12 +167,12 @@ def train_small(settings, run, name):
             data.shape,
             Top(name="sharing"),
             shared=shared,
-            momentum=miniature.MOMENTUM,
+            momentum=training.MOMENTUM,
         )
 
     identity = {"uses": settings.uses, "width": settings.width}
     network = run.network(
-        f"{name}-sharing", settings, data, build_small, miniature.optimizer, **identity
+        f"{name}-sharing", settings, data, build_small, training.miniature_optimizer, **identity
     )
     network.train()
     return curves(network.history)

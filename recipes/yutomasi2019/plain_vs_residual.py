@@ -29,7 +29,6 @@ from zoo.recipes.yutomasi2019.networks import (
     depths_of,
     each,
     facts_of,
-    row,
     series,
     table,
 )
@@ -250,13 +249,7 @@ def table4(seeds):
         "training loss after": (training_loss, LOSSES),
         "penalty after": (lambda one: one["after"]["penalty"], PENALTIES),
     }
-    rows = table(seeds, quantities, networks.CONVOLUTIONAL)
-    pair = "plain over residual"
-    for depth in seeds[0]["initial_penalty_ratio"]:
-        ratios = [one["initial_penalty_ratio"][depth] for one in seeds]
-        known = {pair: {"20": PENALTY_RATIO}}
-        rows.append(row(seeds, pair, depth, "penalty before", ratios, known))
-    return rows
+    return table(seeds, quantities, networks.CONVOLUTIONAL)
 
 
 def fig7(seeds):
