@@ -43,7 +43,6 @@ PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
 CARRY_GATES = ("c_only", "coupled", "full")  # the forms with a multiplicative carry gate
 SOFTMAX_BFLOAT16 = "softmax_bfloat16"  # a precision beside the dtype policies
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", SOFTMAX_BFLOAT16)
-JIT = {"auto": "auto", "on": True, "off": False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,6 @@ class CharLM(Settings):
     precision: str = setting(
         "float32", "Dtype policy of the layers, or of the softmax.", PRECISIONS
     )
-    jit: str = setting("auto", "XLA compilation; auto: what was measured faster.", [*JIT])
     export: bool = setting(True, "Write a SavedModel of each trained network.")
     generate: str | None = setting(None, 'Text to continue, such as "the company".')
     words: int = setting(30, "Number of words to generate.")
@@ -157,7 +155,7 @@ def build(settings, vocabulary, variant):
         **options,
     )
     optimizer = keras.optimizers.SGD(settings.rate, global_clipnorm=settings.clip_norm)
-    model.compile(optimizer, loss=char_lm_inference.sequence_nll, jit_compile=JIT[settings.jit])
+    model.compile(optimizer, loss=char_lm_inference.sequence_nll)
     return model
 
 
@@ -170,7 +168,7 @@ def train(settings, run, corpus, variant):
     with run.devices.scope():
         model = build(settings, vocabulary, variant)
     identity = dataclasses.asdict(settings)
-    for key in ("variant", "jit", "export", "generate", "words"):
+    for key in ("variant", "export", "generate", "words"):
         del identity[key]
     identity |= {"corpus": corpus.name, "text": corpus.checksum, "words": vocabulary.fingerprint}
     folder, resume = run.open_network(

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from zoo.recipes.experiment.definitions import Claim, Experiment
 
 TITLES = {
-    "srivastava2015": "Srivastava, Greff, Schmidhuber (2015): Training very deep networks",
-    "greff2017": "Greff, Srivastava, Schmidhuber (2017): Highway and residual networks learn "
-    "unrolled iterative estimation",
-    "jastrzebski2018": "Jastrzebski et al. (2018): Residual connections encourage iterative "
-    "inference",
-    "yutomasi2019": "Yu, Tomasi (2019): Identity connections in residual nets improve noise "
-    "stability",
+    "srivastava2015": "Srivastava, Greff, Schmidhuber (2015)",
+    "greff2017": "Greff, Srivastava, Schmidhuber (2017)",
+    "jastrzebski2018": "Jastrzebski et al. (2018)",
+    "yutomasi2019": "Yu, Tomasi (2019)",
 }
 PAPERS = dict(zip("SGJY", TITLES, strict=True))  # by the first letter of their claims' names
 EXPERIMENTS = {  # module below zoo.recipes, by name

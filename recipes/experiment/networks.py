@@ -33,7 +33,6 @@ class ImageData:
 
     Attributes:
         images: Images as they are.
-        preprocessing: Name of the recipe of `zoo.datasets.preprocessing`.
         preprocess: Function that prepares images for evaluation.
         train: Batches for training.
         validation: Batches of test images for validation.
@@ -42,7 +41,6 @@ class ImageData:
     """
 
     images: Images
-    preprocessing: str
     preprocess: Any
     train: keras.utils.PyDataset
     validation: Any

@@ -179,7 +179,7 @@ class Run:
         }
         validation = x_test[:tested], images.y_test[:tested]
         validated = Batches(*validation, settings.batch, shuffle=False)
-        return ImageData(images, preprocessing, preprocess, train, validated, x_test, identity)
+        return ImageData(images, preprocess, train, validated, x_test, identity)
 
     def network(
         self,

@@ -68,10 +68,9 @@ def evaluate(
         key: ", ".join(dict.fromkeys(str(one[key]) for one in facts))
         for key in ("commit", "backend", "hardware", "data", "scale")
     }
-    title = catalog.TITLES[experiment.paper].split(":")[0]
     return {
         "claim": claim.name,
-        "paper": f"{title}, {claim.section}",
+        "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
         "statement": claim.statement,
         "criterion": claim.criterion,
         "value": float(f"{mean:.4g}"),

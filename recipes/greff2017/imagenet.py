@@ -156,7 +156,7 @@ def load_records(settings, run):
     images = sources.Images("ImageNet", *few, *few, classes=1000)  # for shapes only
     identity = {"data": "ImageNet", "images": num_train}
     run.data.append("ImageNet")
-    data = ImageData(images, "fb.resnet.torch", None, batches, tested, few[0], identity)
+    data = ImageData(images, None, batches, tested, few[0], identity)
     return data, probed, np.arange(settings.probe_examples)
 
 
@@ -195,7 +195,6 @@ def load_arrays(settings, run):
     batches = Batches(*arrays, settings.batch, run.seed, augment, drop_remainder=True)
     data = ImageData(
         images,
-        "fb.resnet.torch",
         crops,
         batches,
         centers(slice(None), settings.batch),
