@@ -20,6 +20,7 @@ import math
 import keras
 import numpy as np
 from absl import logging
+from keras import ops
 from scipy import stats
 
 import zoo
@@ -28,7 +29,6 @@ from zoo.datasets import ptb, text
 from zoo.io import save_model, save_weights
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
-from zoo.recipes.greff2017.generate import generate
 
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
 PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
@@ -40,6 +40,7 @@ PAPER = {  # test perplexity: Greff et al., Table 1a; small: Kim et al., Table 3
     ("large", "full"): 79.09,
     ("small", "coupled"): 92.3,
 }
+LIKELIEST = 10  # words to sample from; ours
 CARRY_GATES = ("c_only", "coupled", "full")  # the forms with a multiplicative carry gate
 SOFTMAX_BFLOAT16 = "softmax_bfloat16"  # a precision beside the dtype policies
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", SOFTMAX_BFLOAT16)
@@ -237,6 +238,49 @@ def save(settings, run, corpus, model, best, history, folder):
         "val_perplexity": np.array(history["val_perplexity"]),
         "parameters": model.count_params(),
     }
+
+
+def generate(model, vocabulary, prompt, num_words, seed):
+    """Return a text and a continuation by words sampled from the ten likeliest, never the unknown.
+
+    Words of the text outside the vocabulary are read by their characters.
+
+    Raises:
+        ValueError: if the vocabulary is not the model's, or cannot spell the text.
+    """
+    if len(vocabulary) != model.output_shape[-1]:
+        raise ValueError(
+            f"`vocabulary` must be the one of the model, which has {model.output_shape[-1]} "
+            f"words. Received: {vocabulary!r}. Give the vocabulary the model was built for."
+        )
+    reader = char_lm_inference.with_state(model, characters=True)
+    writer = char_lm_inference.with_state(model)
+    characters = char_lm_inference.pad_slots(model, vocabulary.prompt(prompt))
+    state = char_lm_inference.zero_state(reader, 1)
+    logits, state = run_step(reader, characters[None], state)
+    random = np.random.default_rng(seed)
+    sampled = []
+    while len(sampled) < num_words:
+        scores = logits[0, -1].astype("float64")
+        if vocabulary.unknown is not None:
+            scores[vocabulary.unknown] = -np.inf
+        likeliest = np.argsort(-scores, kind="stable")[:LIKELIEST]
+        weights = np.exp(scores[likeliest] - scores.max())
+        sampled.append(random.choice(likeliest, p=weights / weights.sum()))
+        logits, state = run_step(writer, np.array([sampled[-1:]], "int32"), state)
+    continuation = vocabulary.decode(sampled)
+    separator = "" if prompt[-1:].isspace() or continuation[:1] == "\n" else " "
+    return f"{prompt}{separator}{continuation}".removeprefix(" ")
+
+
+def run_step(stateful, words, state):
+    """Return logits and states; `predict_on_batch` compiles once, where JAX's eager scan would not.
+
+    A Keras model does not mix arrays and tensors.
+    """
+    inputs = {name: ops.convert_to_tensor(x) for name, x in {"words": words, **state}.items()}
+    outputs = stateful.predict_on_batch(inputs)
+    return outputs.pop("logits"), outputs
 
 
 def perplexities(one):

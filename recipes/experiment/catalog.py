@@ -46,14 +46,10 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
-    "greff2017/fig1": "an illustration",
-    "greff2017/fig2": "an illustration",
     "greff2017/appendix_a": "shown by tests/test_theory.py -k optimal",
     "jastrzebski2018/equations2-4": "shown by tests/callbacks/test_probes.py -k taylor",
     "jastrzebski2018/appendix_a1": "shown by tests/test_theory.py -k against_its_gradient",
     "jastrzebski2018/section4": "shown by tests/applications/test_parameter_counts.py",
-    "yutomasi2019/fig4": "an illustration",
-    "yutomasi2019/fig5": "an illustration",
 }
 
 
