@@ -18,8 +18,6 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
 MOST_MARKERS = 20  # of one line
-PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
-PAPER |= {"markerfacecolor": "none", "clip_on": False}  # hollow: the curve under it stays visible
 DPI = 200
 
 
@@ -47,9 +45,8 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         y: Column of the vertical axis; several make several columns of panels.
         by: Columns that distinguish lines: the first by color, the second by line style.
         panel: Column whose values make rows of panels.
-        marks: Points and lines beside the data, dictionaries with "label" and x and y, which make a
-            point, or x or y only, which makes a line across; a pair as x makes a band. Values of
-            `panel` and `by` restrict and color it.
+        marks: Lines across, dictionaries with "label" and a value of x or y; a pair as x makes a
+            band. Values of `panel` and `by` restrict and color it.
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
@@ -131,9 +128,7 @@ def _draw_mark(axis, mark, x, y, style):
     color = {} if style is None else {"color": style["color"]}
     label = mark.get("label")
     across = {"color": "0.6", "linestyle": "--", "linewidth": 1, "label": label}
-    if _known(mark, x) and _known(mark, y):
-        axis.plot(mark[x], mark[y], label=label, **PAPER | color)
-    elif _known(mark, x) and isinstance(mark[x], Sequence):
+    if _known(mark, x) and isinstance(mark[x], Sequence):
         axis.axvspan(*mark[x], color="0.9", label=label, zorder=0)
     elif _known(mark, x):
         axis.axvline(mark[x], **across | color)

@@ -339,12 +339,6 @@ def fig5(seeds):
         ],
     )
     names = [name for name in seeds[0]["trained"] if name in PAPER]
-    marks = [
-        {"network": name, "panel": panels[name], "epoch": EPOCHS, metric: PAPER[name][0]}
-        | {"label": f"{name}, the paper, epoch {EPOCHS}"}
-        for name in names
-        if seeds[0]["data"] == "ImageNet"
-    ]
     title = ""
     if len(names) > 1:
         title = f"Kendall's tau of the order of errors and the paper's: {order(seeds):.2f}"
@@ -354,7 +348,6 @@ def fig5(seeds):
         y=[metric, "loss"],
         by="network",
         panel="panel",
-        marks=marks,
         labels={
             "top1_error": "top-1 validation error (%)",
             "top5_error": "top-5 validation error (%)",

@@ -213,17 +213,8 @@ def by_block(name, seeds):
         for split in seeds[0]["blocks"]:
             whole = np.mean([one["blocks"][split]["accuracy"] for one in seeds])
             marks.append({name: whole, "split": split, "label": f"{split}, all blocks"})
-    if name == "cosine_loss" and is_papers(seeds[0]):
-        last = len(seeds[0]["blocks"]["test"][name]) - 1
-        marks.append({"index": last, name: -0.1, "label": "the paper's last block (about)"})
     labels = {**LABELS, "index": "residual block"}
     return plots.lines(rows, x="index", y=name, by="split", marks=marks, labels=labels)
-
-
-def is_papers(one):
-    """Return True if the paper's numbers of ResNet-110 are of this network and these images."""
-    network = one["network"]
-    return (network["network"], network["data"]) == ("cifar_resnet110", "CIFAR-10")
 
 
 def by_epoch(name, seeds):
@@ -232,7 +223,7 @@ def by_epoch(name, seeds):
     return plots.lines(rows, x="epoch", y=name, by="block", labels=LABELS) if rows else None
 
 
-def group_figure(seeds, select, first, label, marks=()):
+def group_figure(seeds, select, first, label):
     """Draw accuracy, loss and entropy of groups of examples, a row of panels a split."""
 
     def rows_of(one):
@@ -249,7 +240,6 @@ def group_figure(seeds, select, first, label, marks=()):
         y=("accuracy", "loss", "entropy"),
         by="group",
         panel="split",
-        marks=marks,
         labels={**LABELS, "place": label},
     )
 
@@ -266,23 +256,8 @@ def fig6(seeds):
 
 def fig7(seeds):
     """Draw the groups over the repetitions of the last block."""
-    marks = [
-        {
-            "split": split,
-            "group": group,
-            "place": place,
-            fact: value,
-            "label": f"{group}, the paper",
-        }
-        for split, group, fact, values in (
-            ("train", "all", "loss", (0.0012, 0.001)),
-            ("test", "borderline", "accuracy", (0.43, 0.53)),  # section 4.4
-        )
-        for place, value in zip((0, 20), values, strict=True)
-        if is_papers(seeds[0])
-    ]
     label = "repetitions of the last block"
-    return group_figure(seeds, lambda one: one["unrolled"]["scaled"], lambda one: 0, label, marks)
+    return group_figure(seeds, lambda one: one["unrolled"]["scaled"], lambda one: 0, label)
 
 
 def fig20(seeds):
