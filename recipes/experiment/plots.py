@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from zoo.io import replace
 
@@ -18,6 +19,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
 MOST_MARKERS = 20  # of one line
+PLAIN = 1000  # range of a logarithmic axis below which its labels are numbers, not powers of ten
 DPI = 200
 
 
@@ -73,19 +75,14 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                     _draw_line(
                         axis, points, {"label": label or None, **style}, repeated, y_key in log
                     )
-            if y_key in log:
-                axis.set_yscale("log")
-            if x_key in log:
-                axis.set_xscale("log")
-            elif all(isinstance(row.get(x_key), int | None) for row in rows):
-                axis.xaxis.get_major_locator().set_params(integer=True)
+            _set_scales(axis, x_key, y_key, log, rows)
             for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
                 _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
             axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
             if panel_value is not None:
                 axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
     _add_legend(figure, axes)
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)  # the legend is on the right
     return figure
 
 
@@ -122,6 +119,19 @@ def _add_legend(figure, axes):
         figure.legend(
             handles.values(), names, loc="outside right upper", fontsize=6, handlelength=4
         )
+
+
+def _set_scales(axis, x, y, log, rows):
+    if y in log:
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        if high < PLAIN * low:
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+    if x in log:
+        axis.set_xscale("log")
+    elif all(isinstance(row.get(x), int | None) for row in rows):
+        axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_mark(axis, mark, x, y, style):
