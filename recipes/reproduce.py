@@ -25,7 +25,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from zoo.recipes.experiment import catalog, command_line, pages, store, verdicts
+from zoo.recipes.experiment import catalog, command_line, pages, store
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,7 +60,7 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
             plans = [dataclasses.replace(plan, seeds=seeds) for plan in plans]
         measured = [plan.run() for plan in plans]
         facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
-        row = verdicts.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
+        row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
         text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
         print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
         rows.append(row)

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from zoo.recipes.experiment.definitions import Claim, Experiment
 
 TITLES = {
-    "srivastava2015": "Srivastava, Greff, Schmidhuber (2015): Training very deep networks",
-    "greff2017": "Greff, Srivastava, Schmidhuber (2017): Highway and residual networks learn "
-    "unrolled iterative estimation",
-    "jastrzebski2018": "Jastrzebski et al. (2018): Residual connections encourage iterative "
-    "inference",
-    "yutomasi2019": "Yu, Tomasi (2019): Identity connections in residual nets improve noise "
-    "stability",
+    "srivastava2015": "Srivastava, Greff, Schmidhuber (2015)",
+    "greff2017": "Greff, Srivastava, Schmidhuber (2017)",
+    "jastrzebski2018": "Jastrzebski et al. (2018)",
+    "yutomasi2019": "Yu, Tomasi (2019)",
 }
 PAPERS = dict(zip("SGJY", TITLES, strict=True))  # by the first letter of their claims' names
 EXPERIMENTS = {  # module below zoo.recipes, by name
@@ -46,18 +43,13 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
     "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
     "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
-    "pruning/scores": "pruning.scores",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
-    "greff2017/fig1": "an illustration",
-    "greff2017/fig2": "an illustration",
     "greff2017/appendix_a": "shown by tests/test_theory.py -k optimal",
     "jastrzebski2018/equations2-4": "shown by tests/callbacks/test_probes.py -k taylor",
     "jastrzebski2018/appendix_a1": "shown by tests/test_theory.py -k against_its_gradient",
     "jastrzebski2018/section4": "shown by tests/applications/test_parameter_counts.py",
-    "yutomasi2019/fig4": "an illustration",
-    "yutomasi2019/fig5": "an illustration",
 }
 
 

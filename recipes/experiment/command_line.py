@@ -242,8 +242,7 @@ def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) ->
         elif choices:
             flags.DEFINE_enum(field.name, None, choices, text, flag_values=values)
         elif item is int:
-            least = field.metadata["least"]
-            flags.DEFINE_integer(field.name, None, text, lower_bound=least, flag_values=values)
+            flags.DEFINE_integer(field.name, None, text, lower_bound=1, flag_values=values)
         else:
             kinds = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}
             kinds[item](field.name, None, text, flag_values=values)

@@ -1,26 +1,29 @@
 """Definitions of an experiment module: settings at each scale, measurement, artifacts, claims."""
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from scipy import stats
+
+FEWEST = 3  # seeds of a verdict
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 # What `measure` returned: numbers, texts, lists of these, NumPy arrays, and dictionaries of all.
 Measured = Mapping[str, Any]
 
 
-def setting(default: Any, text: str, choices: Sequence[str] = (), least: int = 1) -> Any:
+def setting(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
     """Return a dataclass field with the help text of its flag.
 
     Args:
         default: Value of the field.
         text: Help text, one sentence that names the source of the default: "section 4", "ours".
-        choices: All valid values of a string; none: any.
-        least: Lowest valid value of an integer.
+        choices: All valid values of a string; none: any. An integer is at least 1.
     """
-    metadata = {"help": text, "choices": choices, "least": least}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,15 +76,29 @@ class Artifact:
     Attributes:
         name: Its name in the paper, such as "fig2" or "table1a".
         title: Noun phrase for what is shown.
-        paper: What the paper reports, in short.
         make: From the measurements of all seeds to a matplotlib `Figure`, or to the rows of a
             table, dictionaries with the same keys. A column "paper" has the paper's number.
     """
 
     name: str
     title: str
-    paper: str
     make: Callable[[Sequence[Measured]], Any]
+
+
+def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
+    """Return the ends of Student's 95 % interval of the mean over seeds; None below three.
+
+    That of a ratio is taken of its logarithm. None, too, where a value is not finite, or a ratio
+    not positive.
+    """
+    if len(values) < FEWEST or not all(map(math.isfinite, values)):
+        return None
+    if ratio and min(values) <= 0:
+        return None
+    shown = [math.log(value) for value in values] if ratio else [*values]
+    half = stats.sem(shown) * stats.t.ppf(0.975, len(shown) - 1)
+    low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
+    return (math.exp(low), math.exp(high)) if ratio else (float(low), float(high))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,6 +147,18 @@ class Claim:
         if self.at_least is not None and value < self.at_least:
             return False
         return self.at_most is None or value <= self.at_most
+
+    def verdict(self, values: Sequence[float]) -> str:
+        """Return the verdict on the values of the seeds, one a seed.
+
+        It is "shown" if the whole `interval` fulfills the criterion, "contradicted" if none of it
+        does, else "undecided", as with fewer than three seeds.
+        """
+        ends = interval(values, self.ratio)
+        held = {self.holds(end) for end in ends} if ends else set()
+        if len(held) != 1:
+            return "undecided"
+        return "shown" if held == {True} else "contradicted"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

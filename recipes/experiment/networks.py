@@ -32,17 +32,15 @@ class ImageData:
     """Images, and what training and evaluation read of them.
 
     Attributes:
-        images: Images as they are; what was held out for validation is no part of them.
-        preprocessing: Name of the recipe of `zoo.datasets.preprocessing`.
+        images: Images as they are.
         preprocess: Function that prepares images for evaluation.
         train: Batches for training.
-        validation: Batches for validation: of test images, or of images that are held out.
+        validation: Batches of test images for validation.
         x_test: Test images, prepared for evaluation.
         identity: What identifies the data in a run directory.
     """
 
     images: Images
-    preprocessing: str
     preprocess: Any
     train: keras.utils.PyDataset
     validation: Any

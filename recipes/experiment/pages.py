@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shutil
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from zoo.io import replace
 from zoo.recipes import publish_weights
 from zoo.recipes.experiment import catalog, plots, store
-from zoo.recipes.experiment.definitions import Experiment, Measured
+from zoo.recipes.experiment.definitions import Claim, Experiment, Measured, interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
@@ -102,6 +103,51 @@ def keep_claims(rows: Sequence[Mapping[str, Any]]) -> None:
     order = [claim.name for _, claim in catalog.claims()]
     text = "".join(json.dumps(known[n], ensure_ascii=False) + "\n" for n in order if n in known)
     _write_text(CLAIMS, text)
+
+
+def evaluate(
+    experiment: Experiment,
+    claim: Claim,
+    measured: Sequence[Sequence[Measured]],
+    facts: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return a claim's line of claims.jsonl.
+
+    Args:
+        experiment: The experiment that lists the claim.
+        claim: The claim.
+        measured: By seed, the measurements of the experiments that it needs.
+        facts: Provenance of all runs.
+    """
+    values = [float(claim.measure(*one)) for one in measured]
+    is_ratio = claim.ratio and min(values) > 0  # one that is 0 has no logarithm
+    mean = statistics.geometric_mean(values) if is_ratio else statistics.fmean(values)
+    ends = interval(values, claim.ratio)
+    seeds = sorted({one["seed"] for one in facts})
+    listed = ",".join(map(str, seeds))
+    origin = {
+        key: ", ".join(dict.fromkeys(str(one[key]) for one in facts))
+        for key in ("commit", "backend", "hardware", "data", "scale")
+    }
+    return {
+        "claim": claim.name,
+        "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
+        "statement": claim.statement,
+        "criterion": claim.criterion,
+        "value": float(f"{mean:.4g}"),
+        "interval": ends and [float(f"{end:.4g}") for end in ends],
+        "values": [float(f"{value:.4g}") for value in values],
+        "seeds": seeds,
+        "verdict": claim.verdict(values),
+        "command": f"KERAS_BACKEND={facts[0]['backend']} python recipes/reproduce.py claims "
+        f"{claim.name} --seeds {listed} --data_dir DATA",
+        **origin,
+        "seconds": round(sum(one["seconds"] for one in facts), 1),
+        "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
+        "changed": claim.changed,
+        "reason": claim.reason,
+        "figure": claim.figure and f"{experiment.name}/{facts[0]['scale']}/{claim.figure}",
+    }
 
 
 def listing(patterns: Sequence[str] = ()) -> list[str]:

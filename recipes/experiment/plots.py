@@ -19,10 +19,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
 MOST_MARKERS = 20  # of one line
-MOST_TICKS = 8  # each at a value of a logarithmic axis; more values: at powers of ten
 PLAIN = 1000  # range of a logarithmic axis below which its labels are numbers, not powers of ten
-PAPER = {"color": "0.4", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 3}
-PAPER |= {"markerfacecolor": "none", "clip_on": False}  # hollow: the curve under it stays visible
 DPI = 200
 
 
@@ -42,9 +39,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     """Draw columns of tidy rows as lines.
 
     A line of rows with a column "seed" is their mean at each x, in a band of one standard
-    deviation; on a logarithmic axis, of the logarithms. The legend is beside the axes. A mark far
-    outside the range of the lines, which would squeeze them, is drawn at the edge with its value in
-    the legend.
+    deviation; on a logarithmic axis, of the logarithms. The legend is beside the axes.
 
     Args:
         rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
@@ -52,9 +47,8 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         y: Column of the vertical axis; several make several columns of panels.
         by: Columns that distinguish lines: the first by color, the second by line style.
         panel: Column whose values make rows of panels.
-        marks: Points and lines beside the data, dictionaries with "label" and x and y, which make a
-            point, or x or y only, which makes a line across; a pair as x makes a band. Values of
-            `panel` and `by` restrict and color it.
+        marks: Lines across, dictionaries with "label" and a value of x or y; a pair as x makes a
+            band. Values of `panel` and `by` restrict and color it.
         labels: Texts for columns on axes and for values in legends.
         log: Columns with a logarithmic axis.
         steps: True draws histograms: steps without markers, from one x to the next.
@@ -82,14 +76,13 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                         axis, points, {"label": label or None, **style}, repeated, y_key in log
                     )
             _set_scales(axis, x_key, y_key, log, rows)
-            limits = _limits(axis, y_key in log)
             for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
-                _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)), limits)
+                _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
             axis.set(xlabel=labels.get(x_key, x_key), ylabel=labels.get(y_key, y_key))
             if panel_value is not None:
                 axis.set_title(labels.get(str(panel_value), str(panel_value)), fontsize=9)
     _add_legend(figure, axes)
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)  # the legend is on the right
     return figure
 
 
@@ -128,53 +121,29 @@ def _add_legend(figure, axes):
         )
 
 
-def _limits(axis, is_log):
-    """Return the range of the values for marks: that of the lines, and half of it more."""
-    low, high = axis.get_ylim()
-    if not axis.lines:
-        return -math.inf, math.inf
-    if is_log:
-        margin = math.sqrt(high / low)
-        return low / margin, high * margin
-    margin = (high - low) / 2
-    return low - margin, high + margin
-
-
 def _set_scales(axis, x, y, log, rows):
-    axis.set(yscale="log" if y in log else "linear")
-    low, high = axis.get_ylim()
-    if y in log and high < PLAIN * low:
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+    if y in log:
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        if high < PLAIN * low:
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     if x in log:
-        axis.set(xscale="log")
-        values = sorted({row[x] for row in rows if _known(row, x)})
-        if len(values) <= MOST_TICKS:
-            axis.set_xticks(values, [f"{value:g}" for value in values])
-            axis.xaxis.minorticks_off()
+        axis.set_xscale("log")
     elif all(isinstance(row.get(x), int | None) for row in rows):
         axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _draw_mark(axis, mark, x, y, style, limits):
+def _draw_mark(axis, mark, x, y, style):
     color = {} if style is None else {"color": style["color"]}
     label = mark.get("label")
-    value = mark.get(y)
-    shape = dict(PAPER)
-    low, high = axis.get_ylim()
-    if _known(mark, y) and not limits[0] <= value <= limits[1]:
-        label = f"{label}: {value:.3g}, outside the axis"
-        shape["marker"] = "v" if value < low else "^"
-        value = max(low, min(value, high))
     across = {"color": "0.6", "linestyle": "--", "linewidth": 1, "label": label}
-    if _known(mark, x) and _known(mark, y):
-        axis.plot(mark[x], value, label=label, **shape | color)
-    elif _known(mark, x) and isinstance(mark[x], Sequence):
+    if _known(mark, x) and isinstance(mark[x], Sequence):
         axis.axvspan(*mark[x], color="0.9", label=label, zorder=0)
     elif _known(mark, x):
         axis.axvline(mark[x], **across | color)
     elif _known(mark, y):
-        axis.axhline(value, **across | color)
+        axis.axhline(mark[y], **across | color)
 
 
 def _values(rows, column):
@@ -254,6 +223,12 @@ def with_seeds(seeds: Sequence[Any], rows_of: Callable[[Any], Iterable[Row]]) ->
     return [
         {"seed": seed, **row} for seed, measured in enumerate(seeds) for row in rows_of(measured)
     ]
+
+
+def over_seeds(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """Return cells of a table: the mean of one number a seed, and their deviation."""
+    deviation = float(f"{np.std(values, ddof=1):.4g}") if len(values) > 1 else ""
+    return {name: float(f"{np.mean(values):.6g}"), "deviation": deviation}
 
 
 def maps(

@@ -148,7 +148,6 @@ class Run:
         self,
         settings: ImageSettings,
         preprocessing: str,
-        held_out: int = 0,
         tested: int | None = None,
         resize: Callable[[sources.Images], sources.Images] | None = None,
     ) -> ImageData:
@@ -157,30 +156,13 @@ class Run:
         Args:
             settings: Settings of the training.
             preprocessing: Name of a recipe of `zoo.datasets.preprocessing`.
-            held_out: Number of the last training images, on which is validated instead of trained.
             tested: Number of the first test images that the epochs are validated on; `None`: all.
             resize: Function from images to images of another size.
-
-        Raises:
-            ValueError: if less than a batch is left for training.
         """
         images = self.load_images(settings)
         images = resize(images) if resize else images
-        kept = len(images.x_train) - held_out
-        if kept < settings.batch:
-            raise ValueError(
-                f"Expected to hold out so few images that a batch of {settings.batch} is left. "
-                f"Received: {held_out} of {len(images.x_train)}"
-            )
-        unseen = images.x_train[kept:], images.y_train[kept:]
-        images = dataclasses.replace(
-            images, x_train=images.x_train[:kept], y_train=images.y_train[:kept]
-        )
         preprocess = preprocessings.fit(preprocessing, images.x_train)
         x_test = preprocess(images.x_test)
-        validation = x_test[:tested], images.y_test[:tested]
-        if held_out:
-            validation = preprocess(unseen[0]), unseen[1]
         train = Batches(
             images.x_train,
             images.y_train,
@@ -193,11 +175,11 @@ class Run:
             "data": images.name,
             "images": len(images.x_train),
             "checksum": checksum(images),
-            "held_out": held_out,
             "preprocessing": preprocessing,
         }
+        validation = x_test[:tested], images.y_test[:tested]
         validated = Batches(*validation, settings.batch, shuffle=False)
-        return ImageData(images, preprocessing, preprocess, train, validated, x_test, identity)
+        return ImageData(images, preprocess, train, validated, x_test, identity)
 
     def network(
         self,

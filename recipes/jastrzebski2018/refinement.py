@@ -26,8 +26,8 @@ import zoo
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.registry import Top
-from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
-from zoo.recipes.jastrzebski2018 import miniature, training
+from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
+from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
@@ -43,32 +43,34 @@ FACTS = ("share", "accuracy", "loss", "entropy")  # of a group of examples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Refinement(training.Paper):
-    """Settings of the study of a network of the paper."""
+class Study(ImageSettings):
+    """Settings of the study of any network."""
 
-    model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
     unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
     borderline_examples: int | None = setting(
         None, "Test images among which borderline examples, which are few, are sought; none: all."
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refinement(training.Paper, Study):
+    """Settings of the study of a network of the paper."""
+
+    model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
     reduced: bool = setting(False, "Take a few blocks of 8 or 16 channels, for the scale smoke.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Miniature(miniature.Miniature):
+class Miniature(training.Miniature, Study):
     """Settings of the study of the miniature."""
 
     probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
-    unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
-    borderline_examples: int | None = setting(
-        None, "Test images among which borderline examples, which are few, are sought; none: all."
-    )
 
 
 def measure(settings, run):
     """Train the network, and return all probes of its blocks and of the repeated last block."""
     if isinstance(settings, Miniature):
-        network = miniature.train(settings, run)
+        network = training.train_miniature(settings, run)
         splits = training.examples(network, settings.probe_examples, run.seed)
         name = "miniature"
     else:
@@ -211,17 +213,8 @@ def by_block(name, seeds):
         for split in seeds[0]["blocks"]:
             whole = np.mean([one["blocks"][split]["accuracy"] for one in seeds])
             marks.append({name: whole, "split": split, "label": f"{split}, all blocks"})
-    if name == "cosine_loss" and is_papers(seeds[0]):
-        last = len(seeds[0]["blocks"]["test"][name]) - 1
-        marks.append({"index": last, name: -0.1, "label": "the paper's last block (about)"})
     labels = {**LABELS, "index": "residual block"}
     return plots.lines(rows, x="index", y=name, by="split", marks=marks, labels=labels)
-
-
-def is_papers(one):
-    """Return True if the paper's numbers of ResNet-110 are of this network and these images."""
-    network = one["network"]
-    return (network["network"], network["data"]) == ("cifar_resnet110", "CIFAR-10")
 
 
 def by_epoch(name, seeds):
@@ -230,7 +223,7 @@ def by_epoch(name, seeds):
     return plots.lines(rows, x="epoch", y=name, by="block", labels=LABELS) if rows else None
 
 
-def group_figure(seeds, select, first, label, marks=()):
+def group_figure(seeds, select, first, label):
     """Draw accuracy, loss and entropy of groups of examples, a row of panels a split."""
 
     def rows_of(one):
@@ -247,7 +240,6 @@ def group_figure(seeds, select, first, label, marks=()):
         y=("accuracy", "loss", "entropy"),
         by="group",
         panel="split",
-        marks=marks,
         labels={**LABELS, "place": label},
     )
 
@@ -264,23 +256,8 @@ def fig6(seeds):
 
 def fig7(seeds):
     """Draw the groups over the repetitions of the last block."""
-    marks = [
-        {
-            "split": split,
-            "group": group,
-            "place": place,
-            fact: value,
-            "label": f"{group}, the paper",
-        }
-        for split, group, fact, values in (
-            ("train", "all", "loss", (0.0012, 0.001)),
-            ("test", "borderline", "accuracy", (0.43, 0.53)),  # section 4.4
-        )
-        for place, value in zip((0, 20), values, strict=True)
-        if is_papers(seeds[0])
-    ]
     label = "repetitions of the last block"
-    return group_figure(seeds, lambda one: one["unrolled"]["scaled"], lambda one: 0, label, marks)
+    return group_figure(seeds, lambda one: one["unrolled"]["scaled"], lambda one: 0, label)
 
 
 def fig20(seeds):
@@ -488,70 +465,21 @@ CLAIMS = (
         **COMMON,
     ),
 )
-FIGURES = (  # number, number with CIFAR-100, title, what the paper reports, function
-    (
-        2,
-        11,
-        "l2 ratio of each block",
-        "up to 2 in the first blocks, small in later ones",
-        functools.partial(by_block, "l2_ratio"),
-    ),
-    (
-        3,
-        12,
-        "accuracy without each block",
-        "catastrophic for the first blocks, else mild",
-        functools.partial(by_block, "lesion_accuracy"),
-    ),
-    (
-        4,
-        10,
-        "cosine loss of each block",
-        "negative, more so in high blocks: about -0.1",
-        functools.partial(by_block, "cosine_loss"),
-    ),
+FIGURES = (  # number, number with CIFAR-100, title, function
+    (2, 11, "l2 ratio of each block", functools.partial(by_block, "l2_ratio")),
+    (3, 12, "accuracy without each block", functools.partial(by_block, "lesion_accuracy")),
+    (4, 10, "cosine loss of each block", functools.partial(by_block, "cosine_loss")),
     (
         5,
         17,
         "intermediate accuracy in training",
-        "rises from block to block",
         functools.partial(by_epoch, "intermediate_accuracy"),
     ),
-    (
-        6,
-        None,
-        "borderline examples",
-        "they improve; the test loss rises after the last block",
-        fig6,
-    ),
-    (
-        7,
-        None,
-        "the last block unrolled",
-        "borderline accuracy 43 to 53 %, training loss falls",
-        fig7,
-    ),
-    (
-        13,
-        15,
-        "cosine of each block in training",
-        "negative",
-        functools.partial(by_epoch, "cosine_loss_block"),
-    ),
-    (
-        14,
-        16,
-        "l2 ratio of each block in training",
-        "tends to rise",
-        functools.partial(by_epoch, "l2_ratio"),
-    ),
-    (
-        20,
-        None,
-        "cosine and l2 ratio of the unrolled block",
-        "negative for two steps, and for all of them if f is scaled",
-        fig20,
-    ),
+    (6, None, "borderline examples", fig6),
+    (7, None, "the last block unrolled", fig7),
+    (13, 15, "cosine of each block in training", functools.partial(by_epoch, "cosine_loss_block")),
+    (14, 16, "l2 ratio of each block in training", functools.partial(by_epoch, "l2_ratio")),
+    (20, None, "cosine and l2 ratio of the unrolled block", fig20),
 )
 
 
@@ -566,14 +494,13 @@ def experiment(model, data):
     if not is_first:
         del scales["miniature"]
     artifacts = [
-        Artifact(f"fig{number}", title, reported, make)
-        for number, other, title, reported, make in FIGURES
+        Artifact(f"fig{number}", title, make)
+        for number, other, title, make in FIGURES
         for number in [number if data == "cifar10" else other]
         if number is not None
     ]
     if model == "cifar_resnet":
-        reported = "test errors on CIFAR-10: ResNet-38 6.99, ResNet-110 6.13 %"
-        artifacts.append(Artifact("table1", "CIFAR errors and parameters", reported, table1))
+        artifacts.append(Artifact("table1", "CIFAR errors and parameters", table1))
     name = "jastrzebski2018/refinement" + ("" if model == "cifar_resnet" else f"_{model}")
     return Experiment(
         name=name + ("" if data == "cifar10" else f"_{data}"),

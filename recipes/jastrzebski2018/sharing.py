@@ -22,7 +22,6 @@ stage of 16 channels, whose five blocks are followed by 13 uses of one block, or
 import dataclasses
 import functools
 
-import keras
 import numpy as np
 
 import zoo
@@ -42,8 +41,7 @@ from zoo.recipes.experiment import (
     plots,
     setting,
 )
-from zoo.recipes.experiment.networks import piecewise
-from zoo.recipes.jastrzebski2018 import miniature, training
+from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, LABELS
 
 NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
@@ -57,7 +55,6 @@ UNSHARED_DEPTH = 38  # five blocks of a stage, and the one that is shared
 PAIR = ("unshared", "naive")  # of Fig. 8
 ABLATION = ("naive", "statistics", "gamma", "ubn")  # of Fig. 9
 RATIO = "gradient_norm_first_to_last_stage"
-AVERAGES = ("initial averages", "batch statistics")  # that normalize before training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,15 +167,13 @@ def train_small(settings, run, name):
             data.shape,
             Top(name="sharing"),
             shared=shared,
-            momentum=miniature.MOMENTUM,
+            momentum=training.MOMENTUM,
         )
 
-    def optimizer(iterations):
-        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
-        return keras.optimizers.SGD(rate, momentum=0.9)
-
     identity = {"uses": settings.uses, "width": settings.width}
-    network = run.network(f"{name}-sharing", settings, data, build_small, optimizer, **identity)
+    network = run.network(
+        f"{name}-sharing", settings, data, build_small, training.miniature_optimizer, **identity
+    )
     network.train()
     return curves(network.history)
 
@@ -430,46 +425,25 @@ EXPERIMENTS = (
         scales=SCALES,
         measure=measure,
         artifacts=[
-            Artifact(
-                "fig8",
-                "naive sharing beside no sharing",
-                "it overfits, its gradient norm ratio is larger, its activations explode at the "
-                "start",
-                fig8,
-            ),
+            Artifact("fig8", "naive sharing beside no sharing", fig8),
             *(
                 Artifact(
                     f"fig8-start-{averages.replace(' ', '-')}",
                     f"norms of activations before training, {averages}",
-                    "activations explode",
                     functools.partial(start_figure, averages),
                 )
-                for averages in AVERAGES
+                for averages in ("initial averages", "batch statistics")
             ),
-            Artifact(
-                "fig9",
-                "ablation of unshared normalization",
-                "unsharing the statistics matters most",
-                fig9,
-            ),
+            Artifact("fig9", "ablation of unshared normalization", fig9),
             Artifact(
                 "fig18",
                 "the probes of a network with shared blocks, unshared normalization",
-                "as in networks that share nothing",
                 functools.partial(probes_figure, "ubn"),
             ),
             Artifact(
-                "fig19",
-                "the probes of naive sharing",
-                "",
-                functools.partial(probes_figure, "naive"),
+                "fig19", "the probes of naive sharing", functools.partial(probes_figure, "naive")
             ),
-            Artifact(
-                "table1",
-                "CIFAR errors and parameters",
-                "test error on CIFAR-10: ResNet-110-UBN 6.62 %",
-                table1,
-            ),
+            Artifact("table1", "CIFAR errors and parameters", table1),
         ],
         claims=CLAIMS,
         deviations=[

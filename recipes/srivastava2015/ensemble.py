@@ -3,7 +3,8 @@
 On a CPU, layers of 50 units are too small to compute network by network.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.initializers import GlorotUniform, KaimingNormal
-from zoo.layers.gating import form, gate
+from zoo.layers.gating import Form, form, gate
 from zoo.types import Tensor
 
 FORMS = {"plain": "plain", "highway": "coupled"}
@@ -28,86 +29,63 @@ def build(
     input_shape: Sequence[int],
     classes: int,
 ) -> keras.Model:
-    """Return networks side by side, each as `zoo.highway_mlp` builds it.
+    """Return networks side by side: from images to logits, `(batch, networks, classes)`.
 
-    Args:
-        kind: "plain" or "highway".
-        depth: Number of layers, as for the builders.
-        units: Units of a layer, as for the builders.
-        activation: As for the builders.
-        seeds: One a network: `zoo.seed_everything(seed)` and the builder give its weights.
-        gate_biases: One a network; plain ones have no gates.
-        input_shape: Input shape of an image.
-        classes: Number of classes.
-
-    Returns:
-        A model from images to logits, `(batch, networks, classes)`.
+    Each has the weights that `zoo.seed_everything` of its seed and `zoo.highway_mlp` give it.
     """
+    chosen = form(FORMS[kind])
+    sizes = math.prod(input_shape), units, classes, depth
+    networks = [
+        sample(chosen, activation, sizes, seed, bias)
+        for seed, bias in zip(seeds, gate_biases, strict=True)
+    ]
+    stacked = {
+        name: np.stack([weights[name] for weights in networks], axis=kernel.ndim - 2)
+        for name, kernel in networks[0].items()
+    }
     inputs = keras.Input(tuple(input_shape))
     x = keras.layers.Flatten()(inputs)
-    networks = SideBySide(
-        kind, depth, units, activation, seeds, gate_biases, classes, name="networks"
-    )
-    return keras.Model(inputs, networks(x))
+    x = SideBySide(chosen, activation, stacked, name="networks")(x)
+    return keras.Model(inputs, x)
+
+
+def sample(
+    form: Form, activation: str, sizes: Sequence[int], seed: int, gate_bias: float | None
+) -> dict[str, np.ndarray]:
+    """Sample one network's weights in the order in which the builders make layers."""
+    generator = np.random.default_rng(seed)
+    initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
+    features, units, classes, depth = sizes
+    branches = "h" + form.gates
+
+    def kernel(rows, columns):
+        return initializer.sample(generator, (rows, columns))
+
+    first = kernel(features, units)
+    blocks = [[kernel(units, units) for _ in branches] for _ in range(depth - 1)]
+    weights = {"first": first, "first_bias": np.zeros((1, units))}
+    for branch, kernels in zip(branches, zip(*blocks, strict=True), strict=True):
+        bias = 0.0 if branch == "h" else gate_bias
+        weights[branch] = np.stack(kernels)
+        weights[f"{branch}_bias"] = np.full((depth - 1, 1, units), float(bias))
+    last = kernel(units, classes)
+    return {**weights, "last": last, "last_bias": np.zeros((1, classes))}
 
 
 class SideBySide(keras.layers.Layer):
-    """The networks of `build`, from flat images to logits.
+    """Networks with the stacked weights of `build`, from flat images to logits.
 
     The first and last weights have the shape `(networks, in, out)`, those between `(depth - 1,
-    networks, in, out)`; biases have an `in` of 1. Arguments are those of `build`.
+    networks, in, out)`; biases have an `in` of 1.
     """
 
     def __init__(
-        self,
-        kind: str,
-        depth: int,
-        units: int,
-        activation: str,
-        seeds: Sequence[int],
-        gate_biases: Sequence[float | None],
-        classes: int,
-        **kwargs: Any,
+        self, form: Form, activation: str, weights: Mapping[str, np.ndarray], name: str
     ) -> None:
-        super().__init__(**kwargs)
-        self.form = form(FORMS[kind])
-        self.depth = depth
-        self.units = units
+        super().__init__(name=name)
+        self.form = form
         self.activation = keras.activations.get(activation)
-        self.initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
-        self.seeds = list(seeds)
-        self.gate_biases = list(gate_biases)
-        self.classes = classes
-
-    def build(self, input_shape: Sequence[int]) -> None:
-        """Sample the networks' weights and stack them."""
-        networks = [
-            self._sample(input_shape[-1], seed, bias)
-            for seed, bias in zip(self.seeds, self.gate_biases, strict=True)
-        ]
-        self.stacked = {}
-        for name, kernel in networks[0].items():
-            values = np.stack([weights[name] for weights in networks], axis=kernel.ndim - 2)
-            self.stacked[name] = self._constant(name, values)
-
-    def _sample(self, features, seed, gate_bias):
-        """Sample one network's weights in the order in which the builders make layers."""
-        generator = np.random.default_rng(seed)
-        units = self.units
-        branches = "h" + self.form.gates
-
-        def kernel(rows, columns):
-            return self.initializer.sample(generator, (rows, columns))
-
-        first = kernel(features, units)
-        blocks = [[kernel(units, units) for _ in branches] for _ in range(self.depth - 1)]
-        weights = {"first": first, "first_bias": np.zeros((1, units))}
-        for branch, kernels in zip(branches, zip(*blocks, strict=True), strict=True):
-            bias = 0.0 if branch == "h" else gate_bias
-            weights[branch] = np.stack(kernels)
-            weights[f"{branch}_bias"] = np.full((self.depth - 1, 1, units), float(bias))
-        last = kernel(units, self.classes)
-        return {**weights, "last": last, "last_bias": np.zeros((1, self.classes))}
+        self.stacked = {key: self._constant(key, values) for key, values in weights.items()}
 
     def _constant(self, name, values):
         def initializer(shape, dtype=None):
@@ -134,7 +112,7 @@ class SideBySide(keras.layers.Layer):
 
         x = dense(x, w["first"], w["first_bias"], self.activation)  # (networks, batch, units)
         deep = [w[branch + end] for branch in "h" + self.form.gates for end in ("", "_bias")]
-        x = backend.scan_layers(step, x, deep, self.depth - 1)
+        x = backend.scan_layers(step, x, deep, deep[0].shape[0])
         x = ops.cast(x, self.variable_dtype)
         logits = ops.add(ops.matmul(x, w["last"]), w["last_bias"])
         return ops.transpose(logits, (1, 0, 2))

@@ -85,14 +85,7 @@ EXPERIMENTS = (
         name="srivastava2015/thousand_layers",
         scales=SCALES,
         measure=measure,
-        artifacts=[
-            Artifact(
-                "section2.2",
-                "a highway network of 1,000 layers trains",
-                "training did not stall",
-                section2_2,
-            )
-        ],
+        artifacts=[Artifact("section2.2", "a highway network of 1,000 layers trains", section2_2)],
         claims=[
             Claim(
                 name="S4",

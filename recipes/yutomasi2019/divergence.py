@@ -185,9 +185,7 @@ EXPERIMENTS = (
         name="yutomasi2019/divergence",
         scales=SCALES,
         measure=measure,
-        artifacts=[
-            Artifact("fig6", "divergence of equivalent networks", "grows very slowly", fig6)
-        ],
+        artifacts=[Artifact("fig6", "divergence of equivalent networks", fig6)],
         claims=[
             Claim(
                 name="Y1",

@@ -25,7 +25,7 @@ from zoo.datasets.images import averaged
 from zoo.graph.fold import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
-from zoo.recipes.experiment import DivergenceError, ImageSettings, setting, store
+from zoo.recipes.experiment import DivergenceError, ImageSettings, plots, setting, store
 from zoo.recipes.experiment.networks import piecewise
 from zoo.regularizers import FACTOR, penalize
 
@@ -293,7 +293,6 @@ def row(seeds, kind, depth, quantity, values, published):
         "network": kind,
         "depth": depth,
         "quantity": quantity,
-        "measured": f"{np.mean(values):.5g}",
-        "deviation": f"{np.std(values, ddof=1):.2g}" if len(values) > 1 else "",
+        **plots.over_seeds("measured", values),
         "paper": "" if known is None else known,
     }

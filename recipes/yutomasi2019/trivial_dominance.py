@@ -139,15 +139,14 @@ def fig13(_seeds):
     return plots.lines(rows, x="ratio", y="probability", by="kind", labels=LABELS, log=["ratio"])
 
 
-TREND = "falls with width, depth and deviation, rises with the share of open ReLUs"
 EXPERIMENTS = (
     Experiment(
         name="yutomasi2019/trivial_dominance",
         scales=SCALES,
         measure=measure,
         artifacts=[
-            Artifact("fig11", "dominance in the trivial case", TREND, fig11),
-            Artifact("fig13", "the probability of appendix E", "", fig13),
+            Artifact("fig11", "dominance in the trivial case", fig11),
+            Artifact("fig13", "the probability of appendix E", fig13),
         ],
         claims=[
             Claim(

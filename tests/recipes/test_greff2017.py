@@ -11,7 +11,7 @@ from helpers.harness import slow_elsewhere, without_backend
 from helpers.test_data import write_images
 from zoo.recipes import ptb_char_lm
 from zoo.recipes.experiment import Options, Run, catalog, pages
-from zoo.recipes.greff2017 import imagenet, lesions, pointwise
+from zoo.recipes.greff2017 import imagenet, lesions
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_50_layer_networks_are_trained_inspected_and_drawn(run, tmp_path):
         assert np.all(facts["relative_residual_mean"] <= 1 + 1e-6)
     patches = one["inspected"]["resnet_bn"]["patches"]
     assert len(patches) == 2 * 8 and not one["inspected"]["highway_bn_1x1"]["patches"]
-    assert pointwise.DEVIATION in run.deviations
+    assert imagenet.POINTWISE in run.deviations
     experiment = catalog.load("greff2017/imagenet")
     pages.draw(experiment, [one, one], tmp_path / "figures")
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
@@ -78,7 +78,7 @@ def test_claims_of_50_layer_networks_by_hand():
 @without_backend
 def test_pointwise_gates_are_one_convolution_that_sees_one_pixel():
     options = {"blocks": (1, 2), "widths": (2, 4), "input_shape": (32, 32, 3), "classes": 2}
-    model = pointwise.with_pointwise_gates(zoo.highway_resnet50(**options))
+    model = imagenet.with_pointwise_gates(zoo.highway_resnet50(**options))
     kernels = [weight for weight in model.weights if "transform_gate" in weight.path]
     shapes = [tuple(kernel.shape) for kernel in kernels if kernel.path.endswith("kernel")]
     assert shapes == [(1, 1, 2, 8), (1, 1, 8, 16), (1, 1, 16, 16)]
@@ -129,4 +129,4 @@ def test_the_table_and_the_claims_of_language_models_by_hand():
     assert ptb_char_lm.gain_of_carry_gates(seeds[0]) == pytest.approx(81 / 90)
     assert ptb_char_lm.distance_percent(seeds[0]) == pytest.approx(2)
     assert ptb_char_lm.gain_of_transform_gates(seeds[0]) == pytest.approx(90 / 98)
-    assert "0.87" in ptb_char_lm.order(seeds).axes[0].get_title()  # one of 15 pairs is exchanged
+    assert "0.87" in ptb_char_lm.order(seeds).get_suptitle()  # one of 15 pairs is exchanged

@@ -9,7 +9,7 @@ from helpers.harness import without_backend
 from helpers.test_data import write_images
 from zoo.callbacks.probes.probe import Row, Table
 from zoo.recipes.experiment import Options, Run, catalog, pages
-from zoo.recipes.jastrzebski2018 import miniature, refinement, sharing, training
+from zoo.recipes.jastrzebski2018 import refinement, sharing, training
 
 pytestmark = without_backend
 SMALL = {
@@ -142,6 +142,6 @@ def test_claims_of_sharing_by_hand():
 
 
 def test_the_miniature_has_the_parameters_on_record(run):
-    settings = dataclasses.replace(miniature.Miniature(), train_examples=40, batch=20, epochs=1)
-    network = miniature.train(settings, run)
+    settings = dataclasses.replace(training.Miniature(), train_examples=40, batch=20, epochs=1)
+    network = training.train_miniature(settings, run)
     assert network.model.count_params() == 208_170

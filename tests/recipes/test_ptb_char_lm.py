@@ -15,7 +15,7 @@ from zoo.datasets.text import Vocabulary
 from zoo.recipes import ptb_char_lm
 from zoo.recipes.experiment import DivergenceError, Options, Run
 from zoo.recipes.experiment.command_line import run_flags
-from zoo.recipes.greff2017.generate import generate
+from zoo.recipes.ptb_char_lm import generate
 
 KILLED_IN_MID_EPOCH = """
 import os, signal, sys

@@ -203,7 +203,7 @@ def test_claims_and_tables_by_hand():
         assert claims[name].measure(one) == pytest.approx(value), name
     table = plain_vs_residual.losses_table("plain")
     rows = {(row["depth"], row["quantity"]): row for row in table([one, one])}
-    assert rows[44, "with the penalty"]["measured"] == "0.901"
+    assert rows[44, "with the penalty"]["measured"] == 0.901
     assert rows[44, "with the penalty"]["paper"] == 0.4962  # Table 1
     assert all(row["paper"] == "" for row in table([by_hand("mnist")]))
 

@@ -1,1 +1,0 @@
-"""Experiments on the removal of blocks, of no paper."""
