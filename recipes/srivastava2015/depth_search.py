@@ -37,13 +37,13 @@ PLAIN_LOSS = 1e-4  # ibid.: of the best plain networks of 10 and 20 layers, at m
 class Settings(ImageSettings):
     """Settings of the search."""
 
-    depths: tuple[int, ...] = setting((10, 20, 50, 100), "Layers before the classifier; ibid.")
+    depths: tuple[int, ...] = setting((10, 20, 50, 100), "Layers below the classifier; sec. 3.1.")
     samples: int = setting(100, "Networks of each kind and depth; section 3.1.")
     epochs: int = setting(400, "Number of epochs; the axis of Fig. 1.")
     rates: tuple[float, ...] = setting((-3.0, -0.5), "Range of log10 of the rate; ours.")
     momenta: tuple[float, ...] = setting((0.5, 0.99), "Range of the momentum; ours.")
-    decays: tuple[float, ...] = setting((0.9, 1.0), "Range of the rate's factor an epoch; ours.")
-    at_once: int = setting(12, "Samples that train together, by activation.")
+    decays: tuple[float, ...] = setting((0.9, 1.0), "Range of the rate's factor per epoch; ours.")
+    at_once: int = setting(12, "Most networks that train together; those of one activation do.")
 
     def __post_init__(self) -> None:
         """Check the depths."""
@@ -87,8 +87,8 @@ def sample(settings, kind, depth, index, seed):
     bias = None
     if kind == "highway":
         bias = int(random.integers(*GATE_BIASES, endpoint=True))
-    weights = int(random.integers(2**31))
-    return Sample(float(rate), momentum, decay, activation, bias, weights)
+    weight_seed = int(random.integers(2**31))
+    return Sample(float(rate), momentum, decay, activation, bias, weight_seed)
 
 
 def measure(settings, run):

@@ -48,7 +48,9 @@ def test_claims_of_gates_by_hand():
     assert gates.selectivity(one) == 1  # one gate alone is open; the means are equal
     assert gates.early_change_percent(one) == 50  # 15 of 30 equal changes
     assert gates.early_classes_percent(one) == 75  # 15 of 20 equal layers
-    assert gates.rise_of_biases({"bias": np.array([[-3.0], [-2.0], [-1.0]])}) == pytest.approx(1)
+    assert gates.bias_depth_correlation(
+        {"bias": np.array([[-3.0], [-2.0], [-1.0]])}
+    ) == pytest.approx(1)
 
 
 def test_networks_of_a_search_depend_on_their_index_only():
