@@ -24,7 +24,6 @@ from keras.src.saving.serialization_lib import SafeModeScope  # restores the swi
 
 import zoo
 from helpers.harness import ROOT, output_of, start_module, without_backend
-from zoo import optimizers
 from zoo.callbacks.checkpoint import METADATA, Resume
 from zoo.datasets import download, images, ptb
 from zoo.datasets.text import Vocabulary
@@ -201,7 +200,6 @@ def lookups(cls):
         (chain.BlockPart, "block", {"part": "carry_gate"}),
         (carry_lstm.ExplicitState, "lstm", {}),
         (zoo.CharWordEmbedding, "encoder", {"num_words": 2, "word_length": 3}),
-        (optimizers.EveryNth, "schedule", {"steps": 2}),
     ],
 )
 def test_a_configuration_holds_an_object_of_the_kind_that_is_expected(cls, key, rest):
