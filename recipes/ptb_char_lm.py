@@ -24,7 +24,8 @@ from scipy import stats
 
 import zoo
 from zoo.applications import char_lm_inference
-from zoo.datasets import ptb, text
+from zoo.datasets import text
+from zoo.datasets.download import DownloadError
 from zoo.io import save_model, save_weights
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
@@ -119,8 +120,8 @@ def load(settings, run):
     """
     length = settings.max_word_length
     try:
-        corpus = ptb.load(run.options.data_dir, max_word_length=length)
-    except ptb.DownloadError as error:
+        corpus = text.load(run.options.data_dir, length)
+    except DownloadError as error:
         logging.warning("%s", error)
         corpus = text.embedded(length)
     if corpus.notice:

@@ -25,7 +25,7 @@ from keras.src.saving.serialization_lib import SafeModeScope  # restores the swi
 import zoo
 from helpers.harness import ROOT, output_of, start_module, without_backend
 from zoo.callbacks.checkpoint import METADATA, Resume
-from zoo.datasets import download, images, ptb
+from zoo.datasets import download, images, text
 from zoo.datasets.text import Vocabulary
 from zoo.graph import chain
 from zoo.io import load_model
@@ -337,17 +337,17 @@ def answers(monkeypatch, tmp_path):
 
 @without_backend
 def test_a_download_with_another_checksum_leaves_no_file(answers):
-    with pytest.raises(ptb.DownloadError, match="must have the SHA-256"):
-        ptb.load()
+    with pytest.raises(download.DownloadError, match="must have the SHA-256"):
+        text.load()
     assert not [path for path in answers.rglob("*") if path.is_file()]
 
 
 @without_backend
 @pytest.mark.parametrize("scheme", ["http", "ftp", "file", "data", ""])
 def test_only_https_is_downloaded(scheme, answers, monkeypatch):
-    monkeypatch.setattr(ptb, "URL", f"{scheme}://127.0.0.1/")
-    with pytest.raises(ptb.DownloadError, match="Expected an address of https"):
-        ptb.load()
+    monkeypatch.setattr(text, "PTB_URL", f"{scheme}://127.0.0.1/")
+    with pytest.raises(download.DownloadError, match="Expected an address of https"):
+        text.load()
     with pytest.raises(OSError, match="Expected an address of https"):
         download.connect(f"{scheme}://127.0.0.1/")
 

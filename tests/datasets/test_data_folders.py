@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.harness import CORPORA, shared_data, without_backend
-from zoo.datasets import images, ptb
+from zoo.datasets import images, text
 
 pytestmark = without_backend
 
@@ -49,16 +49,16 @@ def test_the_error_lists_the_folder_if_the_dataset_is_missing_or_ambiguous(folde
 
 
 def test_the_treebank_is_found_by_name(folder):
-    assert ptb.load(folder).name == ptb.load(folder / "ptb").name == "ptb"
+    assert text.load(folder).name == text.load(folder / "ptb").name == "ptb"
     (folder / "ptb" / "valid.txt").unlink()
     with pytest.raises(ValueError, match=r"ptb', which has \['test.txt', 'train.txt'\]"):
-        ptb.load(folder)
+        text.load(folder)
     with pytest.raises(ValueError, match="cat"):
-        ptb.load(folder / "three" / "train")
+        text.load(folder / "three" / "train")
 
 
 def test_the_data_folder_beside_the_repository_serves_every_recipe():
     shared_data("mnist/mnist.npz")
     assert images.load("mnist", CORPORA).name == "MNIST"
     shared_data("ptb/ptb.train.txt")
-    assert ptb.load(CORPORA).name == "PTB"
+    assert text.load(CORPORA).name == "PTB"
