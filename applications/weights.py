@@ -225,7 +225,8 @@ def preprocessing(name: str | Card) -> Preprocessing:
     if "preprocessing" not in facts.data:
         raise ValueError(f"Expected weights of a network for images. Received: {facts.name!r}.")
     mean = np.array(facts.data.get("mean", 0.0), "float32")
-    return Preprocessing(RECIPES[facts.data["preprocessing"]], mean, facts.data["scale"])
+    recipe = RECIPES[facts.data["preprocessing"]]
+    return dataclasses.replace(recipe, mean=mean, scale=facts.data["scale"])
 
 
 def verify(name: str, data_dir: PathLike | None = None) -> float:

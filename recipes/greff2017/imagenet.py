@@ -18,7 +18,6 @@ takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s 
 
 import dataclasses
 import functools
-import math
 
 import keras
 import numpy as np
@@ -29,7 +28,7 @@ from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
 from zoo.datasets import imagenet
 from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
-from zoo.datasets.imagenet import CENTRE, Crops
+from zoo.datasets.imagenet import Crops
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
 from zoo.recipes.greff2017 import inspection, pointwise
@@ -164,8 +163,7 @@ def load_arrays(settings, run):
 
     The test images that are probed are a random part of those that are validated on.
     """
-    side = math.ceil(settings.image_size / CENTRE)
-    images = sources.load(settings.data, run.options.data_dir, side=side)
+    images = sources.load(settings.data, run.options.data_dir)
     run.deviations += [f"{images.name}: {images.notice}"] * bool(images.notice)
     run.data.append(images.name)
     train = sample(len(images.x_train), settings.train_examples)
