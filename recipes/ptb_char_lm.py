@@ -26,7 +26,7 @@ import zoo
 from zoo.applications import char_lm_inference
 from zoo.datasets import text
 from zoo.datasets.download import DownloadError
-from zoo.io import save_model, save_weights
+from zoo.io import replace, save_model
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
 from zoo.recipes.greff2017.generate import generate
@@ -227,7 +227,7 @@ def save(settings, run, corpus, model, best, history, folder):
     save_model(model, folder / "model.keras")
     weights = model.get_weights()
     model.set_weights(best.weights)
-    save_weights(model, folder / "best.weights.h5")
+    replace(folder / "best.weights.h5", model.save_weights)
     lowest = scorer.contiguous(corpus.test)
     model.set_weights(weights)
     if settings.export:

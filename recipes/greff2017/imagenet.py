@@ -147,10 +147,11 @@ def load_records(settings, run):
         )
     if not settings.augment:
         raise ValueError("Expected --augment for ImageNet's records. Received: --noaugment")
-    batches = imagenet.RecordBatches(train, batch, num_train // batch, size, run.seed)
-    probed = imagenet.RecordValidation(validation, PROBE_BATCH, settings.probe_examples, size)
-    tested = imagenet.RecordValidation(validation, batch, num_test, size)
-    few = imagenet.RecordValidation(validation, 4, 4, size)[0]
+    batches = imagenet.RecordBatches(train, batch, num_train // batch * batch, size, run.seed)
+    center = functools.partial(imagenet.RecordBatches, validation, image_size=size, augment=False)
+    probed = center(PROBE_BATCH, settings.probe_examples)
+    tested = center(batch, num_test)
+    few = center(4, 4)[0]
     images = sources.Images("ImageNet", *few, *few, classes=1000)  # for shapes only
     identity = {"data": "ImageNet", "images": num_train}
     run.data.append("ImageNet")

@@ -37,7 +37,7 @@ def test_images_are_found_by_name(folder):
 def test_the_error_lists_the_folder_if_the_dataset_is_missing_or_ambiguous(folder, name):
     save(folder / "one" / "more.npz", 4)
     there = r"which has one/, ptb/, two.npz"
-    with pytest.raises(ValueError, match=f"`{name}.npz`. Received: .*{there}"):
+    with pytest.raises(ValueError, match=f"file `{name}.npz`.*Received: .*{there}"):
         images.load(name, folder)
 
 

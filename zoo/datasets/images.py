@@ -52,7 +52,6 @@ KNOWN = {
     "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
     "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
 }
-MAX_LABEL = np.iinfo("int32").max  # the type of labels
 EXACT = 1e-6
 
 
@@ -260,7 +259,11 @@ def _read_npz(path):
 def _checked(name, arrays, source):
     """Return valid arrays as `Images`; errors name the `source`."""
     known = KNOWN.get(name)
-    for split in SPLITS:
+    shape = known.shape if known else None
+    classes = known.classes if known else None
+    advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
+    checked = {}
+    for split in SPLITS:  # the first fixes shape and classes
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         x = x[..., None] if x.ndim == 3 else x
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # Keras's CIFAR
@@ -269,35 +272,31 @@ def _checked(name, arrays, source):
                 f"x_{split} must be uint8, from 0 to 255, of shape (num_images, height, width, "
                 f"channels). Received: {x.dtype} of shape {x.shape}, in {source}."
             )
-        if y.dtype.kind not in "iu" or y.shape != (len(x),) or y.max() > MAX_LABEL:
+        if y.dtype.kind not in "iu" or y.shape != (len(x),):
             raise ValueError(
-                f"y_{split} must be integers below {MAX_LABEL}, one for each of the {len(x)} "
-                f"images. Received: {y.dtype} of shape {y.shape}, in {source}."
+                f"y_{split} must be integers, one for each of the {len(x)} images. Received: "
+                f"{y.dtype} of shape {y.shape}, in {source}."
             )
-        arrays = {**arrays, f"x_{split}": x, f"y_{split}": y}
-    shape = known.shape if known else arrays["x_train"].shape[1:]
-    classes = known.classes if known else int(arrays["y_train"].max()) + 1
-    advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
-    for split in SPLITS:
-        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
+        shape = shape or x.shape[1:]
+        classes = classes or int(y.max()) + 1
         if x.shape[1:] != shape or y.min() < 0 or y.max() >= classes:
             raise ValueError(
                 f"The images of {name} must have the shape {shape} and labels from 0 to "
                 f"{classes - 1}. Received: shape {x.shape[1:]}, labels from {y.min()} to "
                 f"{y.max()}, in {source}.{advice if known else ''}"
             )
-        arrays[f"y_{split}"] = y.astype("int32")
-    x_train, x_test = arrays["x_train"], arrays["x_test"]
+        checked |= {f"x_{split}": x, f"y_{split}": y.astype("int32")}
+    num_train = len(checked["x_train"])
     notice = ""
-    if known and known.deviation(x_test) > EXACT:
+    if known and known.deviation(checked["x_test"]) > EXACT:
         name = Path(source).stem  # without folders: results are published
         notice = (
             f"NOT {known.title}: the test images in {Path(source).name} are not the original ones. "
             "The numbers are not comparable with published results."
         )
-    elif known and len(x_train) != known.num_train:
-        name = f"{known.title}-{len(x_train) / 1000:g}k"
-        notice = f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
+    elif known and num_train != known.num_train:
+        name = f"{known.title}-{num_train / 1000:g}k"
+        notice = f"{num_train:,} of the {known.num_train:,} training images of {known.title}."
     elif known:
         name = known.title
-    return Images(name=name, **arrays, classes=classes, notice=notice)
+    return Images(name=name, **checked, classes=classes, notice=notice)
