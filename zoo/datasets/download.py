@@ -1,4 +1,7 @@
-"""Downloads over HTTPS with a time limit and a checksum, which `keras.utils.get_file` lacks."""
+"""Downloads over HTTPS with a time limit and a checksum.
+
+`keras.utils.get_file` waits without limit, follows redirects to http, and keeps a wrong file.
+"""
 
 import hashlib
 import http.client
