@@ -338,7 +338,8 @@ class Corpus:
     ) -> "Corpus":
         """Return the corpus of the three `texts` train, valid and test."""
         vocabulary = Vocabulary.from_texts(*texts, max_word_length=max_word_length)
-        return cls(name, vocabulary, *map(vocabulary.encode, texts), notice)
+        train, valid, test = map(vocabulary.encode, texts)
+        return cls(name, vocabulary, train, valid, test, notice)
 
 
 def load(data_dir: PathLike | None = None, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
