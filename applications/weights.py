@@ -17,7 +17,8 @@ import numpy as np
 
 from zoo import types
 from zoo.applications.char_lm_inference import Scorer
-from zoo.datasets import images, ptb
+from zoo.datasets import images
+from zoo.datasets import text as texts
 from zoo.datasets.preprocessing import RECIPES, Preprocessing
 from zoo.datasets.text import Corpus, Vocabulary
 from zoo.types import PathLike
@@ -224,7 +225,8 @@ def preprocessing(name: str | Card) -> Preprocessing:
     if "preprocessing" not in facts.data:
         raise ValueError(f"Expected weights of a network for images. Received: {facts.name!r}.")
     mean = np.array(facts.data.get("mean", 0.0), "float32")
-    return Preprocessing(RECIPES[facts.data["preprocessing"]], mean, facts.data["scale"])
+    recipe = RECIPES[facts.data["preprocessing"]]
+    return dataclasses.replace(recipe, mean=mean, scale=facts.data["scale"])
 
 
 def verify(name: str, data_dir: PathLike | None = None) -> float:
@@ -235,7 +237,7 @@ def verify(name: str, data_dir: PathLike | None = None) -> float:
     Args:
         name: One of `list_weights()`.
         data_dir: File or folder of the data, as for `zoo.datasets.images.load` or
-            `zoo.datasets.ptb.load`. Default: download.
+            `zoo.datasets.text.load`. Default: download.
 
     Raises:
         ValueError: if there are no such weights, their file is damaged, or the metric or the
@@ -278,7 +280,7 @@ def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
     Raises:
         ValueError: if the text has another vocabulary.
     """
-    text = ptb.load(data_dir, max_word_length=facts.data["max_word_length"])
+    text = texts.load(data_dir, facts.data["max_word_length"])
     text = dataclasses.replace(text, train=text.train[: facts.data.get("tokens")])
     if "words" in facts.data:
         text = text.most_frequent(facts.data["words"])

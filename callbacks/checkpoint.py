@@ -13,8 +13,13 @@ import keras
 import numpy as np
 
 from zoo.backend import keras_private, whole_values
-from zoo.io import UNREADABLE, check_writable, fcntl, open_npz, replace
+from zoo.io import UNREADABLE, check_writable, open_npz, replace
 from zoo.types import PathLike
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 CHIEF_OPENS = 60.0  # seconds within which the chief creates a run directory; ours

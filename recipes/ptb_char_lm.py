@@ -25,8 +25,9 @@ from scipy import stats
 
 import zoo
 from zoo.applications import char_lm_inference
-from zoo.datasets import ptb, text
-from zoo.io import save_model, save_weights
+from zoo.datasets import text
+from zoo.datasets.download import DownloadError
+from zoo.io import replace, save_model
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
 
@@ -118,8 +119,8 @@ def load(settings, run):
     """
     length = settings.max_word_length
     try:
-        corpus = ptb.load(run.options.data_dir, max_word_length=length)
-    except ptb.DownloadError as error:
+        corpus = text.load(run.options.data_dir, length)
+    except DownloadError as error:
         logging.warning("%s", error)
         corpus = text.embedded(length)
     if corpus.notice:
@@ -225,7 +226,7 @@ def save(settings, run, corpus, model, best, history, folder):
     save_model(model, folder / "model.keras")
     weights = model.get_weights()
     model.set_weights(best.weights)
-    save_weights(model, folder / "best.weights.h5")
+    replace(folder / "best.weights.h5", model.save_weights)
     lowest = scorer.contiguous(corpus.test)
     model.set_weights(weights)
     if settings.export:

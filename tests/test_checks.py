@@ -35,7 +35,6 @@ def test_networks_of_numpy_s_sizes_are_built_and_have_a_json_configuration(build
         (lambda: zoo.highway_mnist(classes=True), "classes=True"),
         (lambda: zoo.seed_everything(True), "seed=True"),
         (lambda: Batches(np.ones((2, 1)), np.ones(2), batch_size=True), "batch_size=True"),
-        (lambda: zoo.optimizers.accumulating(keras.optimizers.SGD(), True), "steps=True"),
         (lambda: zoo.highway_mnist(input_shape=(28, 28, True)), "input_shape"),
     ],
 )

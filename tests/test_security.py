@@ -11,11 +11,9 @@ import io
 import json
 import os
 import pickle
-import struct
 import textwrap
 import urllib.request
 import zipfile
-import zlib
 
 import keras
 import numpy as np
@@ -24,9 +22,8 @@ from keras.src.saving.serialization_lib import SafeModeScope  # restores the swi
 
 import zoo
 from helpers.harness import ROOT, output_of, start_module, without_backend
-from zoo import optimizers
 from zoo.callbacks.checkpoint import METADATA, Resume
-from zoo.datasets import download, images, ptb
+from zoo.datasets import download, images, text
 from zoo.datasets.text import Vocabulary
 from zoo.graph import chain
 from zoo.io import load_model
@@ -201,7 +198,6 @@ def lookups(cls):
         (chain.BlockPart, "block", {"part": "carry_gate"}),
         (carry_lstm.ExplicitState, "lstm", {}),
         (zoo.CharWordEmbedding, "encoder", {"num_words": 2, "word_length": 3}),
-        (optimizers.EveryNth, "schedule", {"steps": 2}),
     ],
 )
 def test_a_configuration_holds_an_object_of_the_kind_that_is_expected(cls, key, rest):
@@ -274,27 +270,6 @@ def test_nothing_is_unpickled(reader, bare, tmp_path, owned):
         READERS[reader](path)
 
 
-def png(side):
-    """Return the start of a PNG image with `side` pixels a side."""
-    chunks = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0), b"IDAT"
-    parts = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
-NOT_IMAGES = [(png(100_000), "exceeds limit"), (POSTSCRIPT, "cannot identify")]
-
-
-@without_backend
-@pytest.mark.parametrize("content, message", NOT_IMAGES, ids=["huge", "a program"])
-def test_other_files_are_not_opened_as_images(content, message, tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / split / "cat").mkdir(parents=True)
-        (tmp_path / split / "cat" / "1.png").write_bytes(content)
-    with pytest.raises(ValueError, match=f"Expected a PNG or JPEG image.*{message}"):
-        images.load("data", tmp_path)
-
-
 FACTS_OF_OTHERS = ["[]", "{}", "7", "{", "[" * 100_000, json.dumps(dict.fromkeys(METADATA, 7))]
 
 
@@ -339,17 +314,17 @@ def answers(monkeypatch, tmp_path):
 
 @without_backend
 def test_a_download_with_another_checksum_leaves_no_file(answers):
-    with pytest.raises(ptb.DownloadError, match="must have the SHA-256"):
-        ptb.load()
+    with pytest.raises(download.DownloadError, match="must have the SHA-256"):
+        text.load()
     assert not [path for path in answers.rglob("*") if path.is_file()]
 
 
 @without_backend
 @pytest.mark.parametrize("scheme", ["http", "ftp", "file", "data", ""])
 def test_only_https_is_downloaded(scheme, answers, monkeypatch):
-    monkeypatch.setattr(ptb, "URL", f"{scheme}://127.0.0.1/")
-    with pytest.raises(ptb.DownloadError, match="Expected an address of https"):
-        ptb.load()
+    monkeypatch.setattr(text, "PTB_URL", f"{scheme}://127.0.0.1/")
+    with pytest.raises(download.DownloadError, match="Expected an address of https"):
+        text.load()
     with pytest.raises(OSError, match="Expected an address of https"):
         download.connect(f"{scheme}://127.0.0.1/")
 

@@ -225,7 +225,7 @@ class Strategy:
             model: Built and compiled in `scope()`.
             x: As for `keras.Model.fit`; of several processes a `keras.utils.PyDataset`, or arrays
                 with `shuffle=False`, the same in every process. Each process reads its part of
-                every batch, see `zoo.datasets.batches.part_of`.
+                every batch, see `zoo.datasets.batches.Part`.
             y: As for `keras.Model.fit`.
             batch_size: Examples of a batch, over all devices.
             validation_data: As for `keras.Model.fit`; of several processes a `PyDataset`.

@@ -1,4 +1,4 @@
-"""Atomic files, locks, and loading of models that may be anybody's."""
+"""Atomic files, and loading of models that may be anybody's."""
 
 import contextlib
 import json
@@ -17,11 +17,6 @@ import numpy as np
 
 from zoo.backend.keras_private import SafeModeScope
 from zoo.types import PathLike
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 # What the readers of NumPy, JSON, zip and HDF5 raise for a damaged file. RecursionError: JSON that
 # is nested too deeply. NotImplementedError: an unknown compression.
@@ -86,33 +81,8 @@ def _is_running(process):
     return True
 
 
-@contextlib.contextmanager
-def locked(path: PathLike) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`, creating it if there is none.
-
-    For code that reads a file and then replaces it: a process that waited locks the new file.
-    """
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while fcntl is not None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            break
-        os.close(descriptor)  # of the file that was replaced meanwhile
-    try:
-        yield
-    finally:
-        if fcntl is not None:
-            os.close(descriptor)
-
-
 def check_writable(folder: PathLike, megabytes: int) -> None:
-    """Create `folder` and check that it takes files, before hours of work depend on it.
-
-    Args:
-        folder: The folder that a run will write to.
-        megabytes: Disk space that the run will need.
+    """Create `folder` and check that it takes so many megabytes, before hours of work depend on it.
 
     Raises:
         ValueError: if the folder cannot be created or written, or its disk has less space.
@@ -124,14 +94,13 @@ def check_writable(folder: PathLike, megabytes: int) -> None:
         remove_leftovers(folder)
     except OSError as error:
         raise ValueError(
-            f"Expected a folder that can be written. Received: {folder} ({error}). "
-            f"Choose another with --run_dir."
+            f"Expected a folder that can be written. Received: {folder} ({error}). Choose another"
         ) from error
     free = shutil.disk_usage(folder).free // 2**20
     if free < megabytes:
         raise ValueError(
-            f"The run needs {megabytes} MB. Received: {folder}, with {free} MB free. Make room, "
-            f"or choose another folder with --run_dir."
+            f"The run needs {megabytes} MB. Received: {folder}, with {free} MB free. Make room, or "
+            "choose another folder."
         )
 
 
@@ -140,25 +109,15 @@ def save_model(model: keras.Model, path: PathLike) -> None:
     replace(path, lambda temporary: model.save(temporary, overwrite=True))
 
 
-def save_weights(model: keras.Model, path: PathLike) -> None:
-    """Save a model's weights as a `.weights.h5` file atomically."""
-    replace(path, lambda temporary: model.save_weights(temporary, overwrite=True))
-
-
 @contextlib.contextmanager
 def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     """Open an `.npz` file, which may be anybody's: its arrays are as large as they claim to be.
 
-    Args:
-        path: The file.
-
-    Yields:
-        What `numpy.load` returns, without pickled objects. Reading an array may raise one of
-        `UNREADABLE`.
+    Yields what `numpy.load` returns, without pickled objects.
 
     Raises:
         ValueError: if it is no archive of arrays, or an array claims more than it has. Other
-            damages raise one of `UNREADABLE`.
+            damages raise one of `UNREADABLE`, also on reading an array.
     """
     with open(path, "rb") as raw:
         file = np.load(raw, allow_pickle=False)

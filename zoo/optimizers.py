@@ -1,4 +1,4 @@
-"""Optimizers: Caffe's SGD, and gradient accumulation under a learning rate schedule."""
+"""Caffe's SGD."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
 from zoo.backend import keras_private
-from zoo.checks import check_integers
 from zoo.types import Tensor
 
 
@@ -70,66 +69,3 @@ class CaffeSGD(keras.optimizers.SGD):
         """Return the optimizer's configuration."""
         names = "decay", "last_decay", "bias_rate", "decay_all"
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-
-def accumulating(optimizer: keras.optimizers.Optimizer, steps: int) -> keras.optimizers.Optimizer:
-    """Return a copy of `optimizer` that updates once per `steps` batches, by their mean gradient.
-
-    Keras advances a learning rate schedule every batch; here it advances every update. Clipping
-    and decay act on the mean gradient. Gradients accumulated when an epoch ends enter the first
-    update of the next one; a batch that a loss scale skips is not counted.
-
-    Args:
-        optimizer: An optimizer that is not built yet.
-        steps: Batches per update; 1 returns `optimizer` itself.
-
-    Raises:
-        ValueError: if `steps` is not positive, or the optimizer is built or accumulates already.
-
-    Example:
-    >>> optimizer = accumulating(keras.optimizers.SGD(1.0), 2)
-    >>> weight = keras.Variable([0.0])
-    >>> for gradient in (1.0, 3.0):
-    ...     optimizer.apply([keras.ops.array([gradient])], [weight])
-    >>> keras.ops.convert_to_numpy(weight).tolist()
-    [-2.0]
-    """
-    check_integers(1, steps=steps)
-    if optimizer.built or optimizer.gradient_accumulation_steps:
-        raise ValueError(
-            f"Expected a new optimizer that does not accumulate. Received: {optimizer!r}"
-        )
-    if steps == 1:
-        return optimizer
-    config = {**optimizer.get_config(), "gradient_accumulation_steps": steps}
-    new = type(optimizer).from_config(config)
-    rate = keras_private.learning_rate_of(optimizer)
-    if isinstance(rate, LearningRateSchedule):
-        new.learning_rate = EveryNth(rate, steps)
-    return new
-
-
-@keras.saving.register_keras_serializable("zoo")
-class EveryNth(LearningRateSchedule):
-    """A schedule that advances once per `steps` steps of the optimizer."""
-
-    def __init__(self, schedule: LearningRateSchedule, steps: int) -> None:
-        if not isinstance(schedule, LearningRateSchedule):  # a saved model names it
-            raise ValueError(f"`schedule` must be a Keras schedule. Received: {schedule!r}")
-        self.schedule = schedule
-        self.steps = steps
-
-    def __call__(self, step: Tensor) -> Tensor:
-        """Return the learning rate of a step of the optimizer."""
-        return self.schedule(keras.ops.floor_divide(step, self.steps))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the schedule's configuration."""
-        schedule = keras.optimizers.schedules.serialize(self.schedule)
-        return {"schedule": schedule, "steps": self.steps}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "EveryNth":
-        """Return the schedule of a configuration."""
-        schedule = keras.optimizers.schedules.deserialize(config["schedule"])
-        return cls(schedule, config["steps"])

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = command.add_argument
     add("model", help="Path of the model, a .keras file.")
     add("--data", help="Name of the images: mnist, cifar10, cifar100 or digits.")
-    add("--data_dir", help="An .npz file or a folder of images; see zoo.datasets.images.")
+    add("--data_dir", help="An .npz file or a folder of them; see zoo.datasets.images.")
     add("--preprocessing", help="One of zoo.datasets.preprocessing; default: division by 255.")
     add("--examples", type=int, default=5000, help="Number of test images; default: 5000.")
     add("--out", default="probes", help="Folder of the results; default: probes.")

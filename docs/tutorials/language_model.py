@@ -22,7 +22,7 @@ zoo.seed_everything(0)
 # ## Text
 #
 # For your own text, use a folder with `train.txt`, `valid.txt` and `test.txt`, one sentence per line, words separated by spaces:
-# `text.read_folder("folder")`. Here the text is Python's help texts, which need no download. The 1,000 most frequent words are
+# `text.load("folder")`. Here the text is Python's help texts, which need no download. The 1,000 most frequent words are
 # the vocabulary; all others are `<unk>`.
 
 # %%

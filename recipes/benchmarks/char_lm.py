@@ -22,7 +22,7 @@ from keras import layers, ops
 import zoo
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
-from zoo.datasets import ptb, text
+from zoo.datasets import text
 from zoo.recipes.benchmarks import harness
 
 UNIT = "tokens"
@@ -57,7 +57,7 @@ def contenders(options):
 
 def tasks(options, name):
     """Return the tasks of ours or of a peer."""
-    corpus = ptb.load(options.data_dir)
+    corpus = text.load(options.data_dir)
     vocabulary = corpus.vocabulary
     policy, products = POLICIES[options.precision]
     keras.config.set_dtype_policy(policy)

@@ -33,8 +33,8 @@ class Options:
     runs: str = setting("runs", "Folder of the run directories, in which killed runs resume.")
     data_dir: str | None = setting(
         None,
-        "An .npz file, a folder of images, or a folder of data sets by name (mnist.npz, "
-        "cifar10.npz, ptb/, ...); none: download.",
+        "An .npz file, or a folder of data sets by name (mnist.npz, cifar10.npz, ptb/, ...); "
+        "none: download.",
     )
     resume: bool = setting(True, "Resume from checkpoints; --noresume repeats finished runs, too.")
     strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)

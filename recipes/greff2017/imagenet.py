@@ -18,7 +18,6 @@ takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s 
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import keras
@@ -30,7 +29,7 @@ from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
 from zoo.datasets import imagenet
 from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
-from zoo.datasets.imagenet import CENTRE, Crops
+from zoo.datasets.imagenet import Crops
 from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
@@ -149,10 +148,11 @@ def load_records(settings, run):
         )
     if not settings.augment:
         raise ValueError("Expected --augment for ImageNet's records. Received: --noaugment")
-    batches = imagenet.RecordBatches(train, batch, num_train // batch, size, run.seed)
-    probed = imagenet.RecordValidation(validation, PROBE_BATCH, settings.probe_examples, size)
-    tested = imagenet.RecordValidation(validation, batch, num_test, size)
-    few = imagenet.RecordValidation(validation, 4, 4, size)[0]
+    batches = imagenet.RecordBatches(train, batch, num_train // batch * batch, size, run.seed)
+    center = functools.partial(imagenet.RecordBatches, validation, image_size=size, augment=False)
+    probed = center(PROBE_BATCH, settings.probe_examples)
+    tested = center(batch, num_test)
+    few = center(4, 4)[0]
     images = sources.Images("ImageNet", *few, *few, classes=1000)  # for shapes only
     identity = {"data": "ImageNet", "images": num_train}
     run.data.append("ImageNet")
@@ -165,8 +165,7 @@ def load_arrays(settings, run):
 
     The test images that are probed are a random part of those that are validated on.
     """
-    side = math.ceil(settings.image_size / CENTRE)
-    images = sources.load(settings.data, run.options.data_dir, side=side)
+    images = sources.load(settings.data, run.options.data_dir)
     run.deviations += [f"{images.name}: {images.notice}"] * bool(images.notice)
     run.data.append(images.name)
     train = sample(len(images.x_train), settings.train_examples)

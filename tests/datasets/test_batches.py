@@ -6,7 +6,7 @@ import pytest
 
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.batches import Ahead, Batches, MicroBatches, Part, part_of
+from zoo.datasets.batches import Ahead, Batches, Part
 from zoo.datasets.imagenet import Crops
 from zoo.datasets.preprocessing import fit
 
@@ -74,7 +74,7 @@ def test_a_dataset_without_parts_is_read_whole():
         def __getitem__(self, index):
             return {"x": X}, Y
 
-    (x, y) = part_of(Pairs(), 0, 1, 3)
+    (x, y) = Part(Pairs(), 1, 3)[0]
     np.testing.assert_array_equal(x["x"], X[4:7])
     np.testing.assert_array_equal(y, Y[4:7])
 
@@ -176,10 +176,9 @@ def some_of(batches, orders):
     return result
 
 
-@pytest.mark.parametrize("wrapped", [slow_batches, lambda: MicroBatches(slow_batches(), 1)])
-def test_batches_prepared_in_advance_are_those_prepared_on_access(wrapped):
+def test_batches_prepared_in_advance_are_those_prepared_on_access():
     orders = [range(5), range(3), range(5), (0, 0, 4, 2, 3)]  # incomplete, and out of order
-    expected, result = some_of(wrapped(), orders), some_of(Ahead(wrapped()), orders)
+    expected, result = some_of(slow_batches(), orders), some_of(Ahead(slow_batches()), orders)
     for (x, y), (u, v) in zip(expected, result, strict=True):
         np.testing.assert_array_equal(x, u)
         np.testing.assert_array_equal(y, v)

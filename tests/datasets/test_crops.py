@@ -39,7 +39,7 @@ def test_a_box_has_the_area_and_the_aspect_of_the_recipe():
 def test_where_no_box_fits_it_is_the_central_square():
     uniform = np.full((1, 5, 10), 0.99, "float32")
     assert imagenet.random_boxes((9, 400), uniform).tolist() == [[0, 195, 9, 9]]
-    assert imagenet.centre_box((3, 1), 0.2).tolist() == [1, 0, 1, 1]
+    assert imagenet.center_box((3, 1), 0.2).tolist() == [1, 0, 1, 1]
 
 
 def test_evaluation_uses_the_normalized_center(images):

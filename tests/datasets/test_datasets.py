@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.harness import CORPORA, without_backend
-from zoo.datasets import download, ptb, text
+from zoo.datasets import download, text
 
 pytestmark = without_backend
 PTB = CORPORA / "ptb"
@@ -93,7 +93,7 @@ def test_a_vocabulary_needs_text_and_room():
 
 def test_decoding_gives_the_text_back(small):
     assert small.decode(small.encode(LINES["train"])) == "the cat <unk>\nsat on the mat\n"
-    ids = [*np.random.default_rng(0).integers(0, len(small), 200), small.end_of_sentence]
+    ids = [*np.random.default_rng(0).integers(0, len(small), 200), small.words.index("+")]
     np.testing.assert_array_equal(small.encode(small.decode(ids)), ids)
 
 
@@ -170,20 +170,18 @@ def test_a_file_that_is_not_the_vocabulary_that_was_saved_is_an_error(small, tmp
 @pytest.mark.parametrize("prefix", ["", "ptb."])
 def test_a_folder_is_read_as_three_parts(tmp_path, small, prefix):
     folder = write_folder(tmp_path / "custom", prefix, train="\ufeff" + LINES["train"])
-    corpus = text.read_folder(folder)
+    corpus = text.load(folder)
     assert (corpus.name, corpus.vocabulary) == ("custom", small)
     assert corpus.train.tolist() == [1, 2, 0, 3, 4, 5, 1, 6, 3]
     assert corpus.valid.tolist() == [7, 2, 3]
     assert corpus.test.tolist() == [1, 6, 4, 3]
     assert ("differ" in corpus.notice) == (prefix == "ptb.")  # it may not pass for Penn Treebank
-    cut = text.read_folder(folder, max_word_length=4)
-    assert "4 of 8 words" in cut.notice  # the, cat, sat, mat
 
 
 def test_a_folder_that_cannot_be_read_is_an_error_that_says_what_is_there(tmp_path):
     def fails(message):
         with pytest.raises(ValueError, match=message):
-            text.read_folder(tmp_path / "custom")
+            text.load(tmp_path / "custom")
 
     fails("custom', which is not a folder")
     write_folder(tmp_path / "custom", valid=" \n\n")
@@ -199,7 +197,7 @@ def test_the_embedded_corpus_is_always_there_and_can_be_learned_from():
     assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice
     assert corpus.vocabulary == again.vocabulary and all(corpus.train == again.train)
     parts = (corpus.train, corpus.valid, corpus.test)
-    lines = np.array([np.sum(ids == corpus.vocabulary.end_of_sentence) for ids in parts])
+    lines = np.array([np.sum(ids == corpus.vocabulary.words.index("+")) for ids in parts])
     np.testing.assert_allclose(lines / lines.sum(), [0.9, 0.05, 0.05], atol=1e-3)
     assert set(corpus.valid) | set(corpus.test) <= set(corpus.train)  # no untrained word
     assert all(np.mean(ids == corpus.vocabulary.unknown) < 0.05 for ids in parts)
@@ -230,14 +228,14 @@ def test_too_few_tokens_for_one_batch_are_an_error():
 @pytest.mark.skipif(not PTB.is_dir(), reason=f"needs ptb.{{train,valid,test}}.txt in {PTB}")
 def test_penn_treebank_is_what_kim_et_al_report():
     start = time.perf_counter()
-    corpus = ptb.load(PTB)
+    corpus = text.load(PTB)
     assert time.perf_counter() - start < 30  # 0.7 s on an idle core
     v = corpus.vocabulary
     assert (corpus.name, corpus.notice) == ("PTB", "")
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (929_589, 73_760, 82_430)
     assert (len(v), len(v.characters), v.word_length) == (10_000, 51, 21)
     assert len(set(corpus.train.tolist())) == 10_000  # valid and test add no word
-    counts = [np.sum(corpus.train == i) for i in (v.end_of_sentence, v.unknown)]
+    counts = [np.sum(corpus.train == i) for i in (v.words.index("+"), v.unknown)]
     assert counts == [42_068, 45_020]  # lines; `grep -o '<unk>' ptb.train.txt | wc -l`
     for ids, batches, dropped in ((corpus.train, 1327, 689), (corpus.valid, 105, 260)):
         x, _ = text.streams(ids, 20, 35)
@@ -251,25 +249,25 @@ def mirror(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "mirror", "ptb.")
     sha256 = {split: hashlib.sha256(line.encode()).hexdigest() for split, line in LINES.items()}
     monkeypatch.setattr(download, "SCHEMES", ("https", "file"))
-    monkeypatch.setattr(ptb, "URL", folder.as_uri() + "/")
+    monkeypatch.setattr(text, "PTB_URL", folder.as_uri() + "/")
     monkeypatch.setattr(text, "PTB_SHA256", sha256)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     return folder
 
 
 def test_downloaded_files_are_cached(mirror, monkeypatch):
-    assert ptb.load().name == "PTB"
-    monkeypatch.setattr(ptb, "URL", OFFLINE)
-    assert ptb.load().name == "PTB"
+    assert text.load().name == "PTB"
+    monkeypatch.setattr(text, "PTB_URL", OFFLINE)
+    assert text.load().name == "PTB"
 
 
 def test_a_download_that_is_not_penn_treebank_is_refused(mirror, tmp_path):
     write_folder(mirror, "ptb.", test="<html>not found</html>")
-    with pytest.raises(ptb.DownloadError, match="SHA-256"):
-        ptb.load()
+    with pytest.raises(download.DownloadError, match="SHA-256"):
+        text.load()
     assert not (tmp_path / "cache" / "ptb" / "ptb.test.txt").exists()
     write_folder(mirror, "ptb.")
-    assert ptb.load().name == "PTB"  # the next attempt finishes it
+    assert text.load().name == "PTB"  # the next attempt finishes it
 
 
 @pytest.mark.parametrize("network", ["refuses", "is silent", "works"])
@@ -282,10 +280,10 @@ def test_without_a_network_the_error_comes_at_once_with_alternatives(
         if network == "works":
             (tmp_path / "cache").write_text("a file, so no folder can be made")
         else:
-            monkeypatch.setattr(ptb, "URL", OFFLINE if network == "refuses" else silent)
+            monkeypatch.setattr(text, "PTB_URL", OFFLINE if network == "refuses" else silent)
         start = time.perf_counter()
-        with pytest.raises(ptb.DownloadError) as error:
-            ptb.load()
+        with pytest.raises(download.DownloadError) as error:
+            text.load()
         assert time.perf_counter() - start < 30  # the silent server would never answer
     for way in ("--data_dir", str(tmp_path / "cache" / "ptb"), "embedded"):
         assert way in str(error.value)

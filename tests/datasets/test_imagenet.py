@@ -4,7 +4,7 @@ import pytest
 from helpers.harness import without_backend
 from zoo.datasets import imagenet
 from zoo.datasets.batches import Part
-from zoo.datasets.imagenet import MEAN, STD, RecordBatches, RecordValidation
+from zoo.datasets.imagenet import MEAN, STD, RecordBatches
 
 pytestmark = without_backend
 tf = pytest.importorskip("tensorflow", reason="tf.data needs TensorFlow, which cannot be imported")
@@ -42,7 +42,7 @@ def epoch_of(batches, epoch):
 
 
 def test_validation_is_the_normalized_center_of_every_image_once(files):
-    batches = RecordValidation(files, 5, IMAGES, image_size=35)
+    batches = RecordBatches(files, 5, IMAGES, 35, augment=False)
     assert [len(x) for x, _ in batches] == [5, 5, 2]
     pixels, labels = epoch_of(batches, 0)
     assert sorted(labels) == [*range(IMAGES)]
@@ -58,7 +58,7 @@ def test_validation_is_the_normalized_center_of_every_image_once(files):
 
 
 def test_each_epoch_has_every_image_in_another_order_and_another_crop(files):
-    batches = RecordBatches(files, 4, 3, image_size=16, seed=1)
+    batches = RecordBatches(files, 4, 12, image_size=16, seed=1)
     (x, first), (y, second) = (epoch_of(batches, epoch) for epoch in (0, 1))
     assert sorted(first) == sorted(second) == [*range(IMAGES)] and first != second
     assert x.shape == (12, 16, 16, 3) and x.dtype == np.float32
@@ -69,7 +69,7 @@ def test_each_epoch_has_every_image_in_another_order_and_another_crop(files):
 def test_files_come_in_another_order_in_each_epoch(files, monkeypatch):
     monkeypatch.setattr(imagenet, "FILES", 1)
     monkeypatch.setattr(imagenet, "BUFFER", 1)  # records stay in the order of their file
-    batches = RecordBatches(files, 4, 3, 16)
+    batches = RecordBatches(files, 4, 12, 16)
     orders = [epoch_of(batches, epoch)[1] for epoch in range(4)]
     assert len(set(map(tuple, orders))) > 1
     assert all(
@@ -80,11 +80,11 @@ def test_files_come_in_another_order_in_each_epoch(files, monkeypatch):
 
 
 def test_seed_and_epoch_determine_the_batches_bit_for_bit(files):
-    batches = RecordBatches(files, 4, 2, image_size=16, seed=1)  # 8 of 12 images an epoch
+    batches = RecordBatches(files, 4, 8, image_size=16, seed=1)  # 8 of 12 images an epoch
     with pytest.raises(RuntimeError, match=r"set_epoch\(0\)"):
         batches[0]
     epochs = [epoch_of(batches, epoch) for epoch in (0, 1)]
-    resumed = RecordBatches(files, 4, 2, image_size=16, seed=1)
+    resumed = RecordBatches(files, 4, 8, image_size=16, seed=1)
     resumed.set_epoch(1)
     for index in (0, 0, 1):  # JAX looks at the first before training begins
         x, y = resumed[index]
@@ -92,7 +92,7 @@ def test_seed_and_epoch_determine_the_batches_bit_for_bit(files):
         assert y.tolist() == epochs[1][1][4 * index : 4 * index + 4]
     with pytest.raises(IndexError, match="0 to 1. Received: 2"):
         resumed[2]
-    assert epoch_of(RecordBatches(files, 4, 2, 16, seed=2), 0)[1] != epochs[0][1]
+    assert epoch_of(RecordBatches(files, 4, 8, 16, seed=2), 0)[1] != epochs[0][1]
 
 
 def test_processes_decode_only_their_images_of_the_whole_batches(files, monkeypatch):
@@ -105,9 +105,9 @@ def test_processes_decode_only_their_images_of_the_whole_batches(files, monkeypa
 
     decode = imagenet.decode
     monkeypatch.setattr(imagenet, "decode", counted)
-    train = RecordBatches(files, 4, 3, image_size=16, seed=1)
+    train = RecordBatches(files, 4, 12, image_size=16, seed=1)
     train.set_epoch(2)
-    validation = RecordValidation(files, 4, 10, image_size=16)
+    validation = RecordBatches(files, 4, 10, 16, augment=False)
     assert validation.batch_sizes == {4, 2} and len(validation) == 3
     for batches in (train, validation):
         whole = list(batches)
@@ -149,7 +149,7 @@ def test_records_prepared_by_tfds_are_found(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tfds build imagenet2012"):
         imagenet.prepared("validation")
     builder.download_and_prepare(file_format="tfrecord")
-    ((x, labels),) = RecordValidation(imagenet.prepared("validation"), 8, 5, 4)
+    ((x, labels),) = RecordBatches(imagenet.prepared("validation"), 8, 5, 4, augment=False)
     gray = x.mean(axis=(1, 2)) * STD + MEAN
     expected = 50 / 255 * labels[:, None]
     np.testing.assert_allclose(gray, np.repeat(expected, 3, 1), atol=0.01)
@@ -157,7 +157,7 @@ def test_records_prepared_by_tfds_are_found(tmp_path, monkeypatch):
 
 def test_half_of_the_images_are_mirrored(tmp_path):
     ramp = np.repeat(np.arange(0, 240, 4, dtype="uint8")[None, :, None], 60, 0).repeat(3, 2)
-    batches = RecordBatches([write_records(tmp_path / "one", [ramp], [0])], 64, 1, 16)
+    batches = RecordBatches([write_records(tmp_path / "one", [ramp], [0])], 64, 64, 16)
     batches.set_epoch(0)
     x, _ = batches[0]
     rises = x[:, 8, -1, 0] > x[:, 8, 0, 0]

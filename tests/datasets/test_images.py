@@ -1,5 +1,3 @@
-import io
-
 import numpy as np
 import pytest
 
@@ -25,25 +23,6 @@ def saved(path, **changes):
 
 def same_pixels(loaded, arrays=ARRAYS):
     return all(np.array_equal(getattr(loaded, key), value) for key, value in arrays.items())
-
-
-def encoded(picture, suffix="png"):
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, suffix)
-    return file.getvalue()
-
-
-def write_folder(folder):
-    """Write ARRAYS as PNG files; the order of the classes differs from that of their names."""
-    for split in ("train", "test"):
-        for i, (x, y) in enumerate(zip(ARRAYS[f"x_{split}"], ARRAYS[f"y_{split}"], strict=True)):
-            place = folder / split / ("ant", "bee", "Cow")[y]
-            place.mkdir(parents=True, exist_ok=True)
-            (place / f"{i:02d}.PNG").write_bytes(encoded(x))
-            (place / "Thumbs.db").touch()
-    return folder
 
 
 @pytest.fixture
@@ -84,45 +63,6 @@ def test_only_the_original_gets_the_title(tmp_path, small_cifar):
     assert str(tmp_path) not in other.notice
 
 
-def test_a_folder_has_a_class_for_each_of_its_folders(tmp_path):
-    loaded = images.load("custom", write_folder(tmp_path))
-    assert loaded.classes == 3
-    order = np.argsort((ARRAYS["y_train"] + 1) % 3, kind="stable")  # Cow, ant, bee; by file name
-    assert (loaded.x_train == ARRAYS["x_train"][order]).all()
-    np.testing.assert_array_equal(loaded.y_train, ((ARRAYS["y_train"] + 1) % 3)[order])
-
-
-@pytest.mark.parametrize(
-    ("pixels", "expected"),
-    [
-        (np.full((1, 3), 128, "uint8"), [128, 128, 128]),
-        (np.array([[255, 32_768, 65_535]], "uint16"), [0, 128, 255]),  # of 16 bits the upper 8
-    ],
-)
-def test_a_folder_of_gray_images_is_gray(tmp_path, pixels, expected):
-    for split in ("train", "test"):
-        (tmp_path / split / "a").mkdir(parents=True)
-        (tmp_path / split / "a" / "1.png").write_bytes(encoded(pixels))
-    loaded = images.load("custom", tmp_path)
-    assert loaded.x_train.shape == (1, 1, 3, 1)
-    assert loaded.x_train.ravel().tolist() == expected
-
-
-def test_images_of_many_sizes_become_squares(tmp_path):
-    for i, shape in enumerate(((8, 20, 3), (12, 6, 3))):
-        pixels = np.full(shape, 40 * i, "uint8")
-        pixels[:, : max(shape[1] // 2 - 5, 0)] = 255  # outside of the central square
-        for split in ("train", "test"):
-            path = tmp_path / split / "ab"[i] / "1.png"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(encoded(pixels, "png"))
-    with pytest.raises(ValueError, match="All images must have one size"):
-        images.load("custom", tmp_path)
-    loaded = images.load("custom", tmp_path, side=4)
-    assert loaded.x_train.shape == (2, 4, 4, 3)
-    assert (loaded.x_train == np.array([0, 40]).reshape(2, 1, 1, 1)).all()
-
-
 BAD_ARRAYS = {
     "must have the arrays x_train.*Received: x_test, x_train, y_test": {"y_train": None},
     "x_train must be uint8.*Received: float32": {"x_train": ARRAYS["x_train"].astype("float32")},
@@ -132,9 +72,8 @@ BAD_ARRAYS = {
         "y_test": np.array([], int),
     },
     r"must have the shape \(4, 5, 3\).*shape \(4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
-    "y_train must be integers .*one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
+    "y_train must be integers, one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
     "y_test must be integers": {"y_test": ARRAYS["y_test"] / 1},
-    "y_test must be integers below 2147483647": {"y_test": ARRAYS["y_test"] + 2**31},
     "from 0 to 2. Received: .* from 0 to 3": {"y_test": np.arange(10) % 4},
     "Received: .* from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
     "without pickled objects": {"y_test": np.array([{}] * 10)},
@@ -168,28 +107,6 @@ def test_a_file_that_is_missing_or_damaged_is_an_error(tmp_path):
     np.save(tmp_path / "one.npy", ARRAYS["x_train"])
     with pytest.raises(ValueError, match="cannot be read"):
         images.load("custom", tmp_path / "one.npy")
-
-
-def test_a_folder_that_is_not_train_and_test_of_classes_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="folders `train` and `test` with the same classes"):
-        images.load("custom", tmp_path)
-    folder = write_folder(tmp_path)
-    (folder / "train" / "ant" / "00.PNG").write_bytes(encoded(ARRAYS["x_train"][0][1:]))
-    with pytest.raises(
-        ValueError, match=r"one size. Received: \(4, 5\) in .*, but \(3, 5\) in .*00"
-    ):
-        images.load("custom", folder)
-    (folder / "train" / "ant" / "00.PNG").write_text("not a picture")
-    with pytest.raises(ValueError, match="Expected a PNG or JPEG image. Received: .*00.PNG"):
-        images.load("custom", folder)
-    (folder / "train" / "ant" / "00.PNG").unlink()
-    for split in ("train", "test"):
-        (folder / split / "dog").mkdir()
-    with pytest.raises(ValueError, match="Received: none in .*dog"):
-        images.load("custom", folder)
-    (folder / "test" / "dog").rmdir()
-    with pytest.raises(ValueError, match="with the same classes.*'dog'"):
-        images.load("custom", folder)
 
 
 def test_mnist_10k_is_distinguished_from_mnist():

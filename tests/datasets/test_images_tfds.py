@@ -121,5 +121,7 @@ def test_without_a_network_the_error_lists_alternatives(tmp_path, monkeypatch):
 
 def test_without_tfds_the_message_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ImportError, match="pip install tensorflow-datasets .*; or give a file"):
+    with pytest.raises(
+        ImportError, match="pip install tensorflow-datasets .*; or give an .npz file"
+    ):
         images.load("mnist")

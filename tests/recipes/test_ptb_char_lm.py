@@ -10,7 +10,7 @@ import pytest
 import zoo
 from helpers.forked import Forked
 from helpers.harness import fresh_python, output_of, slow_elsewhere, without_backend
-from zoo.datasets import ptb
+from zoo.datasets import text as texts
 from zoo.datasets.text import Vocabulary
 from zoo.recipes import ptb_char_lm
 from zoo.recipes.experiment import DivergenceError, Options, Run
@@ -137,7 +137,7 @@ def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(tmp_path):
 @without_backend
 def test_without_network_and_text_the_embedded_corpus_is_used_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
-    monkeypatch.setattr(ptb, "URL", "https://127.0.0.1:9/")  # the discard port: refused
+    monkeypatch.setattr(texts, "PTB_URL", "https://127.0.0.1:9/")  # the discard port: refused
     run = Run(tmp_path / "run", options=Options(runs=str(tmp_path)))
     corpus = ptb_char_lm.load(ptb_char_lm.SCALES["smoke"], run)
     assert corpus.name == "pydoc" and "NOT Penn Treebank" in corpus.notice

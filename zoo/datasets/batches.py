@@ -13,39 +13,21 @@ from zoo.checks import check_integers
 Batch = tuple[np.ndarray, np.ndarray]
 
 
-def part_of(batches: keras.utils.PyDataset, index: int, number: int, parts: int) -> Any:
-    """Return one of equal parts of a batch, as `numpy.array_split` cuts it.
+class Part(keras.utils.PyDataset):
+    """One of equal parts of each batch of a dataset: the data of one of several processes.
 
     A dataset with a method `part` prepares only this part of the batch; any other is read whole.
 
     Args:
-        batches: The dataset.
-        index: Index of the batch.
+        batches: A dataset of whole batches.
         number: Index of the part, from 0.
-        parts: Number of parts.
+        parts: Number of parts, cut as `numpy.array_split` does.
 
     Example:
     >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
-    >>> x, y = part_of(batches, 0, number=1, parts=2)
+    >>> x, y = Part(batches, number=1, parts=2)[0]
     >>> x.tolist()
     [2.0, 3.0]
-    """
-    if hasattr(batches, "part"):
-        return batches.part(index, number, parts)
-
-    def cut(values):
-        return np.array_split(np.asarray(values), parts)[number]
-
-    return tuple(keras.tree.map_structure(cut, values) for values in batches[index])
-
-
-class Part(keras.utils.PyDataset):
-    """One of equal parts of each batch of a dataset: what one of several processes reads.
-
-    Args:
-        batches: A dataset of whole batches.
-        number: Index of the part, from 0.
-        parts: Number of parts.
     """
 
     def __init__(self, batches: keras.utils.PyDataset, number: int, parts: int) -> None:
@@ -58,7 +40,13 @@ class Part(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Any:
-        return part_of(self.batches, index, self.number, self.parts)
+        if hasattr(self.batches, "part"):
+            return self.batches.part(index, self.number, self.parts)
+
+        def cut(values):
+            return np.array_split(np.asarray(values), self.parts)[self.number]
+
+        return tuple(keras.tree.map_structure(cut, values) for values in self.batches[index])
 
     def on_epoch_end(self) -> None:
         """Tell the dataset."""
@@ -163,68 +151,14 @@ class Batches(keras.utils.PyDataset):
         return np.random.default_rng([self.seed, epoch, stream])
 
 
-class MicroBatches(keras.utils.PyDataset):
-    """Every batch of `batches` cut into micro-batches, for an optimizer that accumulates gradients.
-
-    Examples, order and augmentation are those of the whole batches. The mean of the micro-batches'
-    gradients is the whole batch's gradient (batch normalization apart), and an epoch ends with a
-    whole batch. See `zoo.optimizers.accumulating`.
-
-    Args:
-        batches: `Batches` or `zoo.datasets.imagenet.RecordBatches`.
-        parts: Micro-batches in a batch; must divide its size.
-
-    Raises:
-        ValueError: If `parts` is not positive, or does not divide a batch.
-
-    Example:
-    >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
-    >>> [x.tolist() for x, y in MicroBatches(batches, 2)]
-    [[0.0, 1.0], [2.0, 3.0]]
-    """
-
-    def __init__(self, batches: Any, parts: int) -> None:
-        super().__init__()
-        check_integers(1, parts=parts)
-        self.batches = batches
-        self.parts = parts
-        self.batch_sizes = {size // parts for size in batches.batch_sizes}
-        self._index: int | None = None
-        self._batch: Any = None
-
-    def set_epoch(self, epoch: int) -> None:
-        """Select the batches of `epoch`, counted from 0."""
-        self.batches.set_epoch(epoch)
-        self._index = None
-
-    def __len__(self) -> int:
-        return self.parts * len(self.batches)
-
-    def __getitem__(self, index: int) -> Batch:
-        whole, part = divmod(index, self.parts)
-        if whole != self._index:
-            self._index = whole
-            self._batch = self.batches[whole]
-        x, y = self._batch
-        if len(x) % self.parts:
-            raise ValueError(
-                f"`parts` must divide every batch. Received: parts={self.parts}, a batch of "
-                f"{len(x)}. Choose a divisor of the batch, and `drop_remainder=True`."
-            )
-        size = len(x) // self.parts
-        rows = slice(part * size, (part + 1) * size)
-        return x[rows], y[rows]
-
-
 class Ahead(keras.utils.PyDataset):
     """The batches of another dataset, each prepared by a thread while its predecessor is in use.
 
-    Batches and order are the same as without: the thread prepares no batch of another epoch,
-    unlike Keras's own `workers`, which carry the first batches of an epoch into the next one. A
-    batch out of order is prepared on access.
+    Unlike Keras's own `workers`, which carry the first batches of an epoch into the next one, it
+    prepares no batch of another epoch.
 
     Args:
-        batches: `Batches`, `MicroBatches` or `zoo.datasets.imagenet.RecordBatches`.
+        batches: `Batches` or `zoo.datasets.imagenet.RecordBatches`.
 
     Example:
     >>> ahead = Ahead(Batches(np.arange(4.0), np.arange(4), batch_size=2, shuffle=False))
@@ -236,15 +170,15 @@ class Ahead(keras.utils.PyDataset):
         super().__init__()
         self.batches = batches
         self.batch_sizes = batches.batch_sizes
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")  # alone reads `batches`
         self._lock = threading.Lock()
-        self._next: Any = None  # arguments of `part` and a Future
+        self._prepared: dict[tuple[int, int, int], concurrent.futures.Future] = {}
 
     def set_epoch(self, epoch: int) -> None:
         """Select the batches of `epoch`, counted from 0."""
         with self._lock:
-            self._discard()
-            self.batches.set_epoch(epoch)
+            self._prepared = {}
+            self._thread.submit(self.batches.set_epoch, epoch).result()
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -253,25 +187,17 @@ class Ahead(keras.utils.PyDataset):
         return self.part(index, 0, 1)
 
     def part(self, index: int, number: int, parts: int) -> Batch:
-        """Return one of equal parts of a batch, see `part_of`."""
+        """Return one of equal parts of a batch, see `Part`."""
         with self._lock:  # tf.data reads from threads of its own
-            if self._next is None or self._next[0] != (index, number, parts):
-                self._discard()
-                self._prepare(index, number, parts)
-            _, future = self._next
-            self._next = None
+            future = self._prepared.get((index, number, parts))
+            if future is None:
+                future = self._thread.submit(self.batches.part, index, number, parts)
+            self._prepared = {}
             batch = future.result()  # raises the thread's exception
             if index + 1 < len(self):
-                self._prepare(index + 1, number, parts)
+                following = (index + 1, number, parts)
+                self._prepared[following] = self._thread.submit(self.batches.part, *following)
             return batch
-
-    def _prepare(self, *wanted):
-        self._next = wanted, self._thread.submit(part_of, self.batches, *wanted)
-
-    def _discard(self):
-        if self._next is not None:
-            concurrent.futures.wait([self._next[1]])  # it may be reading what is about to change
-        self._next = None
 
 
 def check_index(index: int, length: int) -> None:

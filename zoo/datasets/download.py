@@ -1,7 +1,6 @@
 """Downloads over HTTPS with a time limit and a checksum.
 
-`keras.utils.get_file` waits without limit, follows redirects to http, and leaves a file with
-another checksum in the cache.
+`keras.utils.get_file` waits without limit, follows redirects to http, and keeps a wrong file.
 """
 
 import hashlib
@@ -50,14 +49,14 @@ def connect(url: str) -> http.client.HTTPResponse:
     return OPENER.open(url, timeout=SECONDS)
 
 
-def fetch(url: str, path: Path, sha256: str, max_bytes: int = MAX_BYTES) -> None:
-    """Download `url`, of at most `max_bytes`, to the file `path`, completely or not at all.
+def fetch(url: str, path: Path, sha256: str) -> None:
+    """Download `url`, of at most `MAX_BYTES`, to the file `path`, completely or not at all.
 
     Raises:
         OSError: If there is no answer in time, or the content has another SHA-256.
     """
     with connect(url) as response:
-        content = response.read(max_bytes + 1)
+        content = response.read(MAX_BYTES + 1)
     received = hashlib.sha256(content).hexdigest()
     if received != sha256:
         raise OSError(

@@ -24,7 +24,7 @@ BUFFER = 8192  # ours: records to sample the next one from, 0.9 GB
 FILES = 16  # ours: files read in parallel
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ibid., RandomSizedCrop
-CENTRE = 224 / 256  # ibid.: of the shorter side, scaled to 256, the center 224
+CENTER = 224 / 256  # ibid.: of the shorter side, scaled to 256, the center 224
 
 
 def prepared(split: str, data_dir: PathLike | None = None) -> list[str]:
@@ -50,7 +50,7 @@ def prepared(split: str, data_dir: PathLike | None = None) -> list[str]:
 
 
 class RecordBatches(keras.utils.PyDataset):
-    """Augmented batches of TFRecords for `fit`, to be read in order.
+    """Batches of TFRecords of JPEGs for `fit`, to be read in order.
 
     Float32 images `(batch, image_size, image_size, 3)`, normalized by `MEAN` and `STD`, and int32
     labels. (seed, epoch) determine the order of files and records, crops and mirroring, unless
@@ -60,33 +60,34 @@ class RecordBatches(keras.utils.PyDataset):
     Args:
         files: Paths of TFRecords of JPEGs (`image`) with labels (`label`), in the same order in
             every process.
-        batch_size: Images in a batch.
-        steps: Batches in an epoch.
+        batch_size: Images in a batch; the last may be smaller.
+        count: Images in an epoch.
         image_size: Side of the images, in pixels.
         seed: Random seed, 0 or more.
+        augment: If `False`, the first images in their order, the center of each.
 
     Raises:
-        RuntimeError: On access to a batch before the epoch is set.
+        RuntimeError: On access to an augmented batch before the epoch is set.
     """
 
     def __init__(
         self,
         files: Sequence[str],
         batch_size: int,
-        steps: int,
+        count: int,
         image_size: int = 224,
         seed: int = 0,
+        augment: bool = True,
     ) -> None:
         super().__init__()
         self.files = [*files]
         self.batch_size = batch_size
-        self.steps = steps
+        self.count = count
         self.image_size = image_size
         self.seed = seed
-        self.count = batch_size * steps
-        self.augment = True
-        self.epoch: int | None = None
-        self.batch_sizes = {batch_size}
+        self.augment = augment
+        self.epoch: int | None = None if augment else 0
+        self.batch_sizes = {min(batch_size, count), count - (len(self) - 1) * batch_size}
         self._stream: Any = None
         self._part = (0, 1)
         self._next = 0
@@ -98,7 +99,7 @@ class RecordBatches(keras.utils.PyDataset):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.steps
+        return -(-self.count // self.batch_size)
 
     def __getitem__(self, index: int) -> Batch:
         return self.part(index, 0, 1)
@@ -113,18 +114,28 @@ class RecordBatches(keras.utils.PyDataset):
             raise RuntimeError("Pass `callbacks=[Epochs(batches)]` to `fit`, or `set_epoch(0)`.")
         if self._stream is None or index < self._next or self._part != (number, parts):
             self._part = number, parts
-            self._stream = self._batches().as_numpy_iterator()
+            self._stream = self._read(self.epoch, number, parts)
             self._next = 0
         while self._next <= index:
             batch = next(self._stream)
             self._next += 1
         return batch
 
-    def _batches(self):
-        """Return the parts of the batches, whose sizes are multiples of the number of parts."""
+    def _read(self, epoch, number, parts):
+        """Return an iterator of the parts of batches whose sizes are multiples of `parts`."""
         import tensorflow as tf
 
-        number, parts = self._part
+        key = tf.constant([self.seed, epoch], "int64")
+        files = tf.constant(self.files)
+        if self.augment:
+            files = tf.random.experimental.stateless_shuffle(files, key)
+        records = tf.data.Dataset.from_tensor_slices(files).interleave(
+            tf.data.TFRecordDataset, cycle_length=FILES, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        if self.augment:
+            order = tf.random.experimental.stateless_fold_in(key, 0)[0]
+            order = tf.cast(order, "int64") % 2**31
+            records = records.shuffle(BUFFER, seed=order, reshuffle_each_iteration=False).repeat()
         size = tf.constant(self.batch_size, "int64")
 
         def is_own(index, _):
@@ -132,30 +143,15 @@ class RecordBatches(keras.utils.PyDataset):
             place = index % size * parts
             return (place >= number * rows) & (place < (number + 1) * rows)
 
-        own = self._records().take(self.count).enumerate().filter(is_own)
-        return own.map(self._example, tf.data.AUTOTUNE).batch(size // parts).prefetch(2)
+        def example(index, record):
+            key_of_record = tf.random.experimental.stateless_fold_in(key, index + 1)
+            return self._example(record, key_of_record)
 
-    def _records(self):
-        import tensorflow as tf
+        own = records.take(self.count).enumerate().filter(is_own)
+        batches = own.map(example, tf.data.AUTOTUNE).batch(size // parts).prefetch(2)
+        return batches.as_numpy_iterator()
 
-        files = tf.constant(self.files)
-        if self.augment:
-            files = tf.random.experimental.stateless_shuffle(files, self._key())
-        records = tf.data.Dataset.from_tensor_slices(files).interleave(
-            tf.data.TFRecordDataset, cycle_length=FILES, num_parallel_calls=tf.data.AUTOTUNE
-        )
-        if not self.augment:
-            return records
-        order = tf.random.experimental.stateless_fold_in(self._key(), 0)[0]
-        order = tf.cast(order, "int64") % 2**31
-        return records.shuffle(BUFFER, seed=order, reshuffle_each_iteration=False).repeat()
-
-    def _key(self):
-        import tensorflow as tf
-
-        return tf.constant([self.seed, self.epoch], "int64")
-
-    def _example(self, index, record):
+    def _example(self, record, key):
         import tensorflow as tf
 
         features = {
@@ -164,39 +160,18 @@ class RecordBatches(keras.utils.PyDataset):
         }
         parsed = tf.io.parse_single_example(record, features)
         jpeg, label = parsed["image"], tf.cast(parsed["label"], "int32")
-        shape = tf.image.extract_jpeg_shape(jpeg)[:2]
-        if not self.augment:
-            box = tf.numpy_function(lambda s: centre_box(s).astype("int32"), [shape], "int32")
-            return decode(jpeg, box, self.image_size), label
-
-        def draw(shape, uniform):
-            return random_boxes(shape, uniform[None])[0].astype("int32")
-
-        key = tf.random.experimental.stateless_fold_in(self._key(), index + 1)
         uniform = tf.random.stateless_uniform([6, TRIES], key)
-        box = tf.numpy_function(draw, [shape, uniform[:5]], "int32")
+
+        def box_in(shape, uniform):
+            box = random_boxes(shape, uniform[None])[0] if self.augment else center_box(shape)
+            return box.astype("int32")
+
+        shape = tf.image.extract_jpeg_shape(jpeg)[:2]
+        box = tf.numpy_function(box_in, [shape, uniform[:5]], "int32")
         image = decode(jpeg, box, self.image_size)
-        return tf.where(uniform[5, 0] < 0.5, image[:, ::-1], image), label
-
-
-class RecordValidation(RecordBatches):
-    """Batches of the first images of TFRecords, in their order: the center of each.
-
-    Args:
-        files: As for `RecordBatches`.
-        batch_size: Images in a batch; the last may be smaller.
-        count: Number of images.
-        image_size: Side of the images, in pixels.
-    """
-
-    def __init__(
-        self, files: Sequence[str], batch_size: int, count: int, image_size: int = 224
-    ) -> None:
-        super().__init__(files, batch_size, -(-count // batch_size), image_size)
-        self.augment = False
-        self.epoch = 0
-        self.count = count
-        self.batch_sizes = {min(batch_size, count), count - (self.steps - 1) * batch_size}
+        if self.augment:
+            image = tf.where(uniform[5, 0] < 0.5, image[:, ::-1], image)
+        return image, label
 
 
 def decode(jpeg: Any, box: Any, image_size: int) -> Any:
@@ -227,8 +202,8 @@ class Crops:
     image_size: int
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        """Return the central square, `CENTRE` of the shorter side, resized, normalized: float32."""
-        return self._crop(images, np.tile(centre_box(images.shape[1:3]), (len(images), 1)))
+        """Return the central square, `CENTER` of the shorter side, resized, normalized: float32."""
+        return self._crop(images, np.tile(center_box(images.shape[1:3]), (len(images), 1)))
 
     def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Return a random box of each image, resized, normalized, mirrored or not: float32."""
@@ -243,11 +218,11 @@ class Crops:
         return (images - np.float32(255) * np.float32(MEAN)) / (255 * np.float32(STD))
 
 
-def centre_box(shape: Sequence[int], fraction: float = CENTRE) -> np.ndarray:
+def center_box(shape: Sequence[int], fraction: float = CENTER) -> np.ndarray:
     """Return the central square, `fraction` of the shorter side: top, left, height, width.
 
     Example:
-    >>> centre_box((32, 40)).tolist()
+    >>> center_box((32, 40)).tolist()
     [2, 6, 28, 28]
     """
     side = max(int(np.rint(fraction * min(shape))), 1)
@@ -257,14 +232,8 @@ def centre_box(shape: Sequence[int], fraction: float = CENTRE) -> np.ndarray:
 def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
     """Return boxes with a share of the area in `AREA` and an aspect ratio in `ASPECT`.
 
-    As in fb.resnet.torch, the central square if none of the tries fits.
-
-    Args:
-        shape: Height and width of the images.
-        uniform: Uniform samples from 0 to 1, of shape `(num_images, 5, tries)`.
-
-    Returns:
-        Integers of shape `(num_images, 4)`: top, left, height, width.
+    As in fb.resnet.torch, the central square if none of the tries fits. `uniform` are samples from
+    0 to 1, `(num_images, 5, tries)`; boxes are `(num_images, 4)`: top, left, height, width.
     """
     sides = np.array(shape)
     uniform = np.asarray(uniform, "float32")
@@ -278,19 +247,13 @@ def random_boxes(shape: Sequence[int], uniform: np.ndarray) -> np.ndarray:
     size = sizes[np.arange(len(sizes)), fits.argmax(axis=1)]  # the first that fits
     room = (sides - size + 1).astype("float32")
     corner = np.minimum((uniform[:, 3:5, 0] * room).astype(int), sides - size)
-    return np.where(fits.any(1)[:, None], np.hstack([corner, size]), centre_box(shape, 1.0))
+    return np.where(fits.any(1)[:, None], np.hstack([corner, size]), center_box(shape, 1.0))
 
 
 def resize_boxes(images: np.ndarray, boxes: np.ndarray, size: int) -> np.ndarray:
-    """Resize the pixels in a box of each image to a square: bilinear, not antialiased.
+    """Resize the pixels in a box of each image to a square of `size`: bilinear, not antialiased.
 
-    Args:
-        images: Shape `(num_images, height, width, channels)`; one channel becomes three.
-        boxes: Top, left, height, width for each image.
-        size: Side of the squares, in pixels.
-
-    Returns:
-        float32 array of shape `(num_images, size, size, 3)`.
+    `boxes` are top, left, height, width. One channel becomes three; float32.
 
     Example:
     >>> image = np.array([0.0, 4.0]).reshape(1, 1, 2, 1)

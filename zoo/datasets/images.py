@@ -1,4 +1,4 @@
-"""Labelled images as arrays: MNIST and CIFAR from TFDS, a local file or folder, handwritten digits.
+"""Labelled images as arrays: MNIST and CIFAR from TFDS, .npz files, handwritten digits.
 
 ImageNet, which fits into no memory, is in `zoo.datasets.imagenet`.
 
@@ -20,7 +20,6 @@ from zoo.io import UNREADABLE, open_npz
 from zoo.types import PathLike, Shape
 
 SPLITS = ("train", "test")
-SUFFIXES = (".png", ".jpg", ".jpeg")
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -53,7 +52,6 @@ KNOWN = {
     "cifar10": Known("CIFAR-10", (32, 32, 3), 10, 50_000, 10_000, CIFAR10_MEAN),
     "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
 }
-MAX_LABEL = np.iinfo("int32").max  # the type of labels
 EXACT = 1e-6
 
 
@@ -109,24 +107,21 @@ def averaged(images: Images, side: int) -> Images:
     return replace(images, name=f"{images.name} ({side} x {side})", **resized)
 
 
-def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -> Images:
-    """Load images by name, or from a file or folder.
+def load(name: str, data_dir: PathLike | None = None) -> Images:
+    """Load images by name, or from a file.
 
     Args:
         name: "mnist", "cifar10" or "cifar100", from tensorflow-datasets, which downloads them
             once; "digits", from scikit-learn; with `data_dir` also any other name.
-        data_dir: An `.npz` file with x_train, y_train, x_test and y_test; or a folder with
-            `train/CLASS/*.png` (or jpg) and `test/CLASS/*.png`; or a folder of several datasets,
-            with one of these in `NAME/`, or the file `NAME.npz`. No other place is tried.
-        side: Cut the images of a folder, which may differ in size, to squares of this side, in
-            pixels.
+        data_dir: An `.npz` file with x_train, y_train, x_test and y_test; or a folder of several
+            datasets, with a file `NAME.npz` or a single one in `NAME/`. No other place is tried.
 
     Returns:
         `Images`. They are named "MNIST", "CIFAR-10" or "CIFAR-100" only if their test images are
         the original ones; with a part of the training images, for example "MNIST-10k".
 
     Raises:
-        ValueError: If the name is unknown, or the file or folder has another layout.
+        ValueError: If the name is unknown, or the file has other arrays.
         DownloadError: If tensorflow-datasets cannot download the images.
         ImportError: If a package that they need is not installed.
 
@@ -137,8 +132,7 @@ def load(name: str, data_dir: PathLike | None = None, side: int | None = None) -
     """
     if data_dir is not None:
         path = _find(Path(data_dir).expanduser(), name)
-        arrays, classes = _read_folder(path, side) if path.is_dir() else (_read_npz(path), 0)
-        return _checked(name, arrays, classes, path)
+        return _checked(name, _read_npz(path), path)
     if name == "digits":
         return digits()
     if name in KNOWN:
@@ -165,7 +159,7 @@ def digits() -> Images:
     x = np.rint(data.images * 255 / 16).astype("uint8")[..., None]
     y = data.target
     arrays = {"x_train": x[:1500], "y_train": y[:1500], "x_test": x[1500:], "y_test": y[1500:]}
-    images = _checked("digits", arrays, 10, "scikit-learn")
+    images = _checked("digits", arrays, "scikit-learn")
     return replace(images, notice="scikit-learn's digits of 8 x 8 pixels: no paper's data.")
 
 
@@ -188,7 +182,7 @@ def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
     except ImportError as error:
         raise ImportError(
             f"{name} comes with tensorflow-datasets, which cannot be imported ({error}). Run: pip "
-            "install tensorflow-datasets importlib_resources; or give a file or folder with "
+            "install tensorflow-datasets importlib_resources; or give an .npz file with "
             "`data_dir=` (--data_dir)."
         ) from error
     builder = tfds.builder(name, data_dir=data_dir)
@@ -203,14 +197,13 @@ def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
         pairs = [(example["image"], example["label"]) for example in examples]
         arrays[f"x_{split}"] = np.array([image for image, _ in pairs])
         arrays[f"y_{split}"] = np.array([label for _, label in pairs])
-    return _checked(name, arrays, 0, builder.data_dir)
+    return _checked(name, arrays, builder.data_dir)
 
 
 def _prepare(builder, download_config):
     ways_out = (
-        "Give an .npz file or a folder of images (--data_dir, or `data_dir=`); or copy the folder "
-        "from a machine where tensorflow-datasets has prepared it; or, without a network, use "
-        "`load('digits')`, whose numbers are not comparable with published results."
+        "Give an .npz file (--data_dir, or `data_dir=`); or copy the folder from a machine where "
+        "tensorflow-datasets has prepared it; or use the images `digits`, which are no paper's."
     )
     if importlib.util.find_spec("tensorflow") is None:
         raise ImportError(
@@ -229,20 +222,19 @@ def _prepare(builder, download_config):
 
 
 def _find(path, name):
-    """Return the file or folder of the images `name`: `path`, or a part of this folder."""
-    if not path.exists():
-        return path  # reading it says so
-    for place in (path, path / name, path / f"{name}.npz", path / name / f"{name}.npz"):
-        if place.is_file() or any((place / split).is_dir() for split in SPLITS):
-            return place
+    """Return the file of the images `name`: `path`, or a file in this folder."""
+    if not path.is_dir():
+        return path  # reading it says whether it is there
+    for file in (path / f"{name}.npz", path / name / f"{name}.npz"):
+        if file.is_file():
+            return file
     files = [*(path / name).glob("*.npz")]
     if len(files) == 1:
         return files[0]
     there = ", ".join(sorted(path.name + "/" * path.is_dir() for path in path.iterdir())[:12])
     raise ValueError(
-        "`data_dir` must have folders `train` and `test` with the same classes, folders of images; "
-        f"or be an .npz file; or have a folder `{name}`, with images, `{name}.npz` or a single "
-        f".npz file, or a file `{name}.npz`. Received: data_dir={str(path)!r}, which has "
+        f"`data_dir` must be an .npz file, or have a file `{name}.npz`, or a folder `{name}` with "
+        f"`{name}.npz` or a single .npz file. Received: data_dir={str(path)!r}, which has "
         f"{there or 'no files'}."
     )
 
@@ -254,79 +246,24 @@ def _read_npz(path):
             arrays = {key: file[key] for key in KEYS if {*KEYS} <= {*names}}
     except UNREADABLE as error:
         raise ValueError(
-            f"`data_dir` must be a folder of images, or an .npz file without pickled objects. "
-            f"Received: {path}, which cannot be read ({error})."
+            f"`data_dir` must be an .npz file without pickled objects. Received: {path}, which "
+            f"cannot be read ({error})."
         ) from error
     if not arrays:
         raise ValueError(
             f"{path} must have the arrays {', '.join(KEYS)}. Received: {', '.join(names) or 'none'}"
-            f". Save it with numpy.savez under these names."
         )
     return arrays
 
 
-def _read_folder(folder, side):
-    """Return `folder/SPLIT/CLASS/*.png` or .jpg by file name; labels are in alphabetical order."""
-    classes = {}
-    for split in SPLITS:
-        paths = (folder / split).iterdir() if (folder / split).is_dir() else ()
-        classes[split] = sorted(path.name for path in paths if path.is_dir())
-    if not classes["train"] or classes["train"] != classes["test"]:
-        raise ValueError(
-            "`data_dir` must have folders `train` and `test` with the same classes, folders of "
-            f"images. Received: data_dir={str(folder)!r} with the classes {classes}."
-        )
-    paths = []
-    labels: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for split in SPLITS:
-        for label, name in enumerate(classes[split]):
-            place = folder / split / name
-            files = sorted(path for path in place.iterdir() if path.suffix.lower() in SUFFIXES)
-            if not files:
-                raise ValueError(
-                    f"Every class must have images ({', '.join(SUFFIXES)}) in each split. "
-                    f"Received: none in {place}. Add images, or delete the class from both splits."
-                )
-            paths += files
-            labels[split] += [label] * len(files)
-    images: list = []
-    mode = None  # gray or RGB, as the first one is
-    for path in paths:
-        image, mode = _open(path, mode, side)
-        if images and image.shape != images[0].shape:
-            raise ValueError(
-                f"All images must have one size. Received: {images[0].shape[:2]} in {paths[0]}, "
-                f"but {image.shape[:2]} in {path}. Resize them."
-            )
-        images.append(image)
-    x_train, x_test = np.split(np.stack(images), [len(labels["train"])])
-    arrays = {"x_train": x_train, "x_test": x_test}
-    arrays |= {f"y_{split}": np.array(labels[split]) for split in SPLITS}
-    return arrays, len(classes["train"])
-
-
-def _open(path, mode, side):
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path, formats=("PNG", "JPEG")) as image:  # PIL gives EPS to Ghostscript
-            if image.mode.startswith("I"):  # 16 bits, of which PIL's `convert` keeps values to 255
-                image = Image.fromarray((np.asarray(image) // 256).astype("uint8"))
-            mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
-            image = image.convert(mode)
-            if side:
-                image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
-            return np.asarray(image), mode
-    except (*UNREADABLE, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(
-            f"Expected a PNG or JPEG image. Received: {path}, which cannot be read ({error})."
-        ) from error
-
-
-def _checked(name, arrays, classes, source):
-    """Return valid arrays as `Images` of `classes`, or 0 if unknown; errors name the `source`."""
+def _checked(name, arrays, source):
+    """Return valid arrays as `Images`; errors name the `source`."""
     known = KNOWN.get(name)
-    for split in SPLITS:
+    shape = known.shape if known else None
+    classes = known.classes if known else None
+    advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
+    checked = {}
+    for split in SPLITS:  # the first fixes shape and classes
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         x = x[..., None] if x.ndim == 3 else x
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # Keras's CIFAR
@@ -335,35 +272,31 @@ def _checked(name, arrays, classes, source):
                 f"x_{split} must be uint8, from 0 to 255, of shape (num_images, height, width, "
                 f"channels). Received: {x.dtype} of shape {x.shape}, in {source}."
             )
-        if y.dtype.kind not in "iu" or y.shape != (len(x),) or y.max() > MAX_LABEL:
+        if y.dtype.kind not in "iu" or y.shape != (len(x),):
             raise ValueError(
-                f"y_{split} must be integers below {MAX_LABEL}, one for each of the {len(x)} "
-                f"images. Received: {y.dtype} of shape {y.shape}, in {source}."
+                f"y_{split} must be integers, one for each of the {len(x)} images. Received: "
+                f"{y.dtype} of shape {y.shape}, in {source}."
             )
-        arrays = {**arrays, f"x_{split}": x, f"y_{split}": y}
-    shape = known.shape if known else arrays["x_train"].shape[1:]
-    classes = known.classes if known else classes or int(arrays["y_train"].max()) + 1
-    advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
-    for split in SPLITS:
-        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
+        shape = shape or x.shape[1:]
+        classes = classes or int(y.max()) + 1
         if x.shape[1:] != shape or y.min() < 0 or y.max() >= classes:
             raise ValueError(
                 f"The images of {name} must have the shape {shape} and labels from 0 to "
                 f"{classes - 1}. Received: shape {x.shape[1:]}, labels from {y.min()} to "
                 f"{y.max()}, in {source}.{advice if known else ''}"
             )
-        arrays[f"y_{split}"] = y.astype("int32")
-    x_train, x_test = arrays["x_train"], arrays["x_test"]
+        checked |= {f"x_{split}": x, f"y_{split}": y.astype("int32")}
+    num_train = len(checked["x_train"])
     notice = ""
-    if known and known.deviation(x_test) > EXACT:
+    if known and known.deviation(checked["x_test"]) > EXACT:
         name = Path(source).stem  # without folders: results are published
         notice = (
             f"NOT {known.title}: the test images in {Path(source).name} are not the original ones. "
             "The numbers are not comparable with published results."
         )
-    elif known and len(x_train) != known.num_train:
-        name = f"{known.title}-{len(x_train) / 1000:g}k"
-        notice = f"{len(x_train):,} of the {known.num_train:,} training images of {known.title}."
+    elif known and num_train != known.num_train:
+        name = f"{known.title}-{num_train / 1000:g}k"
+        notice = f"{num_train:,} of the {known.num_train:,} training images of {known.title}."
     elif known:
         name = known.title
-    return Images(name=name, **arrays, classes=classes, notice=notice)
+    return Images(name=name, **checked, classes=classes, notice=notice)

