@@ -50,12 +50,6 @@ def cifar_resnet(
 
 
 @builder()
-def resnet110(classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]) -> keras.Model:
-    """`cifar_resnet(110)`: 1,742,762 parameters in all, 1,748,612 with `classes=100`."""
-    return cifar_resnet(110, classes, input_shape, **top)
-
-
-@builder()
 def single_representation_resnet(
     classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
