@@ -73,14 +73,14 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     format = _checked_format(path, format)
     model = _named(model)
     _check_packages(format)
-    with float32():
+    with _true_float32():
         model = in_float32(model)
         random = np.random.default_rng(0)
         examples = keras.tree.map_structure(lambda x: _sample(x, random), model.input)
         expected = model.predict_on_batch(examples)
-        inputs = dict(zip(input_names(model), keras.tree.flatten(examples), strict=True))
+        inputs = dict(zip(_input_names(model), keras.tree.flatten(examples), strict=True))
         if keras.config.backend() == "tensorflow":
-            return write(model, path, format, inputs, expected)
+            return _write(model, path, format, inputs, expected)
         return _write_in_child(model, path, format, inputs, expected)
 
 
@@ -138,7 +138,7 @@ def _sample(tensor, random):
     return random.normal(size=shape).astype(tensor.dtype)
 
 
-def write(
+def _write(
     model: keras.Model, path: pathlib.Path, format: str, inputs: Arrays, expected: Arrays
 ) -> float:
     """Write an artifact on TensorFlow, verify it, and move it into place; return its deviation.
@@ -180,7 +180,7 @@ def _deviation(read, inputs, expected):
 
 
 @contextlib.contextmanager
-def float32() -> Iterator[None]:
+def _true_float32() -> Iterator[None]:
     """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3)."""
     with contextlib.ExitStack() as stack:
         stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
@@ -197,7 +197,7 @@ def float32() -> Iterator[None]:
         yield
 
 
-def input_names(model: keras.Model) -> list[str]:
+def _input_names(model: keras.Model) -> list[str]:
     """Return the names of a model's inputs, flat: keys of a dictionary, or the tensors' names."""
     named = keras.tree.flatten_with_path(model.input)
     names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
@@ -208,7 +208,7 @@ def _input_specs(model) -> Any:
     """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
     import tensorflow as tf
 
-    tensors = zip(keras.tree.flatten(model.input), input_names(model), strict=True)
+    tensors = zip(keras.tree.flatten(model.input), _input_names(model), strict=True)
     flat = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in tensors]
     return keras.tree.pack_sequence_as(model.input, flat)
 
@@ -236,7 +236,7 @@ def _write_onnx(model, path):
     import onnx
 
     specs = keras.tree.flatten(_input_specs(model))
-    names = input_names(model)  # ONNX needs a list of inputs, and outputs of other names
+    names = _input_names(model)  # ONNX needs a list of inputs, and outputs of other names
     outputs = {f"new_{name}" if name in names else name: y for name, y in model.output.items()}
     flat = keras.Model(keras.tree.flatten(model.input), outputs, name=model.name)
     with warnings.catch_warnings():  # keras 3.15 tests for np.object to patch tf2onnx
@@ -336,7 +336,7 @@ def _float32_name(dtype):
 
 
 def _write_in_child(model, path, format, inputs, expected):
-    """Write an artifact as `write` does, in a child process of TensorFlow."""
+    """Write an artifact as `_write` does, in a child process of TensorFlow."""
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
@@ -375,8 +375,8 @@ def answer(name: str) -> None:
     model = load_model(folder / "model.keras", compile=False)
     reply: dict[str, Any]
     try:
-        with float32():
-            reply = {"deviation": write(model, pathlib.Path(path), format, **arrays)}
+        with _true_float32():
+            reply = {"deviation": _write(model, pathlib.Path(path), format, **arrays)}
     except (ValueError, RuntimeError) as error:
         reply = {"error": str(error), "invalid": isinstance(error, ValueError)}
     (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
