@@ -52,8 +52,6 @@ TRAINABLE = [
     ("simplified_dominant_net", {"depth": 20}, 7_818),
     ("simplified_dominant_net", {"depth": 32}, 12_298),
     ("simplified_dominant_net", {"depth": 44}, 16_778),
-    # lower halves of 3 x 3 x (16 x 16 + 32 x 32) entries instead of 3 x 3 x (16 + 32)
-    ("simplified_dominant_net", {"depth": 20, "lower": "full"}, 7_818 + 9 * (256 + 1024 - 48)),
     ("simplified_plain_net", {"widths": (8, 16, 32), "input_shape": (16, 16, 1)}, 67_562),
 ]
 ALL = [
