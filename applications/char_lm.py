@@ -39,10 +39,8 @@ def char_lm(
     vocabulary: Vocabulary | None = None,
     batch_size: int = 20,
     num_steps: int | None = 35,
-    num_layers: int | None = None,
     max_distinct: int | None | Literal["auto"] = "auto",
     filters: Sequence[int] | None = None,
-    widths: Sequence[int] | None = None,
     units: int | None = None,
     limit: float = 0.05,
     products: str = "",
@@ -61,18 +59,16 @@ def char_lm(
 
     Args:
         size: "small" or "large".
-        variant: Form of the layers between CNN and LSTM, a row of `zoo.FORMS`.
+        variant: Form of the layers between CNN and LSTM, a row of `zoo.FORMS`: two layers in the
+            large model, but one if plain and four if residual; half as many in the small model.
         vocabulary: Words and characters. `None` takes Penn Treebank's sizes, and words without
             characters.
         batch_size: Number of parallel streams of text.
         num_steps: Words of a stream in a batch. `None` accepts any number.
-        num_layers: Layers between CNN and LSTM. `None` takes the paper's: two in the large
-            model, but one if plain and four if residual; half as many in the small model.
         max_distinct: Distinct words a batch is planned for; "auto" plans for 64% of its
             words (Penn Treebank's batches of 700 have 354 on average).
-        filters: Number of filters of each width. `None` takes those of `size`.
-        widths: Widths of the filters, in characters. `None` takes 1, 2, 3 and so on, as many as
-            there are `filters`.
+        filters: Number of filters of each width, 1, 2, 3 and so on, in characters. `None` takes
+            those of `size`.
         units: Size of an LSTM's state. `None` takes that of `size`.
         limit: Largest initial weight.
         products: "bfloat16" multiplies in it in the softmax layer only; see
@@ -84,8 +80,7 @@ def char_lm(
         `(batch_size, num_steps, words)`.
 
     Raises:
-        ValueError: if `size` or `variant` is unknown, `widths` and `filters` differ in length, or
-            `weights` does not fit this network.
+        ValueError: if `size` or `variant` is unknown, or `weights` does not fit this network.
 
     Example:
     >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
@@ -99,8 +94,6 @@ def char_lm(
     config = {**SIZES[size]}
     if filters is not None:
         config |= {"filters": tuple(filters), "widths": tuple(range(1, len(filters) + 1))}
-    if widths is not None:
-        config["widths"] = tuple(widths)
     if units is not None:
         config["units"] = units
     num_words, num_characters, word_length = PTB
@@ -108,10 +101,9 @@ def char_lm(
         num_words = len(vocabulary.words)
         num_characters = len(vocabulary.characters)
         word_length = max(vocabulary.word_length, max(config["widths"]))
-    if num_layers is None:  # Table 1a: as many matrices in `residual` as in `coupled`
-        num_layers = {"plain": 1, "residual": 2 * config["num_layers"]}.get(
-            variant, config["num_layers"]
-        )
+    num_layers = config["num_layers"]
+    # Table 1a: as many matrices in `residual` as in `coupled`
+    num_layers = {"plain": 1, "residual": 2 * num_layers}.get(variant, num_layers)
     if max_distinct == "auto":
         words = batch_size * (num_steps or 1)
         max_distinct = min(words, num_words, 64 * -(-words // 100)) if num_steps else None

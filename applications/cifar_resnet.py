@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import keras
 from keras import layers
 
-from zoo.applications.registry import Top, builder, classifier, image_input
+from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import KaimingNormal
@@ -26,7 +26,7 @@ SHARE = {  # parts of normalization that the uses of a shared block share, and i
 def cifar_resnet(
     depth: int = 110,
     classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
+    input_shape: Shape = CIFAR,
     variant: str = "residual",
     **top: Unpack[Top],
 ) -> keras.Model:
@@ -39,9 +39,6 @@ def cifar_resnet(
 
     Args:
         depth: 6 n + 2: 8, 14, 20, 32, 38, 44, 56, 110, ...
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
-        variant: A row of `zoo.FORMS`; "plain" has no skips.
 
     Raises:
         ValueError: if `depth` is not 6 n + 2, `variant` is unknown, or `input_shape` too small.
@@ -53,48 +50,37 @@ def cifar_resnet(
 
 
 @builder()
-def resnet110(
-    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
-) -> keras.Model:
-    """`cifar_resnet(110)`: 1,742,762 parameters in all, 1,748,612 with `classes=100`."""
-    return cifar_resnet(110, classes, input_shape, **top)
-
-
-@builder()
 def single_representation_resnet(
-    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
+    classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
     """Ten blocks of 100 channels, one resolution: 1,829,210 parameters, 1,973,300 for 100 classes.
 
-    The classifier reads 4 x 4 averages of 8 x 8 pixels: 1,600 numbers. Other arguments, errors and
-    reference are those of `cifar_resnet`.
+    The classifier reads 4 x 4 averages of 8 x 8 pixels: 1,600 numbers. Errors and reference
+    are those of `cifar_resnet`.
     """
     return preactivated(100, ((100, 10, 1),), classes, input_shape, top)
 
 
 @builder()
 def avg_pooling_resnet(
-    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
+    classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
     """Three stages of ten blocks of 150 channels, 2 x 2 averages between: 12,201,310 parameters.
 
     12,214,900 with `classes=100`. The text says a pool after each stage; with its 8 x 8 average
-    before the classifier, and its count, only two fit. Other arguments, errors and reference are
-    those of `cifar_resnet`.
+    before the classifier, and its count, only two fit. Errors and reference are those of
+    `cifar_resnet`.
     """
     stages = ((150, 10, 1), (150, 10, "pool"), (150, 10, "pool"))
     return preactivated(150, stages, classes, input_shape, top)
 
 
 @builder()
-def wide_resnet(
-    classes: int = 10, input_shape: Shape = (32, 32, 3), **top: Unpack[Top]
-) -> keras.Model:
+def wide_resnet(classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]) -> keras.Model:
     """4, 5 and 5 blocks of 160, 320 and 640 channels: 45,732,842 parameters.
 
     45,790,532 with `classes=100`. The text's "four blocks" a stage do not meet its count; 14
-    blocks do, and its figure shows as many. Other arguments, errors and reference are those of
-    `cifar_resnet`.
+    blocks do, and its figure shows as many. Errors and reference are those of `cifar_resnet`.
     """
     return preactivated(16, ((160, 4, 1), (320, 5, 2), (640, 5, 2)), classes, input_shape, top)
 
@@ -104,7 +90,7 @@ def shared_resnet(
     depth: int = 110,
     batch_norm: str = "unshared",
     classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
+    input_shape: Shape = CIFAR,
     gamma: float | None = None,
     **top: Unpack[Top],
 ) -> keras.Model:
@@ -120,8 +106,6 @@ def shared_resnet(
         batch_norm: "unshared": each use has its own statistics, gamma and beta, with initial gamma
             0.1; "unshared_statistics" and "unshared_affine": only those are its own (initial gamma
             1 and 0.1); "shared": none (gamma 1), the naive sharing of the paper.
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
         gamma: Initial gamma of the shared blocks' normalization; `None` is as above.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Unpack
 import keras
 from keras import layers
 
-from zoo.applications.registry import Top, builder, classifier, image_input
+from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D, MaxPooling2D
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import Gaussian, GlorotUniform, KaimingNormal
@@ -41,9 +41,7 @@ def highway_mlp(
         depth: Number of layers, without the classifier.
         units: Width.
         activation: Activation of the first layer and of H.
-        variant: A row of `zoo.FORMS`.
         gate_bias: Initial logit of T; the paper searches -1 to -10.
-        classes: Number of classes.
         input_shape: Shape of an example; flattened.
         stacked: True makes the highway layers one scanned `HighwayDenseStack`, False `depth` - 1
             `HighwayDense`, of which a Keras graph can hold about 900. `None`: from depth 200.
@@ -114,9 +112,6 @@ def highway_mnist(
 
     Args:
         width: Channels of every layer: 16 and 32 are the paper's.
-        variant: A row of `zoo.FORMS`.
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
 
     Raises:
         ValueError: if `variant` is unknown or `input_shape` too small.
@@ -136,21 +131,13 @@ def highway_mnist(
 
 @builder()
 def highway_a(
-    variant: str = "coupled",
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    **top: Unpack[Top],
+    variant: str = "coupled", classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
     """Highway A: 11 layers, 236,328 parameters; the paper says 236 K.
 
     Assumption: three stages of one plain and two highway layers, 16, 32 and 64 channels, a global
     max-pool, 250 rectified units; the paper gives only the numbers of layers and parameters, and of
     round numbers these alone meet them. Gates start at -1; dropout 0.2 as in `highway_cifar`.
-
-    Args:
-        variant: A row of `zoo.FORMS`.
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
 
     Raises:
         ValueError: if `variant` is unknown or `input_shape` too small.
@@ -163,15 +150,12 @@ def highway_a(
 
 @builder()
 def highway_b(
-    variant: str = "coupled",
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    **top: Unpack[Top],
+    variant: str = "coupled", classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
     """Highway B: 19 layers, 2,277,688 parameters; the paper says 2.3 M.
 
     `highway_cifar` with a max-pool and 250 rectified units for its 1 x 1 convolution and average;
-    the width of that layer is not in the paper. Gates start at -2. Arguments, errors and reference
+    the width of that layer is not in the paper. Gates start at -2. Errors and reference
     are those of `highway_a`.
     """
     return fitnet(NINETEEN, 19, 250, variant, classes, input_shape, top)
@@ -179,16 +163,13 @@ def highway_b(
 
 @builder()
 def highway_c(
-    variant: str = "coupled",
-    classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
-    **top: Unpack[Top],
+    variant: str = "coupled", classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
     """Highway C: 32 layers, 1,251,798 parameters; the paper says 1.25 M.
 
     Assumption, one of several that meet the total: "alternating receptive fields of 3 x 3 and
     1 x 1" in three stages of ten layers with 24, 48 and 96 channels, then 100 rectified units.
-    Gates start at -3. Arguments, errors and reference are those of `highway_a`.
+    Gates start at -3. Errors and reference are those of `highway_a`.
     """
     stages = tuple(Stage(width, PLAIN, (3, 1) * 4 + (3,), 2) for width in (24, 48, 96))
     return fitnet(stages, 32, 100, variant, classes, input_shape, top)
@@ -196,10 +177,7 @@ def highway_c(
 
 @builder()
 def highway_cifar(
-    classes: int = 10,
-    variant: str = "coupled",
-    input_shape: Shape = (32, 32, 3),
-    **top: Unpack[Top],
+    classes: int = 10, variant: str = "coupled", input_shape: Shape = CIFAR, **top: Unpack[Top]
 ) -> keras.Model:
     """The 19 layers of Table 3: 2,256,838 parameters, 2,265,928 with `classes=100`.
 
@@ -207,11 +185,6 @@ def highway_cifar(
     here. Gates start at -2. Dropout 0.2 stands before the first layer, after the two pools and
     before the classifier. The weights of the first convolution start at N(0, 1), so that the
     network needs contrast-normalized images.
-
-    Args:
-        classes: Number of classes.
-        variant: A row of `zoo.FORMS`.
-        input_shape: `(height, width, channels)`.
 
     Raises:
         ValueError: if `variant` is unknown or `input_shape` too small.

@@ -4,6 +4,7 @@ import difflib
 import fnmatch
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypedDict
@@ -39,14 +40,22 @@ class Top(TypedDict, total=False):
     name: str | None
 
 
+SHARED = """
+    variant: A row of `zoo.FORMS`.
+    classes: Number of classes.
+    input_shape: `(height, width, channels)`.
+"""
+CIFAR = (32, 32, 3)  # shape of an image
+ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # of a section `Args:`
+ARGUMENTS: dict[str, dict[str, str]] = {}  # their descriptions, by module of the builders
 DEFAULTS = {"include_top": True, "classifier_activation": "softmax"}  # the others: None
 
 
 def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, keras.Model]]:
     """Make a function a builder of `list_models`, whose `weights` are loaded into its model.
 
-    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists, in its signature and,
-    if it has a section `Args:`, in its docstring.
+    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists. Its docstring lists all
+    arguments: also those that `SHARED`, `Top` or an earlier builder of its module describes.
 
     Args:
         name: Default name of the model, with other arguments in braces; else the function's.
@@ -90,11 +99,15 @@ def _with_options(function):
     for key, kind in typing.get_type_hints(Top).items():
         keyword = inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
         parameters.append(keyword.replace(default=DEFAULTS.get(key)))
-    head, args, rest = docstring.partition("\nArgs:\n")
-    if args:
-        own, blank, rest = rest.partition("\n\n")
-        shared = inspect.getdoc(Top).partition("\nAttributes:\n")[2]
-        docstring = f"{head}{args}{own}\n{shared}{blank}{rest}"
+    head, _, rest = docstring.partition("\nArgs:\n")
+    own, _, rest = rest.partition("\n\n")
+    shared = SHARED + inspect.getdoc(Top).partition("\nAttributes:\n")[2]
+    own, shared = (dict(ARGUMENT.findall(section)) for section in (own, shared))
+    known = ARGUMENTS.setdefault(function.__module__, {})
+    known |= own
+    texts = {**known, **shared, **own}
+    args = "\n".join(f"    {parameter.name}: {texts[parameter.name]}" for parameter in parameters)
+    docstring = f"{head.rstrip()}\n\nArgs:\n{args}\n\n{rest}".rstrip()
     return signature.replace(parameters=parameters), docstring
 
 

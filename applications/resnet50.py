@@ -33,8 +33,6 @@ def resnet50(
     first block. ReLU follows each sum.
 
     Args:
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
         batch_norm: False gives convolutions biases and initializes the last one of each branch
             with 1 / sqrt(16) of the scale, 16 being the number of blocks: ours, as the paper does
             not say.
@@ -65,7 +63,7 @@ def highway_resnet50(
     receptive field. The paper reduces the feature maps to match ResNet-50's parameters and gives
     no widths; 48, 88, 192 and 376 do so to 0.01 % and are multiples of 8. Assumptions: the ReLU
     after the sum stays, and where a stage begins the projected input is the skip. Gates start at
-    -1, in the beta of T's last normalization. Arguments and errors are those of `resnet50`.
+    -1, in the beta of T's last normalization. Errors are those of `resnet50`.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
@@ -83,7 +81,7 @@ def highway_full_resnet50(
 ) -> keras.Model:
     """`highway_resnet50` whose H ends in a third ReLU: the paper's "Highway-Full".
 
-    Arguments, errors, number of parameters and reference are those of `highway_resnet50`.
+    Errors, number of parameters and reference are those of `highway_resnet50`.
     """
     return bottlenecks("coupled", True, classes, input_shape, batch_norm, widths, blocks, top)
 

@@ -6,7 +6,7 @@ from typing import Unpack
 import keras
 from keras import layers
 
-from zoo.applications.registry import Top, builder, classifier, image_input
+from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
 from zoo.initializers import HardtMa, KaimingNormal, Uniform
@@ -25,7 +25,7 @@ WIDTHS = (16, 32, 64)
 def simplified_plain_net(
     depth: int = 20,
     classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
+    input_shape: Shape = CIFAR,
     identity: str = "pad",
     *,
     widths: Sequence[int] = WIDTHS,
@@ -42,8 +42,6 @@ def simplified_plain_net(
 
     Args:
         depth: 3 n + 2: 20, 32 and 44 in the paper.
-        classes: Number of classes.
-        input_shape: `(height, width, channels)`.
         identity: Identity that the kernels that double the channels contain, "pad" or
             "duplicate"; see `zoo.SimplifiedResidual`.
         widths: Channels of the groups; of the first convolution, too.
@@ -63,7 +61,7 @@ def simplified_plain_net(
 def simplified_residual_net(
     depth: int = 20,
     classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
+    input_shape: Shape = CIFAR,
     identity: str = "pad",
     *,
     widths: Sequence[int] = WIDTHS,
@@ -73,7 +71,7 @@ def simplified_residual_net(
 
     It has as many parameters and represents the same functions: adding one to the entries of each
     kernel that an identity would have makes it the plain network. All convolutions, the first one
-    too, start at the paper's HMWI, `HardtMa()`. Arguments, errors and reference are those of
+    too, start at the paper's HMWI, `HardtMa()`. Errors and reference are those of
     `simplified_plain_net`.
     """
     block, start = SimplifiedResidual, HardtMa()
@@ -84,7 +82,7 @@ def simplified_residual_net(
 def simplified_dominant_net(
     depth: int = 20,
     classes: int = 10,
-    input_shape: Shape = (32, 32, 3),
+    input_shape: Shape = CIFAR,
     *,
     widths: Sequence[int] = WIDTHS,
     **top: Unpack[Top],
@@ -92,7 +90,7 @@ def simplified_dominant_net(
     """`simplified_plain_net` whose kernels keep only the paths from a channel to its own.
 
     7,818 parameters at depth 20, 12,298 at 32 and 16,778 at 44. The first convolution and the
-    classifier are whole. Kernels start at `HardtMa()`. Other arguments and errors are those of
+    classifier are whole. Kernels start at `HardtMa()`. Errors are those of
     `simplified_plain_net`. Reference: ibid., appendix D.3, Table 5.
     """
     return simplified(

@@ -34,33 +34,7 @@ FACTS = (
     *("command", "commit", "seed", "seconds", "hardware", "backend", "traces", "licence"),
 )
 SHOWN = ("value", *FACTS[4:], "sha256")
-INTRODUCTION = """# Trained weights
-
-The page is generated from the cards in zoo/pretrained by `make results`; do not edit it. Sets whose
-names begin with mnist10k or have miniature in them are the networks of claims' miniatures, of
-seed 0: small data and short schedules, so that papers' numbers are not comparable.
-`zoo.list_weights()` has the names.
-
-```python
-import zoo
-
-model = zoo.highway_mnist(weights="mnist10k_highway")  # a name, or a path
-model = zoo.weights.build("mnist10k_residual20")  # with the builder's arguments of the card
-prepare = zoo.weights.preprocessing("mnist10k_residual20")  # of uint8 images
-```
-
-Files are stored in half precision, and their digests are checked at each loading. A file is looked
-for in the package, in recipes/weights of a checkout, and in the folder that the environment
-variable ZOO_WEIGHTS names.
-
-`zoo.weights.verify(name, data_dir)` measures the metric again, and raises a `ValueError` if it is
-not the card's. The table has what it measured on each backend
-(`python recipes/publish_weights.py --data_dir DATA`).
-
-Names are linked to a page of `zoo.diagnose`. "Trained" is the metric before rounding to the file's
-precision, "traces" are saved tables of the training.
-
-| name | parameters | file, KB | in | metric | TensorFlow | JAX | PyTorch | examples |
+TABLE = """| name | parameters | file, KB | in | metric | TensorFlow | JAX | PyTorch | examples |
 | --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: |
 """
 
@@ -155,7 +129,7 @@ def _save_in_half(network, path):
 
 
 def write_page() -> None:
-    """Write docs/weights.md: a table, and the facts of each card."""
+    """Write the table of docs/weights.md and, below it, the facts of each card."""
     rows, sections = [], []
     for name, facts in weights.read_cards().items():
         call = ", ".join(f"{key}={value!r}" for key, value in facts["arguments"].items())
@@ -173,7 +147,8 @@ def write_page() -> None:
             text = html.escape("; ".join(map(str, value)), quote=False)
             if text not in ("", "None"):
                 sections.append(f"- {key.replace('_', ' ')}: {text}")
-    text = INTRODUCTION + "\n".join([*rows, *sections]) + "\n"
+    introduction = PAGE.read_text("utf-8").partition(TABLE)[0]
+    text = introduction + TABLE + "\n".join([*rows, *sections]) + "\n"
     replace(PAGE, lambda path: path.write_text(text, encoding="utf-8"))
 
 

@@ -28,7 +28,7 @@ PEERS = {  # benchmarks: what is compared with
     "recipes/benchmarks/torch_peers.py",
 }
 IN_FUNCTIONS = {
-    "zoo/export/formats.py",  # it writes artifacts
+    "zoo/export/__init__.py",  # it writes artifacts
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
 }
 

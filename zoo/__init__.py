@@ -42,7 +42,6 @@ from zoo.applications import highway_mnist as highway_mnist
 from zoo.applications import highway_resnet50 as highway_resnet50
 from zoo.applications import list_models as list_models
 from zoo.applications import resnet50 as resnet50
-from zoo.applications import resnet110 as resnet110
 from zoo.applications import shared_resnet as shared_resnet
 from zoo.applications import simplified_dominant_net as simplified_dominant_net
 from zoo.applications import simplified_plain_net as simplified_plain_net

@@ -244,7 +244,7 @@ class Strategy:
             )
         if self.native is None:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
-        if self.reads_parts and y is not None and options.get("shuffle") is False:
+        if self.num_processes > 1 and y is not None and options.get("shuffle") is False:
             x, y, batch_size = Batches(x, y, batch_size or 32, shuffle=False), None, None
         self.check_data(x, batch_size, validation_data)
         if self.name == "data_parallel" and self.num_processes > 1:
@@ -263,11 +263,6 @@ class Strategy:
 
             multihost_utils.sync_global_devices("zoo.distribute")
         return model.history
-
-    @property
-    def reads_parts(self) -> bool:
-        """True if `fit` reads a dataset's batches in this process and others, each its part."""
-        return self.num_processes > 1
 
     def make_local(self, model: keras.Model) -> None:
         """Make a trained model this process's own, to be used without the others.
@@ -323,7 +318,7 @@ class Strategy:
             ValueError: if they cannot, or several processes cannot read the data.
         """
         for data in (x, validation):
-            if self.reads_parts and not isinstance(data, keras.utils.PyDataset | None):
+            if self.num_processes > 1 and not isinstance(data, keras.utils.PyDataset | None):
                 raise ValueError(
                     f"Of several processes, `fit` takes a `keras.utils.PyDataset`, or arrays with "
                     f"`shuffle=False`, and validates on a `PyDataset`. Received: "

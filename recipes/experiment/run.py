@@ -81,7 +81,7 @@ class Run:
         """Return the devices, or one where `auto` found several that cannot split a batch."""
         devices = self.devices
         if self.options.strategy == "auto" and batch % devices.num_replicas:
-            if not devices.reads_parts:  # a process of several cannot change to one device
+            if devices.num_processes == 1:  # a process of several cannot change to one device
                 print(f"{devices.num_replicas} devices cannot split {batch} examples: one device.")
                 self.devices = distribute.strategy("one")
         return self.devices

@@ -106,9 +106,7 @@ def test_filters_and_units_replace_those_of_a_size_and_others_are_refused():
     cnn = model.get_layer("word_embedding").encoder.get_layer("cnn")
     assert (cnn.widths, cnn.filters) == ([1, 2, 3, 4], [25, 50, 75, 100])
     assert [layer.units for layer in lstms(model)] == [100, 100]
-    assert char_lm(filters=(3, 5), widths=(2, 9)).get_layer("word_embedding").word_length == 9
     for arguments, message in (
-        ({"widths": (1, 2)}, "one entry per kind of filter"),
         ({"size": "medium"}, "`size` must be one of small, large.*'medium'"),
         ({"variant": "gated"}, "`variant` must be one of"),
     ):

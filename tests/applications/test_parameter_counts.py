@@ -55,8 +55,8 @@ TRAINABLE = [
     ("simplified_plain_net", {"widths": (8, 16, 32), "input_shape": (16, 16, 1)}, 67_562),
 ]
 ALL = [
-    ("resnet110", {}, 1_742_762),
-    ("resnet110", {"classes": 100}, 1_748_612),
+    ("cifar_resnet", {}, 1_742_762),
+    ("cifar_resnet", {"classes": 100}, 1_748_612),
     ("single_representation_resnet", {}, 1_829_210),
     ("single_representation_resnet", {"classes": 100}, 1_973_300),
     ("avg_pooling_resnet", {}, 12_201_310),

@@ -40,6 +40,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(publish_weights, "PAGE", tmp_path / "weights.md")
     monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
     monkeypatch.setattr(weights, "REPOSITORY", tmp_path / "repository")
+    publish_weights.PAGE.write_text("# Weights\n", encoding="utf-8")
     weights.FOLDER.mkdir()
     (weights.FOLDER / "cards.json").write_text(content, encoding="utf-8")
     return tmp_path

@@ -1,23 +1,34 @@
-"""Export models from any backend to formats that need no Keras, checked against the Keras model."""
+"""Export models from any backend to formats that need no Keras, checked against the Keras model.
 
+Keras writes the formats on TensorFlow; each artifact is run before it is moved into place.
+"""
+
+import contextlib
 import importlib.util
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from zoo.export.formats import FORMATS, Arrays, float32, input_names, write
 from zoo.graph.calls import functional as graph_of
-from zoo.io import load_model
+from zoo.io import load_model, remove_leftovers, temporary_path
 from zoo.types import PathLike
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
 CHILD = "import sys; from zoo.export import answer; answer(sys.argv[1])"
+TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
+Arrays = dict[str, np.ndarray]  # by name of an input or output
+Reader = Callable[[Arrays], Arrays]  # runs an artifact
 
 
 def export(model: keras.Model, path: PathLike, format: str | None = None) -> float:
@@ -62,14 +73,14 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     format = _checked_format(path, format)
     model = _named(model)
     _check_packages(format)
-    with float32():
+    with _true_float32():
         model = in_float32(model)
         random = np.random.default_rng(0)
         examples = keras.tree.map_structure(lambda x: _sample(x, random), model.input)
         expected = model.predict_on_batch(examples)
-        inputs = dict(zip(input_names(model), keras.tree.flatten(examples), strict=True))
+        inputs = dict(zip(_input_names(model), keras.tree.flatten(examples), strict=True))
         if keras.config.backend() == "tensorflow":
-            return write(model, path, format, inputs, expected)
+            return _write(model, path, format, inputs, expected)
         return _write_in_child(model, path, format, inputs, expected)
 
 
@@ -127,6 +138,161 @@ def _sample(tensor, random):
     return random.normal(size=shape).astype(tensor.dtype)
 
 
+def _write(
+    model: keras.Model, path: pathlib.Path, format: str, inputs: Arrays, expected: Arrays
+) -> float:
+    """Write an artifact on TensorFlow, verify it, and move it into place; return its deviation.
+
+    `expected` are the outputs, by name, that the Keras model gives for `inputs`.
+    """
+    kind = FORMATS[format]
+    folder = temporary_path(path)
+    folder.mkdir(parents=True)
+    remove_leftovers(path.parent)
+    artifact = folder / f"artifact{path.suffix}"
+    try:
+        kind.write(model, artifact)
+        deviation = _deviation(kind.reader(artifact), inputs, expected)
+        allowed = TOLERANCE * max(np.max(np.abs(y)) for y in expected.values())
+        if not deviation <= allowed:  # NaN too
+            raise RuntimeError(
+                f"The artifact must compute what the Keras model computes, within {allowed:.1e}. "
+                f"Received: a deviation of {deviation}. Nothing was written to {path}; if the "
+                f"deviation is nan, look for NaN in the model's weights."
+            )
+        if path.is_dir():  # a folder is not replaced by renaming another
+            os.replace(path, folder / "replaced")
+        os.replace(artifact, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return deviation
+
+
+def _deviation(read, inputs, expected):
+    """Return the largest absolute deviation; infinite if a shape differs."""
+    deviations = []
+    for rows in (slice(None), slice(1)):  # all, then the first alone: any batch size
+        outputs = read({name: x[rows] for name, x in inputs.items()})
+        for name, y in expected.items():
+            same = np.shape(outputs[name]) == y[rows].shape
+            deviations.append(np.max(np.abs(outputs[name] - y[rows])) if same else np.inf)
+    return float(np.max(deviations))
+
+
+@contextlib.contextmanager
+def _true_float32() -> Iterator[None]:
+    """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3)."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
+        keras.config.set_dtype_policy("float32")
+        if keras.config.backend() == "tensorflow":  # a device's scope would end up in the graph
+            import tensorflow as tf
+
+            config = tf.config.experimental
+            before = config.tensor_float_32_execution_enabled()
+            stack.callback(config.enable_tensor_float_32_execution, before)
+            config.enable_tensor_float_32_execution(False)
+        else:
+            stack.enter_context(keras.device("cpu"))
+        yield
+
+
+def _input_names(model: keras.Model) -> list[str]:
+    """Return the names of a model's inputs, flat: keys of a dictionary, or the tensors' names."""
+    named = keras.tree.flatten_with_path(model.input)
+    names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
+    return [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
+
+
+def _input_specs(model) -> Any:
+    """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
+    import tensorflow as tf
+
+    tensors = zip(keras.tree.flatten(model.input), _input_names(model), strict=True)
+    flat = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in tensors]
+    return keras.tree.pack_sequence_as(model.input, flat)
+
+
+def _write_saved_model(model, path):
+    archive = keras.export.ExportArchive()  # `model.export` would store the weights twice
+    archive.add_endpoint("serve", lambda x: model(x, training=False), [_input_specs(model)])
+    archive.write_out(str(path), verbose=False)
+
+
+def _saved_model_reader(path):
+    import tensorflow as tf
+
+    artifact = tf.saved_model.load(str(path))  # its signatures do not keep it alive
+
+    def read(inputs):
+        constants = {name: tf.constant(x) for name, x in inputs.items()}
+        outputs = artifact.signatures["serve"](**constants)
+        return {name: y.numpy() for name, y in outputs.items()}
+
+    return read
+
+
+def _write_onnx(model, path):
+    import onnx
+
+    specs = keras.tree.flatten(_input_specs(model))
+    names = _input_names(model)  # ONNX needs a list of inputs, and outputs of other names
+    outputs = {f"new_{name}" if name in names else name: y for name, y in model.output.items()}
+    flat = keras.Model(keras.tree.flatten(model.input), outputs, name=model.name)
+    with warnings.catch_warnings():  # keras 3.15 tests for np.object to patch tf2onnx
+        warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
+        flat.export(str(path), format="onnx", input_signature=[specs], verbose=False)
+    try:
+        onnx.checker.check_model(onnx.load(path))
+    except onnx.checker.ValidationError as error:
+        reason = str(error).partition("\n")[0]  # "No Op registered for Erfinv with ..."
+        raise ValueError(
+            f"ONNX must have all operations of the model. Received: {model.name}: {reason}. "
+            f"Export a SavedModel."
+        ) from error
+
+
+def _onnx_reader(path):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def read(inputs):
+        outputs = dict(zip(names, session.run(names, inputs), strict=True))
+        renamed = {f"new_{name}": name for name in inputs}
+        return {renamed.get(name, name): y for name, y in outputs.items()}
+
+    return read
+
+
+def _write_litert(model, path):
+    import tensorflow as tf
+    from tensorflow.lite.python.convert_phase import ConverterError
+
+    try:
+        model.export(
+            str(path),
+            format="litert",
+            input_signature=[_input_specs(model)],
+            verbose=False,
+            target_spec={"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]},
+        )
+    except ConverterError as error:
+        missing = sorted({*re.findall(r"'tf\.(\w+)'", str(error))})
+        raise ValueError(
+            f"LiteRT must have all operations of the model. Received: {model.name}, "
+            f"where it lacks {', '.join(missing) or error}. Export to ONNX or a SavedModel."
+        ) from error
+
+
+def _litert_reader(path):
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
+    return lambda inputs: interpreter.get_signature_runner()(**inputs)
+
+
 def in_float32(model: keras.Model) -> keras.Model:
     """Return a copy of `model` that computes in float32, also if it was trained in half precision.
 
@@ -170,7 +336,7 @@ def _float32_name(dtype):
 
 
 def _write_in_child(model, path, format, inputs, expected):
-    """Write an artifact as `write` does, in a child process of TensorFlow."""
+    """Write an artifact as `_write` does, in a child process of TensorFlow."""
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
@@ -192,10 +358,8 @@ def _write_in_child(model, path, format, inputs, expected):
                 f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."
             )
         reply = json.loads((folder / "reply.json").read_text("utf-8"))
-    if "invalid" in reply:
-        raise ValueError(reply["invalid"])
-    if "failed" in reply:
-        raise RuntimeError(reply["failed"])
+    if "error" in reply:
+        raise (ValueError if reply["invalid"] else RuntimeError)(reply["error"])
     return reply["deviation"]
 
 
@@ -209,12 +373,26 @@ def answer(name: str) -> None:
             part, _, array = key.partition("/")
             arrays[part][array] = file[key]
     model = load_model(folder / "model.keras", compile=False)
-    reply: dict[str, float | str]
+    reply: dict[str, Any]
     try:
-        with float32():
-            reply = {"deviation": write(model, pathlib.Path(path), format, **arrays)}
-    except ValueError as error:
-        reply = {"invalid": str(error)}
-    except RuntimeError as error:
-        reply = {"failed": str(error)}
+        with _true_float32():
+            reply = {"deviation": _write(model, pathlib.Path(path), format, **arrays)}
+    except (ValueError, RuntimeError) as error:
+        reply = {"error": str(error), "invalid": isinstance(error, ValueError)}
     (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
+
+
+class Format(NamedTuple):
+    """A format of artifacts."""
+
+    suffix: str  # of a file; empty for a folder
+    packages: tuple[str, ...]  # modules that are needed besides TensorFlow
+    write: Callable[[keras.Model, pathlib.Path], None]
+    reader: Callable[[pathlib.Path], Reader]  # makes a function that runs the artifact
+
+
+FORMATS = {
+    "saved_model": Format("", (), _write_saved_model, _saved_model_reader),
+    "onnx": Format(".onnx", ("tf2onnx", "onnx", "onnxruntime"), _write_onnx, _onnx_reader),
+    "litert": Format(".tflite", ("ai_edge_litert",), _write_litert, _litert_reader),
+}
