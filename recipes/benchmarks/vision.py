@@ -2,6 +2,7 @@
 
 Training (`fit`: SGD with momentum) and inference (`predict`) of `--models` and of their peer,
 `keras.applications.ResNet50(weights=None)`, in multiply-adds of convolutions and dense layers.
+(highway_cifar against plain PyTorch: see `cifar`.)
 """
 
 import keras
@@ -41,17 +42,26 @@ def tasks(options, name):
         model = keras.applications.ResNet50(weights=None, input_shape=shape)
     else:
         model = zoo.create_model(name, input_shape=shape)
-    model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
+    x, y = noise(options, shape, 1000)
+    return image_tasks(model, x, y, options.batch, len(x) * cost(model).operations)
+
+
+def noise(options, shape, classes):
+    """Return images and labels for the steps of a round."""
     rng = np.random.default_rng(0)
-    x = rng.random((options.batch * options.steps, *shape), "float32")
-    y = rng.integers(0, 1000, len(x))
-    work = len(x) * cost(model).operations
+    num_images = options.batch * options.steps
+    return rng.random((num_images, *shape), "float32"), rng.integers(0, classes, num_images)
+
+
+def image_tasks(model, x, y, batch, work):
+    """Return functions that train a Keras model and predict with it, and their work."""
+    model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
 
     def train():
-        model.fit(x, y, options.batch, verbose=0, shuffle=False)
+        model.fit(x, y, batch, verbose=0, shuffle=False)
 
     def infer():
-        model.predict(x, options.batch, verbose=0)
+        model.predict(x, batch, verbose=0)
 
     return {"train": (train, work), "infer": (infer, work)}
 

@@ -1,4 +1,4 @@
-"""Contenders take turns; image networks are compared per operation, and probes with steps."""
+"""Contenders take turns; image networks are compared per operation, and with the same in torch."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import zoo
 from helpers.harness import run_benchmark, without_backend
 from zoo.graph.cost import cost
-from zoo.recipes.benchmarks import harness, vision
+from zoo.recipes.benchmarks import cifar, harness, vision
 
 
 @without_backend
@@ -62,6 +62,26 @@ def test_every_benchmark_explains_its_flags_and_refuses_wrong_ones(capsys):
     assert "choose from" in capsys.readouterr().err
 
 
+@without_backend
+@pytest.mark.parametrize("name", cifar.MODELS)
+def test_the_torch_peer_of_an_image_network_has_as_many_weights_and_trains(name):
+    pytest.importorskip("torch")
+    from zoo.recipes.benchmarks.torch_peers import ImagePeer
+
+    ours = zoo.create_model(name, **cifar.MODELS[name])
+    peer = ImagePeer(name, "float32", vision.LEARNING_RATE, vision.MOMENTUM)
+    count = sum(int(np.prod(weight.shape)) for weight in ours.trainable_weights)
+    assert sum(weight.numel() for weight in peer.model.parameters()) == count
+    rng = np.random.default_rng(0)
+    batch = rng.random((4, 32, 32, 3), "float32"), np.arange(4)
+    np.testing.assert_allclose(peer.infer([batch]).numpy().sum(1), 1, rtol=1e-5)
+    first = next(peer.model.parameters())
+    before = first.detach().clone()
+    peer.train([batch])
+    assert (first != before).any()
+    assert all(weight.grad is not None for weight in peer.model.parameters())
+
+
 @pytest.mark.slow
 def test_networks_and_their_peer_are_measured_in_one_run(tmp_path):
     flags = "--image_size=32", "--batch=2", "--steps=1", "--models", "resnet50"
@@ -77,9 +97,11 @@ def test_networks_and_their_peer_are_measured_in_one_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_probes_are_measured_beside_steps(tmp_path):
-    flags = "--depth=14", "--batch=4"
-    probes, sweep = run_benchmark(tmp_path / "lines.jsonl", "probes", *flags)
+def test_an_image_network_is_measured_beside_plain_torch_and_probes_beside_steps(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    rows = run_benchmark(path, "cifar", "--batch=2", "--steps=2")
+    assert [row["metric"] for row in rows] == ["train_speed_over_torch", "infer_speed_over_torch"]
+    *_, probes, sweep = run_benchmark(path, "probes", "--depth=14", "--batch=4")
     for row, one, other in ((probes, "step", "probes"), (sweep, "forward", "sweep")):
         rates = row["passes_per_second"]
         each = np.array(rates[f"cifar_resnet {one}"]) / np.array(rates[f"cifar_resnet {other}"])

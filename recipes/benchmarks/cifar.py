@@ -1,0 +1,54 @@
+"""Small image networks against the same ones in plain PyTorch, channels last.
+
+Training (`fit`: SGD with momentum) and inference (`predict`) of images of 32 pixels. The peer, in
+benchmarks/torch_peers.py, computes in bfloat16 in `torch.autocast`, and keeps freed memory as the
+zoo does.
+"""
+
+import keras
+import numpy as np
+
+import zoo
+from zoo.recipes.benchmarks import harness, vision
+
+UNIT = "images"
+MODELS = {"cifar_resnet": {"depth": 20}, "highway_cifar": {}}  # arguments of the builder
+
+
+def add_flags(add):
+    """Add the benchmark's own flags."""
+    add("--model", choices=[*MODELS], default="cifar_resnet", help="Network.")
+    add("--batch", type=int, default=128, help="Images; He et al. (2015): 128.")
+    add("--steps", type=int, default=8, help="Batches per round.")
+    add("--precision", choices=harness.PRECISIONS, default="float32", help="Dtype policy.")
+
+
+def contenders(options):
+    """Return the contenders."""
+    return {"ours": {}, "torch": {"KERAS_BACKEND": "torch"}}
+
+
+def tasks(options, name):
+    """Return the tasks of ours or of the peer."""
+    zoo.keep_memory()
+    x, y = vision.noise(options, (32, 32, 3), 10)
+    if name == "torch":
+        from zoo.recipes.benchmarks.torch_peers import ImagePeer
+
+        peer = ImagePeer(options.model, options.precision, vision.LEARNING_RATE, vision.MOMENTUM)
+        parts = (np.split(array, options.steps) for array in (x, y))
+        batches = [*zip(*parts, strict=True)]
+        return {
+            "train": (lambda: peer.train(batches), len(x)),
+            "infer": (lambda: len(peer.infer(batches)), len(x)),
+        }
+    keras.config.set_dtype_policy(options.precision)
+    zoo.seed_everything(0)
+    model = zoo.create_model(options.model, **MODELS[options.model])
+    return vision.image_tasks(model, x, y, options.batch, len(x))
+
+
+def comparisons(options):
+    """Compare the tasks of ours with the peer's."""
+    pairs = {task: (("ours", task), ("torch", task)) for task in ("train", "infer")}
+    return {f"{task}_speed_over_torch": pair for task, pair in pairs.items()}
