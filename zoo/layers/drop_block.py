@@ -5,11 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from zoo.layers.configured import Configured
 from zoo.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("zoo")
-class DropBlock(keras.layers.Layer):
+class DropBlock(Configured):
     """A block's output y in training, or for a random share of the examples its skip input x.
 
     In inference x + (1 - rate) (y - x), the expected output.
@@ -31,6 +32,8 @@ class DropBlock(keras.layers.Layer):
     section 3 (where all examples of a batch drop the same blocks).
     """
 
+    arguments = ("rate", "seed")
+
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not 0 <= rate <= 1:
@@ -51,7 +54,3 @@ class DropBlock(keras.layers.Layer):
     def compute_output_shape(self, x_shape: Shape, y_shape: Shape) -> Shape:
         """Return the shape of y."""
         return y_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -9,6 +9,7 @@ from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
 from zoo.layers import gating
+from zoo.layers.configured import Configured
 from zoo.types import Initializer, Regularizer, Shape, Tensor
 
 REMOVED = {  # arguments of version 0.1.0, and their defaults, which saved layers may have
@@ -43,7 +44,7 @@ class GateBias(keras.initializers.Initializer):
         return {"logit": self.logit, "initializer": initializer}
 
 
-class Skip(keras.layers.Layer):
+class Skip(Configured):
     """y = finish(form(H(x), x, T(x), C(x))), with the gates of `variant`.
 
     A subclass builds H, T and C in `branch`. All three come from the same code, so that a gate
@@ -166,8 +167,7 @@ class Skip(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
         dtype = keras.dtype_policies.serialize(self._policies())
-        own = {name: _serialized(name, getattr(self, name)) for name in self.arguments}
-        return {**super().get_config(), "dtype": dtype, **own}
+        return {**super().get_config(), "dtype": dtype}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Skip":
@@ -193,9 +193,3 @@ class Skip(keras.layers.Layer):
         """Return the layers that compute h, t and c, by letter, without those that are absent."""
         layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
         return {letter: layer for letter, layer in layers.items() if layer is not None}
-
-
-def _serialized(argument, value):
-    if argument == "activation":
-        return keras.activations.serialize(value)
-    return value if isinstance(value, tuple) else keras.saving.serialize_keras_object(value)
