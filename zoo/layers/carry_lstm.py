@@ -143,12 +143,6 @@ class ExplicitState(Configured):
         """Return the outputs and the last state."""
         return self.lstm.run(x, h, c)
 
-    def compute_output_shape(
-        self, x_shape: Shape, h_shape: Shape, c_shape: Shape
-    ) -> tuple[Shape, Shape, Shape]:
-        """Return the shapes of the outputs and the state."""
-        return (*x_shape[:2], self.lstm.units), h_shape, c_shape
-
 
 @keras.saving.register_keras_serializable("zoo")
 class ZeroState(Configured):
@@ -168,7 +162,3 @@ class ZeroState(Configured):
     def call(self, x: Tensor) -> Tensor:
         """Return zeros."""
         return ops.zeros((ops.shape(x)[0], self.units), self.compute_dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return `(batch, units)`."""
-        return (input_shape[0], self.units)

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from zoo.layers.configured import Configured
-from zoo.types import Shape, Tensor
+from zoo.types import Tensor
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -50,7 +50,3 @@ class DropBlock(Configured):
         shape = (ops.shape(y)[0], *[1] * (len(y.shape) - 1))
         dropped = keras.random.uniform(shape, seed=self.seed_generator) < self.rate
         return ops.where(dropped, x, y)
-
-    def compute_output_shape(self, x_shape: Shape, y_shape: Shape) -> Shape:
-        """Return the shape of y."""
-        return y_shape
