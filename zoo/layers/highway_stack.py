@@ -35,7 +35,7 @@ class HighwayDenseStack(HighwayDense):
 
     Example:
     >>> stack = HighwayDenseStack(100, units=2, gate_bias=-100.0)  # closed gates carry
-    >>> keras.ops.convert_to_numpy(stack(np.array([[3.0, -4.0]], "float32"))).tolist()
+    >>> keras.ops.convert_to_numpy(stack(keras.ops.array([[3.0, -4.0]]))).tolist()
     [[3.0, -4.0]]
     >>> tuple(stack.transform_gate.kernel.shape)
     (100, 2, 2)
