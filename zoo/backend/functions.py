@@ -242,15 +242,8 @@ def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int
     values that JAX does not trace, Python loops over the slices, and each operation gives exactly
     the bits that it gives outside of a loop.
 
-    Args:
-        step: A function from a state and a list of slices, one of each weight and without its
-            first axis, to the next state, of the same shape and dtype.
-        x: The first state.
-        weights: Tensors or variables of shape `(depth, ...)`.
-        depth: Number of layers.
-
-    Returns:
-        The last state.
+    The weights are tensors or variables `(depth, ...)`, and `slices` one slice of each; `step`
+    keeps the shape and dtype of `x`. Returns the last x.
 
     Example:
     >>> factors = ops.array([2.0, 3.0, 5.0])
@@ -279,11 +272,7 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
     `keras.remat` of a layer's `call` would update the moving averages of a batch normalization
     twice on TensorFlow and torch, and could not be traced on JAX. Here variables that the call
     changes (averages, seeds of dropout) change once, and the repetition reads what the first
-    pass read.
-
-    Args:
-        layer: A built layer.
-        call: A method of it that returns one tensor.
+    pass read. `call` is a method of the built layer that returns one tensor.
 
     Example:
     >>> dense = keras.layers.Dense(2)
