@@ -5,11 +5,12 @@ from zoo.backend.functions import compiled as compiled
 from zoo.backend.functions import gradients_at_marks as gradients_at_marks
 from zoo.backend.functions import guided_relu as guided_relu
 from zoo.backend.functions import jacobian_product as jacobian_product
+from zoo.backend.functions import rematerialized as rematerialized
+from zoo.backend.functions import scan_layers as scan_layers
 from zoo.backend.lstm import lstm as lstm
 from zoo.backend.ops import dense as dense
 from zoo.backend.ops import nll as nll
 from zoo.backend.ops import unique as unique
-from zoo.backend.remat import rematerialized as rematerialized
 from zoo.backend.replicas import gather_shards as gather_shards
 from zoo.backend.replicas import local_shard as local_shard
 from zoo.backend.replicas import num_replicas as num_replicas
@@ -18,4 +19,3 @@ from zoo.backend.runtime import RETURNS_EARLY as RETURNS_EARLY
 from zoo.backend.runtime import STATIC_SHAPES as STATIC_SHAPES
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import seed_everything as seed_everything
-from zoo.backend.scan import scan_layers as scan_layers

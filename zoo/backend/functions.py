@@ -1,12 +1,14 @@
-"""Functions compiled or differentiated: gradients of inner tensors, J v, guided backpropagation."""
+"""Functions compiled, scanned, differentiated or rematerialized."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-from keras import ops
+from keras import ops, tree
 
+from zoo.backend.keras_private import AutocastScope, current_scopes
+from zoo.backend.ops import BACKEND
 from zoo.types import Tensor
 
 FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
@@ -25,9 +27,9 @@ def compiled(function: Callable, model: keras.Model, strategy: Any = None) -> Ca
     Returns:
         A function of the same arguments. On torch it runs eagerly, without gradients.
     """
-    if keras.backend.backend() == "tensorflow":
+    if BACKEND == "tensorflow":
         return _compiled_tensorflow(function, strategy)
-    if keras.backend.backend() == "jax":
+    if BACKEND == "jax":
         return _compiled_jax(function, model)
     import torch
 
@@ -117,7 +119,7 @@ def gradients_at_marks(function: Callable, *arguments: Any) -> tuple[Any, dict]:
     3.0
     """
     bodies = {"tensorflow": _gradients_tensorflow, "jax": _gradients_jax, "torch": _gradients_torch}
-    return bodies[keras.backend.backend()](function, arguments)
+    return bodies[BACKEND](function, arguments)
 
 
 def _gradients_tensorflow(function, arguments):
@@ -176,13 +178,13 @@ def jacobian_product(
     function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute `function(x)` and J v, of its shape, where J is the Jacobian of `function` at x."""
-    if keras.backend.backend() == "jax":
+    if BACKEND == "jax":
         import jax
 
         return jax.jvp(function, (x,), (v,))
     # Forward mode has no rule for loops on TensorFlow and for the native LSTM on torch, and warns
     # of a deprecated compiler there; so two reverse passes: d/du of (J' u) v is J v.
-    body = {"tensorflow": _product_tensorflow, "torch": _product_torch}[keras.backend.backend()]
+    body = {"tensorflow": _product_tensorflow, "torch": _product_torch}[BACKEND]
     return body(function, x, v)
 
 
@@ -230,3 +232,101 @@ def _guided_relu(x):
         return ops.where(passes, upstream, ops.zeros_like(upstream))
 
     return ops.relu(x), gradient
+
+
+def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int) -> Tensor:
+    """Apply `depth` layers: x = step(x, slices), once for each slice of the stacked `weights`.
+
+    The loop is compiled once instead of `depth` times and differentiable, under XLA too (the
+    gradient of `keras.ops.scan` is not on TensorFlow). Where nothing is compiled, on torch and for
+    values that JAX does not trace, Python loops over the slices, and each operation gives exactly
+    the bits that it gives outside of a loop.
+
+    The weights are tensors or variables `(depth, ...)`, and `slices` one slice of each; `step`
+    keeps the shape and dtype of `x`. Returns the last x.
+
+    Example:
+    >>> factors = ops.array([2.0, 3.0, 5.0])
+    >>> ops.convert_to_numpy(scan_layers(lambda x, w: x * w[0], ops.array([7.0]), [factors], 3))
+    array([210.], dtype=float32)
+    """
+    weights = [ops.convert_to_tensor(weight) for weight in weights]
+    x = ops.convert_to_tensor(x)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.foldl(step, weights, x)  # XLA makes its gradient six times faster than a scan's
+    if BACKEND == "torch":
+        # Indexing slice by slice would make a gradient of the whole stack for each.
+        return functools.reduce(step, zip(*[w.unbind() for w in weights], strict=True), x)
+    import jax
+
+    if not any(isinstance(v, jax.core.Tracer) for v in (x, *weights)):
+        return functools.reduce(step, zip(*weights, strict=True), x)
+    return jax.lax.scan(lambda x, slices: (step(x, slices), None), x, weights, length=depth)[0]
+
+
+def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
+    """Return `call`, saving only its arguments for the backward pass, which repeats the call.
+
+    `keras.remat` of a layer's `call` would update the moving averages of a batch normalization
+    twice on TensorFlow and torch, and could not be traced on JAX. Here variables that the call
+    changes (averages, seeds of dropout) change once, and the repetition reads what the first
+    pass read. `call` is a method of the built layer that returns one tensor.
+
+    Example:
+    >>> dense = keras.layers.Dense(2)
+    >>> dense.build((None, 2))
+    >>> rematerialized(dense, dense.call)(keras.ops.ones((3, 2))).shape[1]
+    2
+    """
+
+    def run(*args, **kwargs):
+        leaves = tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if _has_gradient(leaf)]
+        trainable, others = layer.trainable_variables, layer.non_trainable_variables
+        with AutocastScope(None):  # weights at full precision: `call` casts them
+            weights = [ops.convert_to_tensor(v.value) for v in trainable]
+            states = [ops.copy(v.value) for v in others]  # torch assigns in place
+        scopes = current_scopes()  # which `keras.remat` does not restore in the backward pass
+
+        def pure(tensors, weights):
+            filled = list(leaves)
+            for place, tensor in zip(places, tensors, strict=True):
+                filled[place] = tensor
+            new_args, new_kwargs = tree.pack_sequence_as((args, kwargs), filled)
+            mapping = zip([*trainable, *others], [*weights, *states], strict=True)
+            with scopes(), keras.StatelessScope(state_mapping=[*mapping]) as scope:
+                y = call(*new_args, **new_kwargs)
+            return y, [scope.get_current_value(v) for v in others]
+
+        checkpoint = keras.remat if BACKEND == "jax" else _tensorflow_and_torch
+        y, new_values = checkpoint(pure)([leaves[i] for i in places], weights)
+        for variable, value in zip(others, new_values, strict=True):
+            variable.assign(value)
+        return y
+
+    return run
+
+
+def _has_gradient(leaf):
+    if not ops.is_tensor(leaf):
+        return False
+    return keras.backend.is_float_dtype(keras.backend.standardize_dtype(leaf.dtype))
+
+
+def _tensorflow_and_torch(pure):
+    """Checkpoint `pure`, whose values without gradient `keras.remat` would not return."""
+
+    def run(tensors, weights):
+        values = []
+
+        def first(*flat):
+            y, new_values = pure(flat[: len(tensors)], flat[len(tensors) :])
+            values.append(new_values)
+            return y
+
+        y = keras.remat(first)(*tensors, *weights)
+        return y, values.pop()
+
+    return run

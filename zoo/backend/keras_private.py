@@ -54,11 +54,6 @@ def call_parameters(layer: keras.layers.Layer) -> Mapping[str, inspect.Parameter
     return layer._call_signature.parameters
 
 
-def passes_training(layer: keras.layers.Layer) -> bool:
-    """Return True if `layer(x, training=...)` is accepted, also by a model without the argument."""
-    return "training" in getattr(layer, "_call_context_args", {})
-
-
 def is_rematerialized(layer: keras.layers.Layer) -> bool:
     """Return True if the layer was made in a `keras.RematScope`."""
     return layer._remat_mode is not None

@@ -9,7 +9,7 @@ from zoo.types import Tensor
 def lstm(
     x: Tensor, h: Tensor, c: Tensor, kernel: Tensor, recurrent_kernel: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run an LSTM over `x` from the state `(h, c)`.
+    """Run an LSTM over `x`, `(batch, steps, features)`, from the state `(h, c)`, `(batch, units)`.
 
     z = x W + h R + b is split into i, f, g, o; then c = sigmoid(f) c + sigmoid(i) tanh(g) and
     h = sigmoid(o) tanh(c). The products with W run for all steps at once. On TensorFlow and
@@ -17,16 +17,8 @@ def lstm(
     instead of a sum of `steps` small ones, as differentiating the loop would make it; torch
     has a native kernel that does the same.
 
-    Args:
-        x: `(batch, steps, features)`.
-        h: `(batch, units)`.
-        c: `(batch, units)`.
-        kernel: `(features, 4 * units)`.
-        recurrent_kernel: `(units, 4 * units)`.
-        bias: `(4 * units,)`.
-
-    Returns:
-        The outputs `(batch, steps, units)` and the last h and c, `(batch, units)`.
+    The kernels are `(features, 4 * units)` and `(units, 4 * units)`, the bias `(4 * units,)`. The
+    results are outputs `(batch, steps, units)` and the last h and c.
 
     Reference: Zaremba, Sutskever, Vinyals (2014), arXiv:1409.2329, section 3.1.
     """

@@ -15,10 +15,8 @@ BACKEND = keras.backend.backend()
 def with_gradient(forward: Callable, backward: Callable) -> Callable:
     """Return a function of tensors whose gradient is written out.
 
-    Args:
-        forward: A function of the inputs that returns the outputs and what `backward` needs.
-        backward: A function of that and the gradient at the outputs that returns the gradient at
-            each input, None at integers.
+    `forward` returns the outputs and what `backward` needs; from that and the gradient at the
+    outputs `backward` computes the gradient at each input, None at integers.
     """
     convert = ops.convert_to_tensor
     if BACKEND == "jax":
@@ -82,12 +80,9 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def nll(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the negative log-likelihood: log sum exp(logits) - logits[target], in nats.
 
+    The logits are `(n, classes)`, the targets integers `(n,)`.
     On torch the probabilities of the forward pass are kept instead of their logarithms and become
     the gradient in place; torch's own loss fills and reads two more buffers of the logits' size.
-
-    Args:
-        logits: `(n, classes)`.
-        targets: Integers `(n,)`.
 
     Example:
     >>> float(nll(ops.array([[0.0, 0.0]]), ops.array([1]))[0])  # log 2

@@ -11,9 +11,8 @@ import keras
 
 from zoo.backend import keras_private
 from zoo.graph.calls import Call, Graph, auto_named, calls_before
-from zoo.layers.drop_block import DropBlock
 from zoo.layers.highway_stack import HighwayDenseStack
-from zoo.layers.skip import Skip
+from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Shape
 
 Grain: TypeAlias = Literal["sum", "layer"]

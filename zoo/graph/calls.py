@@ -1,10 +1,10 @@
 """A Functional model as a list of layer calls that can be run, replaced and copied."""
 
 import collections
-import contextlib
 import dataclasses
 import itertools
 import re
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,12 +12,12 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.graph.duplicate import duplicate
 from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
 Apply: TypeAlias = Callable[..., Any]  # a `Call` and its arguments -> its outputs
+SHARED = ("_input_spec", "_remat_mode", "_build_shapes_dict")  # set by `Layer.__init__`, but kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,6 +415,10 @@ def rebuild(
 ) -> keras.Model:
     """Return a copy of a model with weights of its own, some of its calls replaced.
 
+    Of a layer, attributes are copied, and not the configuration, which layers of other libraries
+    may lack or return incomplete: layers, variables, seed generators and containers of these;
+    others are shared.
+
     Args:
         model: A Functional or built Sequential `keras.Model`; nested models are flattened.
         replace: A function of a `Call` that returns a function of the call's arguments (a layer,
@@ -426,36 +430,66 @@ def rebuild(
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.
     """
-    copies: dict[int, tuple[Any, Any]] = {}
+    copies: dict[int, Any] = {}
 
     def apply(call, *args, **kwargs):
-        replacement = replace(call) if replace else None
-        if replacement is not None:
-            return replacement(*args, **kwargs)
-        layer = call.layer
-        if id(layer) not in copies:
-            copies[id(layer)] = layer, _copy(layer)
-        return copies[id(layer)][1](*args, **kwargs)
+        new = replace(call) if replace else None
+        if new is None:
+            is_layer = isinstance(call.layer, keras.layers.Layer)
+            new = _copied(call.layer, copies) if is_layer else call.layer
+        return new(*args, **kwargs)
 
-    result = rewire(model, apply)
-    for layer, new in copies.values():
-        if isinstance(layer, keras.layers.Layer):  # and not an operation
-            for old_variable, new_variable in zip(layer.variables, new.variables, strict=True):
-                # through NumPy: `fit` on JAX consumes the buffers of its variables
-                new_variable.assign(keras.ops.convert_to_numpy(old_variable))
-    return result
+    return rewire(model, apply)
 
 
-def _copy(layer):
-    """Return a new layer or operation of the same configuration, or a duplicate of a layer."""
-    if not isinstance(layer, keras.layers.Layer):
-        return type(layer).from_config(layer.get_config())
-    # layers of others may lack a configuration; some of KerasHub's do
-    if type(layer).__module__.startswith(("keras.src.", "zoo.")):
-        # what a configuration refers to, such as the function of a Lambda, may not be registered
-        with contextlib.suppress(TypeError, ValueError):
-            return type(layer).from_config(layer.get_config())
-    return duplicate(layer)
+def alias(layer: keras.layers.Layer, name: str) -> keras.layers.Layer:
+    """Return a layer of another name that shares a built layer's weights and sub-layers."""
+    return _layer(layer, name, {}, deep=False)
+
+
+def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
+    """Return a copy of an attribute; `copies` has those made before, by the original's id."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if isinstance(value, types.MethodType) and id(value.__self__) in copies:
+        return getattr(copies[id(value.__self__)], value.__name__)
+    if not deep:
+        return value
+    if isinstance(value, keras.layers.Layer):
+        return _layer(value, value.name, copies, deep)
+    if isinstance(value, dict):
+        return {key: _copied(v, copies, deep) for key, v in value.items()}
+    if type(value).__name__ in ("list", "TrackedList", "tuple"):
+        result = [_copied(v, copies, deep) for v in value]
+        return tuple(result) if isinstance(value, tuple) else result
+    if isinstance(value, keras.Variable):
+        array = keras.ops.convert_to_numpy(value)
+        options = {"trainable": value.trainable, "dtype": value.dtype, "name": value.name}
+        new = keras.Variable(array, **options)
+        new.regularizer, new.constraint = value.regularizer, value.constraint
+        new._path = value.path
+        copies[id(value)] = new
+    elif isinstance(value, types.SimpleNamespace):
+        copies[id(value)] = types.SimpleNamespace(**_copied(vars(value), copies))
+    elif isinstance(value, keras.random.SeedGenerator):
+        copies[id(value)] = keras.random.SeedGenerator(0, name=value.name)
+        copies[id(value)].state.assign(keras.ops.convert_to_numpy(value.state))
+    return copies.get(id(value), value)
+
+
+def _layer(layer, name, copies, deep):
+    new = type(layer).__new__(type(layer))
+    copies[id(layer)] = new
+    options = {"dtype": layer.dtype_policy, "activity_regularizer": layer.activity_regularizer}
+    keras.layers.Layer.__init__(new, name=name, **options)
+    attributes = vars(layer).copy()
+    mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
+    for key, value in {**attributes, **attributes.get("_modules", {})}.items():
+        if key not in mine:
+            setattr(new, key, _copied(value, copies, deep))  # Keras tracks what it holds
+        elif isinstance(value, (bool, str, type(None))) and key != "name" or key in SHARED:
+            vars(new)[key] = value
+    return new
 
 
 def functional(x: Any) -> Any:

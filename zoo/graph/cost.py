@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from math import prod
+from math import isqrt, prod
 from typing import Any, NamedTuple
 
 import keras
@@ -38,13 +38,6 @@ class Cost:
     operations: int
     blocks: dict[str, Count]
     rest: Count
-
-    def share(self, block: str) -> tuple[float, float]:
-        """Return a block's shares of the model's parameters and of its multiply-adds."""
-        count = self.blocks[block]
-        return count.parameters / max(self.parameters, 1), count.operations / max(
-            self.operations, 1
-        )
 
 
 def cost(
@@ -169,41 +162,29 @@ def _has_recurrence(layer):
 
 
 def _einsum(operation, shapes, output):
-    """Every letter is a loop; an ellipsis stands for axes of the output."""
-    terms = operation.subscripts.replace(" ", "").partition("->")[0].split(",")
-    if len(terms) < 2:
+    """Every letter is a loop: those of the output and those that are summed over."""
+    terms, arrow, result = operation.subscripts.replace(" ", "").partition("->")
+    if "," not in terms:
         return 0
-    sizes: dict[str, int] = {}
-    rest: dict[int, int] = {}  # axes of an ellipsis, counted from its end
-    for term, shape in zip(terms, shapes, strict=True):
-        before, dots, after = term.partition("...")
-        hidden = shape[len(before) : len(shape) - len(after)] if dots else ()
-        for i, size in enumerate(hidden[::-1]):
-            rest[i] = max(rest.get(i, 1), size)
-        letters = before + after
-        known = shape[: len(before)] + shape[len(shape) - len(after) :] if dots else shape
-        for letter, size in zip(letters, known, strict=True):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-    return prod(sizes.values()) * prod(rest.values())
-
-
-def _tensordot(operation, shapes, output):
-    axes = operation.axes
-    if isinstance(axes, int):
-        return prod(output) * prod(shapes[0][len(shapes[0]) - axes :])
-    first = axes[0] if isinstance(axes[0], (list, tuple)) else [axes[0]]
-    return prod(output) * prod(shapes[0][axis] for axis in first)
+    kept = result if arrow else [letter for letter in terms if terms.count(letter) == 1]
+    summed: dict[str, int] = {}
+    for term, shape in zip(terms.split(","), shapes, strict=True):
+        before, _, after = term.partition("...")
+        sizes = [*zip(before, shape, strict=False), *zip(after[::-1], shape[::-1], strict=False)]
+        summed |= {letter: size for letter, size in sizes if letter not in kept}
+    return prod(output) * prod(summed.values())
 
 
 # Functions of an operation, the shapes of its arguments and that of its output. Kernels are
 # `(..., inputs / groups, outputs)`, of depthwise convolutions `(..., inputs, multiplier)`;
 # transposed ones spread every position of the input by a kernel `(..., outputs, inputs)`. Attention
-# is QK^T and AV, of queries `(batch, steps, heads, size)` and keys `(batch, other steps, ...)`.
+# is QK^T and AV, of queries `(batch, steps, heads, size)` and keys `(batch, other steps, ...)`. In
+# a tensor product every summed letter counts in both arguments, every other in one and the output.
 RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
     "Matmul": lambda _, shapes, out: prod(out) * shapes[0][-1],
     "Dot": lambda _, shapes, out: prod(out) * shapes[0][-1],
     "Einsum": _einsum,
-    "Tensordot": _tensordot,
+    "Tensordot": lambda _, shapes, out: isqrt(prod(shapes[0]) * prod(shapes[1]) * prod(out)),
     "Conv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-1]),
     "DepthwiseConv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-2]),
     "SeparableConv": lambda _, shapes, out: (

@@ -14,8 +14,7 @@ from keras import ops, tree
 
 from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
-from zoo.graph.calls import Graph, SetMask, auto_named, functional, rewire, stem, symbolic
-from zoo.graph.duplicate import alias
+from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, symbolic
 from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.layers.skip import Skip
 from zoo.types import Shape

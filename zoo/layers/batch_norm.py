@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -11,13 +10,14 @@ from keras import ops
 from zoo.backend import compiled, keras_private
 from zoo.backend.layers import BatchNormalization
 from zoo.checks import check_integers
+from zoo.layers.configured import Configured
 from zoo.types import Shape, Tensor
 
 CAN_SHARE = ("statistics", "affine")
 
 
 @keras.saving.register_keras_serializable("zoo")
-class UnsharedBatchNormalization(keras.layers.Layer):
+class UnsharedBatchNormalization(Configured):
     """Batch normalization with separate statistics and scales for each use of a shared block.
 
     y = gamma_u (x - mean_u) / sqrt(variance_u + epsilon) + beta_u in use u.
@@ -49,6 +49,8 @@ class UnsharedBatchNormalization(keras.layers.Layer):
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5; gamma 0.1 is theirs.
     """
+
+    arguments = ("uses", "share", "gamma", "beta", "momentum")
 
     def __init__(
         self,
@@ -109,11 +111,6 @@ class UnsharedBatchNormalization(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        names = "uses", "share", "gamma", "beta", "momentum"
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ import keras
 from keras import ops
 
 from zoo import backend
+from zoo.layers.configured import Configured
 from zoo.types import Initializer, Shape, Tensor
 
 WEIGHTS = ("kernel", "recurrent_kernel", "bias")
 
 
 @keras.saving.register_keras_serializable("zoo")
-class CarryLSTM(keras.layers.Layer):
+class CarryLSTM(Configured):
     """An LSTM whose state at the end of a batch is its state at the start of the next.
 
     Row b of a batch must continue row b of the batch before (`zoo.datasets.text.streams`
@@ -36,6 +37,8 @@ class CarryLSTM(keras.layers.Layer):
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2.1 and `main.lua` of its code, where
     the state is carried over batches and epochs.
     """
+
+    arguments = ("units", "kernel_initializer", "recurrent_initializer", "bias_initializer")
 
     def __init__(
         self,
@@ -114,20 +117,16 @@ class CarryLSTM(keras.layers.Layer):
         for name in WEIGHTS:
             getattr(self, name).assign(store[name])
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        names = "kernel_initializer", "recurrent_initializer", "bias_initializer"
-        own = {name: keras.initializers.serialize(getattr(self, name)) for name in names}
-        return {**super().get_config(), "units": self.units, **own}
-
 
 @keras.saving.register_keras_serializable("zoo")
-class ExplicitState(keras.layers.Layer):
+class ExplicitState(Configured):
     """A layer with a built `CarryLSTM`'s weights whose state is an argument, for any batch size.
 
     The `CarryLSTM`'s own state is neither read nor written. Called on x, `(batch, steps,
     features)`, h and c, `(batch, units)`, it returns outputs `(batch, steps, units)`, h and c.
     """
+
+    arguments = ("lstm",)
 
     def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -144,32 +143,17 @@ class ExplicitState(keras.layers.Layer):
         """Return the outputs and the last state."""
         return self.lstm.run(x, h, c)
 
-    def compute_output_shape(
-        self, x_shape: Shape, h_shape: Shape, c_shape: Shape
-    ) -> tuple[Shape, Shape, Shape]:
-        """Return the shapes of the outputs and the state."""
-        return (*x_shape[:2], self.lstm.units), h_shape, c_shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        lstm = keras.saving.serialize_keras_object(self.lstm)
-        return {**super().get_config(), "lstm": lstm}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "ExplicitState":
-        """Return a layer with the serialized LSTM of `config`."""
-        lstm = keras.saving.deserialize_keras_object(config["lstm"])
-        return cls(**{**config, "lstm": lstm})
-
 
 @keras.saving.register_keras_serializable("zoo")
-class ZeroState(keras.layers.Layer):
+class ZeroState(Configured):
     """The initial state of a text, with as many rows as the input has: `(batch, units)`.
 
     Example:
     >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)
     True
     """
+
+    arguments = ("units",)
 
     def __init__(self, units: int, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -178,11 +162,3 @@ class ZeroState(keras.layers.Layer):
     def call(self, x: Tensor) -> Tensor:
         """Return zeros."""
         return ops.zeros((ops.shape(x)[0], self.units), self.compute_dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return `(batch, units)`."""
-        return (input_shape[0], self.units)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        return {**super().get_config(), "units": self.units}

@@ -1,7 +1,6 @@
 """Word vectors computed from characters, each distinct word of a batch once."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -9,6 +8,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.initializers import Uniform
+from zoo.layers.configured import Configured
 from zoo.types import Initializer, Shape, Tensor
 
 
@@ -22,7 +22,7 @@ class ZeroPad(keras.constraints.Constraint):
 
 
 @keras.saving.register_keras_serializable("zoo")
-class CharCNN(keras.layers.Layer):
+class CharCNN(Configured):
     """A word vector: each filter's largest response to any window of the word's characters.
 
     For a filter of width w over the character vectors e: tanh(b + max over p of
@@ -47,6 +47,8 @@ class CharCNN(keras.layers.Layer):
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2.2, equations 1 and 2.
     """
+
+    arguments = ("num_characters", "dim", "widths", "filters", "initializer")
 
     def __init__(
         self,
@@ -98,24 +100,9 @@ class CharCNN(keras.layers.Layer):
         biases = [ops.convert_to_tensor(bias) for bias in self.biases]
         return ops.tanh(responses + ops.concatenate(biases))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the output's shape."""
-        return (*input_shape[:-1], sum(self.filters))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        own = {
-            "num_characters": self.num_characters,
-            "dim": self.dim,
-            "widths": self.widths,
-            "filters": self.filters,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
-        return {**super().get_config(), **own}
-
 
 @keras.saving.register_keras_serializable("zoo")
-class CharWordEmbedding(keras.layers.Layer):
+class CharWordEmbedding(Configured):
     """Word vectors computed from the words' characters, once per distinct word of a batch.
 
     The layer looks up the characters of a word in its `table` and passes them to `encoder`.
@@ -137,6 +124,8 @@ class CharWordEmbedding(keras.layers.Layer):
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2; the saving is ours.
     """
+
+    arguments = ("encoder", "num_words", "word_length", "max_distinct")
 
     def __init__(
         self,
@@ -211,19 +200,3 @@ class CharWordEmbedding(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
         return (*input_shape[:2], self.encoder.output_shape[-1])
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        own = {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "num_words": self.num_words,
-            "word_length": self.word_length,
-            "max_distinct": self.max_distinct,
-        }
-        return {**super().get_config(), **own}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "CharWordEmbedding":
-        """Return a layer with the serialized encoder of `config`."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"])
-        return cls(**{**config, "encoder": encoder})

@@ -9,12 +9,14 @@ from zoo.checks import check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
-from zoo.types import Activation, Initializer, Regularizer, Shape, Tensor
+from zoo.types import Activation, Initializer, Shape, Tensor
 
 
 class Highway(Skip):
     """Base of `HighwayDense` and `HighwayConv2D`: H, T and C are one layer each."""
 
+    size: str  # the argument for the width
+    remedy: str  # the layer of Keras that changes a width
     arguments = (*Skip.arguments, "activation", "kernel_initializer", "bias_initializer")
 
     def __init__(
@@ -28,6 +30,18 @@ class Highway(Skip):
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape: Shape) -> None:
+        """Build the branches for the input's width."""
+        width = getattr(self, self.size)
+        if input_shape[-1] is None or width not in (None, input_shape[-1]):
+            raise ValueError(
+                f"`{type(self).__name__}` keeps its width, so `{self.size}` must equal the input's "
+                f"last axis. Received: {self.size}={width}, input shape={tuple(input_shape)}. "
+                f"Put a {self.remedy}({width or self.size}) before it."
+            )
+        self.width = input_shape[-1]
+        super().build(input_shape)
 
     def call(self, x: Tensor) -> Tensor:
         """Return H(x) · T(x) + x · C(x); a variant leaves terms out."""
@@ -65,10 +79,7 @@ class HighwayDense(Highway):
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. C starts at `-gate_bias`.
         kernel_initializer: Initializer of the kernels of H, T and C.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        kernel_regularizer: Regularizer of the kernels of H, T and C alike.
-        bias_regularizer: Regularizer of the biases of H, T and C alike.
-        activity_regularizer: Regularizer of the layer's output, divided by the batch size.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, ..., units)`.
     Output shape: `(batch, ..., units)`.
@@ -87,9 +98,10 @@ class HighwayDense(Highway):
     Greff et al. (2017), arXiv:1612.07771, Table 1a.
     """
 
+    size, remedy = "units", "Dense"
     arguments = ("units", *Highway.arguments)
 
-    def __init__(  # noqa: PLR0913 (those of keras.layers.Dense)
+    def __init__(
         self,
         units: int | None = None,
         activation: Activation = "relu",
@@ -97,9 +109,6 @@ class HighwayDense(Highway):
         gate_bias: float = -2.0,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
         **kwargs,
     ) -> None:
         super().__init__(
@@ -108,20 +117,12 @@ class HighwayDense(Highway):
             bias_initializer,
             variant=variant,
             gate_bias=gate_bias,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
             **kwargs,
         )
         if units is not None:
             check_integers(1, units=units)
         self.units = units
         self.supports_masking = True
-
-    def build(self, input_shape: Shape) -> None:
-        """Build the branches for the input's width."""
-        self.width = _input_width(self, "units", self.units, input_shape, "Dense")
-        super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Dense` layer; see `Skip.branch`."""
@@ -146,10 +147,7 @@ class HighwayConv2D(Highway):
         kernel_initializer: Initializer of the kernels of H, T and C; `None` is `KaimingNormal()`,
             as in the authors' code.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        kernel_regularizer: Regularizer of the kernels of H, T and C alike.
-        bias_regularizer: Regularizer of the biases of H, T and C alike.
-        activity_regularizer: Regularizer of the layer's output, divided by the batch size.
-        **kwargs: `stage` (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
     Input shape: `(batch, height, width, filters)`.
     Output shape: The input's.
@@ -167,9 +165,10 @@ class HighwayConv2D(Highway):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.1.
     """
 
+    size, remedy = "filters", "Conv2D"
     arguments = (*Highway.arguments, "filters", "kernel_size")
 
-    def __init__(  # noqa: PLR0913 (those of keras.layers.Conv2D)
+    def __init__(
         self,
         filters: int | None = None,
         kernel_size: int = 3,
@@ -178,9 +177,6 @@ class HighwayConv2D(Highway):
         gate_bias: float = -2.0,
         kernel_initializer: Initializer | None = None,
         bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
         **kwargs,
     ) -> None:
         super().__init__(
@@ -189,9 +185,6 @@ class HighwayConv2D(Highway):
             bias_initializer,
             variant=variant,
             gate_bias=gate_bias,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
             **kwargs,
         )
         check_integers(1, kernel_size=kernel_size)
@@ -200,25 +193,9 @@ class HighwayConv2D(Highway):
         self.filters = filters
         self.kernel_size = int(kernel_size)
 
-    def build(self, input_shape: Shape) -> None:
-        """Build the branches for the input's channels."""
-        self.width = _input_width(self, "filters", self.filters, input_shape, "Conv2D")
-        super().build(input_shape)
-
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Conv2D` layer; see `Skip.branch`."""
         options = self.branch_options(name, bias)
         return Conv2D(
             self.width, self.kernel_size, padding="same", data_format="channels_last", **options
         )
-
-
-def _input_width(layer, argument, width, input_shape, remedy):
-    """Return the input's number of features, which `width`, unless None, must equal."""
-    if input_shape[-1] is None or width not in (None, input_shape[-1]):
-        raise ValueError(
-            f"`{type(layer).__name__}` keeps its width, so `{argument}` must equal the input's "
-            f"last axis. Received: {argument}={width}, input shape={tuple(input_shape)}. "
-            f"Put a {remedy}({width or argument}) before it."
-        )
-    return input_shape[-1]

@@ -1,6 +1,7 @@
 """Many fully connected highway layers in one, for networks too deep to compile layer by layer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,7 +10,7 @@ from zoo import backend
 from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.layers.highway import HighwayDense
-from zoo.types import Activation, Initializer, Shape, Tensor
+from zoo.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -23,12 +24,8 @@ class HighwayDenseStack(HighwayDense):
     Args:
         depth: Number of layers.
         units: Width, in features, as for `HighwayDense`.
-        activation: Activation of H.
-        variant: Functional form, as for `HighwayDense`.
-        gate_bias: Initial bias of T, a logit.
-        kernel_initializer: Initializer of one layer's kernels, sampled for each layer.
-        bias_initializer: Initializer of one layer's biases, sampled for each layer.
-        **kwargs: `stage`, `name`, `dtype`.
+        **kwargs: Other arguments of `HighwayDense`, save the regularizers. Initializers are those
+            of one layer, sampled for each.
 
     Input shape: `(batch, ..., units)`.
     Output shape: `(batch, ..., units)`.
@@ -38,7 +35,7 @@ class HighwayDenseStack(HighwayDense):
 
     Example:
     >>> stack = HighwayDenseStack(100, units=2, gate_bias=-100.0)  # closed gates carry
-    >>> keras.ops.convert_to_numpy(stack(np.array([[3.0, -4.0]], "float32"))).tolist()
+    >>> keras.ops.convert_to_numpy(stack(keras.ops.array([[3.0, -4.0]]))).tolist()
     [[3.0, -4.0]]
     >>> tuple(stack.transform_gate.kernel.shape)
     (100, 2, 2)
@@ -48,26 +45,8 @@ class HighwayDenseStack(HighwayDense):
 
     arguments = ("depth", *HighwayDense.arguments)
 
-    def __init__(
-        self,
-        depth: int,
-        units: int | None = None,
-        activation: Activation = "relu",
-        variant: str = "coupled",
-        gate_bias: float = -2.0,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        **kwargs,
-    ) -> None:
-        super().__init__(
-            units,
-            activation,
-            variant,
-            gate_bias,
-            kernel_initializer,
-            bias_initializer,
-            **kwargs,
-        )
+    def __init__(self, depth: int, units: int | None = None, **kwargs: Any) -> None:
+        super().__init__(units, **kwargs)
         check_integers(1, depth=depth)
         regularizers = (*self.regularizers().values(), self.activity_regularizer)
         if any(regularizer is not None for regularizer in regularizers):

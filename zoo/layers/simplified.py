@@ -60,7 +60,7 @@ class Simplified(Skip):
         filters: int,
         kernel_size: int = 3,
         strides: int = 1,
-        identity: str = "pad",
+        identity: str | None = None,
         kernel_initializer: Initializer | None = None,
         **kwargs,
     ) -> None:
@@ -71,6 +71,7 @@ class Simplified(Skip):
                 f"`kernel_size` must be odd: the identity sits at the kernel's center. "
                 f"Received: kernel_size={kernel_size!r}"
             )
+        identity = self.identities[0] if identity is None else identity
         if identity not in self.identities:
             raise ValueError(
                 f"`identity` must be one of {self.identities}. Received: identity={identity!r}"
@@ -119,7 +120,7 @@ class Simplified(Skip):
 
 
 class SymmetricConv2D(Conv2D):
-    """A convolution whose kernel is centerd on pixels 0, s, 2s, ... at stride s.
+    """A convolution whose kernel is centered on pixels 0, s, 2s, ... at stride s.
 
     Keras's "same" padding of an even side at stride 2 centers it on 1, 3, 5, ..., between which
     and the identity's pixels there is no mapping. So zeros go to both sides.
@@ -153,8 +154,8 @@ class SimplifiedResidual(Simplified):
         filters: Channels of the output, at least the input's.
         kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
         strides: Stride, in pixels; S and the convolution's center take the same pixels.
-        identity: S where channels grow: "pad" puts x into the first channels and zeros into the
-            rest; "duplicate" repeats it.
+        identity: S where channels grow: "pad" (`None`) puts x into the first channels and zeros
+            into the rest; "duplicate" repeats it.
         kernel_initializer: Initializer of the kernel; `None` is `HardtMa()`, the paper's HMWI.
         **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
@@ -248,7 +249,7 @@ class SimplifiedDominant(Simplified):
         filters: Channels of the output, the input's or a multiple.
         kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
         strides: Stride, in pixels.
-        identity: "duplicate", the only identity whose kernel entries are all diagonal.
+        identity: "duplicate" (`None`), the only identity whose kernel entries are all diagonal.
         kernel_initializer: Initializer of the full kernel, of which the diagonal is taken, with 1
             added at its center; `None` is `HardtMa()`.
         **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
@@ -267,17 +268,6 @@ class SimplifiedDominant(Simplified):
     default_variant = "plain"
     default_initializer = HardtMa
     identities = ("duplicate",)
-
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int = 3,
-        strides: int = 1,
-        identity: str = "duplicate",
-        kernel_initializer: Initializer | None = None,
-        **kwargs,
-    ) -> None:
-        super().__init__(filters, kernel_size, strides, identity, kernel_initializer, **kwargs)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the convolution; see `Skip.branch`."""

@@ -1,4 +1,4 @@
-"""The base of every gated layer."""
+"""The base of every gated layer, and a layer that drops a block at random."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
 from zoo.layers import gating
+from zoo.layers.configured import Configured
 from zoo.types import Initializer, Regularizer, Shape, Tensor
 
 REMOVED = {  # arguments of version 0.1.0, and their defaults, which saved layers may have
@@ -43,7 +44,7 @@ class GateBias(keras.initializers.Initializer):
         return {"logit": self.logit, "initializer": initializer}
 
 
-class Skip(keras.layers.Layer):
+class Skip(Configured):
     """y = finish(form(H(x), x, T(x), C(x))), with the gates of `variant`.
 
     A subclass builds H, T and C in `branch`. All three come from the same code, so that a gate
@@ -166,8 +167,7 @@ class Skip(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
         dtype = keras.dtype_policies.serialize(self._policies())
-        own = {name: _serialized(name, getattr(self, name)) for name in self.arguments}
-        return {**super().get_config(), "dtype": dtype, **own}
+        return {**super().get_config(), "dtype": dtype}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Skip":
@@ -195,7 +195,44 @@ class Skip(keras.layers.Layer):
         return {letter: layer for letter, layer in layers.items() if layer is not None}
 
 
-def _serialized(argument, value):
-    if argument == "activation":
-        return keras.activations.serialize(value)
-    return value if isinstance(value, tuple) else keras.saving.serialize_keras_object(value)
+@keras.saving.register_keras_serializable("zoo")
+class DropBlock(Configured):
+    """A block's output y in training, or for a random share of the examples its skip input x.
+
+    In inference x + (1 - rate) (y - x), the expected output.
+
+    Args:
+        rate: Probability of x, from 0 to 1.
+        seed: Random seed.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        x: Skip input.
+        y: Output, of the same shape.
+        training: True to drop.
+
+    Raises:
+        ValueError: if `rate` is out of range.
+
+    Reference: Huang et al. (2016), "Deep Networks with Stochastic Depth", arXiv:1603.09382,
+    section 3 (where all examples of a batch drop the same blocks).
+    """
+
+    arguments = ("rate", "seed")
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= rate <= 1:
+            raise ValueError(f"`rate` must be from 0 to 1. Received: rate={rate!r}")
+        self.rate = rate
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
+
+    def call(self, x: Tensor, y: Tensor, training: bool | None = None) -> Tensor:
+        """Return x or y of each example, or their mean."""
+        if not training:
+            return x + (1 - self.rate) * (y - x)
+        shape = (ops.shape(y)[0], *[1] * (len(y.shape) - 1))
+        dropped = keras.random.uniform(shape, seed=self.seed_generator) < self.rate
+        return ops.where(dropped, x, y)
