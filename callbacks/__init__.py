@@ -1,7 +1,7 @@
 """Callbacks of `fit`: training rules of the papers, progress, and probes of a network's blocks."""
 
 from zoo.callbacks.charts import plot as plot
-from zoo.callbacks.page import write_html as write_html
+from zoo.callbacks.charts import write_html as write_html
 from zoo.callbacks.probes.classifier import BorderlineExamples as BorderlineExamples
 from zoo.callbacks.probes.classifier import IntermediateAccuracy as IntermediateAccuracy
 from zoo.callbacks.probes.classifier import LogitLens as LogitLens

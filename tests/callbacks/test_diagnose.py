@@ -1,5 +1,7 @@
 """Verdicts on blocks whose functions are known, their report, and plans of what to remove."""
 
+import html
+
 import keras
 import numpy as np
 import pytest
@@ -193,7 +195,7 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     assert page.count("<svg") >= 6
     for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 &lt; -0.5"):
         assert text in page
-    assert '<td class="t undoes">undoes</td>' in page
+    assert all(html.escape(line) in page for line in lines)
 
 
 @without_backend
