@@ -198,7 +198,7 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
     text = (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<style>{STYLE}</style><body><h1>{title}</h1>{head}<h2>Measures</h2>'
+        f"<style>{STYLE}</style><body><h1>{title}</h1>{head}<h2>Measures</h2>"
         f'<div class="grid">{sections}</div>{notes}</body></html>\n'
     )
     replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))

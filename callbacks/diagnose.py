@@ -11,15 +11,15 @@ import numpy as np
 
 from zoo.callbacks.charts import write_html
 from zoo.callbacks.probes.engine import probe_list, run
-from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
-from zoo.callbacks.probes.probe import Probe, Table, aligned
-from zoo.callbacks.probes.refinement import (
+from zoo.callbacks.probes.measures import (
     BlockInfluence,
     CosineInput,
     CosineLoss,
     L2Ratio,
     NormGrowth,
 )
+from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
+from zoo.callbacks.probes.probe import Probe, Table, aligned
 from zoo.callbacks.probes.sweep import lesions
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network

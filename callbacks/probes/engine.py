@@ -17,7 +17,6 @@ from zoo.callbacks.probes.objective import (
     Objective,
     Progress,
     average,
-    masked_extreme,
     masked_sum,
     padded_batches,
     to_arrays,
@@ -236,11 +235,8 @@ class Observer:
                 values = probe.measure(part, stage)
                 if not isinstance(values, dict):
                     values = {"mean": values, "square": ops.square(values)}
-                reduced = OrderedDict()  # JAX sorts the keys of a dict
-                for key, v in values.items():
-                    kind = probe.extremes.get(key)
-                    reduced[key] = masked_extreme(v, mask, kind) if kind else masked_sum(v, mask)
-                if reduced:
+                if values:  # JAX sorts the keys of a dict
+                    reduced = OrderedDict((k, masked_sum(v, mask)) for k, v in values.items())
                     sums[part.info.name] = reduced
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}

@@ -4,6 +4,7 @@ Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noi
 section 5; Arora, Ge, Neyshabur, Zhang (2018), arXiv:1802.05296, section 4.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,9 +13,9 @@ from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
+from zoo.callbacks.probes.measures import Ratio
 from zoo.callbacks.probes.objective import batches, nan_mask
 from zoo.callbacks.probes.probe import Parts, Row, Table, norm
-from zoo.callbacks.probes.refinement import Ratio
 from zoo.checks import check_integers
 from zoo.graph.chain import Chain, State
 from zoo.layers.residual_block import ResidualBlock
@@ -31,8 +32,7 @@ class LayerCushion(Ratio):
     sum have the mean over their convolutions and dense layers without an activation. Biases and
     normalization are left out. `histogram`: the share of examples in each of `bins` equal parts of
     [0, `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero;
-    they bound no cushion and are left out. `min`: the smallest of all examples and convolutions,
-    the cushion as Arora et al. (2018) define it. Section 5, Fig. 3.
+    they are left out. Section 5, Fig. 3.
 
     Args:
         bins: Number of bins of the histogram.
@@ -41,15 +41,14 @@ class LayerCushion(Ratio):
     """
 
     needs = ("steps",)
-    bound = "min"
 
     def __init__(self, bins: int = 80, largest: float = 4.0, name: str | None = None) -> None:
         super().__init__(name)
         self.bins = bins
         self.largest = largest
 
-    def ratios(self, block: Parts) -> tuple[Tensor, Tensor]:
-        """Return the cushion of each convolution."""
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each example's mean cushion of its convolutions, and the histogram."""
         layer = block.info.layer
         if isinstance(layer, Simplified):
             z = layer.form.combine(block["h"], block.get("x"), None, None)
@@ -57,21 +56,19 @@ class LayerCushion(Ratio):
         else:
             steps = [step for step in _branch_steps(block) if _is_linear(step[0])]
         if not steps:
-            return ops.zeros((1, 0)), ops.zeros((1, 0))
+            return {}
         cushions = []
         for layer, x, y in steps:
             passed = norm(y if layer.bias is None else y - layer.bias)
             size = ops.sqrt(ops.sum(ops.square(layer.kernel)))
             cushions.append(passed / (size * norm(x)))
-        alive = [norm(x) != 0 for _, x, _ in steps]
-        return ops.stack(cushions, axis=1), ops.stack(alive, axis=1)
-
-    def more(self, ratios: Tensor, alive: Tensor) -> dict[str, Tensor]:
-        """Return the histogram."""
+        exist = ops.stack([norm(x) != 0 for _, x, _ in steps], axis=1)
+        ratios = ops.where(exist, ops.stack(cushions, axis=1), 0.0)
+        alive = ops.cast(exist, ratios.dtype)
         index = ops.floor(ratios * (self.bins / self.largest))
         index = ops.cast(ops.clip(index, 0, self.bins - 1), "int32")
         shares = ops.one_hot(index, self.bins) * ops.expand_dims(alive, -1)
-        return {"histogram": ops.mean(shares, axis=1)}
+        return {**self.averages(ratios, alive), "histogram": ops.mean(shares, axis=1)}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return the base's numbers and the histogram."""

@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops, tree
 
 from zoo.backend import STATIC_SHAPES, keras_private
-from zoo.backend.replicas import spread_shards
 from zoo.checks import check_integers
 from zoo.graph.calls import Call, Graph, activation_of, infer
 from zoo.types import Tensor
@@ -172,23 +171,10 @@ def _pad(structure, size):
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
     """Return the sum over examples; see `padded_batches` for the mask."""
-    return ops.sum(_without_padding(v, mask, 0.0), axis=0)
-
-
-def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
-    """Return the smallest ("min") or largest ("max") value over each replica's examples.
-
-    Of shape `(replicas, ...)`, so that the sum over replicas has them all.
-    """
-    reduce, none = (ops.min, np.inf) if kind == "min" else (ops.max, -np.inf)
-    return spread_shards(reduce(_without_padding(v, mask, none), axis=0, keepdims=True))
-
-
-def _without_padding(v, mask, replacement):
     if not STATIC_SHAPES:
-        return ops.cast(v[: mask.shape[0]], "float32")
+        return ops.sum(ops.cast(v[: mask.shape[0]], "float32"), axis=0)
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
+    return ops.sum(ops.where(mask == 0, 0.0, ops.cast(v, "float32")), axis=0)
 
 
 def to_arrays(sums: Any, mask: np.ndarray) -> Any:

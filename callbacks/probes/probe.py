@@ -61,8 +61,6 @@ class Probe:
             probabilities. `steps`: of a sum's residual branch, pairs of the input and the output of
             each of `block.layers`, those that have one of each.
         reads_labels: True if it uses labels where there are some, but does not need them.
-        extremes: "min" or "max" by the key of a value of `measure` whose smallest or largest number
-            over the examples is needed and not its average.
 
     Args:
         name: Name of its values; `None`: the class's name in snake case.
@@ -75,7 +73,6 @@ class Probe:
 
     needs: tuple[str, ...] = ()
     reads_labels = False
-    extremes: Mapping[str, str] = {}
     blocks: Sequence[Block] = ()  # of the network, set when a pass begins
 
     def __init__(self, name: str | None = None) -> None:
@@ -117,31 +114,24 @@ class Probe:
         return {}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
-        """Return numbers, or arrays with a number for each unit, from averages (and extremes)."""
+        """Return numbers, or arrays with a number for each unit, from averages."""
         if {*mean} == {"mean", "square"}:
             return {self.name: mean["mean"], "std": deviation(mean["mean"], mean["square"])}
         return mean
 
     def update_state(self, sums: Mapping[str, Mapping[str, Any]], count: int) -> None:
-        """Add sums over `count` examples, and extremes of each replica: arrays by key, by block."""
+        """Add sums over `count` examples: arrays by key, by block."""
         self.count += count
         for block, members in sums.items():
             totals = self.sums.setdefault(block, {})
             for key, value in members.items():
-                number: Any = np.asarray(value, "float64")
-                if key in self.extremes:
-                    extreme = np.minimum if self.extremes[key] == "min" else np.maximum
-                    number = extreme.reduce(number, axis=0)
-                    totals[key] = extreme(totals.get(key, number), number)
-                else:
-                    totals[key] = totals.get(key, 0.0) + number
+                totals[key] = totals.get(key, 0.0) + np.asarray(value, "float64")
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
         result: dict[str | None, dict[str, Any]] = {**self.inspected}
         for block, members in self.sums.items():
-            means = {k: v if k in self.extremes else v / self.count for k, v in members.items()}
-            result[block] = self.summarize(means)
+            result[block] = self.summarize({k: v / self.count for k, v in members.items()})
         return result
 
     def summary(self) -> float:

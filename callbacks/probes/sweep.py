@@ -22,6 +22,7 @@ from keras import ops
 
 from zoo.backend import compiled
 from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.measures import BlockInfluence
 from zoo.callbacks.probes.objective import (
     Loss,
     Objective,
@@ -36,7 +37,6 @@ from zoo.callbacks.probes.objective import (
     to_tensors,
 )
 from zoo.callbacks.probes.probe import Row, Table, flat, norm
-from zoo.callbacks.probes.refinement import BlockInfluence
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan
 from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan

@@ -51,8 +51,6 @@ def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
         cushion = norms(passed) / np.linalg.norm(kernel) / norms(states[i])
         value = table.values("layer_cushion")[f"block{i}"]
         np.testing.assert_allclose(value, cushion.mean(), rtol=1e-4)
-        smallest = table.values("layer_cushion_min")[f"block{i}"]
-        np.testing.assert_allclose(smallest, cushion.min(), rtol=1e-4)
         share = np.histogram(np.minimum(cushion, 0.999), 20, (0, 1))[0] / 3
         np.testing.assert_allclose(table.array("layer_cushion_histogram")[i], share, atol=1e-6)
 
