@@ -15,7 +15,6 @@ from zoo.io import replace
 from zoo.types import PathLike
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # values over counts, which are the column `unit`
@@ -54,7 +53,7 @@ MEANINGS = {  # by the beginning of a value's name
     "lesion_": "Each block left out, one at a time: a redundant block barely changes the output.",
     "lesions_": "Several random blocks left out at once; those that change the shape stay.",
     "logit_lens": "The network's tail applied to each block's output, against its own output.",
-    "loop_": "A run of blocks used so many times; angles in degrees, divergences in nats.",
+    "loop_": "A run of blocks used so many times; divergences in nats.",
     "norm_growth": "|y| / |x|: growth of activations through a block.",
     "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
@@ -63,17 +62,16 @@ MEANINGS = {  # by the beginning of a value's name
 }
 
 
-def plot(table: Table, probes: Sequence[str] | None = None, path: PathLike | None = None) -> Figure:
+def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
     """Draw a panel for each probe of a table.
 
-    Scalar values are points over the blocks, connected in each stage, a line for each epoch, and a
-    band of the deviation over examples at the last one; the whole network's is dashed. Values by
-    unit are an image of blocks and units.
+    Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
+    over examples at the last one; the whole network's is dashed. Values by unit are an image of
+    blocks and units.
 
     Args:
         table: The table.
         probes: Names; `None`: all, deviations as bands of the others.
-        path: PNG file to write; `None`: none.
     """
     from matplotlib.figure import Figure
 
@@ -85,18 +83,16 @@ def plot(table: Table, probes: Sequence[str] | None = None, path: PathLike | Non
     for axis, probe in zip(axes, probes, strict=True):
         _draw(axis, table, probe)
         axis.set_title(probe, parse_math=False)
-    if path is not None:
-        replace(pathlib.Path(path), lambda new: figure.savefig(new, format="png", dpi=120))
     return figure
 
 
-def _panels(table: Table) -> list[str]:
+def _panels(table):
     """Return the values that have a chart: all but the deviations of others, drawn as bands."""
     probes = table.probes()
     return [name for name in probes if name.removesuffix("_std") not in {*probes} - {name}]
 
 
-def _draw(axis: Axes, table: Table, probe: str) -> None:
+def _draw(axis, table, probe):
     rows = table.of_probe(probe)
     if probe.startswith(COUNTS):
         _draw_counts(axis, rows)
@@ -131,28 +127,17 @@ def _draw_counts(axis, rows):
             axis.axhline(row.value, **DASHED)
         else:
             by_block.setdefault(row.block, {})[row.unit] = row.value
-    points = [(n, v) for values in by_block.values() if len(values) == 1 for n, v in values.items()]
-    if points:
-        axis.plot(*zip(*points, strict=True), color=COLORS[0], linestyle="", **POINTS)
-    curves = {block: values for block, values in by_block.items() if len(values) > 1}
-    for i, (block, values) in enumerate(curves.items()):
-        color = COLORS[i % len(COLORS)]
-        axis.plot([*values], [*values.values()], label=block, color=color, **POINTS)
+    for i, (block, values) in enumerate(by_block.items()):
+        label, color = (block, COLORS[i % len(COLORS)]) if len(values) > 1 else (None, COLORS[0])
+        axis.plot([*values], [*values.values()], label=label, color=color, **POINTS)
     axis.set(xlabel="count")
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_blocks(axis, table, probe):
-    """Draw a line over blocks for each epoch, interrupted between stages; the last has a band."""
+    """Draw a line over blocks for each epoch; the last has a band."""
     rows = table.of_probe(probe)
-    stages = {row.block: row.stage for row in rows if row.block is not None}
-    positions, names = [], []
-    for i, (block, stage) in enumerate(stages.items()):
-        if i and stage != stages[names[-1]]:
-            positions.append(i - 0.5)
-            names.append(None)
-        positions.append(i)
-        names.append(block)
+    names = [*dict.fromkeys(row.block for row in rows if row.block is not None)]
     epochs = [*dict.fromkeys(row.epoch for row in rows)]
     for i, epoch in enumerate(epochs):
         values = rows.values(probe, epoch)
@@ -162,16 +147,16 @@ def _draw_blocks(axis, table, probe):
             y = np.array([values.get(name, np.nan) for name in names])
             label = f"epoch {epoch}" if len(epochs) > 1 and i in (0, len(epochs) - 1) else None
             alpha = 0.25 + 0.75 * (i + 1) / len(epochs)
-            axis.plot(positions, y, label=label, color=COLORS[0], alpha=alpha, **POINTS)
+            axis.plot(y, label=label, color=COLORS[0], alpha=alpha, **POINTS)
             if epoch == epochs[-1] and f"{probe}_std" in table.probes():
                 spread = table.values(f"{probe}_std", epoch)
                 width = np.array([spread.get(name, np.nan) for name in names])
                 band = {"color": COLORS[0], "alpha": 0.2, "linewidth": 0}
-                axis.fill_between(positions, y - width, y + width, **band)
+                axis.fill_between(range(len(names)), y - width, y + width, **band)
     axis.set(xlabel="block")
-    if stages:
-        axis.set_xlim(-0.5, len(stages) - 0.5)
-        _set_names(axis.xaxis, [*stages], rotation=90)
+    if names:
+        axis.set_xlim(-0.5, len(names) - 0.5)
+        _set_names(axis.xaxis, names, rotation=90)
 
 
 def _set_names(axis, names, **options):

@@ -10,16 +10,18 @@ import keras
 import numpy as np
 
 from zoo.callbacks.charts import write_html
-from zoo.callbacks.probes.engine import probe_list, run
-from zoo.callbacks.probes.measures import (
+from zoo.callbacks.probes.engine import run
+from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
+from zoo.callbacks.probes.probe import (
     BlockInfluence,
     CosineInput,
     CosineLoss,
     L2Ratio,
     NormGrowth,
+    Probe,
+    Table,
+    aligned,
 )
-from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
-from zoo.callbacks.probes.probe import Probe, Table, aligned
 from zoo.callbacks.probes.sweep import lesions
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network
@@ -44,7 +46,6 @@ SCREEN = {  # columns of numbers: headings by name
     "cosine_loss": "cos(f,dL)",
     "lesion_kl": "lesion KL",
     "lesion_change": "lesion change",
-    "lesion_loss_change": "lesion dLoss",
 }
 
 
@@ -121,7 +122,6 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     batch_size: int = 128,
     blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
-    probes: Probe | Sequence[Probe] = (),
     *,
     lesion_examples: int = LESION_EXAMPLES,
     grain: Grain = "sum",
@@ -147,12 +147,11 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         batch_size: Examples in a batch, where x is an array.
         blocks: Names of the blocks; `None`: all.
         progress: A function called with the number of examples so far, after each batch.
-        probes: Further probes, whose values the table and the page have as well.
         lesion_examples: Number of examples for the lesions, which take longest.
         grain: As in `zoo.callbacks.run`.
 
     Raises:
-        ValueError: if there is no block, labels and loss do not fit, or `probes`, `batch_size` or
+        ValueError: if there is no block, labels and loss do not fit, or `batch_size` or
             `lesion_examples` is invalid.
 
     Example:
@@ -163,14 +162,11 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     ['sum']
     """
     check_integers(1, lesion_examples=lesion_examples)
-    further = probe_list(probes) if probes else []
     data = repeatable(x if y is None else (x, y))
     selected = first(data, lesion_examples, batch_size)
     own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
     if selected and len(selected[0]) > 1:  # labels
         own.append(CosineLoss())
-    names = {probe.name for probe in own}
-    own += [probe for probe in further if probe.name not in names]
     shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)
     table = run(own, network, data, **shared)
@@ -182,12 +178,6 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         table += lesioned
     except ValueError as error:  # of a network whose blocks are no chain
         table.notes.append(f"No lesions: {error}")
-    if "lesion_loss" in table.probes():
-        whole, *lesioned_losses = table.of_probe("lesion_loss")
-        table.rows += [
-            row._replace(probe="lesion_loss_change", value=row.value - whole.value)
-            for row in lesioned_losses
-        ]
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
     means = {
         name: float(np.mean([value for block, value in by_block.items() if block is not None]))

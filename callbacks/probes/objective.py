@@ -316,6 +316,39 @@ class Objective:
         known = self._activation or entropy or (labeled and self._given is None)
         return self.classifies and bool(known)
 
+    def names(self, labeled: bool) -> list[str]:
+        """Return the names of `scores`, which depend on whether data have labels."""
+        accuracy = ["accuracy"] if labeled and self.classifies else []
+        compared = ["kl", "agreement"] if self.is_distribution(labeled) else ["change"]
+        return [*accuracy, *(["loss"] if labeled else []), *compared]
+
+    def scores(
+        self, outputs: list[Tensor], intact: list[Tensor], labels: Tensor | Labels | None = None
+    ) -> Tensor:
+        """Return numbers of a modified network, `(batch, numbers)`, in the order of `names`.
+
+        `outputs` are its outputs, `intact` those of the unmodified one, the first as logits.
+        """
+        logits = outputs[0]
+        scores = []
+        if labels is not None:
+            scores += [self.hits(labels, logits)] if self.classifies else []
+            scores.append(self.losses(labels, logits))
+        if self.is_distribution(labels is not None):
+            weights = self.weights(labels, logits)
+            pair = self.log_probabilities(intact[0]), self.log_probabilities(logits)
+            scores += [average(v, weights) for v in (divergence(*pair), agreement(*pair))]
+        else:
+            count = ops.shape(logits)[0]
+            new, old = (
+                ops.concatenate(
+                    [ops.cast(ops.reshape(v, (count, -1)), "float32") for v in tensors], axis=1
+                )
+                for tensors in (outputs, intact)
+            )
+            scores.append(ops.norm(new - old, axis=1) / ops.norm(old, axis=1))
+        return ops.stack(scores, axis=1)
+
     def hits(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
         """Return the share of positions whose most probable class is the true one, `(batch,)`.
 

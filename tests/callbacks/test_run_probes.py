@@ -74,15 +74,6 @@ def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):
     assert [row.epoch for row in table if row.block == "block0"] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_rows_that_a_resumed_training_loses_without_a_path_are_warned_of(caplog):
-    model = small_model()
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    watch = callbacks.RunProbes([callbacks.L2Ratio()], X)
-    model.fit(X, Y, epochs=3, initial_epoch=2, verbose=0, callbacks=[watch])
-    assert "begins at epoch 3. Rows of earlier epochs" in caplog.text
-    assert {row.epoch for row in watch.table} == {3}
-
-
 def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
     model = small_model()
     model.compile("sgd", "sparse_categorical_crossentropy")

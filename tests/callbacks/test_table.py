@@ -55,13 +55,12 @@ def test_a_table_is_the_same_after_a_csv_file(table, tmp_path):
         Table.from_csv(tmp_path / "other.csv")
 
 
-def test_a_figure_has_a_panel_for_each_probe(table, tmp_path):
-    figure = callbacks.plot(table, path=tmp_path / "figure.png")
+def test_a_figure_has_a_panel_for_each_probe(table):
+    figure = callbacks.plot(table)
     titled = [axis for axis in figure.axes if axis.get_xlabel()]
     assert [axis.get_xlabel() for axis in titled] == ["block", "block", "unit"]
     first, second = ([*line.get_ydata()] for line in titled[0].get_lines())  # epochs
-    np.testing.assert_equal([first, second], [[0.5, np.nan, 0.25], [0.125, np.nan, np.nan]])
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    np.testing.assert_equal([first, second], [[0.5, 0.25], [0.125, np.nan]])
 
 
 class Page(html.parser.HTMLParser):
