@@ -80,13 +80,8 @@ class Probe:
     blocks: Sequence[Block] = ()  # of the network, set when a pass begins
 
     def __init__(self, name: str | None = None) -> None:
-        self.name = name or self.default_name()
+        self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.reset_state()
-
-    @classmethod
-    def default_name(cls) -> str:
-        """Return the class's name in snake case."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     @property
     def labels(self) -> bool:
