@@ -186,11 +186,7 @@ def _products(chain, index):
 
 
 def _summary(signal, squares):
-    """Return the cushion over examples.
-
-    `signal` is each example's |J x| / |x|, scaled; inf where x is zero. `squares` are estimates of
-    its |J|_F^2, `(projections, examples)`.
-    """
+    """Return the cushion, of each example's scaled |J x| / |x| and estimates of its |J|_F^2."""
     alive = ~np.isinf(signal) & (squares.mean(0) != 0)
     if not alive.any():
         return {"": np.nan, "_error": np.nan, "_dead": 1.0}
