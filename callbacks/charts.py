@@ -1,10 +1,10 @@
-"""Charts by matplotlib: lines over numbers or names, and figures of a table of values."""
+"""Charts of a table of values by matplotlib, and a page of them, read without a server."""
 
 from __future__ import annotations
 
+import html
 import io
 import pathlib
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from zoo.io import replace
 from zoo.types import PathLike
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # values over counts, which are the column `unit`
@@ -23,50 +22,77 @@ COUNTS = ("lesions_", "shuffle_", "loop_")
 COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # on black and white
 POINTS = {"marker": "o", "markersize": 3}
 DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
-INK = "currentColor"  # in an SVG: of the page
 NAMES = 30  # largest number of names at an axis
+STYLE = """:root{color-scheme:light dark;--soft:GrayText}*{box-sizing:border-box}
+body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
+h1{font-size:1.35em}h2{font-size:1.1em;margin-top:1.8em}h3{font:600 .95em system-ui;margin:0}
+pre{overflow-x:auto;font-size:.85em}summary{cursor:pointer;color:var(--soft)}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
+svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}"""
+
+MEANINGS = {  # by the beginning of a value's name
+    "activation_norm": "Norm of a block's output: does it grow from block to block?",
+    "block_influence": "1 - cosine of a block's skip input and output; near 0 it may be removed.",
+    "block_outputs": "Mean output of each unit; equal columns from block to block are carried.",
+    "borderline_examples": "Early readout of the examples near a decision boundary, and of others.",
+    "class_gates": "Mean gate over a class's examples minus that over all examples.",
+    "cosine_input": "Cosine of f and the skip input x; negative: the block takes away from x.",
+    "cosine_loss": "Cosine of f and the loss gradient; negative: the block lowers the loss.",
+    "dominant_flow": "Share of channels that get most of their gradient through the feature of "
+    "their index.",
+    "estimation_error": "Mean difference of a block's output from its stage's last output.",
+    "exit_": "The network stopped after each block: later ones return their skip input.",
+    "gate_activity": "Mean gate: T near 0 carries the input, near 1 replaces it; C the reverse.",
+    "gate_bias": "Bias of the gate's logits; negative: the input is carried.",
+    "gradient_norm": "Norm of the loss gradient at a block's input: does it vanish or explode?",
+    "interlayer_cushion": "How much better the part of the network between two blocks passes the "
+    "signal than noise.",
+    "intermediate_accuracy": "Accuracy and loss of the classifier applied to each block's output.",
+    "l2_ratio": "|f| / |x|: small changes refine the skip input x, 1 and more replace it.",
+    "layer_cushion": "How much better a layer passes its input than noise of the same size.",
+    "lesion_": "Each block left out, one at a time: a redundant block barely changes the output.",
+    "lesions_": "Several random blocks left out at once; those that change the shape stay.",
+    "logit_lens": "The network's tail applied to each block's output, against its own output.",
+    "loop_": "A run of blocks used so many times; divergences in nats.",
+    "norm_growth": "|y| / |x|: growth of activations through a block.",
+    "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
+    "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
+    "taylor_term": "A block's change of the loss, to first order.",
+    "weight_statistics": "Mean, deviation, L1 norm and largest value of a block's kernels.",
+}
 
 
-def plot(table: Table, probes: Sequence[str] | None = None, path: PathLike | None = None) -> Figure:
+def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
     """Draw a panel for each probe of a table.
 
-    Scalar values are points over the blocks, connected in each stage, a line for each epoch, and a
-    band of the deviation over examples at the last one; the whole network's is dashed. Values by
-    unit are an image of blocks and units.
+    Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
+    over examples at the last one; the whole network's is dashed. Values by unit are an image of
+    blocks and units.
 
     Args:
         table: The table.
         probes: Names; `None`: all, deviations as bands of the others.
-        path: PNG file to write; `None`: none.
     """
     from matplotlib.figure import Figure
 
-    probes = probes or panels(table)
+    probes = probes or _panels(table)
     longest = max((len(row.block) for row in table if row.block and row.unit is None), default=0)
     height = max(2.6, 1.6 + 0.06 * longest)  # inches, with the names below a panel
     figure = Figure(figsize=(7, height * len(probes)), layout="constrained")
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
     for axis, probe in zip(axes, probes, strict=True):
-        draw(axis, table, probe)
+        _draw(axis, table, probe)
         axis.set_title(probe, parse_math=False)
-    if path is not None:
-        save_png(figure, path)
     return figure
 
 
-def save_png(figure: Figure, path: PathLike) -> None:
-    """Write a figure atomically."""
-    replace(pathlib.Path(path), lambda new: figure.savefig(new, format="png", dpi=120))
-
-
-def panels(table: Table) -> list[str]:
+def _panels(table):
     """Return the values that have a chart: all but the deviations of others, drawn as bands."""
     probes = table.probes()
     return [name for name in probes if name.removesuffix("_std") not in {*probes} - {name}]
 
 
-def draw(axis: Axes, table: Table, probe: str) -> None:
-    """Draw one probe's values."""
+def _draw(axis, table, probe):
     rows = table.of_probe(probe)
     if probe.startswith(COUNTS):
         _draw_counts(axis, rows)
@@ -101,28 +127,17 @@ def _draw_counts(axis, rows):
             axis.axhline(row.value, **DASHED)
         else:
             by_block.setdefault(row.block, {})[row.unit] = row.value
-    points = [(n, v) for values in by_block.values() if len(values) == 1 for n, v in values.items()]
-    if points:
-        axis.plot(*zip(*points, strict=True), color=COLORS[0], linestyle="", **POINTS)
-    curves = {block: values for block, values in by_block.items() if len(values) > 1}
-    for i, (block, values) in enumerate(curves.items()):
-        color = COLORS[i % len(COLORS)]
-        axis.plot([*values], [*values.values()], label=block, color=color, **POINTS)
+    for i, (block, values) in enumerate(by_block.items()):
+        label, color = (block, COLORS[i % len(COLORS)]) if len(values) > 1 else (None, COLORS[0])
+        axis.plot([*values], [*values.values()], label=label, color=color, **POINTS)
     axis.set(xlabel="count")
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_blocks(axis, table, probe):
-    """Draw a line over blocks for each epoch, interrupted between stages; the last has a band."""
+    """Draw a line over blocks for each epoch; the last has a band."""
     rows = table.of_probe(probe)
-    stages = {row.block: row.stage for row in rows if row.block is not None}
-    positions, names = [], []
-    for i, (block, stage) in enumerate(stages.items()):
-        if i and stage != stages[names[-1]]:
-            positions.append(i - 0.5)
-            names.append(None)
-        positions.append(i)
-        names.append(block)
+    names = [*dict.fromkeys(row.block for row in rows if row.block is not None)]
     epochs = [*dict.fromkeys(row.epoch for row in rows)]
     for i, epoch in enumerate(epochs):
         values = rows.values(probe, epoch)
@@ -132,16 +147,16 @@ def _draw_blocks(axis, table, probe):
             y = np.array([values.get(name, np.nan) for name in names])
             label = f"epoch {epoch}" if len(epochs) > 1 and i in (0, len(epochs) - 1) else None
             alpha = 0.25 + 0.75 * (i + 1) / len(epochs)
-            axis.plot(positions, y, label=label, color=COLORS[0], alpha=alpha, **POINTS)
+            axis.plot(y, label=label, color=COLORS[0], alpha=alpha, **POINTS)
             if epoch == epochs[-1] and f"{probe}_std" in table.probes():
                 spread = table.values(f"{probe}_std", epoch)
                 width = np.array([spread.get(name, np.nan) for name in names])
                 band = {"color": COLORS[0], "alpha": 0.2, "linewidth": 0}
-                axis.fill_between(positions, y - width, y + width, **band)
+                axis.fill_between(range(len(names)), y - width, y + width, **band)
     axis.set(xlabel="block")
-    if stages:
-        axis.set_xlim(-0.5, len(stages) - 0.5)
-        _set_names(axis.xaxis, [*stages], rotation=90)
+    if names:
+        axis.set_xlim(-0.5, len(names) - 0.5)
+        _set_names(axis.xaxis, names, rotation=90)
 
 
 def _set_names(axis, names, **options):
@@ -151,22 +166,53 @@ def _set_names(axis, names, **options):
         label.set_parse_math(False)  # a name may have a dollar
 
 
-def to_svg(figure: Figure) -> str:
+def write_html(table: Table, path: PathLike, title: str | None = None, head: str = "") -> None:
+    """Write a page with every probe's chart, meaning and numbers; it needs no server.
+
+    Args:
+        table: The table.
+        path: The file.
+        title: Title of the page; `None`: the table's.
+        head: HTML below the title, such as a report.
+    """
+    title = html.escape(title or table.title or "Probes")
+    sections = "".join(_section(table, probe) for probe in _panels(table))
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
+    if notes:
+        notes = f"<h2>Not measured</h2><ul>{notes}</ul>"
+    text = (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<style>{STYLE}</style><body><h1>{title}</h1>{head}<h2>Measures</h2>"
+        f'<div class="grid">{sections}</div>{notes}</body></html>\n'
+    )
+    replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))
+
+
+def _section(table, probe):
+    """Return the chart of one probe with its meaning and numbers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2, 2.6), layout="constrained")
+    _draw(figure.subplots(), table, probe)
+    fitting = [name for name in MEANINGS if probe.startswith(name)]
+    meaning = MEANINGS[max(fitting, key=len)] if fitting else ""
+    names = {probe, f"{probe}_std"}  # and the deviations, which the chart has as a band
+    numbers = Table(row for row in table if row.probe in names and row.unit is None)
+    return (
+        f"<section><h3>{html.escape(probe)}</h3>{_to_svg(figure)}<details><summary>meaning and "
+        f"numbers</summary><p>{meaning}</p><pre>{html.escape(str(numbers))}</pre></details>"
+        f"</section>"
+    )
+
+
+def _to_svg(figure):
     """Return a figure as an SVG element of a page, whose text and axes have the page's color."""
     import matplotlib
 
     file = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # none
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
     text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.S)
-    text = re.sub(r"<[^>]+>", lambda tag: _shortened(tag[0]), text).replace("#000000", INK)
-    return re.sub(r"\n\s*", "\n", text[text.index("<svg") :])
-
-
-def _shortened(tag):
-    """Return a tag without fonts and size, which are the page's, and without useless digits."""
-    tag = re.sub(r"(\d\.\d)\d{3,}|font-family: [^;\"]*;?", r"\1", tag)
-    if tag.startswith("<svg"):
-        tag = re.sub(r' (width|height)="[^"]*"', "", tag)
-    return re.sub(r'^<g id="[^"]*"', "<g", tag)  # other charts of a page have the same
+    return text[text.index("<svg") :].replace("#000000", "currentColor")

@@ -8,6 +8,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,9 +33,6 @@ METADATA = {
     "stop": bool,
     "torch_rng": str,
 }
-SCALARS = (int, float, bool, str, type(None))
-# Not state: Keras sets the first two, and changes the sign of `min_delta` in the first epoch.
-SETTINGS = ("params", "_model", "min_delta")
 
 
 class Resume(keras.callbacks.Callback):
@@ -48,15 +46,15 @@ class Resume(keras.callbacks.Callback):
 
     Args:
         path: The file, `.npz`.
-        track: Callbacks, Keras's own included, whose state is saved: the attributes that they name
-            in `state`, or all that are numbers, strings, or lists of these or of arrays.
+        track: Callbacks with an attribute `state`: the names of those attributes that are saved.
+            Values are numbers, strings, None, or lists of these or of arrays.
         identity: Settings that distinguish this run (variant, corpus, seed); a file with other
             settings is refused.
         writes: False only reads the file; of several workers only the chief writes.
 
     Raises:
-        ValueError: if `path` is a folder; when training starts, if the file is damaged, belongs to
-            another run, or its variables do not fit the model.
+        ValueError: if `path` is a folder; when training starts, if a callback in `track` has no
+            `state`, or the file is damaged, of another run, or its variables do not fit the model.
 
     Example:
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
@@ -88,6 +86,12 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Restore the saved state, if there is one."""
+        for callback in self.track:
+            if not hasattr(callback, "state"):
+                raise ValueError(
+                    f"Callbacks in `track` must name their state in an attribute `state`, such as "
+                    f"('best', 'wait'). Received: {type(callback).__name__}, which does not."
+                )
         if not self.path.exists():
             return
         metadata, arrays = self._load()
@@ -105,18 +109,15 @@ class Resume(keras.callbacks.Callback):
             for name, array in arrays.items():
                 if name.startswith(f"c{i:03d}."):
                     state.setdefault(name.split(".")[1], []).append(array)
-            names = getattr(callback, "state", state)
-            vars(callback).update(
-                {key: state[key] for key in names if key in state and key not in SETTINGS}
-            )
+            vars(callback).update({key: state[key] for key in callback.state if key in state})
         if keras.backend.backend() == "torch" and metadata["torch_rng"]:
             torch = sys.modules["torch"]
             rng = bytes.fromhex(metadata["torch_rng"])
             torch.set_rng_state(torch.tensor(list(rng), dtype=torch.uint8))
         self.history = metadata["history"]  # Keras clears its History after this hook
-        keras_private.set_initial_epoch(self.model, metadata["epoch"])
-        if metadata["stop"]:  # Keras would look at `stop_training` after one more batch only
-            keras_private.set_initial_epoch(self.model, self.params["epochs"])
+        # Keras would look at `stop_training` after one more batch only
+        epoch = self.params["epochs"] if metadata["stop"] else metadata["epoch"]
+        keras_private.set_initial_epoch(self.model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restore the history."""
@@ -142,11 +143,15 @@ class Resume(keras.callbacks.Callback):
             for key, value in (logs or {}).items()
         }
         arrays = {f"v{i:05d}": value for i, value in enumerate(values)}
-        states = []
+        states: list[dict[str, Any]] = []
         for i, callback in enumerate(self.track):
-            state, more = _state(callback, f"c{i:03d}")
-            states.append(state)
-            arrays |= more
+            states.append({})
+            for key in callback.state:
+                value = getattr(callback, key)
+                if isinstance(value, list) and any(isinstance(v, np.ndarray) for v in value):
+                    arrays |= {f"c{i:03d}.{key}.{j:05d}": v for j, v in enumerate(value)}
+                else:
+                    states[-1][key] = value
         rng = ""
         if keras.backend.backend() == "torch":
             rng = bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
@@ -199,20 +204,6 @@ class Resume(keras.callbacks.Callback):
                 f"({differences}). Choose another run directory, or the other run's settings."
             )
         return metadata, arrays
-
-
-def _state(callback, prefix):
-    """Return a callback's state that JSON can hold, and its arrays by their names in the file."""
-    state = {}
-    arrays = {}
-    for key, value in vars(callback).items():
-        value = value.item() if isinstance(value, np.generic) else value
-        items = value if isinstance(value, list) else [value]
-        if key not in SETTINGS and all(isinstance(item, SCALARS) for item in items):
-            state[key] = value
-        elif all(isinstance(item, np.ndarray) for item in items) and isinstance(value, list):
-            arrays |= {f"{prefix}.{key}.{i:05d}": array for i, array in enumerate(value)}
-    return state, arrays
 
 
 class BestWeights(keras.callbacks.Callback):

@@ -9,16 +9,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.callbacks.page import html_table, write_html
-from zoo.callbacks.probes.engine import probe_list, run
+from zoo.callbacks.charts import write_html
+from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
-from zoo.callbacks.probes.probe import Probe, Table, aligned
-from zoo.callbacks.probes.refinement import (
+from zoo.callbacks.probes.probe import (
     BlockInfluence,
     CosineInput,
     CosineLoss,
     L2Ratio,
     NormGrowth,
+    Probe,
+    Table,
+    aligned,
 )
 from zoo.callbacks.probes.sweep import lesions
 from zoo.checks import check_integers
@@ -36,15 +38,6 @@ UNUSED_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all ef
 LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
 
 VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
-RULES = (  # of `judge`, in words
-    f"explodes: |y|/|x| > {EXPLODES:g} (ours), or a value is not finite.",
-    f"idle: lesion KL < {UNUSED_KL:g} nats or lesion change < {UNUSED_CHANGE:g}, and at most "
-    f"{UNUSED_SHARE:g} of the blocks' mean (all ours).",
-    f"undoes: the cosine of f and the loss gradient, of Jastrzebski et al. (2018), section 4.1, > "
-    f"{UNDOES:g} (ours), or the cosine of f and x < {ERASES:g} (ours).",
-    f"replaces: |f|/|x| >= {REPLACES:g}, Jastrzebski et al. (2018), section 4.2, or no skip input.",
-    "refines: none of these.",
-)
 SCREEN = {  # columns of numbers: headings by name
     "l2_ratio": "|f|/|x|",
     "block_influence": "influence",
@@ -53,7 +46,6 @@ SCREEN = {  # columns of numbers: headings by name
     "cosine_loss": "cos(f,dL)",
     "lesion_kl": "lesion KL",
     "lesion_change": "lesion change",
-    "lesion_loss_change": "lesion dLoss",
 }
 
 
@@ -103,34 +95,23 @@ class Diagnosis:
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def __str__(self) -> str:
-        text = aligned(*self._lines())
-        return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
+        return "\n".join([f"{self.title}. {self._summary()}", *self.table.notes])
 
     def _summary(self) -> str:
+        """Return the weights, a count of each verdict, and a line for each block."""
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
         weights = f"Weights: {self.weights}. " if self.weights else ""
-        return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
-
-    def _lines(self):
-        """Return the headings and the cells of each block, and the columns that are text."""
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
         lines = [["block", "verdict", "stage", *(SCREEN[name] for name in names), "reason"]]
         for row in self.verdicts:
             numbers = [f"{row.numbers[n]:.3g}" if n in row.numbers else "" for n in names]
             lines.append([row.block, row.verdict, str(row.stage), *numbers, row.reason])
-        return lines, (0, 1, len(lines[0]) - 1)
+        text = aligned(lines, left=(0, 1, len(lines[0]) - 1))
+        return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}.\n{text}"
 
     def to_html(self, path: PathLike) -> None:
         """Write a page with verdicts and a chart of each measure; it needs no server."""
-        lines, left = self._lines()
-        verdicts = html_table(lines, left, [row.verdict for row in self.verdicts])
-        rules = "".join(f"<li>{html.escape(rule)}</li>" for rule in RULES)
-        head = (
-            f'<p class="soft">{html.escape(self._summary())}</p><h2>Verdicts</h2>{verdicts}'
-            f"<details><summary>rules, in order (the first that holds decides), with sources"
-            f"</summary><ul>{rules}</ul></details>"
-        )
-        write_html(self.table, path, self.title, head)
+        write_html(self.table, path, self.title, f"<pre>{html.escape(self._summary())}</pre>")
 
 
 def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
@@ -141,7 +122,6 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     batch_size: int = 128,
     blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
-    probes: Probe | Sequence[Probe] = (),
     *,
     lesion_examples: int = LESION_EXAMPLES,
     grain: Grain = "sum",
@@ -167,12 +147,11 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         batch_size: Examples in a batch, where x is an array.
         blocks: Names of the blocks; `None`: all.
         progress: A function called with the number of examples so far, after each batch.
-        probes: Further probes, whose values the table and the page have as well.
         lesion_examples: Number of examples for the lesions, which take longest.
         grain: As in `zoo.callbacks.run`.
 
     Raises:
-        ValueError: if there is no block, labels and loss do not fit, or `probes`, `batch_size` or
+        ValueError: if there is no block, labels and loss do not fit, or `batch_size` or
             `lesion_examples` is invalid.
 
     Example:
@@ -183,14 +162,11 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     ['sum']
     """
     check_integers(1, lesion_examples=lesion_examples)
-    further = probe_list(probes) if probes else []
     data = repeatable(x if y is None else (x, y))
     selected = first(data, lesion_examples, batch_size)
     own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
     if selected and len(selected[0]) > 1:  # labels
         own.append(CosineLoss())
-    names = {probe.name for probe in own}
-    own += [probe for probe in further if probe.name not in names]
     shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)
     table = run(own, network, data, **shared)
@@ -202,12 +178,6 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         table += lesioned
     except ValueError as error:  # of a network whose blocks are no chain
         table.notes.append(f"No lesions: {error}")
-    if "lesion_loss" in table.probes():
-        whole, *lesioned_losses = table.of_probe("lesion_loss")
-        table.rows += [
-            row._replace(probe="lesion_loss_change", value=row.value - whole.value)
-            for row in lesioned_losses
-        ]
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
     means = {
         name: float(np.mean([value for block, value in by_block.items() if block is not None]))

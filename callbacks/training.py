@@ -1,8 +1,4 @@
-"""Callbacks for training: the rules of Kim et al. (2016), epochs of batches, and progress.
-
-Rules of the paper: `Perplexity`, `HalveOnStall`. For every training: `Epochs`, `StopOnNaN` and
-`Progress`. `PassProgress` is the progress of a pass of probes or of a sweep.
-"""
+"""Callbacks for training: the rules of Kim et al. (2016), epochs of batches, and progress."""
 
 import datetime
 import math

@@ -17,7 +17,6 @@ from zoo.callbacks.probes.objective import (
     Objective,
     Progress,
     average,
-    masked_extreme,
     masked_sum,
     padded_batches,
     to_arrays,
@@ -236,11 +235,8 @@ class Observer:
                 values = probe.measure(part, stage)
                 if not isinstance(values, dict):
                     values = {"mean": values, "square": ops.square(values)}
-                reduced = OrderedDict()  # JAX sorts the keys of a dict
-                for key, v in values.items():
-                    kind = probe.extremes.get(key)
-                    reduced[key] = masked_extreme(v, mask, kind) if kind else masked_sum(v, mask)
-                if reduced:
+                if values:  # JAX sorts the keys of a dict
+                    reduced = OrderedDict((k, masked_sum(v, mask)) for k, v in values.items())
                     sums[part.info.name] = reduced
         if not sums and not probe.inspects:
             keys = {key for stage in stages.values() for part in stage for key in part}
@@ -404,8 +400,7 @@ class RunProbes(keras.callbacks.Callback):
         batch_size: Batch size of arrays.
         loss: As in `run`.
         path: A CSV file that is rewritten after each pass, or `None`. When `fit` starts after epoch
-            0, as with `Resume`, the rows of earlier epochs are read from it; without it they are
-            lost, with a warning.
+            0, as with `Resume`, the rows of earlier epochs are read from it.
         blocks: Names of the blocks to measure; `None`: all.
         grain: As in `run`.
 
@@ -456,13 +451,6 @@ class RunProbes(keras.callbacks.Callback):
         if resumes and self.path is not None and self.path.exists():
             rows = Table.from_csv(self.path)
             self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
-        elif resumes:
-            logging.warning(
-                "Probes: the table begins at epoch %d. Rows of earlier epochs are read from `path`,"
-                " which is %s.",
-                epoch + 1,
-                self.path or "not given",
-            )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Run the probes if they are due."""

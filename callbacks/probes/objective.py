@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops, tree
 
 from zoo.backend import STATIC_SHAPES, keras_private
-from zoo.backend.replicas import spread_shards
 from zoo.checks import check_integers
 from zoo.graph.calls import Call, Graph, activation_of, infer
 from zoo.types import Tensor
@@ -172,23 +171,10 @@ def _pad(structure, size):
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
     """Return the sum over examples; see `padded_batches` for the mask."""
-    return ops.sum(_without_padding(v, mask, 0.0), axis=0)
-
-
-def masked_extreme(v: Tensor, mask: Tensor, kind: str) -> Tensor:
-    """Return the smallest ("min") or largest ("max") value over each replica's examples.
-
-    Of shape `(replicas, ...)`, so that the sum over replicas has them all.
-    """
-    reduce, none = (ops.min, np.inf) if kind == "min" else (ops.max, -np.inf)
-    return spread_shards(reduce(_without_padding(v, mask, none), axis=0, keepdims=True))
-
-
-def _without_padding(v, mask, replacement):
     if not STATIC_SHAPES:
-        return ops.cast(v[: mask.shape[0]], "float32")
+        return ops.sum(ops.cast(v[: mask.shape[0]], "float32"), axis=0)
     mask = ops.reshape(mask, (-1, *[1] * (len(v.shape) - 1)))
-    return ops.where(mask == 0, replacement, ops.cast(v, "float32"))
+    return ops.sum(ops.where(mask == 0, 0.0, ops.cast(v, "float32")), axis=0)
 
 
 def to_arrays(sums: Any, mask: np.ndarray) -> Any:
@@ -329,6 +315,39 @@ class Objective:
         entropy = _kind(self._given) in SPARSE + ONE_HOT + BINARY
         known = self._activation or entropy or (labeled and self._given is None)
         return self.classifies and bool(known)
+
+    def names(self, labeled: bool) -> list[str]:
+        """Return the names of `scores`, which depend on whether data have labels."""
+        accuracy = ["accuracy"] if labeled and self.classifies else []
+        compared = ["kl", "agreement"] if self.is_distribution(labeled) else ["change"]
+        return [*accuracy, *(["loss"] if labeled else []), *compared]
+
+    def scores(
+        self, outputs: list[Tensor], intact: list[Tensor], labels: Tensor | Labels | None = None
+    ) -> Tensor:
+        """Return numbers of a modified network, `(batch, numbers)`, in the order of `names`.
+
+        `outputs` are its outputs, `intact` those of the unmodified one, the first as logits.
+        """
+        logits = outputs[0]
+        scores = []
+        if labels is not None:
+            scores += [self.hits(labels, logits)] if self.classifies else []
+            scores.append(self.losses(labels, logits))
+        if self.is_distribution(labels is not None):
+            weights = self.weights(labels, logits)
+            pair = self.log_probabilities(intact[0]), self.log_probabilities(logits)
+            scores += [average(v, weights) for v in (divergence(*pair), agreement(*pair))]
+        else:
+            count = ops.shape(logits)[0]
+            new, old = (
+                ops.concatenate(
+                    [ops.cast(ops.reshape(v, (count, -1)), "float32") for v in tensors], axis=1
+                )
+                for tensors in (outputs, intact)
+            )
+            scores.append(ops.norm(new - old, axis=1) / ops.norm(old, axis=1))
+        return ops.stack(scores, axis=1)
 
     def hits(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
         """Return the share of positions whose most probable class is the true one, `(batch,)`.

@@ -17,16 +17,13 @@ from typing import Any, TypeAlias
 
 import keras
 import numpy as np
-from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
-from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import (
     Loss,
     Objective,
     Progress,
-    agreement,
     average,
     divergence,
     masked_sum,
@@ -35,16 +32,16 @@ from zoo.callbacks.probes.objective import (
     to_arrays,
     to_tensors,
 )
-from zoo.callbacks.probes.probe import Row, Table, flat, norm
-from zoo.callbacks.probes.refinement import BlockInfluence
+from zoo.callbacks.probes.probe import Row, Table, norm
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan
+from zoo.graph.loop import Region
 from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
 
-Blocks = str | Sequence[str] | None  # names; one may be given without a list
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
-SCORES = ("lesion_kl", "lesion_change", "lesion_loss", "block_influence")  # of `depth_plan`
+SMALLEST = 1e-30  # added to a norm before a division
+SCORES = ("lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
 
 
 class Trials:
@@ -62,12 +59,12 @@ class Trials:
         self,
         model: keras.Model | Network,
         loss: Loss = None,
-        blocks: Blocks = None,
+        blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
         batch_size: int = 128,
         progress: Progress | None = None,
     ) -> None:
-        network = Network.of(model, [blocks] if isinstance(blocks, str) else blocks, grain)
+        network = Network.of(model, blocks, grain)
         self.model = network.model
         self.chain = Chain(network)
         self.objective = Objective(self.chain.graph, self.model, loss)
@@ -94,7 +91,7 @@ class Trials:
         check = self.objective.check
         for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
             if not names:
-                names = self._names(y is not None)
+                names = self.objective.names(y is not None)
                 sums = np.zeros((len(plans), len(names)))
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
@@ -104,19 +101,7 @@ class Trials:
                 scores = self._call("score", self._score, state, intact, labels, mask_tensor)
                 sums[numbers] += to_arrays(scores, mask)
             self.count += int(np.count_nonzero(mask))
-        own = [name in ("accuracy", "loss") for name in names]  # others: of two networks
-        measured = sums[:, own] if any(own) else sums
-        not_finite = int((~np.isfinite(measured)).any(axis=1).sum())
-        if not_finite:
-            logging.warning("%d of %d networks produced NaN or Inf.", not_finite, len(sums))
         return dict(zip(names, sums.T / self.count, strict=True))
-
-    def _names(self, labeled):
-        """Return the names of the numbers, which depend on whether data have labels."""
-        accuracy = ["accuracy"] if labeled and self.objective.classifies else []
-        distribution = self.objective.is_distribution(labeled)
-        compared = ["kl", "agreement"] if distribution else ["change"]
-        return [*accuracy, *(["loss"] if labeled else []), *compared]
 
     def _outputs(self, plans, start):
         """Run the plans, of which number 0 is the unmodified network's, to their ends.
@@ -161,24 +146,7 @@ class Trials:
         return [self.objective.logits(outputs[0]), *outputs[1:]]
 
     def _score(self, y, intact, labels, mask):
-        """Return the summed numbers of a batch, in the order of `_names`."""
-        objective = self.objective
-        outputs = self._end(y)
-        logits = outputs[0]
-        scores = []
-        if labels and objective.classifies:
-            scores.append(objective.hits(labels[0], logits))
-        if labels:
-            scores.append(objective.losses(labels[0], logits))
-        if objective.is_distribution(bool(labels)):
-            weights = objective.weights(labels[0] if labels else None, logits)
-            pair = objective.log_probabilities(intact[0]), objective.log_probabilities(logits)
-            scores += [average(v, weights) for v in (divergence(*pair), agreement(*pair))]
-        else:
-            difference = [flat(v) - flat(old) for v, old in zip(outputs, intact, strict=True)]
-            old = ops.concatenate([flat(v) for v in intact], axis=1)
-            scores.append(norm(ops.concatenate(difference, axis=1)) / norm(old))
-        return masked_sum(ops.stack(scores, axis=1), mask)
+        return masked_sum(self.objective.scores(self._end(y), intact, *labels), mask)
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
@@ -207,7 +175,7 @@ def lesions(
     data: Any,
     loss: Loss = None,
     mode: str = "removed",
-    blocks: Blocks = None,
+    blocks: Sequence[str] | None = None,
     grain: Grain = "sum",
     batch_size: int = 128,
     progress: Progress | None = None,
@@ -353,7 +321,7 @@ def depth_plan(
         keep: Share of the blocks that stay, rounded so that no fewer do.
         score: "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss",
             of the network without the block and the ones before: the search is greedy, and blocks
-            are scored again after each removal. "block_influence": of one pass.
+            are scored again after each removal.
         loss: As in `zoo.callbacks.run`.
         batch_size: As in `zoo.callbacks.run`.
         **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
@@ -365,8 +333,7 @@ def depth_plan(
         ValueError: before any work, if `keep` or `score` has another value, or too few blocks can
             be removed; or the score is not defined for the network or the data, or NaN.
 
-    Reference: Men et al. (2024), arXiv:2403.03853 (block influence); Gromov et al. (2024),
-    arXiv:2403.17887 (healing).
+    Reference: Gromov et al. (2024), arXiv:2403.17887 (healing).
 
     Example:
     >>> x = inputs = keras.Input((4,))
@@ -386,10 +353,6 @@ def depth_plan(
             f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
             f"those that change the shape stay. Received: keep={keep}, which removes {count}."
         )
-    if score == "block_influence":
-        table = run([BlockInfluence()], network, data, loss=loss, batch_size=batch_size)
-        values = table.values(score)
-        return _lowest({name: values[name] for name in names}, count)
     trials = Trials(network, loss, batch_size=batch_size)
     data = repeatable(data)
     removed: dict[str, float] = {}
@@ -405,16 +368,116 @@ def depth_plan(
                 f"outputs that are a distribution, and others have 'lesion_change'."
             )
         _, *scores = measured[score.removeprefix("lesion_")].tolist()  # the intact network's first
-        removed |= _lowest(dict(zip(rest, scores, strict=True)), 1)
+        lowest = min(range(len(rest)), key=lambda i: (math.isnan(scores[i]), scores[i]))
+        if math.isnan(scores[lowest]):  # as all others
+            raise ValueError(
+                f"Expected scores that are numbers. Received: NaN for {rest}. Look for NaN in the "
+                f"data, and with `zoo.diagnose` in the network's blocks."
+            )
+        removed[rest[lowest]] = scores[lowest]
     return removed
 
 
-def _lowest(scores, count):
-    """Return the lowest scores by block, in ascending order; NaN is above all."""
-    lowest = sorted(scores, key=lambda name: (math.isnan(scores[name]), scores[name]))[:count]
-    if any(math.isnan(scores[name]) for name in lowest):
-        raise ValueError(
-            f"Expected scores that are numbers. Received: NaN for {lowest}. "
-            f"Look for NaN in the data, and with `zoo.diagnose` in the network's blocks."
-        )
-    return {name: scores[name] for name in lowest}
+def loops(  # noqa: PLR0913 (choices of the run, by keyword)
+    model: keras.Model,
+    data: Any,
+    times: Sequence[int] = range(1, 25),
+    first: str | None = None,
+    last: str | None = None,
+    scale: float = 1.0,
+    loss: Loss = None,
+    grain: Grain = "sum",
+    **options: Any,
+) -> Table:
+    """Measure a network that uses a run of its blocks 1, 2, 3 ... times.
+
+    Args:
+        model: A Functional or built Sequential `keras.Model`.
+        data: As in `zoo.callbacks.run`; labels are needed for accuracy and loss only.
+        times: Numbers of uses to measure, ascending.
+        first: As in `zoo.loop`, as are `last` and `scale`.
+        last: Name of the last block.
+        scale: Factor of what a repetition of the run adds.
+        loss: As in `zoo.callbacks.run`.
+        grain: As in `zoo.blocks.find_blocks`.
+        **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
+
+    Returns:
+        A `Table`, `unit` the number of uses. With labels `loop_accuracy` and `loop_loss`, those of
+        the rest of the network applied to the run's output; of classifiers `loop_kl`, the
+        Kullback-Leibler divergence of the next number's output from this one's, in nats. Of the
+        run's own output `loop_step_norm`, |x_t - x_(t-1)| / |x_(t-1)|. All are means over examples.
+
+    Raises:
+        ValueError: if `times` are not ascending positive integers; otherwise as `zoo.loop`.
+
+    Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4; Geiping et al. (2025),
+    arXiv:2502.05171, Fig. 1.
+    """
+    times = [*times]
+    if not times or times != sorted({*times}) or times[0] < 1:
+        raise ValueError(f"`times` must be ascending positive integers. Received: {times}")
+    region = Region(model, first, last, scale, grain=grain)
+    objective = Objective(region.graph, model, loss)
+    functions = _functions(region, objective, model)
+    collected: dict[tuple[str, int], list[np.ndarray]] = {}
+    options = {"batch_size": 128, **options}
+    for inputs, y, mask in padded_batches(data, **options, check=objective.check):
+        values = region.graph.start(inputs)
+        labels = None if y is None else to_tensors(y)
+        kept = np.flatnonzero(mask)
+        for key, numbers in _measure(region, objective, functions, values, labels, times):
+            array = ops.convert_to_numpy(numbers).astype("float64")
+            collected.setdefault(key, []).append(array[kept] * mask[kept])
+    means = {key: np.concatenate(parts).mean() for key, parts in sorted(collected.items())}
+    count = sum(map(len, next(iter(collected.values()))))
+    rows = [
+        Row(f"loop_{name}", region.name, region.stage, number, None, float(mean))
+        for (name, number), mean in means.items()
+    ]
+    return Table(rows, title=f"{model.name} on {count} examples")
+
+
+def _functions(region, objective, model):
+    """Return functions of tensors, compiled if the model has no masks: compiled, it drops them."""
+
+    def readout(x, values):
+        return objective.logits(region.end(x, values, objective.apply)[0])
+
+    def score(labels, logits):
+        return objective.losses(labels, logits), objective.hits(labels, logits)
+
+    def compare(logits, others):
+        p, q = map(objective.log_probabilities, (logits, others))
+        return average(divergence(p, q), objective.weights(None, logits))
+
+    def once(kind):
+        return build(lambda x, values: region.once(x, values, kind))
+
+    def build(function):
+        return function if region.graph.masked else compiled(function, model)
+
+    functions = {"start": region.start, "readout": readout, "score": score, "compare": compare}
+    built = {name: build(function) for name, function in functions.items()}
+    return {**built, "once": functools.cache(once)}
+
+
+def _measure(region, objective, functions, values, labels, times):
+    """Yield pairs of a name and a number of uses, and the values of each example of a batch."""
+    x, values = functions["start"](values)
+    last, before = None, None  # the last number that was read out, and its logits
+    for number in range(1, times[-1] + 1):
+        previous = x
+        x = functions["once"](region.kind(number - 1))(x, values)
+        if number not in times:
+            continue
+        yield ("step_norm", number), norm(x - previous) / (norm(previous) + SMALLEST)
+        logits = functions["readout"](x, values)
+        if labels is not None:
+            loss, hits = functions["score"](labels, logits)
+            yield ("loss", number), loss
+            if objective.classifies:
+                yield ("accuracy", number), hits
+        if objective.classifies and before is not None:
+            yield ("kl", last), functions["compare"](before, logits)
+        before, last = logits, number

@@ -1,5 +1,7 @@
 """Verdicts on blocks whose functions are known, their report, and plans of what to remove."""
 
+import html
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from keras import layers
 
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
-from zoo.callbacks import L2Ratio, Table
+from zoo.callbacks import Table
 from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
 from zoo.callbacks.probes.probe import Row
 
@@ -34,7 +36,7 @@ def chain(kernels, top=None):
 
 @pytest.fixture(scope="module")
 def report():
-    return zoo.diagnose(chain(KERNELS), X, batch_size=16, probes=L2Ratio("again"))
+    return zoo.diagnose(chain(KERNELS), X, batch_size=16)
 
 
 def test_blocks_of_known_functions_get_their_verdicts(report):
@@ -42,7 +44,6 @@ def test_blocks_of_known_functions_get_their_verdicts(report):
     assert report.blocks("undoes") == ["undoes"]
     with pytest.raises(ValueError, match="Received: verdict='undos'"):
         report.blocks("undos")
-    assert "again" in report.table.probes()
 
 
 def test_the_numbers_behind_a_verdict_are_those_of_the_function(report):
@@ -71,8 +72,9 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
     report = zoo.diagnose(model, X, labels)
     assert [row.verdict for row in report.verdicts] == ["refines", "undoes"]
     assert "cos(f,dL)" in report.verdicts[1].reason
-    assert {"lesion_kl", "lesion_loss_change"} <= {*report.verdicts[0].numbers}
-    assert report.verdicts[1].numbers["lesion_loss_change"] < 0  # it is better without
+    assert "lesion_kl" in report.verdicts[0].numbers
+    losses = report.table.values("lesion_loss")
+    assert losses[report.verdicts[1].block] < losses[None]  # it is better without
 
 
 @slow_elsewhere
@@ -114,7 +116,6 @@ def test_batches_get_the_verdicts_of_the_same_arrays(kind):
     [
         ({"lesion_examples": 2.5}, "`lesion_examples` must be a positive integer"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
-        ({"probes": ["l2_ratio"]}, "a name is no probe"),
     ],
 )
 def test_options_of_a_diagnosis_are_checked(options, message):
@@ -190,10 +191,10 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     report.weights = "2024-01-31"
     report.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert page.count("<svg") >= 6
+    assert page.count("<svg") == 5
     for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 &lt; -0.5"):
         assert text in page
-    assert '<td class="t undoes">undoes</td>' in page
+    assert all(html.escape(line) in page for line in lines)
 
 
 @without_backend
@@ -210,20 +211,18 @@ def test_the_page_of_a_hundred_blocks_is_small_and_its_names_are_text(tmp_path):
 FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
 
 
-@pytest.mark.parametrize("score", ["lesion_change", "block_influence"])
-def test_a_plan_removes_the_blocks_that_change_least(score):
+def test_a_plan_removes_the_blocks_that_change_least():
     batches = (X[i : i + 8] for i in (0, 8, 16))  # read again as often as needed
     model = chain(FOUR)
-    plan = zoo.depth_plan(model, batches, 0.5, score)
+    plan = zoo.depth_plan(model, batches, 0.5, "lesion_change")
     assert [*plan] == ["block1", "block2"] and plan["block1"] < plan["block2"]
     small, lesioned = zoo.prune_blocks(model, plan), zoo.lesion(model, *plan)
     assert np.array_equal(small.predict(X, verbose=0), lesioned.predict(X, verbose=0))
 
 
-@pytest.mark.parametrize("score", ["lesion_change", "block_influence"])
-def test_a_plan_of_scores_that_are_nan_is_refused(score):
+def test_a_plan_of_scores_that_are_nan_is_refused():
     with pytest.raises(ValueError, match="Received: NaN for .*'block0'"):
-        zoo.depth_plan(chain(FOUR), np.nan * X, 0.5, score)
+        zoo.depth_plan(chain(FOUR), np.nan * X, 0.5, "lesion_change")
 
 
 def test_greedy_search_sees_that_two_blocks_cancel_each_other():

@@ -156,11 +156,10 @@ def test_sweeps_of_the_zoo_s_networks_equal_single_lesions(build):
         assert loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
 
 
-def test_the_accuracy_of_nan_is_nan(model, caplog):
+def test_the_accuracy_of_nan_is_nan(model):
     model.get_layer("block1").set_weights(
         [w * np.nan for w in model.get_layer("block1").get_weights()]
     )
     table = callbacks.lesions(model, (X, Y))
     accuracy = table.values("lesion_accuracy")
     assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
-    assert "4 of 5 networks produced NaN or Inf" in caplog.text

@@ -51,8 +51,6 @@ def test_the_layer_cushion_is_the_signal_s_gain_over_the_kernel_s_norm(model):
         cushion = norms(passed) / np.linalg.norm(kernel) / norms(states[i])
         value = table.values("layer_cushion")[f"block{i}"]
         np.testing.assert_allclose(value, cushion.mean(), rtol=1e-4)
-        smallest = table.values("layer_cushion_min")[f"block{i}"]
-        np.testing.assert_allclose(smallest, cushion.min(), rtol=1e-4)
         share = np.histogram(np.minimum(cushion, 0.999), 20, (0, 1))[0] / 3
         np.testing.assert_allclose(table.array("layer_cushion_histogram")[i], share, atol=1e-6)
 
@@ -110,8 +108,9 @@ def test_images_without_a_signal_bound_no_cushion_and_are_counted():
     cushion = mixed.values("interlayer_cushion")["block"]
     assert np.isfinite(cushion) and np.isnan(nothing.values("interlayer_cushion")["block"])
     for probe in ("layer_cushion", "interlayer_cushion"):
-        dead = [t.values(f"{probe}_dead")["block"] for t in (alone, mixed, nothing)]
-        assert dead == [0, 0.25, 1]
+        dead = [t.values(f"{probe}_dead")["block"] for t in (mixed, nothing)]
+        assert dead == [0.25, 1]
+    assert "layer_cushion_dead" not in alone.probes()
 
 
 def jacobian(model, block, x):
@@ -135,11 +134,10 @@ def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model):
         for x in states[i]:
             j = jacobian(model, i, x[None])
             values.append(4 * np.linalg.norm(j @ x.ravel()) / np.linalg.norm(j) / np.linalg.norm(x))
-        mean, error, smallest = (
-            table.values(f"interlayer_cushion{key}")[f"block{i}"] for key in ("", "_error", "_min")
+        mean, error = (
+            table.values(f"interlayer_cushion{key}")[f"block{i}"] for key in ("", "_error")
         )
         assert 0 < error < 0.1 and abs(mean / np.mean(values) - 1) < 2 * error
-        np.testing.assert_allclose(smallest, min(values), rtol=4 * error)
 
 
 def test_few_projections_do_not_bias_the_interlayer_cushion():
@@ -151,12 +149,9 @@ def test_few_projections_do_not_bias_the_interlayer_cushion():
     x = np.zeros((2000, 2, 2, 4), "float32")
     x[:, 0, 0, 0] = 1.0  # |J x| / |x| = 1, |J|_F^2 = 2 * 4, n1 n2 = 4
     table = callbacks.interlayer_cushions(model, x, projections=8, batch_size=500)
-    value, error, deviation = (
-        table.values(f"interlayer_cushion{key}")["sum"] for key in ("", "_error", "_std")
-    )
+    value, error = (table.values(f"interlayer_cushion{key}")["sum"] for key in ("", "_error"))
     exact = np.sqrt(4 / 8)
     assert abs(value / exact - 1) < 0.02 and 0 < error < 0.02
-    assert deviation < 0.06 * exact  # the estimates' own, of 0.125, taken off
 
 
 def test_the_identity_s_cushion_is_one_over_the_root_of_its_channels():

@@ -127,7 +127,6 @@ def test_the_residual_mean_is_the_mean_of_f_over_examples(table, run):
     means = [f.mean(0) for f in residuals]
     np.testing.assert_allclose(table.array("residual_mean_units"), means, rtol=1e-4, atol=1e-6)
     check(table.values("residual_mean"), [m.mean() for m in means])
-    check(table.values("residual_mean_absolute"), [np.abs(m).mean() for m in means])
     sizes = [
         np.sqrt((m**2).sum() / (f**2).sum(1).mean()) for m, f in zip(means, residuals, strict=True)
     ]

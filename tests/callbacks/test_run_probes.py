@@ -74,15 +74,6 @@ def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):
     assert [row.epoch for row in table if row.block == "block0"] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_rows_that_a_resumed_training_loses_without_a_path_are_warned_of(caplog):
-    model = small_model()
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    watch = callbacks.RunProbes([callbacks.L2Ratio()], X)
-    model.fit(X, Y, epochs=3, initial_epoch=2, verbose=0, callbacks=[watch])
-    assert "begins at epoch 3. Rows of earlier epochs" in caplog.text
-    assert {row.epoch for row in watch.table} == {3}
-
-
 def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
     model = small_model()
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -117,15 +108,9 @@ def model():
     x = zoo.HighwayDense(name="block")(layers.Dense(4)(inputs))
     return keras.Model(inputs, layers.Dense(3, "softmax")(x))
 
-class Largest(callbacks.Probe):
-    extremes = {"largest": "max", "smallest": "min"}
-
-    def measure(self, block, stage):
-        return {"largest": block["y"][:, 0], "smallest": block["y"][:, 1]}
-
 x = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
 data = x, np.arange(9) % 3
-probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy(), Largest()]
+probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
 single = model()
 one = callbacks.run(probes, single, data, batch_size=4)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -39,16 +39,6 @@ def gather_shards(rows: Tensor) -> Tensor:
     return rows if num_replicas() == 1 else _context().all_gather(rows, axis=0)
 
 
-def spread_shards(rows: Tensor) -> Tensor:
-    """Return this replica's shard among zeros; the sum over replicas is what `gather_shards` is."""
-    num = num_replicas()
-    if num == 1:
-        return rows
-    index = _context().replica_id_in_sync_group
-    shards = [keras.ops.where(index == i, rows, keras.ops.zeros_like(rows)) for i in range(num)]
-    return keras.ops.concatenate(shards)
-
-
 def _context():
     if keras.backend.backend() != "tensorflow":
         return None
