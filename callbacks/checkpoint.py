@@ -34,6 +34,11 @@ METADATA = {
     "torch_rng": str,
 }
 
+STATES = {  # of Keras's callbacks
+    keras.callbacks.EarlyStopping: ("best", "wait", "best_epoch", "best_weights"),
+    keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
+}
+
 
 class Resume(keras.callbacks.Callback):
     """Write the complete state of a training after each epoch, and resume from it.
@@ -46,7 +51,8 @@ class Resume(keras.callbacks.Callback):
 
     Args:
         path: The file, `.npz`.
-        track: Callbacks with an attribute `state`: the names of those attributes that are saved.
+        track: Keras's EarlyStopping and ReduceLROnPlateau, and callbacks with an attribute `state`:
+            the names of those attributes that are saved.
             Values are numbers, strings, None, or lists of these or of arrays.
         identity: Settings that distinguish this run (variant, corpus, seed); a file with other
             settings is refused.
@@ -87,7 +93,7 @@ class Resume(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Restore the saved state, if there is one."""
         for callback in self.track:
-            if not hasattr(callback, "state"):
+            if not _state_of(callback):
                 raise ValueError(
                     f"Callbacks in `track` must name their state in an attribute `state`, such as "
                     f"('best', 'wait'). Received: {type(callback).__name__}, which does not."
@@ -109,7 +115,7 @@ class Resume(keras.callbacks.Callback):
             for name, array in arrays.items():
                 if name.startswith(f"c{i:03d}."):
                     state.setdefault(name.split(".")[1], []).append(array)
-            vars(callback).update({key: state[key] for key in callback.state if key in state})
+            vars(callback).update({key: state[key] for key in _state_of(callback) if key in state})
         if keras.backend.backend() == "torch" and metadata["torch_rng"]:
             torch = sys.modules["torch"]
             rng = bytes.fromhex(metadata["torch_rng"])
@@ -146,8 +152,9 @@ class Resume(keras.callbacks.Callback):
         states: list[dict[str, Any]] = []
         for i, callback in enumerate(self.track):
             states.append({})
-            for key in callback.state:
+            for key in _state_of(callback):
                 value = getattr(callback, key)
+                value = value.item() if isinstance(value, np.generic) else value
                 if isinstance(value, list) and any(isinstance(v, np.ndarray) for v in value):
                     arrays |= {f"c{i:03d}.{key}.{j:05d}": v for j, v in enumerate(value)}
                 else:
@@ -204,6 +211,13 @@ class Resume(keras.callbacks.Callback):
                 f"({differences}). Choose another run directory, or the other run's settings."
             )
         return metadata, arrays
+
+
+def _state_of(callback):
+    """Return the names of a callback's attributes that are saved."""
+    kinds = [names for kind, names in STATES.items() if isinstance(callback, kind)]
+    names = getattr(callback, "state", kinds[0] if kinds else ())
+    return [name for name in names if hasattr(callback, name)]
 
 
 class BestWeights(keras.callbacks.Callback):

@@ -225,3 +225,40 @@ def test_a_training_in_bfloat16_resumes_exactly_with_its_best_weights(tmp_path):
 def test_a_folder_in_place_of_the_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`path` must be a file, such as state.npz"):
         Resume(tmp_path)
+
+
+def keras_callbacks():
+    """Return Keras's callbacks with state, whose `min_delta` changes its sign in training."""
+    return {
+        "plateau": keras.callbacks.ReduceLROnPlateau("score", 0.5, 2, mode="min", min_delta=0.5),
+        "stop": keras.callbacks.EarlyStopping("score", 0.3, 2, mode="min"),
+        "best": keras.callbacks.EarlyStopping(
+            "score", patience=5, mode="min", restore_best_weights=True
+        ),
+    }
+
+
+class Scores(keras.callbacks.Callback):
+    """Add scores to the logs: steps below and above `min_delta`, the best in the second epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["score"] = [3.0, 1.0, 0.8, 0.9, 0.95, 0.9, 0.85][epoch]
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("name", keras_callbacks())
+@pytest.mark.parametrize("interrupted", [1, 3])
+def test_keras_s_callbacks_resume_as_in_an_uninterrupted_training(tmp_path, name, interrupted):
+    whole = dropout_model()
+    history = fit(whole, 7, Scores(), keras_callbacks()[name])
+    model = None
+    for epochs in (interrupted, 7):
+        model = dropout_model(seed=epochs if model else 0)
+        callback = keras_callbacks()[name]
+        resume = Resume(tmp_path / "state.npz", [callback])
+        if epochs == interrupted:  # as killed: `fit` ends without `on_train_end`
+            callback.on_train_end = lambda logs=None: None
+        seen = fit(model, epochs, Scores(), callback, resume)
+    assert seen == history
+    np.testing.assert_equal(model.get_weights(), whole.get_weights())
+    assert float(model.optimizer.learning_rate) == float(whole.optimizer.learning_rate)
