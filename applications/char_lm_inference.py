@@ -67,7 +67,7 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
 def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     """Return `model`'s layers in a graph whose blocks are its layers between CNN and LSTM.
 
-    In `model` they are inside of `word_embedding`. `zoo.diagnose`, probes, lesions and exits find
+    In `model` they are inside of `word_embedding`. Probes, lesions, exits and `diagnose` find
     them in this graph. Each row is a text of its own: the states start at zero.
 
     Args:

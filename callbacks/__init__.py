@@ -1,7 +1,9 @@
 """Callbacks of `fit`: training rules of the papers, progress, and probes of a network's blocks."""
 
+from zoo.callbacks import checkpoint as checkpoint
 from zoo.callbacks.charts import plot as plot
 from zoo.callbacks.charts import write_html as write_html
+from zoo.callbacks.diagnose import diagnose as diagnose
 from zoo.callbacks.probes.engine import RunProbes as RunProbes
 from zoo.callbacks.probes.engine import run as run
 from zoo.callbacks.probes.noise_stability import LayerCushion as LayerCushion
@@ -25,6 +27,7 @@ from zoo.callbacks.probes.probe import ResidualMean as ResidualMean
 from zoo.callbacks.probes.probe import Table as Table
 from zoo.callbacks.probes.probe import TaylorTerm as TaylorTerm
 from zoo.callbacks.probes.probe import WeightStatistics as WeightStatistics
+from zoo.callbacks.probes.sweep import depth_plan as depth_plan
 from zoo.callbacks.probes.sweep import early_exits as early_exits
 from zoo.callbacks.probes.sweep import lesions as lesions
 from zoo.callbacks.probes.sweep import loops as loops

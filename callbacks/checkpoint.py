@@ -195,8 +195,8 @@ class Resume(keras.callbacks.Callback):
                 raise ValueError(f"missing or of another type than expected: {', '.join(wrong)}")
         except UNREADABLE as error:
             raise ValueError(
-                f"Expected a checkpoint that `zoo.checkpoint.Resume` wrote. Received: {self.path}, "
-                f"which cannot be read ({error}). Delete it to start from scratch."
+                f"Expected a checkpoint that `callbacks.checkpoint.Resume` wrote. Received: "
+                f"{self.path}, which cannot be read ({error}). Delete it to start from scratch."
             ) from error
         saved = {"format": metadata["format"], **metadata["identity"]}
         own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}

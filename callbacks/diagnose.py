@@ -85,7 +85,7 @@ class Diagnosis:
     weights: str = ""
 
     def blocks(self, verdict: str) -> list[str]:
-        """Return the names of the blocks with one verdict, as for `zoo.prune_blocks`.
+        """Return the names of the blocks with one verdict, as for `zoo.graph.prune_blocks`.
 
         Raises:
             ValueError: if there is no such verdict.

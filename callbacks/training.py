@@ -75,7 +75,7 @@ class HalveOnStall(keras.callbacks.Callback):
 class StopOnNaN(keras.callbacks.Callback):
     """Stop training at a loss that is not finite, before a checkpoint is written.
 
-    Put it before `zoo.checkpoint.Resume`: the last good checkpoint stays. The running mean keeps a
+    Put it before `checkpoint.Resume`: the last good checkpoint stays. The running mean keeps a
     NaN, so it is read every 50 batches only: `keras.callbacks.TerminateOnNaN` waits for the device
     after each batch.
 

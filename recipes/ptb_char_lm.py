@@ -188,7 +188,7 @@ def train(settings, run, corpus, variant):
     perplexity = zoo.callbacks.Perplexity(steps, lambda: scorer.perplexity(*valid))
     halve = zoo.callbacks.HalveOnStall(patience=settings.patience, least=settings.least)
     progress = zoo.callbacks.Progress(settings.epochs, len(x) // settings.batch)
-    best = zoo.checkpoint.BestWeights("val_perplexity")
+    best = zoo.callbacks.checkpoint.BestWeights("val_perplexity")
     fit(
         run.devices,
         model,

@@ -27,7 +27,7 @@ from zoo.types import PathLike
 
 LARGEST_IN_WHEEL = 2e6  # ours, in bytes: all sets inside are to stay below 5 MB
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "recipes" / "results" / "weights"  # pages of `zoo.diagnose`
+RESULTS = ROOT / "recipes" / "results" / "weights"  # pages of `zoo.callbacks.diagnose`
 PAGE = ROOT / "docs" / "weights.md"
 FACTS = (
     *("builder", "arguments", "data", "metric", "trained", "paper", "paper_of", "deviations"),

@@ -23,13 +23,13 @@ model.fit(x, y, epochs=1, batch_size=16, verbose=0)
 loss = model.evaluate(x, y, verbose=0)
 assert loss < before, f"training raised the loss from {before} to {loss}"
 
-report = zoo.diagnose(model, x, y)
+report = zoo.callbacks.diagnose(model, x, y)
 assert len(report.verdicts) == 4, report
 table = zoo.callbacks.run([zoo.callbacks.GateActivity()], model, (x, y))
 assert all(0 < row.value < 1 for row in table.of_probe("gate_activity_t")), table
 
-plan = zoo.depth_plan(model, x, keep=0.5)
-small = zoo.prune_blocks(model, [*plan])
+plan = zoo.callbacks.depth_plan(model, x, keep=0.5)
+small = zoo.graph.prune_blocks(model, [*plan])
 assert small.count_params() < model.count_params()
 with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "small.keras"

@@ -48,7 +48,7 @@ def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(t
     folder.mkdir()
     for path in (left, own, init, folder / "half"):
         path.write_bytes(b"half")
-    zoo.checkpoint.open_run(tmp_path, {}, 1)
+    zoo.callbacks.checkpoint.open_run(tmp_path, {}, 1)
     assert not left.exists() and not folder.exists()
     assert own.exists() and init.exists()
 

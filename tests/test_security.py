@@ -127,7 +127,7 @@ class Buggy(keras.layers.Layer):
 def test_a_keras_file_can_name_only_branches_of_skip_layers(part, kind, tmp_path, owned):
     inputs = keras.Input((2,))
     model = keras.Model(inputs, zoo.HighwayDense(variant="c_only", name="block")(inputs))
-    closed = zoo.lesion(model, "block", mode="closed")
+    closed = zoo.graph.lesion(model, "block", mode="closed")
     path = tmp_path / "closed.keras"
     closed.save(path)
     load_model(path)  # as it is, it loads
@@ -152,7 +152,8 @@ BY_NAME = {  # attributes that registered classes look up by a name that is no l
     ("NumpyInitializer", "getattr(self, name)"),  # `arguments`, which each class writes out
     ("CarryLSTM", "getattr(self, name)"),  # `WEIGHTS`
     # `get_config` reads the attributes that the class names in its own code
-    *((name, "getattr(self, name)") for name in ("CaffeSGD", "Skip", "UnsharedBatchNormalization")),
+    ("Highway", "getattr(self, self.size)"),  # an attribute of the class: units or filters
+    *((name, "getattr(self, name)") for name in ("CaffeSGD", "Configured")),
 }
 
 

@@ -52,23 +52,7 @@ from zoo.applications import wide_resnet as wide_resnet
 from zoo.applications.weights import list_weights as list_weights
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
-from zoo.callbacks import checkpoint as checkpoint
-from zoo.callbacks.diagnose import diagnose as diagnose
-from zoo.callbacks.probes.sweep import depth_plan as depth_plan
 from zoo.export import export as export
-from zoo.graph import blocks as blocks
-from zoo.graph import calls as calls
-from zoo.graph.calls import rewire as rewire
-from zoo.graph.cost import cost as cost
-from zoo.graph.fold import fold_identity as fold_identity
-from zoo.graph.inline import inline as inline
-from zoo.graph.loop import loop as loop
-from zoo.graph.surgery import add_exits as add_exits
-from zoo.graph.surgery import drop_blocks as drop_blocks
-from zoo.graph.surgery import lesion as lesion
-from zoo.graph.surgery import prune_blocks as prune_blocks
-from zoo.graph.surgery import remat as remat
-from zoo.graph.surgery import shuffle as shuffle
 from zoo.layers.batch_norm import UnsharedBatchNormalization as UnsharedBatchNormalization
 from zoo.layers.carry_lstm import CarryLSTM as CarryLSTM
 from zoo.layers.char_words import CharCNN as CharCNN
@@ -86,14 +70,21 @@ from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual
 from zoo.layers.skip import Skip as Skip
 
 _LAZY = ("distribute", "regularizers")  # imported when they are first used
+_MODULES = ("applications", "callbacks", "datasets", "graph", "optimizers", "weights", *_LAZY)
 
 
 def __getattr__(name: str) -> _ModuleType:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
-    return _import_module(f"zoo.{name}")
+    if name in _LAZY:
+        return _import_module(f"zoo.{name}")
+    places = [module.__name__ for module in (graph, callbacks) if hasattr(module, name)]
+    hint = f": it is {places[0]}.{name}" if places else ""
+    raise AttributeError(f"module 'zoo' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
-    public = {name for name in globals() if not name.startswith("_")}
-    return sorted({*public, *_LAZY, "__doc__", "__version__"})
+    public = {
+        name
+        for name, value in globals().items()
+        if not name.startswith("_") and not isinstance(value, _ModuleType)
+    }
+    return sorted({*public, *_MODULES, "__doc__", "__version__"})

@@ -2,9 +2,9 @@
 
 Example: python -m zoo.probe model.keras --data digits
 
-Prints the verdicts of `zoo.diagnose`, and writes probes.csv and probes.html (verdicts, charts,
-numbers and what they mean) into --out. KERAS_BACKEND chooses tensorflow, jax or torch. The exit
-status is 2 if the command line is invalid, and 1 if a probe fails.
+Prints the verdicts of `zoo.callbacks.diagnose`, and writes probes.csv and probes.html (verdicts,
+charts, numbers and what they mean) into --out. KERAS_BACKEND chooses tensorflow, jax or torch. The
+exit status is 2 if the command line is invalid, and 1 if a probe fails.
 """
 
 import argparse

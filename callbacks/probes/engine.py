@@ -57,9 +57,9 @@ def run(
             cross-entropy of its softmax or sigmoid, or of labels that are class indices.
         batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it. NaN
             in an example's input makes them NaN.
-        blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns.
+        blocks: Names of the blocks; `None`: all that `zoo.graph.find_blocks` returns.
         progress: A function called with the number of examples so far, after each batch.
-        grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
+        grain: "sum" or "layer": see `zoo.graph.find_blocks`.
 
     Returns:
         A `Table` with one value a row.

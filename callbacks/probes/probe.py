@@ -26,7 +26,7 @@ class Parts(dict):
     """A block's tensors by key; see `Probe.needs`.
 
     Args:
-        info: The `zoo.blocks.Block`.
+        info: The `zoo.graph.blocks.Block`.
         parts: Tensors by key.
         use: Index of the use of a shared layer, from 0.
         layers: The layers whose inputs and outputs are `steps`.

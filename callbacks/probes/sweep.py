@@ -186,9 +186,9 @@ def lesions(
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
         data: As in `zoo.callbacks.run`, with or without labels.
         loss: As in `zoo.callbacks.run`.
-        mode: "removed" or "closed": see `zoo.lesion`.
+        mode: "removed" or "closed": see `zoo.graph.lesion`.
         blocks: Names of the blocks; `None`: all.
-        grain: "sum" or "layer": see `zoo.blocks.find_blocks`.
+        grain: "sum" or "layer": see `zoo.graph.find_blocks`.
         batch_size: As in `zoo.callbacks.run`.
         progress: As in `zoo.callbacks.run`.
 
@@ -312,8 +312,8 @@ def depth_plan(
 ) -> dict[str, float]:
     """Choose blocks to remove, those with the lowest score first.
 
-    Blocks that change the shape stay. Remove the chosen ones with `zoo.prune_blocks`, and heal the
-    smaller network by training it.
+    Blocks that change the shape stay. Remove the chosen ones with `zoo.graph.prune_blocks`, and
+    heal the smaller network by training it.
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
@@ -372,7 +372,7 @@ def depth_plan(
         if math.isnan(scores[lowest]):  # as all others
             raise ValueError(
                 f"Expected scores that are numbers. Received: NaN for {rest}. Look for NaN in the "
-                f"data, and with `zoo.diagnose` in the network's blocks."
+                f"data, and with `zoo.callbacks.diagnose` in the network's blocks."
             )
         removed[rest[lowest]] = scores[lowest]
     return removed
@@ -395,11 +395,11 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         model: A Functional or built Sequential `keras.Model`.
         data: As in `zoo.callbacks.run`; labels are needed for accuracy and loss only.
         times: Numbers of uses to measure, ascending.
-        first: As in `zoo.loop`, as are `last` and `scale`.
+        first: As in `zoo.graph.loop`, as are `last` and `scale`.
         last: Name of the last block.
         scale: Factor of what a repetition of the run adds.
         loss: As in `zoo.callbacks.run`.
-        grain: As in `zoo.blocks.find_blocks`.
+        grain: As in `zoo.graph.find_blocks`.
         **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
 
     Returns:
@@ -409,7 +409,7 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         run's own output `loop_step_norm`, |x_t - x_(t-1)| / |x_(t-1)|. All are means over examples.
 
     Raises:
-        ValueError: if `times` are not ascending positive integers; otherwise as `zoo.loop`.
+        ValueError: if `times` are not ascending positive integers; otherwise as `zoo.graph.loop`.
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4; Geiping et al. (2025),
     arXiv:2502.05171, Fig. 1.

@@ -56,7 +56,7 @@ print(f"test accuracy {accuracy:.3f}")
 # gives the rule that decided, with its threshold.
 
 # %%
-report = zoo.diagnose(model, x_test, y_test)
+report = zoo.callbacks.diagnose(model, x_test, y_test)
 print(report)
 
 # %% [markdown]

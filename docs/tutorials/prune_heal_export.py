@@ -52,7 +52,7 @@ print(f"test accuracy {before:.3f}")
 # Which blocks are needed? The verdicts use training images, so that the test images stay unseen.
 
 # %%
-report = zoo.diagnose(model, x_train[:300], y_train[:300])
+report = zoo.callbacks.diagnose(model, x_train[:300], y_train[:300])
 print(report)
 
 # %% [markdown]
@@ -62,7 +62,7 @@ print(report)
 # intact network; no labels needed).
 
 # %%
-plan = zoo.depth_plan(model, x_train[:300], keep=0.7)
+plan = zoo.callbacks.depth_plan(model, x_train[:300], keep=0.7)
 print(plan)
 
 # %% [markdown]
@@ -75,7 +75,7 @@ print(plan)
 # %%
 def pruned_and_healed(names):
     """Return the network without some blocks, its accuracy as cut, and after healing."""
-    small = zoo.prune_blocks(model, list(names))
+    small = zoo.graph.prune_blocks(model, list(names))
     small.compile(keras.optimizers.Adam(5e-4), **compiled)
     cut = small.evaluate(x_test, y_test, verbose=0)[1]
     small.fit(x_train, y_train, batch_size=50, epochs=3, verbose=0)

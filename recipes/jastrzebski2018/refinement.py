@@ -161,7 +161,7 @@ def groups(run, model, data, count, label):
 def unroll(run, network, times, splits, borderline):
     """Return what repeating the last block does, unscaled and with the scale of lowest loss."""
     progress = run.progress("unrolling", len(splits["train"][0]), len(FACTORS))
-    last = zoo.blocks.find_blocks(network.model)[0][-1].name
+    last = zoo.graph.find_blocks(network.model)[0][-1].name
     losses = {}
     for factor in FACTORS:
         table = callbacks.loops(
@@ -179,7 +179,7 @@ def unroll(run, network, times, splits, borderline):
     scale = min(finite or FACTORS, key=ends.__getitem__)
     measured = {"scale": scale, "times": times, "training_loss": losses}
     for key, factor in (("unscaled", 1.0), ("scaled", scale)):
-        model = zoo.loop(network.model, last, times=times + 1, scale=factor)
+        model = zoo.graph.loop(network.model, last, times=times + 1, scale=factor)
         measured[key] = {}
         for split, data in splits.items():
             probes = [

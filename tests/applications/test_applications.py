@@ -321,7 +321,7 @@ def test_inspection_leaves_the_outputs_bit_identical(name):
     graph = Graph(model)
     values = graph.run(graph.start(x))
     assert np.array_equal(ops.convert_to_numpy(values[graph.outputs[0]]), expected)
-    same = zoo.rewire(model, lambda call, *args, **kwargs: call.layer(*args, **kwargs))
+    same = zoo.graph.rewire(model, lambda call, *args, **kwargs: call.layer(*args, **kwargs))
     assert np.array_equal(ops.convert_to_numpy(same(x, training=False)), expected)
 
 

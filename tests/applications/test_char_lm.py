@@ -189,7 +189,7 @@ def test_a_flat_graph_is_the_same_model_with_its_highway_layers_as_blocks():
     assert_close(graph.predict_on_batch(x), expected, 1e-5)  # float32, logits below 1
     blocks, _ = find_blocks(graph)
     assert [block.name for block in blocks] == ["highway1", "highway2"]
-    without = zoo.lesion(graph, "highway2").predict_on_batch(x)
+    without = zoo.graph.lesion(graph, "highway2").predict_on_batch(x)
     assert np.abs(without - expected).max() > 1e-3
 
 

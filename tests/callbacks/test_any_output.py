@@ -72,7 +72,7 @@ def columns(table, *names):
 
 def test_a_language_model_s_lesions_have_losses_and_distances_without_labels(model):
     intact = log_probabilities(model)
-    others = [intact] + [log_probabilities(zoo.lesion(model, name)) for name in NAMES]
+    others = [intact] + [log_probabilities(zoo.graph.lesion(model, name)) for name in NAMES]
     table = callbacks.lesions(model, (X, Y), LOSS, batch_size=4)
     expected = [[*scores(intact, v, Y), *scores(intact, v)] for v in others]
     names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
@@ -92,7 +92,7 @@ def test_a_language_model_s_lesions_have_losses_and_distances_without_labels(mod
 def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     weights = X["padding_mask"].astype("float32")
     intact = log_probabilities(model)
-    other = log_probabilities(zoo.lesion(model, NAMES[0]))
+    other = log_probabilities(zoo.graph.lesion(model, NAMES[0]))
     expected = [*scores(intact, other, Y, weights), *scores(intact, other, weights=weights)]
     names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
     ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
@@ -111,7 +111,7 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
 def test_other_sweeps_of_a_language_model_equal_the_modified_networks(model):
     intact = log_probabilities(model)
     exits = callbacks.early_exits(model, (X, Y), loss=LOSS)
-    exited = [zoo.lesion(model, *NAMES[i + 1 :]) for i in range(len(NAMES))]
+    exited = [zoo.graph.lesion(model, *NAMES[i + 1 :]) for i in range(len(NAMES))]
     expected = [scores(intact, log_probabilities(network), Y) for network in exited]
     pair = columns(exits, "exit_accuracy", "exit_loss")[1:]
     np.testing.assert_allclose(pair, expected, rtol=1e-4)
@@ -184,7 +184,7 @@ def test_outputs_that_are_no_distribution_have_a_relative_change():
         flat = [ops.convert_to_numpy(outputs[key]).reshape(6, -1) for key in sorted(outputs)]
         return np.concatenate(flat, axis=1)
 
-    old, new = outputs(model), outputs(zoo.lesion(model, NAMES[2]))
+    old, new = outputs(model), outputs(zoo.graph.lesion(model, NAMES[2]))
     expected = (np.linalg.norm(new - old, axis=1) / np.linalg.norm(old, axis=1)).mean()
     assert table.values("lesion_change")[NAMES[2]] == pytest.approx(expected, rel=1e-4)
     assert len(callbacks.run([callbacks.L2Ratio()], model, X).values("l2_ratio")) == 4
@@ -202,7 +202,7 @@ def test_a_segmentation_s_lesions_average_over_pixels():
     model = reference.random_weights(keras.Model(inputs, outputs))
     x, y = reference.images(5, 4, 4, 2), np.arange(80).reshape(5, 4, 4) % 3
     table = callbacks.lesions(model, (x, y), batch_size=3)
-    p = ops.convert_to_numpy(zoo.lesion(model, "sum1")(x))
+    p = ops.convert_to_numpy(zoo.graph.lesion(model, "sum1")(x))
     assert table.values("lesion_accuracy")["sum1"] == pytest.approx((p.argmax(-1) == y).mean())
     loss = -np.log(np.take_along_axis(p, y[..., None], -1)).mean()
     assert table.values("lesion_loss")["sum1"] == pytest.approx(loss, rel=1e-4)
@@ -221,7 +221,7 @@ def test_a_keras_mask_of_the_output_hides_its_positions():
     labels = Y % 3
     table = callbacks.lesions(model, (ids, labels))
     intact, other = (
-        np.log(ops.convert_to_numpy(m(ids))) for m in (model, zoo.lesion(model, "block1"))
+        np.log(ops.convert_to_numpy(m(ids))) for m in (model, zoo.graph.lesion(model, "block1"))
     )
     weights = X["padding_mask"].astype("float64")
     expected = [*scores(intact, other, labels, weights), *scores(intact, other, weights=weights)]

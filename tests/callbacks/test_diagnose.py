@@ -36,7 +36,7 @@ def chain(kernels, top=None):
 
 @pytest.fixture(scope="module")
 def report():
-    return zoo.diagnose(chain(KERNELS), X, batch_size=16)
+    return zoo.callbacks.diagnose(chain(KERNELS), X, batch_size=16)
 
 
 def test_blocks_of_known_functions_get_their_verdicts(report):
@@ -69,7 +69,7 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
     model = chain({"forward": 0.2 * push, "backward": -0.2 * push}, top)
     top.set_weights([weights])
     labels = (X[:, 0] < X[:, 1]).astype("int32")
-    report = zoo.diagnose(model, X, labels)
+    report = zoo.callbacks.diagnose(model, X, labels)
     assert [row.verdict for row in report.verdicts] == ["refines", "undoes"]
     assert "cos(f,dL)" in report.verdicts[1].reason
     assert "lesion_kl" in report.verdicts[0].numbers
@@ -79,7 +79,7 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
 
 @slow_elsewhere
 def test_lesions_are_measured_on_the_first_examples():
-    report = zoo.diagnose(chain(KERNELS), X, batch_size=8, lesion_examples=12)
+    report = zoo.callbacks.diagnose(chain(KERNELS), X, batch_size=8, lesion_examples=12)
     expected = zoo.callbacks.lesions(chain(KERNELS), X[:12]).values("lesion_change")
     for row in report.verdicts:
         np.testing.assert_allclose(row.numbers["lesion_change"], expected[row.block], rtol=1e-5)
@@ -105,10 +105,10 @@ class Indexed(keras.utils.PyDataset):
 def test_batches_get_the_verdicts_of_the_same_arrays(kind):
     model = chain(KERNELS, layers.Dense(2, "softmax"))
     labels = np.arange(24) % 2
-    report = zoo.diagnose(model, X, labels, batch_size=8)
+    report = zoo.callbacks.diagnose(model, X, labels, batch_size=8)
     batches = [(X[i : i + 8], labels[i : i + 8]) for i in (0, 8, 16)]
     assert "cos(f,dL)" in str(report)
-    assert str(zoo.diagnose(model, kind(batches))) == str(report)
+    assert str(zoo.callbacks.diagnose(model, kind(batches))) == str(report)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_batches_get_the_verdicts_of_the_same_arrays(kind):
 )
 def test_options_of_a_diagnosis_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
-        zoo.diagnose(chain(KERNELS), X, **options)
+        zoo.callbacks.diagnose(chain(KERNELS), X, **options)
 
 
 def test_a_network_before_training_has_no_idle_blocks():
     top = layers.Dense(3, "softmax")
     model = chain({f"block{i}": 0.3 * TURN for i in range(5)}, top)
     top.set_weights([0.01 * np.eye(4, 3), np.zeros(3)])  # of small outputs, all effects are small
-    report = zoo.diagnose(model, X)
+    report = zoo.callbacks.diagnose(model, X)
     assert max(row.numbers["lesion_kl"] for row in report.verdicts) < 1e-3
     assert not report.blocks("idle")
 
@@ -155,10 +155,10 @@ def test_whole_layers_are_judged_and_removed():
         dense.set_weights([(size * TURN).astype("float32")])
         x = Whole(keras.Model(inner, y), name=f"layer{i}")(x)
     model = keras.Model(inputs, x)
-    report = zoo.diagnose(model, X, grain="layer")
+    report = zoo.callbacks.diagnose(model, X, grain="layer")
     ratios = [row.numbers["l2_ratio"] for row in report.verdicts]
     np.testing.assert_allclose(ratios, [0.3, 0.1], rtol=1e-4)
-    assert [*zoo.depth_plan(model, X, 0.5, "lesion_change", grain="layer")] == ["layer1"]
+    assert [*zoo.callbacks.depth_plan(model, X, 0.5, "lesion_change", grain="layer")] == ["layer1"]
 
 
 class Whole(layers.Layer):
@@ -179,7 +179,7 @@ def test_a_network_that_is_no_chain_is_judged_without_lesions():
     inputs = keras.Input((4,))
     x = layers.Add(name="first")([inputs, layers.Dense(4)(inputs)])
     y = layers.Add(name="second")([x, layers.Dense(4)(x)])
-    report = zoo.diagnose(keras.Model(inputs, layers.Concatenate()([x, y])), X)
+    report = zoo.callbacks.diagnose(keras.Model(inputs, layers.Concatenate()([x, y])), X)
     assert len(report.verdicts) == 2
     assert "No lesions: Expected a network whose blocks follow each other" in str(report)
 
@@ -214,15 +214,15 @@ FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
 def test_a_plan_removes_the_blocks_that_change_least():
     batches = (X[i : i + 8] for i in (0, 8, 16))  # read again as often as needed
     model = chain(FOUR)
-    plan = zoo.depth_plan(model, batches, 0.5, "lesion_change")
+    plan = zoo.callbacks.depth_plan(model, batches, 0.5, "lesion_change")
     assert [*plan] == ["block1", "block2"] and plan["block1"] < plan["block2"]
-    small, lesioned = zoo.prune_blocks(model, plan), zoo.lesion(model, *plan)
+    small, lesioned = zoo.graph.prune_blocks(model, plan), zoo.graph.lesion(model, *plan)
     assert np.array_equal(small.predict(X, verbose=0), lesioned.predict(X, verbose=0))
 
 
 def test_a_plan_of_scores_that_are_nan_is_refused():
     with pytest.raises(ValueError, match="Received: NaN for .*'block0'"):
-        zoo.depth_plan(chain(FOUR), np.nan * X, 0.5, "lesion_change")
+        zoo.callbacks.depth_plan(chain(FOUR), np.nan * X, 0.5, "lesion_change")
 
 
 def test_greedy_search_sees_that_two_blocks_cancel_each_other():
@@ -232,11 +232,11 @@ def test_greedy_search_sees_that_two_blocks_cancel_each_other():
     model = chain({"there": there, "turn": 0.7 * TURN, "back": back, "last": 0.55 * TURN})
     single = zoo.callbacks.lesions(model, X).values("lesion_change")
     once = sorted(single.keys() - {None}, key=single.get)[:2]
-    plan = zoo.depth_plan(model, X, 0.5, "lesion_change")
+    plan = zoo.callbacks.depth_plan(model, X, 0.5, "lesion_change")
     intact = model.predict(X, verbose=0)
     greedy, other = (
         np.mean(
-            np.linalg.norm(zoo.lesion(model, *names).predict(X, verbose=0) - intact, axis=1)
+            np.linalg.norm(zoo.graph.lesion(model, *names).predict(X, verbose=0) - intact, axis=1)
             / np.linalg.norm(intact, axis=1)
         )
         for names in (plan, once)
@@ -256,4 +256,4 @@ def test_greedy_search_sees_that_two_blocks_cancel_each_other():
 )
 def test_plans_that_cannot_be_made_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        zoo.depth_plan(chain(FOUR), X, **options)
+        zoo.callbacks.depth_plan(chain(FOUR), X, **options)

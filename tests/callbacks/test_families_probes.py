@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-import zoo
 from helpers import families, reference
 from helpers.harness import few_elsewhere, slow_elsewhere, without_backend
-from zoo import callbacks
+from zoo import callbacks, graph
 from zoo.graph.blocks import find_blocks
 
 # T5's attention does not support the masks that its embedding makes
@@ -42,7 +41,7 @@ EVERY = [
 def classifier(name):
     """Return a family's network, inlined, with a softmax at each position of its first output."""
     model = getattr(families, name)()
-    model = zoo.inline(model, families.shapes(model))
+    model = graph.inline(model, families.shapes(model))
     first = model.outputs[0]
     if name not in IMAGES:
         outputs = layers.Dense(CLASSES, "softmax", name="classes")(first)
@@ -75,7 +74,7 @@ def test_lesions_equal_lesioned_networks(name):
     model = classifier(name)
     table = callbacks.lesions(model, data(model))
     last = find_blocks(model)[0][-1].name
-    p, q = probabilities(model), probabilities(zoo.lesion(model, last))
+    p, q = probabilities(model), probabilities(graph.lesion(model, last))
     kl = (p * np.log(p / q)).sum(-1).mean()
     assert table.values("lesion_kl")[last] == pytest.approx(kl, rel=1e-2, abs=1e-6)
     assert min(table.values("lesion_kl").values()) == 0
@@ -129,7 +128,7 @@ def test_cushions_are_of_the_layers_of_any_branch():
 @slow_elsewhere
 def test_values_of_gpt2_are_those_of_its_layers():
     backbone = families.gpt2()
-    model = reference.random_weights(zoo.inline(backbone, families.shapes(backbone)), scale=0.3)
+    model = reference.random_weights(graph.inline(backbone, families.shapes(backbone)), scale=0.3)
     x = families.data(model)
     first, second = ("transformer_layer_0", "transformer_layer_1")
     inner = [backbone.get_layer("embeddings_add").output, backbone.get_layer(first).output]

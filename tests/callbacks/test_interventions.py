@@ -8,7 +8,7 @@ from keras import layers, ops
 import zoo
 from helpers import reference
 from helpers.harness import slow_elsewhere
-from zoo import callbacks
+from zoo import callbacks, graph
 from zoo.callbacks.probes.sweep import Trials
 from zoo.graph.chain import Step
 from zoo.graph.surgery import lesion_plan
@@ -45,7 +45,7 @@ def pairs(table, name):
 def test_a_sweep_of_lesions_equals_the_lesioned_networks(model, mode):
     table = callbacks.lesions(model, (X, Y), mode=mode, batch_size=4)
     names = [f"block{i}" for i in range(4)]
-    expected = [scores(model)] + [scores(zoo.lesion(model, name, mode=mode)) for name in names]
+    expected = [scores(model)] + [scores(graph.lesion(model, name, mode=mode)) for name in names]
     np.testing.assert_allclose(pairs(table, "lesion"), expected, rtol=1e-4)
     assert [row.block for row in table.of_probe("lesion_loss")] == [None, *names]
     assert [row.stage for row in table.of_probe("lesion_loss")] == [None, 0, 0, 1, 1]
@@ -53,7 +53,7 @@ def test_a_sweep_of_lesions_equals_the_lesioned_networks(model, mode):
 
 def test_a_sweep_of_exits_equals_networks_without_the_later_blocks(model):
     names = [f"block{i}" for i in range(4)]
-    exits = [scores(zoo.lesion(model, *names[i + 1 :])) for i in range(4)]
+    exits = [scores(graph.lesion(model, *names[i + 1 :])) for i in range(4)]
     table = callbacks.early_exits(model, (X, Y), batch_size=4)
     np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
 
@@ -63,7 +63,7 @@ def test_random_lesions_repeat_with_their_seed(model):
     table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
     rows = [*table.of_probe("lesions_accuracy")][1:]
     assert [row.unit for row in rows] == [1, 1, 3, 3]
-    expected = [scores(zoo.lesion(model, *row.block.split("; "))) for row in rows]
+    expected = [scores(graph.lesion(model, *row.block.split("; "))) for row in rows]
     np.testing.assert_allclose(pairs(table, "lesions")[1:], expected, rtol=1e-4)
     repeated = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
     assert [*repeated] == [*table]
@@ -72,7 +72,11 @@ def test_random_lesions_repeat_with_their_seed(model):
 def test_a_stage_of_two_blocks_has_one_other_order(model):
     table = callbacks.shuffles(model, (X, Y), swaps=(1, 2), repeats=1)
     order = {"block0": "block1", "block1": "block0", "block2": "block3", "block3": "block2"}
-    expected = [scores(model), scores(zoo.shuffle(model, order)), scores(model)]  # swapped back
+    expected = [
+        scores(model),
+        scores(graph.shuffle(model, order)),
+        scores(model),
+    ]  # swapped back
     np.testing.assert_allclose(pairs(table, "shuffle"), expected, rtol=1e-4)
     assert [row.value for row in table.of_probe("shuffle_tau")] == [-1.0, 1.0]
 
@@ -100,7 +104,7 @@ def test_a_sweep_runs_the_blocks_before_a_lesion_once(model, monkeypatch):
 
 def test_probes_measure_each_repetition_with_its_scale(model):
     probes = [callbacks.L2Ratio(), callbacks.CosineLoss("block"), callbacks.ActivationNorm()]
-    table = callbacks.run(probes, zoo.loop(model, "block3", times=3, scale=0.5), (X, Y))
+    table = callbacks.run(probes, graph.loop(model, "block3", times=3, scale=0.5), (X, Y))
     assert [row.stage for row in table.of_probe("l2_ratio")] == [0, 0, 1, 1, 1, 1]
     x, block = ops.convert_to_numpy(model.get_layer("stem")(X)), model.get_layer
     for name in ("block0", "block1", "between", "block2", "block3"):
@@ -118,7 +122,7 @@ def test_probes_measure_each_repetition_with_its_scale(model):
 def test_loops_equal_the_networks_whose_last_block_is_repeated(model, scale):
     times = range(1, 4)
     table = callbacks.loops(model, (X, Y), times, "block3", scale=scale, batch_size=4)
-    expected = [scores(zoo.loop(model, "block3", times=n, scale=scale)) for n in times]
+    expected = [scores(graph.loop(model, "block3", times=n, scale=scale)) for n in times]
     np.testing.assert_allclose(pairs(table, "loop"), expected, rtol=1e-4)
 
 
@@ -151,7 +155,7 @@ def test_sweeps_of_the_zoo_s_networks_equal_single_lesions(build):
     x, y = reference.images(4, *model.input_shape[1:]), np.arange(4)
     table = callbacks.lesions(model, (x, y))
     for name, loss in table.values("lesion_loss").items():
-        changed = zoo.lesion(model, name) if name else model
+        changed = graph.lesion(model, name) if name else model
         p = ops.convert_to_numpy(changed(x))[np.arange(4), y]
         assert loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
 

@@ -66,7 +66,7 @@ def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):
         model = small_model()
         model.compile("sgd", "sparse_categorical_crossentropy")
         watch = callbacks.RunProbes([callbacks.L2Ratio()], (X, Y), path=tmp_path / "probes.csv")
-        resume = zoo.checkpoint.Resume(tmp_path / "state.npz")
+        resume = zoo.callbacks.checkpoint.Resume(tmp_path / "state.npz")
         epochs.append(2 * len(epochs) + 2)
         options = {"epochs": epochs[-1], "verbose": 0, "shuffle": False}
         model.fit(X, Y, callbacks=[watch, resume], **options)

@@ -119,7 +119,7 @@ def test_zoo_blocks_know_their_stage():
 
 def test_the_error_for_a_scanned_stack_says_how_to_inspect_it():
     model = zoo.highway_mlp(10, 8, stacked=True)
-    with pytest.raises(ValueError, match="zoo.rewire"):
+    with pytest.raises(ValueError, match="zoo.graph.rewire"):
         find_blocks(model)
 
 
@@ -198,7 +198,7 @@ def test_a_sum_that_scales_a_block_replaces_it():
 def test_each_repetition_of_an_unrolled_block_is_a_block():
     model = zoo.cifar_resnet(14)
     last = find_blocks(model)[0][-1].name
-    blocks, rejected = find_blocks(zoo.loop(model, last, times=4, scale=0.5))
+    blocks, rejected = find_blocks(zoo.graph.loop(model, last, times=4, scale=0.5))
     assert len(blocks) == 6 + 3 and not rejected
     assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
     assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]

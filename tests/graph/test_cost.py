@@ -12,7 +12,7 @@ from zoo.graph.cost import Count
 def operations(layer, shapes):
     inputs = [keras.Input(shape) for shape in shapes]
     outputs = layer(inputs) if isinstance(layer, layers.Dot) else layer(*inputs)
-    return zoo.cost(keras.Model(inputs, keras.tree.flatten(outputs)[0])).operations
+    return zoo.graph.cost(keras.Model(inputs, keras.tree.flatten(outputs)[0])).operations
 
 
 class Wrapped(layers.Layer):
@@ -78,7 +78,7 @@ def transformer(shared=False, batch=None):
 
 def test_blocks_and_the_rest_add_up_to_the_model():
     model = transformer()
-    cost = zoo.cost(model)
+    cost = zoo.graph.cost(model)
     weights = 4 * (8 * 8 + 8)
     assert cost.blocks == {
         "attention0": Count(weights + 16, ATTENTION),
@@ -88,11 +88,11 @@ def test_blocks_and_the_rest_add_up_to_the_model():
     }
     assert cost.rest == Count(20 * 8 + 8 * 20 + 20, 10 * 8 * 20)
     assert cost.parameters == model.count_params()
-    assert zoo.cost(transformer(batch=4)).operations == cost.operations
+    assert zoo.graph.cost(transformer(batch=4)).operations == cost.operations
 
 
 def test_shared_parameters_count_once_and_their_products_at_each_use():
-    cost = zoo.cost(transformer(shared=True))
+    cost = zoo.graph.cost(transformer(shared=True))
     first, second = cost.blocks["attention0"], cost.blocks["attention1"]
     assert first.parameters == 304 and second.parameters == 16  # its own normalization
     assert first.operations == second.operations == ATTENTION
@@ -102,12 +102,12 @@ def test_shared_parameters_count_once_and_their_products_at_each_use():
 @slow_elsewhere
 def test_published_multiply_adds_of_mobilenet():
     model = keras.applications.MobileNet(weights=None)
-    assert round(zoo.cost(model).operations / 1e6) == 569  # arXiv:1704.04861, Table 4
+    assert round(zoo.graph.cost(model).operations / 1e6) == 569  # arXiv:1704.04861, Table 4
 
 
 def test_unknown_sizes_and_names_are_refused():
     inputs = keras.Input((None, 8))
     with pytest.raises(ValueError, match="fixed size"):
-        zoo.cost(keras.Model(inputs, layers.Dense(2)(inputs)))
+        zoo.graph.cost(keras.Model(inputs, layers.Dense(2)(inputs)))
     with pytest.raises(ValueError, match="block9"):
-        zoo.cost(transformer(), ["block9"])
+        zoo.graph.cost(transformer(), ["block9"])

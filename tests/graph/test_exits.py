@@ -8,7 +8,7 @@ from keras import ops
 import zoo
 from helpers import families, reference
 from helpers.harness import slow_elsewhere
-from zoo import callbacks
+from zoo import callbacks, graph
 
 WIDTH = 4
 X = np.random.default_rng(0).standard_normal((40, WIDTH)).astype("float32")
@@ -43,7 +43,7 @@ def head(model, x):
 
 
 def test_rates_fall_linearly_and_scale_the_branches_in_inference(model):
-    dropped = zoo.drop_blocks(model, 0.6)
+    dropped = graph.drop_blocks(model, 0.6)
     rates = [dropped.get_layer(f"{name}_drop").rate for name in "abc"]
     assert rates == pytest.approx([0.2, 0.4, 0.6])
     expected = head(model, by_hand(model, X, [0.8, 0.6, 0.4]))
@@ -52,7 +52,7 @@ def test_rates_fall_linearly_and_scale_the_branches_in_inference(model):
 
 
 def test_examples_pass_their_own_blocks_by_in_training(model):
-    dropped = zoo.drop_blocks(model, {"b": 0.5}, seed=1)
+    dropped = graph.drop_blocks(model, {"b": 0.5}, seed=1)
     outputs = ops.convert_to_numpy(dropped(X, training=True))
     with_it, without = (head(model, by_hand(model, X, [1, scale, 1])) for scale in (1, 0))
     is_with = np.abs(outputs - with_it).max(-1) < 1e-4
@@ -61,7 +61,7 @@ def test_examples_pass_their_own_blocks_by_in_training(model):
 
 
 def test_blocks_are_dropped_independently_of_each_other(model):
-    dropped = zoo.drop_blocks(model, {"a": 0.5, "b": 0.5}, seed=1)
+    dropped = graph.drop_blocks(model, {"a": 0.5, "b": 0.5}, seed=1)
     outputs = ops.convert_to_numpy(dropped(X, training=True))
     cases = [(a, b) for a in (0, 1) for b in (0, 1)]
     distances = [np.abs(outputs - head(model, by_hand(model, X, [*c, 1]))).max(-1) for c in cases]
@@ -70,7 +70,7 @@ def test_blocks_are_dropped_independently_of_each_other(model):
 
 
 def test_a_network_with_stochastic_depth_is_trained_saved_and_pruned(model, tmp_path):
-    dropped = zoo.drop_blocks(network(), 0.5, seed=0)
+    dropped = graph.drop_blocks(network(), 0.5, seed=0)
     dropped.compile("sgd", "sparse_categorical_crossentropy")
     dropped.fit(X, np.arange(40) % 3, verbose=0)
     dropped.save(tmp_path / "dropped.keras")
@@ -91,44 +91,44 @@ def mixed_network(*variants):
 
 def test_a_block_without_a_skip_is_not_dropped():
     mixed = mixed_network("coupled", "plain")
-    names = [layer.name for layer in zoo.drop_blocks(mixed, 0.5).layers]
+    names = [layer.name for layer in graph.drop_blocks(mixed, 0.5).layers]
     assert "b0_drop" in names and "b1_drop" not in names
     with pytest.raises(ValueError, match=r"blocks with a skip, \['b0'\]. Received: \['b1'\]"):
-        zoo.drop_blocks(mixed, {"b1": 0.5})
+        graph.drop_blocks(mixed, {"b1": 0.5})
 
 
 @slow_elsewhere
 @pytest.mark.parametrize("build", [network, lambda: mixed_network("coupled", "full", "residual")])
 def test_dropped_networks_are_lesioned_probed_planned_and_diagnosed(build):
     whole = build()
-    names = [block.name for block in zoo.blocks.find_blocks(whole)[0]]
-    dropped = zoo.drop_blocks(whole, dict.fromkeys(names[1:], 0.5), seed=0)
-    pruned = zoo.drop_blocks(zoo.prune_blocks(whole, names[0]), dict.fromkeys(names[1:], 0.5))
-    lesioned = zoo.lesion(dropped, names[0])
+    names = [block.name for block in graph.find_blocks(whole)[0]]
+    dropped = graph.drop_blocks(whole, dict.fromkeys(names[1:], 0.5), seed=0)
+    pruned = graph.drop_blocks(graph.prune_blocks(whole, names[0]), dict.fromkeys(names[1:], 0.5))
+    lesioned = graph.lesion(dropped, names[0])
     np.testing.assert_allclose(*(ops.convert_to_numpy(m(X)) for m in (lesioned, pruned)), rtol=1e-4)
-    without = zoo.prune_blocks(dropped, names)  # the layers that drop go with their blocks
+    without = graph.prune_blocks(dropped, names)  # the layers that drop go with their blocks
     assert [layer.name for layer in without.layers if "drop" in layer.name] == []
-    last = zoo.drop_blocks(whole, {names[-1]: 0.5})
+    last = graph.drop_blocks(whole, {names[-1]: 0.5})
     tables = [callbacks.run([callbacks.L2Ratio()], m, X) for m in (whole, last)]
     ratios = [[*table.values("l2_ratio").values()] for table in tables]
     np.testing.assert_allclose(ratios[1], [*ratios[0][:-1], ratios[0][-1] / 2], rtol=1e-4)
-    assert zoo.depth_plan(dropped, X, 0.6)
-    report = zoo.diagnose(dropped, X, np.arange(40) % 3)
+    assert zoo.callbacks.depth_plan(dropped, X, 0.6)
+    report = zoo.callbacks.diagnose(dropped, X, np.arange(40) % 3)
     assert "lesion_kl" in report.table.probes() and [v.block for v in report.verdicts] == names
 
 
 def test_exits_are_early_readouts_that_run_only_the_blocks_before_them(model):
-    exits = zoo.add_exits(model, ["a", "b"])
+    exits = graph.add_exits(model, ["a", "b"])
     outputs = {name: ops.convert_to_numpy(y) for name, y in exits(X).items()}
     for number, name in enumerate(("a", "b", "last"), start=1):
         states = by_hand(model, X, [1] * (number if name != "last" else 3))
         np.testing.assert_allclose(outputs[name], head(model, states), rtol=1e-3, atol=1e-6)
     part = keras.Model(exits.input, exits.output["a"])
-    assert [call.name for call in zoo.calls.Graph(part).calls] == ["f_a", "a", "head"]
+    assert [call.name for call in graph.calls.Graph(part).calls] == ["f_a", "a", "head"]
 
 
 def test_new_heads_are_trained(model):
-    exits = zoo.add_exits(
+    exits = graph.add_exits(
         network(), ["b"], head=lambda name: keras.layers.Dense(3, "softmax", name=f"{name}_head")
     )
     exits.compile("sgd", {name: "sparse_categorical_crossentropy" for name in ("b", "last")})
@@ -145,13 +145,13 @@ def test_blocks_of_keras_hub_are_looped_dropped_and_left(name):
     grain = "sum" if name == "gpt2" else "layer"
     whole = reference.random_weights(getattr(families, name)(), scale=0.3)
     if grain == "sum":
-        whole = zoo.inline(whole, families.shapes(whole))
+        whole = graph.inline(whole, families.shapes(whole))
     data = families.data(whole)
-    last = zoo.blocks.find_blocks(whole, grain=grain)[0][-1].name
+    last = graph.find_blocks(whole, grain=grain)[0][-1].name
     expected = flat(whole(data))
     for same in (
-        zoo.loop(whole, last, times=1, grain=grain),
-        zoo.drop_blocks(whole, {last: 1e-9}, grain=grain),
+        graph.loop(whole, last, times=1, grain=grain),
+        graph.drop_blocks(whole, {last: 1e-9}, grain=grain),
     ):
         for a, b in zip(flat(same(data)), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -159,9 +159,9 @@ def test_blocks_of_keras_hub_are_looped_dropped_and_left(name):
     assert all(np.isfinite(row.value) for row in table) and len(table) >= 3
     if len(expected) > 1:
         with pytest.raises(ValueError, match="a model with one output. Received: 2"):
-            zoo.add_exits(whole, [last], grain=grain)
+            graph.add_exits(whole, [last], grain=grain)
         return
-    exits = zoo.add_exits(whole, [last], grain=grain)(data)
+    exits = graph.add_exits(whole, [last], grain=grain)(data)
     np.testing.assert_array_equal(*(ops.convert_to_numpy(y) for y in exits.values()))
 
 
@@ -172,12 +172,21 @@ def flat(outputs):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda m: zoo.add_exits(m, ["d"]), "Expected one or more of the blocks"),
-        (lambda m: zoo.add_exits(zoo.cifar_resnet(8), ["stage1_block00"]), "needs the shape of"),
-        (lambda m: zoo.drop_blocks(m, {"head": 0.5}), r"\['a', 'b', 'c'\]. Received: \['head'\]"),
-        (lambda m: zoo.drop_blocks(m, {"a": 2}), "`rates` must be .*Received: rates={'a': 2}"),
-        (lambda m: zoo.drop_blocks(m, -0.1), "`rates` must be .*Received: rates=-0.1"),
-        (lambda m: zoo.drop_blocks(m, [0.1]), r"`rates` must be .*Received: rates=\[0.1\]"),
+        (lambda m: graph.add_exits(m, ["d"]), "Expected one or more of the blocks"),
+        (
+            lambda m: graph.add_exits(zoo.cifar_resnet(8), ["stage1_block00"]),
+            "needs the shape of",
+        ),
+        (
+            lambda m: graph.drop_blocks(m, {"head": 0.5}),
+            r"\['a', 'b', 'c'\]. Received: \['head'\]",
+        ),
+        (
+            lambda m: graph.drop_blocks(m, {"a": 2}),
+            "`rates` must be .*Received: rates={'a': 2}",
+        ),
+        (lambda m: graph.drop_blocks(m, -0.1), "`rates` must be .*Received: rates=-0.1"),
+        (lambda m: graph.drop_blocks(m, [0.1]), r"`rates` must be .*Received: rates=\[0.1\]"),
     ],
 )
 def test_bad_input_of_exits_and_drops(model, make, message):

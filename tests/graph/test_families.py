@@ -42,7 +42,7 @@ def original(name):
 
 @functools.cache
 def opened(name):
-    return zoo.inline(original(name), families.shapes(original(name)))
+    return zoo.graph.inline(original(name), families.shapes(original(name)))
 
 
 def is_encoder(block, name):
@@ -97,8 +97,8 @@ def test_lesioned_pruned_and_rebuilt_networks_agree(name):
     model, last = opened(name), chain(name)[-1]
     expected = outputs(without(model, last), name)
     assert any((a != b).any() for a, b in zip(expected, outputs(model, name), strict=True))
-    assert_equal(outputs(zoo.lesion(model, last, blocks=chain(name)), name), expected)
-    pruned = zoo.prune_blocks(model, last, blocks=chain(name))
+    assert_equal(outputs(zoo.graph.lesion(model, last, blocks=chain(name)), name), expected)
+    pruned = zoo.graph.prune_blocks(model, last, blocks=chain(name))
     assert_equal(outputs(pruned, name), expected)
 
 
@@ -129,7 +129,7 @@ def test_a_removed_layer_returns_its_input(name):
         first, *others = keras.tree.flatten(result)
         return keras.tree.pack_sequence_as(result, [args[0], *others])
 
-    lesioned = zoo.lesion(model, names[-1], blocks=names, grain="layer")
+    lesioned = zoo.graph.lesion(model, names[-1], blocks=names, grain="layer")
     assert_equal(outputs(lesioned, name), outputs(rewire(model, apply), name))
 
 
@@ -137,7 +137,7 @@ def test_a_removed_layer_returns_its_input(name):
 def test_saved_weights_load_back(name, tmp_path):
     model = opened(name)
     model.save_weights(tmp_path / "opened.weights.h5")
-    copy = zoo.inline(getattr(families, name)(), families.shapes(original(name)))
+    copy = zoo.graph.inline(getattr(families, name)(), families.shapes(original(name)))
     copy.load_weights(tmp_path / "opened.weights.h5")
     assert_equal(outputs(copy, name), outputs(model, name))
     names = [block.name for block in find_blocks(copy)[0]] if COUNTS[name][0] else []

@@ -260,5 +260,5 @@ def test_a_shared_kernel_does_not_fold():
 
 def test_a_model_that_was_rewired_before_folds_as_well():
     model = around(conv())
-    zoo.rewire(model)
+    zoo.graph.rewire(model)
     assert not fold_identity(model)[1]

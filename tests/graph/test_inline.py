@@ -62,7 +62,7 @@ class Outer(layers.Layer):
 
 def test_dropout_stays_as_it_is_in_training():
     model = chain(Adding())
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     generator = model.layers[1].drop.seed_generator
     results = []
     for network in (model, opened):
@@ -74,7 +74,7 @@ def test_dropout_stays_as_it_is_in_training():
 
 def test_an_opened_network_trains_and_its_original_with_it():
     model = chain(Adding())
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     before = array(model(X))
     opened.compile("sgd", "mse")
     opened.fit(X, np.ones((4, 2)), verbose=0)
@@ -83,7 +83,7 @@ def test_an_opened_network_trains_and_its_original_with_it():
 
 
 def test_an_opened_network_s_file_loads(tmp_path):
-    opened = zoo.inline(chain(Adding()))
+    opened = zoo.graph.inline(chain(Adding()))
     opened.save(tmp_path / "opened.keras")
     loaded = keras.models.load_model(tmp_path / "opened.keras")
     assert np.array_equal(array(loaded(X)), array(opened(X)))
@@ -107,11 +107,11 @@ def test_masks_reach_opened_layers_and_those_behind_them():
     x = Masked()(Masked()(x))
     outputs = layers.GlobalAveragePooling1D()(x)
     model = reference.random_weights(keras.Model(inputs, outputs))
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     ids = np.array([[1, 2, 0, 0], [3, 4, 5, 6]])
     assert np.array_equal(array(opened(ids)), array(model(ids)))
     name = find_blocks(opened)[0][0].name
-    lesioned = array(zoo.lesion(opened, name)(ids))
+    lesioned = array(zoo.graph.lesion(opened, name)(ids))
     last = model.layers[3]
     embedded = model.layers[1](ids)
     np.testing.assert_allclose(lesioned, array(model.layers[4](last(embedded))), rtol=1e-6)
@@ -119,20 +119,20 @@ def test_masks_reach_opened_layers_and_those_behind_them():
 
 def test_half_precision_is_kept():
     model = chain(Adding(dtype="mixed_bfloat16"))
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     assert np.array_equal(array(opened(X)), array(model(X)))
 
 
 def test_layers_inside_layers_are_opened_and_named_by_place():
-    names = [block.name for block in find_blocks(zoo.inline(chain(Outer(name="outer"))))[0]]
+    names = [block.name for block in find_blocks(zoo.graph.inline(chain(Outer(name="outer"))))[0]]
     assert names == ["outer_parts_0_first_sum", "outer_last_first_sum"]
 
 
 def test_names_do_not_depend_on_networks_built_before():
-    make = lambda: zoo.inline(chain(Outer(), Adding()))  # noqa: E731
+    make = lambda: zoo.graph.inline(chain(Outer(), Adding()))  # noqa: E731
     first, second = ([b.name for b in find_blocks(make())[0]] for _ in range(2))
     assert first == second
-    again = zoo.inline(zoo.inline(chain(Outer(), Adding())))
+    again = zoo.graph.inline(zoo.graph.inline(chain(Outer(), Adding())))
     assert [b.name for b in find_blocks(again)[0]] == first
 
 
@@ -140,7 +140,7 @@ def test_names_do_not_depend_on_networks_built_before():
     "selection", [["outer"], lambda layer: layer.name == "outer"], ids=["names", "function"]
 )
 def test_chosen_layers_are_opened(selection):
-    opened = zoo.inline(chain(Outer(name="outer")), layers=selection)
+    opened = zoo.graph.inline(chain(Outer(name="outer")), layers=selection)
     names = [call.name for call in Graph(opened).calls]
     assert names == ["outer_parts_0", "outer_last", "top"]
 
@@ -192,29 +192,29 @@ class Eager(Adding):
 )
 def test_layers_that_cannot_be_opened_stay_whole(make, reason, caplog):
     model = chain(make(name="user"), Adding())
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     if make is not Noisy:
         assert np.array_equal(array(opened(X)), array(model(X)))
     blocks, rejected = find_blocks(opened)
     assert len(blocks) == 1 and [name for name, _ in rejected] == ["user"]
     assert "user stays whole" in caplog.text and reason in caplog.text
     with pytest.raises(ValueError, match=reason):
-        zoo.inline(model, layers=["user"])
+        zoo.graph.inline(model, layers=["user"])
 
 
 def test_unknown_names_are_errors():
     model = chain(Adding())
     with pytest.raises(ValueError, match="layers=.'other'."):
-        zoo.inline(model, layers=["other"])
+        zoo.graph.inline(model, layers=["other"])
     with pytest.raises(ValueError, match="names of the inputs"):
-        zoo.inline(model, shapes={"other": (None, 5)})
+        zoo.graph.inline(model, shapes={"other": (None, 5)})
 
 
 def test_layers_of_keras_stay_whole_unless_they_are_named():
     inputs = keras.Input((3, 4))
     attention = layers.MultiHeadAttention(2, 2, name="attention")
     model = keras.Model(inputs, layers.Add(name="sum")([inputs, attention(inputs, inputs)]))
-    assert [call.name for call in Graph(zoo.inline(model)).calls] == ["attention", "sum"]
+    assert [call.name for call in Graph(zoo.graph.inline(model)).calls] == ["attention", "sum"]
 
 
 def test_a_layer_that_scales_and_adds_its_inputs_is_opened():
@@ -224,7 +224,7 @@ def test_a_layer_that_scales_and_adds_its_inputs_is_opened():
 
     inputs = keras.Input((5,))
     model = keras.Model(inputs, Sum()([inputs, layers.Dense(5, name="f")(inputs)]))
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     assert [block.name for block in find_blocks(opened)[0]] == ["f_sum"]
     assert np.array_equal(array(opened(X)), array(model(X)))
 
@@ -246,8 +246,8 @@ def test_a_chain_carries_masks_and_conditions_past_its_blocks():
         for i in order:
             value = value + array(get(f"f{i}")(value)) * g
         by_hand[order] = value
-    lesioned = array(zoo.lesion(model, "block0")(data))
-    shuffled = array(zoo.shuffle(model, {"block0": "block1", "block1": "block0"})(data))
+    lesioned = array(zoo.graph.lesion(model, "block0")(data))
+    shuffled = array(zoo.graph.shuffle(model, {"block0": "block1", "block1": "block0"})(data))
     np.testing.assert_allclose(lesioned, by_hand[1,], rtol=1e-6)
     np.testing.assert_allclose(shuffled, by_hand[1, 0], rtol=1e-6)
 

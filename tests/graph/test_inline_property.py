@@ -186,7 +186,7 @@ def check(seed, path):
     x, y = rng.normal(size=(5, STEPS, WIDTH)).astype("float32"), rng.normal(size=(5, 2))
     before = values_of(model)
     names = [variable.path for variable in model.variables]
-    opened = zoo.inline(model)
+    opened = zoo.graph.inline(model)
     assert [variable.path for variable in model.variables] == names
     is_random = bool(used & {"keras_noise", "numpy_noise", "counter"})
     for size in (5, 2):

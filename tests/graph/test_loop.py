@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers.harness import run_layer_test, without_backend
-from zoo import callbacks
+from zoo import callbacks, graph
 
 WIDTH = 3
 RNG = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def states():
 
 @pytest.mark.parametrize("times", [0, 1, 4])
 def test_a_looped_network_repeats_its_block_with_the_same_weights(network, states, times):
-    looped = zoo.loop(network, "block", times=times)
+    looped = graph.loop(network, "block", times=times)
     kernel, bias = network.get_layer("head").get_weights()
     np.testing.assert_allclose(
         ops.convert_to_numpy(looped(X)), softmax(states[times] @ kernel + bias), atol=1e-5
@@ -67,15 +67,15 @@ def post_activation(depth=3, width=4):
 
 
 def names(model):
-    return [call.name.split("#")[0] for call in zoo.calls.Graph(model).calls]
+    return [call.name.split("#")[0] for call in graph.calls.Graph(model).calls]
 
 
 def test_what_follows_each_block_is_repeated_with_it():
     model = post_activation()
-    inner = names(zoo.loop(model, "sum0", "sum1", times=2))
+    inner = names(graph.loop(model, "sum0", "sum1", times=2))
     run = ["f0", "sum0", "relu0", "f1", "sum1", "relu1"]
     assert inner[1:-1] == [*run, *run, "f2", "sum2"]
-    last = names(zoo.loop(model, "sum2", times=2))
+    last = names(graph.loop(model, "sum2", times=2))
     assert last[-5:-1] == ["sum2", "relu1", "f2", "sum2"]
 
 
@@ -86,7 +86,7 @@ def test_side_inputs_reach_every_use():
     f = keras.layers.Dense(WIDTH, use_bias=False, name="branch")(f)
     outputs = keras.layers.Add(name="block")([inputs, f])
     model = keras.Model([inputs, scale], outputs)
-    looped = zoo.loop(model, "block", times=3)
+    looped = graph.loop(model, "block", times=3)
     kernel = model.get_layer("branch").get_weights()[0]
     expected = X
     for _ in range(3):
@@ -98,12 +98,18 @@ def test_side_inputs_reach_every_use():
 @pytest.mark.parametrize(
     "repeat, message",
     [
-        (lambda m: zoo.loop(m, times=-1), "non-negative integer. Received: times=-1"),
-        (lambda m: zoo.loop(m, "a"), r"Expected one of the blocks \['block'\]. Received: 'a'"),
-        (lambda m: zoo.loop(post_activation(), "sum2", "sum0"), "Expected the earlier block first"),
-        (lambda m: zoo.loop(zoo.cifar_resnet(8)), "keep the shape can be repeated"),
+        (lambda m: graph.loop(m, times=-1), "non-negative integer. Received: times=-1"),
         (
-            lambda m: zoo.loop(keras.Model(m.input, [m.output, m.input])),
+            lambda m: graph.loop(m, "a"),
+            r"Expected one of the blocks \['block'\]. Received: 'a'",
+        ),
+        (
+            lambda m: graph.loop(post_activation(), "sum2", "sum0"),
+            "Expected the earlier block first",
+        ),
+        (lambda m: graph.loop(zoo.cifar_resnet(8)), "keep the shape can be repeated"),
+        (
+            lambda m: graph.loop(keras.Model(m.input, [m.output, m.input])),
             "an output reads a tensor from before its end",
         ),
         (lambda m: callbacks.loops(m, X, times=[2, 1]), "`times` must be ascending"),
@@ -168,10 +174,10 @@ def test_a_loop_trains_and_is_measured_by_its_number_of_uses():
         loss = -np.log(p[np.arange(8), y]).mean()
         measured = [r.value for r in table.of_probe("loop_loss") if r.unit == times]
         assert measured == pytest.approx([loss], rel=1e-4)
-        unrolled = zoo.loop(model, times=times)
+        unrolled = graph.loop(model, times=times)
         assert names(unrolled) == ["block"] * times + ["head"]
         np.testing.assert_allclose(ops.convert_to_numpy(unrolled(x)), p, rtol=1e-5)
-    assert len(zoo.blocks.find_blocks(unrolled)[0]) == 5
+    assert len(graph.find_blocks(unrolled)[0]) == 5
 
 
 def test_normalizations_may_be_unshared():

@@ -46,7 +46,7 @@ def network(name, remat):
     zoo.seed_everything(0)
     inputs = keras.Input((32,))
     model = keras.Model(inputs, layers.Dense(3, "softmax")(NETWORKS[name](inputs)))
-    return zoo.remat(model) if remat else model
+    return zoo.graph.remat(model) if remat else model
 
 
 def data(count=24):
@@ -95,11 +95,11 @@ def test_a_rematerialized_block_can_be_observed_saved_and_rewired(tmp_path):
     model, x = network("convolutions", True), data(4)[0]
     y = ops.convert_to_numpy(model(x))
     assert {*reference.block_parts(model, x)[1]} == {"conv", "opens", "twice", "twice#1"}
-    assert zoo.lesion(model, "conv")(x).shape == (4, 3)
+    assert zoo.graph.lesion(model, "conv")(x).shape == (4, 3)
     model.save(tmp_path / "model.keras")
     assert_close(keras.models.load_model(tmp_path / "model.keras")(x), y, 1e-6)
 
 
 def test_a_model_to_rematerialize_has_blocks():
     with pytest.raises(ValueError, match="which has none"):
-        zoo.remat(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))
+        zoo.graph.remat(keras.Sequential([keras.Input((3,)), layers.Dense(2)]))

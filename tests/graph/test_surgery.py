@@ -50,7 +50,7 @@ X = reference.images(3, 4)
 def test_a_lesioned_block_returns_its_skip_input():
     model = residual_model()
     x = layer(model, "block2", layer(model, "block0", layer(model, "stem", X)))
-    result = outputs(zoo.lesion(model, "block1"), X)
+    result = outputs(zoo.graph.lesion(model, "block1"), X)
     np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-6)
 
 
@@ -62,7 +62,7 @@ def test_a_block_with_a_closed_gate_returns_the_form_s_skip_term(variant):
     if "c" in block.form.gates:
         x = x * ops.convert_to_numpy(block.carry_gate(x))
     x = layer(model, "block2", layer(model, "block1", x))
-    result = outputs(zoo.lesion(model, "block0", mode="closed"), X)
+    result = outputs(zoo.graph.lesion(model, "block0", mode="closed"), X)
     np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-5, atol=1e-6)
 
 
@@ -72,11 +72,11 @@ def test_a_lesioned_transition_keeps_its_projection():
     for i in (1, 2):
         y = layer(model, f"relu{i}", y + layer(model, f"f{i}", y))
     y = layer(model, "top", y.mean((1, 2)))
-    np.testing.assert_allclose(outputs(zoo.lesion(model, "sum0"), x), y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs(zoo.graph.lesion(model, "sum0"), x), y, rtol=1e-5, atol=1e-6)
     block = zoo.ResidualBlock(3, strides=2, name="block")
     images = keras.Input((4, 4, 2))
     gated = reference.random_weights(keras.Model(images, block(images)))
-    result = outputs(zoo.lesion(gated, "block"), x)
+    result = outputs(zoo.graph.lesion(gated, "block"), x)
     assert np.array_equal(result, ops.convert_to_numpy(block.shortcut(x)))
 
 
@@ -84,7 +84,7 @@ def test_a_lesioned_simplified_block_still_rectifies():
     images = keras.Input((4, 4, 2))
     model = keras.Model(images, zoo.SimplifiedResidual(2, name="block")(images))
     x = reference.images(2, 4, 4, 2)
-    assert np.array_equal(outputs(zoo.lesion(model, "block"), x), np.maximum(x, 0))
+    assert np.array_equal(outputs(zoo.graph.lesion(model, "block"), x), np.maximum(x, 0))
 
 
 def test_shuffled_blocks_run_at_each_other_s_positions():
@@ -92,7 +92,7 @@ def test_shuffled_blocks_run_at_each_other_s_positions():
     x = layer(model, "stem", X)
     for name in ("block2", "block1", "block0"):
         x = layer(model, name, x)
-    result = outputs(zoo.shuffle(model, {"block0": "block2", "block2": "block0"}), X)
+    result = outputs(zoo.graph.shuffle(model, {"block0": "block2", "block2": "block0"}), X)
     np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-6)
 
 
@@ -103,10 +103,10 @@ def test_sums_can_be_shuffled_too():
     )
     for branch, relu in (("f2", "relu1"), ("f1", "relu2")):
         y = layer(model, relu, y + layer(model, branch, y))
-    result = outputs(zoo.shuffle(model, {"sum1": "sum2", "sum2": "sum1"}), x)
+    result = outputs(zoo.graph.shuffle(model, {"sum1": "sum2", "sum2": "sum1"}), x)
     np.testing.assert_allclose(result, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="cannot be moved"):
-        zoo.shuffle(model, {"sum0": "sum1", "sum1": "sum0"})
+        zoo.graph.shuffle(model, {"sum0": "sum1", "sum1": "sum0"})
 
 
 def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
@@ -116,7 +116,7 @@ def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
         x = layer(model, name, x)
     for _ in range(2):
         x = x + 0.25 * (layer(model, "block2", x) - x)
-    result = outputs(zoo.loop(model, "block2", times=3, scale=0.25), X)
+    result = outputs(zoo.graph.loop(model, "block2", times=3, scale=0.25), X)
     np.testing.assert_allclose(result, layer(model, "top", x), rtol=1e-5, atol=1e-6)
 
 
@@ -124,8 +124,8 @@ def test_unrolling_applies_the_last_block_again_with_its_f_scaled():
 def test_a_pruned_model_is_smaller_and_equals_the_lesioned_one(make, blocks, tmp_path):
     model = make()
     x = reference.images(3, *model.input_shape[1:])
-    pruned = zoo.prune_blocks(model, blocks)
-    expected = outputs(zoo.lesion(model, *blocks), x)
+    pruned = zoo.graph.prune_blocks(model, blocks)
+    expected = outputs(zoo.graph.lesion(model, *blocks), x)
     assert np.array_equal(outputs(pruned, x), expected)
     assert cost(pruned).parameters < cost(model).parameters
     assert cost(pruned).operations < cost(model).operations
@@ -134,7 +134,7 @@ def test_a_pruned_model_is_smaller_and_equals_the_lesioned_one(make, blocks, tmp
     assert np.array_equal(outputs(keras.models.load_model(tmp_path / "pruned.keras"), x), expected)
     pruned.compile("sgd", "mse")
     pruned.fit(x, expected, verbose=0)  # its weights are its own
-    assert np.array_equal(outputs(zoo.lesion(model, *blocks), x), expected)
+    assert np.array_equal(outputs(zoo.graph.lesion(model, *blocks), x), expected)
 
 
 def test_transitions_can_be_left_out_together_pruned_saved_and_loaded(tmp_path):
@@ -146,12 +146,12 @@ def test_transitions_can_be_left_out_together_pruned_saved_and_loaded(tmp_path):
     carried = images
     for name in ("block0", "block1"):
         carried = model.get_layer(name).shortcut(carried)
-    pruned = zoo.prune_blocks(model, ["block0", "block1"])
+    pruned = zoo.graph.prune_blocks(model, ["block0", "block1"])
     assert np.array_equal(outputs(pruned, images), ops.convert_to_numpy(carried))
     pruned.save(tmp_path / "pruned.keras")
     loaded = keras.models.load_model(tmp_path / "pruned.keras")
     assert np.array_equal(outputs(loaded, images), outputs(pruned, images))
-    closed = zoo.lesion(model, "block0", "block1", mode="closed")
+    closed = zoo.graph.lesion(model, "block0", "block1", mode="closed")
     assert closed.output_shape == model.output_shape
 
 
@@ -163,7 +163,7 @@ def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
     x = reference.images(2, 4, 4, 2)
     first = shared(x, use=0)
     expected = first * shared.carry_gate(first, use=1)
-    result = outputs(zoo.lesion(model, "shared#1", mode="closed"), x)
+    result = outputs(zoo.graph.lesion(model, "shared#1", mode="closed"), x)
     np.testing.assert_allclose(result, ops.convert_to_numpy(expected), rtol=1e-5, atol=1e-6)
 
 
@@ -188,7 +188,7 @@ def used_twice(name):
 def test_a_lesion_of_a_block_that_is_used_twice_is_saved_and_loaded(name, names, tmp_path):
     model, x = used_twice(name)
     for mode in ("removed", "closed"):
-        lesioned = zoo.lesion(model, *names, mode=mode)
+        lesioned = zoo.graph.lesion(model, *names, mode=mode)
         lesioned.save(tmp_path / "model.keras")
         loaded = load_model(tmp_path / "model.keras")
         assert np.array_equal(outputs(loaded, x), outputs(lesioned, x))
@@ -197,7 +197,7 @@ def test_a_lesion_of_a_block_that_is_used_twice_is_saved_and_loaded(name, names,
 
 def test_a_clone_of_a_lesion_has_its_own_weights():
     model, x = used_twice("dense")
-    lesioned = zoo.lesion(model, "block", mode="closed")
+    lesioned = zoo.graph.lesion(model, "block", mode="closed")
     clone = keras.models.clone_model(lesioned)
     assert not {id(v) for v in clone.variables} & {id(v) for v in lesioned.variables}
 
@@ -210,8 +210,8 @@ def test_blocks_whose_names_differ_in_a_slash_can_be_reduced_to_their_shortcuts(
     model, x = reference.random_weights(keras.Model(inputs, y)), reference.images(2, 8, 8, 2)
     shortcuts = nested.get_layer("b").shortcut, model.get_layer("s_b").shortcut
     expected = ops.convert_to_numpy(shortcuts[1](shortcuts[0](x)))
-    assert np.array_equal(outputs(zoo.lesion(model, "s/b", "s_b"), x), expected)
-    assert np.array_equal(outputs(zoo.prune_blocks(model, ["s/b", "s_b"]), x), expected)
+    assert np.array_equal(outputs(zoo.graph.lesion(model, "s/b", "s_b"), x), expected)
+    assert np.array_equal(outputs(zoo.graph.prune_blocks(model, ["s/b", "s_b"]), x), expected)
     assert [*reference.block_parts(model, x)[1]] == ["s/b", "s_b"]
 
 
@@ -223,7 +223,7 @@ def test_the_relu_after_a_sum_follows_each_repetition():
     y = y + layer(model, "f2", y)
     y = layer(model, "relu1", y)  # what lies before the block
     y = layer(model, "relu2", y + 0.5 * layer(model, "f2", y))
-    result = outputs(zoo.loop(model, "sum2", times=2, scale=0.5), x)
+    result = outputs(zoo.graph.loop(model, "sum2", times=2, scale=0.5), x)
     np.testing.assert_allclose(result, layer(model, "top", y.mean((1, 2))), rtol=1e-5, atol=1e-6)
 
 
@@ -232,14 +232,14 @@ def test_a_block_around_blocks_is_modified_by_name():
     inner = layers.Add(name="inner")([inputs, layers.Dense(4, name="f")(inputs)])
     outer = layers.Add(name="outer")([inputs, layers.Dense(4, name="g")(inner)])
     model = keras.Model(inputs, outer)
-    assert np.array_equal(outputs(zoo.lesion(model, "outer", blocks=["outer"]), X), X)
+    assert np.array_equal(outputs(zoo.graph.lesion(model, "outer", blocks=["outer"]), X), X)
     with pytest.raises(ValueError, match="Expected one of the blocks .'inner'."):
-        zoo.lesion(model, "outer")
+        zoo.graph.lesion(model, "outer")
 
 
 def test_a_plain_block_that_changes_the_shape_cannot_be_left_out():
     with pytest.raises(ValueError, match="no skip input: stage2_block00"):
-        zoo.lesion(zoo.cifar_resnet(8, variant="plain"), "stage2_block00")
+        zoo.graph.lesion(zoo.cifar_resnet(8, variant="plain"), "stage2_block00")
 
 
 def test_surgery_does_not_change_the_model():
@@ -247,8 +247,8 @@ def test_surgery_does_not_change_the_model():
     before = outputs(model, X)
     names = [layer.name for layer in model.layers]
     for changed in (
-        zoo.lesion(model, "block1"),
-        zoo.loop(model, "block2", times=4, scale=0.5),
+        zoo.graph.lesion(model, "block1"),
+        zoo.graph.loop(model, "block2", times=4, scale=0.5),
     ):
         outputs(changed, X)
     assert np.array_equal(outputs(model, X), before)
@@ -270,11 +270,11 @@ def test_operations_do_not_depend_on_the_axis_of_the_channels():
 @pytest.mark.parametrize(
     "modify, message",
     [
-        (lambda m: zoo.lesion(m, "block9"), "block9"),
-        (lambda m: zoo.lesion(m, "block0", mode="open"), "mode='open'"),
-        (lambda m: zoo.shuffle(m, {"block0": "block1"}), "permutation"),
-        (lambda m: zoo.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),
-        (lambda m: zoo.prune_blocks(m, []), "at least one block"),
+        (lambda m: zoo.graph.lesion(m, "block9"), "block9"),
+        (lambda m: zoo.graph.lesion(m, "block0", mode="open"), "mode='open'"),
+        (lambda m: zoo.graph.shuffle(m, {"block0": "block1"}), "permutation"),
+        (lambda m: zoo.graph.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),
+        (lambda m: zoo.graph.prune_blocks(m, []), "at least one block"),
     ],
 )
 def test_errors_name_the_bad_argument(modify, message):
@@ -288,7 +288,7 @@ def test_a_tensor_that_bypasses_a_block_is_refused():
     y = zoo.HighwayDense(name="block1")(x)
     model = keras.Model(inputs, layers.Concatenate(name="by")([x, y]))
     with pytest.raises(ValueError, match="by .after the last block. reads a tensor that bypasses"):
-        zoo.lesion(model, "block0")
+        zoo.graph.lesion(model, "block0")
 
 
 def test_random_orders_have_the_kendall_tau_of_their_swaps():

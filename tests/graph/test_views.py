@@ -61,24 +61,24 @@ def network():
     return reference.random_weights(keras.Model(inputs, layers.Dense(2, name="top")(x)))
 
 
-@pytest.mark.parametrize("function", [zoo.cost, zoo.inline])
+@pytest.mark.parametrize("function", [zoo.graph.cost, zoo.graph.inline])
 def test_no_attribute_changes_not_even_from_within_a_layer_s_call(function, monkeypatch):
     model = network()
     model(X)
-    before = snapshot(model, nodes=function is zoo.cost)
+    before = snapshot(model, nodes=function is zoo.graph.cost)
     seen = []
-    watch = lambda: seen.append(snapshot(model, nodes=function is zoo.cost) == before)  # noqa: E731
+    watch = lambda: seen.append(snapshot(model, nodes=function is zoo.graph.cost) == before)  # noqa: E731
     monkeypatch.setattr(Watching, "watch", staticmethod(watch))
     result = function(model)
     assert seen and all(seen)
-    assert snapshot(model, nodes=function is zoo.cost) == before
-    if function is zoo.inline:
+    assert snapshot(model, nodes=function is zoo.graph.cost) == before
+    if function is zoo.graph.inline:
         assert [b.name for b in find_blocks(result)[0]][0] == "adding_first_sum"
         assert {id(v) for v in result.weights} == {id(v) for v in model.weights}
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("function", [zoo.cost, zoo.inline])
+@pytest.mark.parametrize("function", [zoo.graph.cost, zoo.graph.inline])
 def test_four_threads_at_once_while_a_fifth_calls_a_layer(function, shared):
     models = [network()] * 4 if shared else [network() for _ in range(4)]
     expected = function(models[0])
@@ -108,7 +108,7 @@ def test_four_threads_at_once_while_a_fifth_calls_a_layer(function, shared):
         fifth.result()
     for model, found in zip(models, results, strict=True):
         for result in found:
-            if function is zoo.cost:
+            if function is zoo.graph.cost:
                 assert result == expected
                 continue
             names = [block.name for block in find_blocks(result)[0]]

@@ -37,8 +37,8 @@ def test_frozen_blocks_stay_frozen_in_pruned_and_lesioned_networks(name, tmp_pat
     arguments = {**arguments, "variant": "full", "trainable": False}
     outputs = layer(**arguments, name="block1")(layer(**arguments, name="block0")(inputs))
     model = keras.Model(inputs, outputs)
-    lesioned = zoo.lesion(model, "block0", mode="closed")
-    for changed in (zoo.prune_blocks(model, "block0"), lesioned):
+    lesioned = zoo.graph.lesion(model, "block0", mode="closed")
+    for changed in (zoo.graph.prune_blocks(model, "block0"), lesioned):
         assert changed.weights and not changed.trainable_weights
         changed.save(tmp_path / "model.keras")
         assert not load_model(tmp_path / "model.keras").trainable_weights

@@ -95,11 +95,6 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
-def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return the learning rate or the schedule; `optimizer.learning_rate` is its current value."""
-    return optimizer._learning_rate
-
-
 def path_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> str:
     """Return the path of a variable in `update_step`: TensorFlow passes its own, without one."""
     return optimizer._trainable_variables[optimizer._get_variable_index(variable)].path

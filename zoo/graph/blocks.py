@@ -67,16 +67,16 @@ def find_blocks(
     branch with the fewest layers that have weights is the shortcut, and its end is x; of two
     branches, the other's end is f. Branches may also read tensors that do not depend on the fork,
     such as masks. Sums of sums, as in x + attention(x) + mlp(x), are one block; a sum of embeddings
-    is none. A sum that scales what another block adds to the same x, as in `zoo.loop`, is a block
+    is none. A sum that scales what another block adds to the same x, as in `graph.loop`, is a block
     in place of that one. Sums inside a composite layer, such as a transformer block that is one
-    Keras layer, are not in the graph: `zoo.inline` opens it, or `grain="layer"` makes it a block.
+    Keras layer, are not in the graph: `graph.inline` opens it, or `grain="layer"` makes it a block.
 
     A block has the name of its call: that of the sum or layer, after those of enclosing models, and
     "#1" for its second use. In place of a name that Keras made it is
     "<first layer of its branch with weights and a name>_sum", or "sum3" or "block3" by position.
 
     Args:
-        graph: A `zoo.calls.Graph`, or a model.
+        graph: A `zoo.graph.calls.Graph`, or a model.
         names: Names of the blocks to use; `None`: all.
         grain: "sum": skip layers and sums. "layer": skip layers, and composite layers that have an
             input and an output of one shape, which are x and y.
@@ -130,7 +130,7 @@ class Network:
 
     Attributes:
         model: The `keras.Model`.
-        graph: Its `zoo.calls.Graph`.
+        graph: Its `zoo.graph.calls.Graph`.
         blocks: Its blocks.
         rejected: Pairs of a call that is no block and the reason; see `find_blocks`.
     """
@@ -197,7 +197,7 @@ def candidates(
         else:
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
-                f"sums inside it; zoo.inline(model) opens it or says why it cannot, and "
+                f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot, and "
                 f'grain="layer" makes a block of it'
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
@@ -338,7 +338,7 @@ def _block(call: Call, **attributes: Any) -> Block:
 def _skip_block(call):
     if isinstance(call.layer, HighwayDenseStack):
         raise _NoBlockError(
-            "a scanned stack hides its layers; put its to_layers() in its place with zoo.rewire"
+            "a scanned stack hides its layers; put its to_layers() in its place, by graph.rewire"
         )
     source = call.sources[0]
     x = None if call.layer.opens_stage else source

@@ -37,11 +37,11 @@ class State(NamedTuple):
 class Chain:
     """A network as a stem, blocks with links between them, and a tail: functions of a `State`.
 
-    Arguments are those of `zoo.blocks.find_blocks`, for a model whose blocks follow each other.
+    Arguments are those of `zoo.graph.find_blocks`, for a model whose blocks follow each other.
 
     Attributes:
-        graph: Its `zoo.calls.Graph`.
-        blocks: Its `zoo.blocks.Block`s.
+        graph: Its `zoo.graph.calls.Graph`.
+        blocks: Its `zoo.graph.blocks.Block`s.
         plan: The plan of the unmodified network.
         links: The calls before each block, back to the block before it.
         tail: The calls after the last block.

@@ -53,8 +53,8 @@ def cost(
     Args:
         model: A Functional or built Sequential `keras.Model` of known size: of all shapes, only the
             batch's may be None.
-        blocks: Names of the blocks; `None`: all that `zoo.blocks.find_blocks` returns, if any.
-        grain: As in `zoo.blocks.find_blocks`.
+        blocks: Names of the blocks; `None`: all that `zoo.graph.find_blocks` returns, if any.
+        grain: As in `zoo.graph.find_blocks`.
 
     Raises:
         ValueError: if the size of an input is not known, or a name is no block's.

@@ -29,7 +29,7 @@ def inline(
 ) -> keras.Model:
     """Return a Functional model in which the sub-layers of composite layers are called directly.
 
-    So `zoo.blocks.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
+    So `zoo.graph.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
     its outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it
     is Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or
     random seeds of its own, uses a sub-layer's weights without calling it, adds losses, or its code
@@ -71,7 +71,7 @@ def inline(
     if whole.keys() & {*opener.named}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
     for name, reason in whole.items():
-        logging.warning("zoo.inline: %s stays whole: %s", name, reason)
+        logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
     return result
 
 
@@ -283,10 +283,9 @@ def _numbers(layer):
 
 def _same_code(first, second):
     """Return True if all calls of a layer's code compute the same in two traces."""
-    pairs = [*zip(first, second or (), strict=False)]
-    if len(pairs) != len(first) or len(first) != len(second or ()):
+    if second is None or [*map(len, first)] != [*map(len, second)]:
         return False
-    return all(len(one) == len(other) and all(map(_same_call, one, other)) for one, other in pairs)
+    return all(map(_same_call, itertools.chain(*first), itertools.chain(*second)))
 
 
 def _same_call(first, second):
@@ -301,11 +300,9 @@ def _same_call(first, second):
         if _newshape(call)[:1] == call.shapes[0][:1]:
             settings["newshape"] = _newshape(call)[1:]
         constants.append(tree.flatten((arguments, settings)))
-    return (
-        type(first.layer) is type(second.layer)
-        and len(constants[0]) == len(constants[1])
-        and (all(map(_same_constant, *constants)))
-    )
+    if type(first.layer) is not type(second.layer) or len({*map(len, constants)}) > 1:
+        return False
+    return all(map(_same_constant, *constants))
 
 
 def _same_constant(first, second):

@@ -18,7 +18,7 @@ class Region:
     after each block is repeated, too. Arguments and errors are those of `loop`.
 
     Attributes:
-        graph: The `zoo.calls.Graph`.
+        graph: The `zoo.graph.calls.Graph`.
         name: Names of the first and last block.
         stage: Stage of the first block, or None.
     """
@@ -131,13 +131,13 @@ def loop(
     """Return `model` with a run of its blocks repeated; it shares `model`'s weights.
 
     Args:
-        model: A Functional or built Sequential `keras.Model`; see `zoo.blocks.find_blocks`.
+        model: A Functional or built Sequential `keras.Model`; see `zoo.graph.find_blocks`.
         first: Name of the first block, or of a `zoo.Loop`, which then becomes single calls of its
             layers; `None`: the model's only `zoo.Loop`, or else its first block.
         last: Name of the last block; `None`: `first`, and without that the last block.
         times: Number of times the run occurs in the new model; 0 leaves it out.
         scale: Factor of what the run adds to its input when it is repeated, h + scale (run(h) - h).
-        grain: As in `zoo.blocks.find_blocks`.
+        grain: As in `zoo.graph.find_blocks`.
 
     Returns:
         A Functional `keras.Model`, not compiled.

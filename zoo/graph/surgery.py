@@ -30,13 +30,13 @@ def lesion(
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        *names: Blocks: names of skip layers or of sums; see `zoo.blocks.find_blocks`.
+        *names: Blocks: names of skip layers or of sums; see `zoo.graph.find_blocks`.
         mode: "removed": a block returns its skip input x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
         blocks: Names of the blocks of the chain; `None`: all. A block around other blocks has to
             be named.
-        grain: As in `zoo.blocks.find_blocks`: "sum", or "layer" for whole layers.
+        grain: As in `zoo.graph.find_blocks`: "sum", or "layer" for whole layers.
 
     Raises:
         ValueError: if there is no such block or mode.
@@ -77,7 +77,7 @@ def prune_blocks(
     """Return a smaller model without the named blocks, with weights of its own.
 
     Its output is that of `lesion(model, *names)`; blocks that change the shape keep their
-    projection. It can be saved, fine-tuned and exported; `zoo.cost` has what it saves. Other
+    projection. It can be saved, fine-tuned and exported; `zoo.graph.cost` has what it saves. Other
     arguments as in `lesion`.
 
     Raises:
@@ -138,12 +138,12 @@ def drop_blocks(
     by the probability with which it was there, as in the paper.
 
     Args:
-        model: A Functional or built Sequential `keras.Model`; see `zoo.blocks.find_blocks`.
+        model: A Functional or built Sequential `keras.Model`; see `zoo.graph.find_blocks`.
         rates: Probability of dropping the last of L blocks; the l-th then has l / L of it (the
             paper's linear decay, whose last rate is 0.5). Or probabilities by block name; others
             are not dropped. Blocks without a skip cannot be dropped.
         seed: Random seed; the l-th block's is `seed + l`, so that blocks are dropped independently.
-        grain: As in `zoo.blocks.find_blocks`.
+        grain: As in `zoo.graph.find_blocks`.
 
     Returns:
         A Functional `keras.Model`, not compiled.
@@ -218,7 +218,7 @@ def add_exits(
         head: A function of a block's name that returns a new head: a layer or function from the
             block's output to an output like the model's. `None`: what follows the last block, with
             its weights, applied to the exit's block (an early readout).
-        grain: As in `zoo.blocks.find_blocks`.
+        grain: As in `zoo.graph.find_blocks`.
 
     Returns:
         A Functional `keras.Model` with a dictionary of outputs: one by each block's name, and

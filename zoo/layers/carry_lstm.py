@@ -18,7 +18,7 @@ class CarryLSTM(Configured):
 
     Row b of a batch must continue row b of the batch before (`zoo.datasets.text.streams`
     makes such batches; `shuffle=False` keeps them). Gradients stop at the carried state. Saved
-    models hold the weights only; `zoo.checkpoint.Resume` saves the state too. Each of several
+    models hold the weights only; `checkpoint.Resume` saves the state too. Each of several
     replicas reads and writes its rows of the state.
 
     Args:
