@@ -3,7 +3,6 @@
     python recipes/reproduce.py list
     python recipes/reproduce.py srivastava2015/gates --scale miniature --data_dir DATA
     python recipes/reproduce.py srivastava2015/fig2 --seeds 0,1,2 --data_dir DATA --keep
-    python recipes/reproduce.py 'jastrzebski2018/*' --data_dir DATA
     python recipes/reproduce.py all --scale smoke --data_dir DATA
     python recipes/reproduce.py claims S5 S6 --data_dir DATA
     python recipes/reproduce.py NAME --help
@@ -16,9 +15,9 @@ A name is that of an experiment, of a table or figure, or a pattern; "all" is ev
 claims, all or those named, and prints a verdict on each. `report` writes docs/results.md,
 docs/claims.md and docs/weights.md from the results on record, and draws their figures again.
 
-Runs that have ended are not repeated, and a killed run resumes when the same command is given
-again. With --keep, what was measured and drawn is saved in recipes/results. Flags of experiments
-go to each of them that has them. An experiment that fails does not stop the others.
+A killed run resumes when the same command is given again, and one that has ended is not repeated.
+--keep saves what was measured and drawn in recipes/results. A flag goes to each experiment that has
+it. An experiment that fails does not stop the others.
 """
 
 import dataclasses

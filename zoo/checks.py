@@ -7,12 +7,7 @@ KINDS = {0: "a non-negative integer", 1: "a positive integer"}
 
 
 def is_integer(value: Any, minimum: int) -> bool:
-    """Return True for an integer of `minimum` or more, also NumPy's; True and False are none.
-
-    Example:
-    >>> is_integer(8, 1), is_integer(True, 1), is_integer(8.0, 1)
-    (True, False, False)
-    """
+    """Return True for an integer of `minimum` or more, also NumPy's; True and False are none."""
     known = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return known and value >= minimum
 
