@@ -12,10 +12,6 @@ def num_replicas() -> int:
     """Return the number of replicas that split the current batch; 1 outside of a replica.
 
     Only TensorFlow has replicas: with JAX's `keras.distribution` a program sees the global batch.
-
-    Example:
-    >>> num_replicas()
-    1
     """
     context = _context()
     return context.num_replicas_in_sync if context else 1
@@ -52,10 +48,6 @@ def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
 
     All processes must call it, because they exchange the parts. Types that NumPy has no file format
     for, such as bfloat16, become float32, which has all their values.
-
-    Example:
-    >>> whole_values([keras.Variable([1.0, 2.0])])
-    [array([1., 2.], dtype=float32)]
     """
     values = [keras.ops.convert_to_numpy(_readable(variable.value)) for variable in variables]
     return [np.array(v, "float32" if v.dtype.kind == "V" else v.dtype) for v in values]

@@ -338,7 +338,7 @@ def _block(call: Call, **attributes: Any) -> Block:
 def _skip_block(call):
     if isinstance(call.layer, HighwayDenseStack):
         raise _NoBlockError(
-            "a scanned stack hides its layers; put its to_layers() in its place, by graph.rewire"
+            "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
     source = call.sources[0]
     x = None if call.layer.opens_stage else source

@@ -150,8 +150,7 @@ class _Opener(Views):
             again.open(sizes)
         for key, first in self.traces.items():
             if not _same_code(first, again.traces.get(key)):
-                reason = "its code computes numbers that are no function of its inputs alone"
-                return {**self.refused, key: reason}
+                return {**self.refused, key: "its code computes numbers not from its inputs alone"}
         return {}
 
     def whole(self, model: keras.Model) -> dict[str, str]:

@@ -100,6 +100,10 @@ class CharCNN(Configured):
         biases = [ops.convert_to_tensor(bias) for bias in self.biases]
         return ops.tanh(responses + ops.concatenate(biases))
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
+        return (*input_shape[:-1], sum(self.filters))
+
 
 @keras.saving.register_keras_serializable("zoo")
 class CharWordEmbedding(Configured):
