@@ -29,12 +29,6 @@ def largest_responses(characters: Tensor, embeddings: Tensor, kernels: Sequence[
 
     Returns:
         `(words, filters)`, the filters of all kernels one after the other.
-
-    Example:
-    >>> words, vectors = ops.array([[1, 2, 1]]), ops.array([[0.0], [3.0], [5.0]])
-    >>> kernel = ops.array([[[1.0, 1.0]], [[0.0, -1.0]]])  # two filters of width 2
-    >>> ops.convert_to_numpy(largest_responses(words, vectors, [kernel])).tolist()
-    [[5.0, 2.0]]
     """
     return _responses(characters, embeddings, *kernels)
 

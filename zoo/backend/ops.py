@@ -92,9 +92,20 @@ def nll(logits: Tensor, targets: Tensor) -> Tensor:
     targets = ops.cast(targets, "int32")
     if BACKEND == "torch":
         return _torch_nll().apply(logits, targets)
-    is_target = ops.arange(logits.shape[-1], dtype="int32") == targets[:, None]
-    own = ops.sum(ops.where(is_target, logits, 0.0), axis=-1)  # XLA fuses it, and its gradient
-    return ops.logsumexp(logits, axis=-1) - own
+    return with_gradient(_nll, _nll_gradient)(logits, targets)
+
+
+def _nll(logits, targets):
+    p = ops.softmax(logits)
+    # log sum exp(logits) = logits[k] - log p[k]; for the largest, p does not underflow
+    log_sum = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
+    return log_sum - ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0], (p, targets)
+
+
+def _nll_gradient(saved, upstream):
+    p, targets = saved
+    is_target = ops.arange(p.shape[-1], dtype="int32") == targets[:, None]
+    return ops.where(is_target, p - 1.0, p) * upstream[:, None], None
 
 
 @functools.cache
