@@ -15,7 +15,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-FACADES = {"zoo": "zoo", "zoo.callbacks": "callbacks"}
+FACADES = {"zoo": "zoo", "zoo.graph": "zoo/graph", "zoo.callbacks": "callbacks"}
 PAGES = {  # address in the site: file of the repository
     "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
@@ -34,7 +34,7 @@ API = {  # page: title, modules shown whole, packages whose names the facades ex
     "callbacks": ("Probes and callbacks", [], ["zoo.callbacks"]),
     "datasets": (
         "Data sets",
-        [f"zoo.datasets.{name}" for name in ("images", "preprocessing", "batches", "text", "ptb")],
+        [f"zoo.datasets.{name}" for name in ("images", "preprocessing", "batches", "text")],
         [],
     ),
     "export": ("Export", ["zoo.export"], ["zoo.export"]),
