@@ -30,18 +30,23 @@ BEGIN = "<!-- claims: written by `make results` -->"
 END = "<!-- end of claims -->"
 CLAIMS_INTRODUCTION = """# Claims of the papers
 
-This page is generated from recipes/results/claims.jsonl by `make results`; do not edit it. Letters: S Srivastava
-et al. (2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and Tomasi (2019).
+This page is generated from recipes/results/claims.jsonl by `make results`; do not edit it.
+Letters: S Srivastava et al. (2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and
+Tomasi (2019).
 
-- Each claim has a criterion and a control, a case in which the criterion must not be met: often the network before
-  training. Both are measured in the same runs.
+- Each claim has a criterion and a control, a case in which the criterion must not be met, often
+  the network before training. Both are measured in the same runs.
 - Intervals are Student's 95 % intervals over seeds; ratios are averaged by their logarithm.
-- **shown**: the whole interval meets the criterion, and the control's whole interval misses it. **contradicted**: the whole
-  interval misses the criterion. **not told apart**: the control does not miss it either. **undecided**: anything else, and
-  fewer than three seeds. "miniature" is a small network on small data, "full" the paper's settings or, with deviations,
-  nearly so; the verdict of the larger scale counts.
-- Where a verdict is marked *, it does not hold with Holm's correction for the number of decided claims.
-- A change of a claim after a run is told with the claim. Earlier measurements, by other criteria, are at the end.
+- **shown**: the whole interval meets the criterion, and the control's whole interval misses it.
+  **contradicted**: the whole interval misses the criterion. **not told apart**: the control does
+  not miss it either. **undecided**: anything else, and fewer than three seeds. "miniature" is a
+  small network on small data, "full" the paper's settings or, with deviations, nearly so; the
+  verdict of the larger scale counts.
+- Where a verdict is marked *, it does not hold with Holm's correction for the number of decided
+  claims.
+- The miniatures of S1 to S3, G3 to G7, J1 to J8, J10, Y2 to Y7 and Y11 to Y13 were tried with one
+  seed before their first criteria were written. A change of a claim after a run is told with the
+  claim. Earlier measurements, by other criteria, are at the end.
 """
 RESULTS_INTRODUCTION = """# Results
 
