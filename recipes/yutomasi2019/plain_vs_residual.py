@@ -350,8 +350,8 @@ def center_of_gap(one, is_trained=True):
     A constant difference has 0.5, one that falls to nothing at a constant rate 1/3. If not
     `is_trained`, the network from Kaiming's start has its risk before training.
     """
-    deep = depths_of(one, "transferred")[-1]
-    plain, transferred = (facts_of(one, kind, deep) for kind in ("plain", "transferred"))
+    depth = depths_of(one, "transferred")[0]
+    plain, transferred = (facts_of(one, kind, depth) for kind in ("plain", "transferred"))
     risk = plain["risk_by_epoch"] if is_trained else training_loss(plain, "before")
     gap = np.abs(risk - transferred["risk_by_epoch"])
     return float((np.arange(len(gap)) + 0.5) @ gap / gap.sum() / len(gap))
@@ -372,29 +372,27 @@ ARTIFACTS = (  # the paper's numbers are in the tables
     Artifact("fig7", "weight histograms", fig7),
     Artifact("fig8", "risk by epoch", fig8),
 )
-TRANSFERRED = "the plain network that starts equal to the residual one, in place of Kaiming's start"
 claim = functools.partial(Claim, seeds=networks.SEEDS)
 CLAIMS = (
     claim(
         name="Y2",
         section="section 4.2, appendix B, Table 2",
         statement="A plain network that starts equal to a residual one reaches its accuracy.",
-        quantity="test error, transferred minus residual, mean over two depths, in points",
+        quantity="test error, transferred minus residual, mean over depths, in points",
         measure=lambda one: extra_error(one, "transferred"),
         control=Control("Kaiming's start instead", lambda one: extra_error(one, "plain")),
         at_least=-1,  # ours; the paper: -0.10, -0.58, -0.23
         at_most=1,
         figure="fig8",
-        changed="after three seeds on record (shown, without a control): no lower limit then, and "
-        "three seeds",
+        changed="after three seeds on record (shown): no lower limit then; six seeds",
     ),
     claim(
         name="Y3",
         section="appendix A, Table 1",
         statement="Depth raises the training loss more in plain than in residual networks.",
-        quantity="growth of the training loss from 20 to 56 layers, plain over residual",
+        quantity="growth of the training loss with depth, plain over residual",
         measure=lambda one: growth(one, "plain"),
-        control=Control(TRANSFERRED, lambda one: growth(one, "transferred")),
+        control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
         ratio=True,
         figure="fig8",
@@ -404,14 +402,14 @@ CLAIMS = (
         name="Y4",
         section="appendix A, Table 1",
         statement="Deep residual networks have lower risk and test error than plain ones.",
-        quantity="the smaller of training loss and test error with 56 layers, plain over residual",
+        quantity="training loss or test error, deepest, plain over residual: the smaller ratio",
         measure=lambda one: disadvantage(one, "plain"),
-        control=Control(TRANSFERRED, lambda one: disadvantage(one, "transferred")),
+        control=Control(networks.TRANSFERRED, lambda one: disadvantage(one, "transferred")),
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
         ratio=True,
         figure="fig8",
-        changed="after three seeds on record (undecided at 1): the limit of 1 did not separate the "
-        "control, whose networks are equal; six seeds",
+        changed="after three seeds on record (undecided): at least 1, which equal networks reach, "
+        "too; six seeds",
     ),
     claim(
         name="Y5",
@@ -420,20 +418,20 @@ CLAIMS = (
         quantity="test error at equal risk, 20 layers, plain minus residual, mean over risks, in "
         "points",
         measure=lambda one: error_at_equal_risk(one, "plain"),
-        control=Control(TRANSFERRED, lambda one: error_at_equal_risk(one, "transferred")),
+        control=Control(networks.TRANSFERRED, lambda one: error_at_equal_risk(one, "transferred")),
         at_least=0.4,  # half of what separates plain20 and residual44, of equal risk, in Table 1
         figure="fig8",
-        changed="after runs on record: first over 20 and 56 layers, of which the plain network of "
-        "56 did not train in seed 0; then risks were means within an epoch, the errors those at "
-        "its end, and the limit of 0 did not separate the control; six seeds",
+        changed="after three seeds on record: first over 20 and 56 layers (plain networks of 56 "
+        "did not train in seed 0); then (undecided) of risks within an epoch and errors at its "
+        "end, at least 0, which equal networks reach, too; six seeds",
     ),
     claim(
         name="Y7",
         section="section 4.2, appendix C, Fig. 7",
         statement="Training moves a residual network's weights little, compared with their "
         "distance from Kaiming's start.",
-        quantity="distance of trained kernels from their start, over that of the start from "
-        "Kaiming's, 56 layers",
+        quantity="distance of the deepest network's kernels from their start, over that of the "
+        "start from Kaiming's",
         measure=lambda one: by_depth(one, "residual", distance)[-1],
         control=Control(
             "their distance from Kaiming's start instead",
@@ -441,14 +439,14 @@ CLAIMS = (
         ),
         at_most=0.5,  # ours: halfway between both starts
         figure="fig7",
-        changed="after three seeds on record (shown): the distance was over the start's norm, at "
-        "most 0.5, with which nothing is compared in the paper",
+        changed="after three seeds on record (shown): over the start's norm, with which the paper "
+        "compares nothing; six seeds",
     ),
     claim(
         name="Y13",
         section="appendix D.3, Table 5",
         statement="Dominant entries alone reach over 75 % of the accuracy at any depth.",
-        quantity="accuracy, dominant over residual, mean over two depths, in %",
+        quantity="accuracy, dominant over residual, mean over depths, in %",
         measure=lambda one: kept_accuracy(one, "dominant"),
         control=Control(
             "as many entries from Kaiming's start, without the identity",
@@ -466,17 +464,13 @@ Y6 = Claim(
     quantity="center of mass of the absolute difference of their risks, 32 layers, as a share of "
     "the training",
     measure=center_of_gap,
-    control=Control(
-        "the untrained plain network, in place of Kaiming's start",
-        functools.partial(center_of_gap, is_trained=False),
-    ),
+    control=Control("the untrained plain network", lambda one: center_of_gap(one, False)),
     at_most=0.4,  # ours; the paper's difference grows for 15 of 200 epochs
     ratio=True,
     seeds=10,  # as in the paper
-    changed="after runs on record: first with 56 layers, where the plain network did not train in "
-    "seed 0, so that the gap grew to the end (32 is a depth of Fig. 9); then the share of the "
-    "training at the largest difference, at most 0.5, was one of 12 epochs (1, 0.42, 0.25 in three "
-    "seeds), of risks within an epoch",
+    changed="after three seeds on record: first with 56 layers, where the plain network did not "
+    "train in seed 0, so that the gap grew to the end (32: Fig. 9); then (undecided) the place of "
+    "the largest difference among 12 epochs, at most 0.5, of risks within an epoch; ten seeds",
     figure="fig9",
 )
 EXPERIMENTS = (
