@@ -7,6 +7,7 @@ seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
 """
 
 import dataclasses
+import math
 import pathlib
 import types
 
@@ -35,8 +36,8 @@ class Trained(ImageSettings):
 def open_network(settings, run):
     """Return the trained network of the run's seed, with its images.
 
-    The result has `name`, `model`, `data`, `accuracy` (of all test images in %) and `untrained`, a
-    network of this depth with initial weights.
+    The result has `name`, `model`, `data`; `untrained`, a network of this depth with initial
+    weights; and `errors`, as `zoo.recipes.jastrzebski2018.training.errors`.
 
     Raises:
         ValueError: if there is no network of this seed.
@@ -47,20 +48,27 @@ def open_network(settings, run):
             f"Received: {run.seed}."
         )
     depth = DEPTHS[run.seed]
+    name = f"resnet{depth}"
     run.start(settings)
     untrained = zoo.he_resnet(depth)
     model = load(depth, settings.weights)
     images = run.load_images(settings)
     data = ImageData(images, prepare, None, None, prepare(images.x_test), {"data": images.name})
-    compiled = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
-    for one in (model, untrained):
-        one.compile(**compiled)
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     scores = model.evaluate(data.x_test, images.y_test, settings.batch, verbose=0, return_dict=True)
-    accuracy = 100 * scores["accuracy"]
-    print(f"resnet{depth}: test error {100 - accuracy:.2f} %", flush=True)
-    run.deviations.append(f"resnet{depth} of akamaster/pytorch_resnet_cifar10")
+    errors = {
+        "network": name,
+        "data": images.name,
+        "parameters": sum(math.prod(weight.shape) for weight in model.trainable_weights),
+        "training_error": math.nan,
+        "paper_training_error": None,
+        "test_error": 100 - 100 * scores["accuracy"],
+        "paper": None,
+    }
+    print(f"{name}: test error {errors['test_error']:.2f} %", flush=True)
+    run.deviations.append(f"{name} of akamaster/pytorch_resnet_cifar10")
     return types.SimpleNamespace(
-        name=f"resnet{depth}", model=model, data=data, accuracy=accuracy, untrained=untrained
+        name=name, model=model, data=data, untrained=untrained, errors=errors
     )
 
 

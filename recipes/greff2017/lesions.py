@@ -28,6 +28,7 @@ import zoo
 from zoo import callbacks
 from zoo.graph.blocks import find_blocks
 from zoo.layers.batch_norm import batch_statistics
+from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
 from zoo.recipes.experiment.networks import fb_resnet_sgd
@@ -70,10 +71,18 @@ class FullLesions(ImageSettings):
             raise ValueError(f"Expected two `depths` of 6 n + 2 layers. Received: {self.depths}")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedLesions(trained_resnets.Trained):
+    """Settings of the study of a network that others trained."""
+
+    probe_examples: int | None = setting(2000, "Test images to measure on; none: all.")
+
+
 SMALL = {"widths": (8, 8), "blocks": 2, "train_examples": 40, "test_examples": 40}
 SCALES = {
     "smoke": Lesions(**SMALL, batch=20, epochs=1, probe_examples=20),
     "miniature": Lesions(),
+    "trained": TrainedLesions(),
     "full": FullLesions(),
 }
 
@@ -81,6 +90,12 @@ SCALES = {
 def measure(settings, run):
     """Train the networks; return accuracies and losses without blocks and with shuffled blocks."""
     measured = {}
+    if isinstance(settings, TrainedLesions):
+        network = trained_resnets.open_network(settings, run)
+        count = settings.probe_examples
+        data = network.data.x_test[:count], network.data.images.y_test[:count]
+        study = functools.partial(intervene, run, network.model, data, settings.batch)
+        return {"residual": run.part("residual", functools.partial(study, "residual"))}
     for name in settings.networks:
         network = prepare(settings, run, name)
         count = settings.probe_examples

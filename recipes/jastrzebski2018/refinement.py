@@ -28,6 +28,7 @@ from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.registry import Top
 from zoo.layers.batch_norm import batch_statistics
+from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
 from zoo.recipes.jastrzebski2018 import training
@@ -70,23 +71,37 @@ class Miniature(training.Miniature, Study):
     probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained(trained_resnets.Trained, Study):
+    """Settings of the study of a network that others trained."""
+
+    probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
+
+
 def measure(settings, run):
     """Train the network, and return all probes of its blocks and of the repeated last block."""
-    is_miniature = isinstance(settings, Miniature)
-    name = "miniature" if is_miniature else settings.model
-    network = (training.prepare_miniature if is_miniature else prepare)(settings, run)
-    splits = training.examples(network, settings.probe_examples, run.seed)
-    start = functools.partial(before, network.model, splits)
-    untrained = run.part(f"{name}-untrained", start)
-    if is_miniature:
-        training.train_miniature(network)
+    is_trained = isinstance(settings, Trained)
+    if is_trained:
+        network = trained_resnets.open_network(settings, run)
+        name, fresh = network.name, network.untrained
     else:
+        is_miniature = isinstance(settings, Miniature)
+        name = "miniature" if is_miniature else settings.model
+        network = (training.prepare_miniature if is_miniature else prepare)(settings, run)
+        fresh = network.model
+    splits = training.examples(network, settings.probe_examples, run.seed)
+    untrained = run.part(f"{name}-untrained", functools.partial(before, fresh, splits))
+    if not is_trained and is_miniature:
+        training.train_miniature(network)
+    elif not is_trained:
         training.train(settings, network, splits)
     data, model = network.data, network.model
     many = settings.borderline_examples
     borderline = {"train": splits["train"], "test": (data.x_test[:many], data.images.y_test[:many])}
     return {
-        "network": training.errors(network, "cifar_resnet", getattr(settings, "depth", None)),
+        "network": network.errors
+        if is_trained
+        else training.errors(network, "cifar_resnet", getattr(settings, "depth", None)),
         "untrained": untrained,
         "blocks": {
             split: run.part(
@@ -94,7 +109,7 @@ def measure(settings, run):
             )
             for split in splits
         },
-        "in_training": training.in_training(network),
+        "in_training": {} if is_trained else training.in_training(network),
         "unrolled": run.part(
             f"{name}-unrolled",
             functools.partial(unroll, run, model, settings.unroll, splits, borderline),
@@ -564,9 +579,9 @@ def experiment(model, data):
     smoke = dataclasses.replace(
         full, **training.SMOKE, depth=14, unroll=2, borderline_examples=8, reduced=True
     )
-    scales = {"smoke": smoke, "miniature": Miniature(), "full": full}
+    scales = {"smoke": smoke, "miniature": Miniature(), "trained": Trained(), "full": full}
     if not is_first:
-        del scales["miniature"]
+        del scales["miniature"], scales["trained"]
     artifacts = [
         Artifact(f"fig{number}", title, make)
         for number, other, title, make in FIGURES

@@ -91,7 +91,8 @@ def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_pat
     settings = trained_resnets.Trained(weights=str(tmp_path), batch=4)
     options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "cifar10.npz"))
     network = trained_resnets.open_network(settings, Run(tmp_path / "0", 0, options))
-    assert network.name == "resnet20" and 0 <= network.accuracy <= 100
+    assert network.name == "resnet20" and 0 <= network.errors["test_error"] <= 100
+    assert network.errors["parameters"] == 269_722
     with pytest.raises(ValueError, match=r"Expected resnet32\*.th in a folder"):
         trained_resnets.open_network(settings, Run(tmp_path / "1", 1, options))
     with pytest.raises(ValueError, match="Expected seeds 0 to 3"):
