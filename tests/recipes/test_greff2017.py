@@ -67,7 +67,7 @@ def test_claims_of_50_layer_networks_by_hand():
         "relative_residual_mean": np.array([0.1, 0.3]),
     }
     other = {"relative_residual_mean": np.array([0.5, 0.3])}
-    one = {"trained": trained, "inspected": {"resnet_bn": facts, "resnet": other}}
+    one = {"trained": trained, "inspected": {"resnet_bn": facts}}
     assert imagenet.least_harm(one) == pytest.approx(2)  # highway's
     assert imagenet.fit_ratio(one, "highway", "highway_bn") == pytest.approx(0.5)
     assert imagenet.bias(one) == pytest.approx((0.1 / 1 + 0.4 / 2) / 2)
@@ -75,8 +75,9 @@ def test_claims_of_50_layer_networks_by_hand():
     assert measured_by(imagenet, "G8", one) == (pytest.approx(1), pytest.approx(4))
     assert measured_by(imagenet, "G8b", one) == (pytest.approx(2), pytest.approx(1))
     assert measured_by(imagenet, "G8c", one) == (pytest.approx(0.1 / 0.11), pytest.approx(2 / 1.1))
+    untrained = {**facts, "estimation_error": -facts["stage"], **other}
+    one["untrained"] = {"inspected": {"resnet_bn": untrained}}
     assert measured_by(imagenet, "G9", one) == (pytest.approx(0.2), pytest.approx(0.4))
-    one["untrained"] = {"inspected": {"resnet_bn": {**facts, "estimation_error": -facts["stage"]}}}
     assert measured_by(imagenet, "G1", one) == (pytest.approx(0.15), pytest.approx((1 + 0.5) / 2))
     assert measured_by(imagenet, "G2", one)[1] == imagenet.refinement(one)
     assert imagenet.order([one]) == pytest.approx((5 - 1) / 6)  # one pair of 6 is exchanged
