@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import pathlib
+import re
 import signal
 import time
 
@@ -325,6 +327,15 @@ def test_every_experiment_has_a_smoke_and_a_full_scale_and_known_needs():
             assert claim.bounds and claim.control.text
             assert {*claim.needs} <= {*catalog.EXPERIMENTS}
             assert claim.figure in ("", *names)
+
+
+def test_what_no_experiment_measures_is_tested():
+    root = pathlib.Path(__file__).parents[2]
+    for text in catalog.OTHERS.values():
+        if text.startswith("shown by "):
+            path, _, word = text.removeprefix("shown by ").partition(" -k ")
+            source = (root / path).read_text(encoding="utf-8")
+            assert re.search(rf"def test_\w*{word.strip()}", source), text
 
 
 def test_lines_are_means_over_seeds_in_bands():
