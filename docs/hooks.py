@@ -15,9 +15,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
+TUTORIALS = (ROOT / "docs" / "tutorials").glob("*.py")
 FACADES = {"zoo": "zoo", "zoo.graph": "zoo/graph", "zoo.callbacks": "callbacks"}
 PAGES = {  # address in the site: file of the repository
-    "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
@@ -25,7 +25,8 @@ FOLDERS = {"tutorials": "build/tutorials", "recipes/results": "recipes/results"}
 SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
 MOVED = {  # targets of links that have another address in the site
     **{path: address for address, path in PAGES.items()},
-    "docs/index.md": "index.md",
+    "README.md": "index.md",
+    **{f"docs/tutorials/{path.name}": f"tutorials/{path.stem}.md" for path in TUTORIALS},
 }
 API = {  # page: title, modules shown whole, packages whose names the facades export
     "applications": ("Networks", [], ["zoo.applications"]),

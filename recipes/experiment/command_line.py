@@ -47,7 +47,7 @@ def guarded(command: Any) -> int | str:
     except flags.Error as error:
         print(f"{script}: {error}. See --help.", file=sys.stderr)
         return UNUSABLE
-    except (ValueError, DownloadError, DivergenceError) as error:
+    except (ValueError, DownloadError, DivergenceError, ImportError) as error:
         if os.environ.get("ZOO_TRACEBACK"):
             raise
         return f"{script}: {error}"

@@ -154,15 +154,17 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
     """Return a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
     verdicts = {row["claim"]: row["verdict"] for row in load_claims()}
+    on_disk = RESULTS.exists()  # not in the wheel
+    nothing, missing = ("nothing", "not run") if on_disk else ("not in the wheel", "docs/claims.md")
     lines = []
     for experiment in map(catalog.load, names):
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
         kept = ", ".join(f"{scale}: {count} seeds" for scale, count in counts.items() if count)
-        lines.append(f"{experiment.name}  (on record: {kept or 'nothing'})")
+        lines.append(f"{experiment.name}  (on record: {kept or nothing})")
         for artifact in experiment.artifacts:
             lines.append(f"    {experiment.paper}/{artifact.name:12} {artifact.title}")
         if experiment.claims:
-            claims = [f"{c.name} ({verdicts.get(c.name, 'not run')})" for c in experiment.claims]
+            claims = [f"{c.name} ({verdicts.get(c.name, missing)})" for c in experiment.claims]
             lines.append(f"    claims {', '.join(claims)}")
     if not patterns:
         lines += [f"{name}  {text}" for name, text in catalog.OTHERS.items()]
