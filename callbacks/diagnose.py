@@ -118,7 +118,7 @@ class Diagnosis:
         head = f"<p>{html.escape(self._summary())}</p>"
         if idle := self.blocks("idle"):
             code = html.escape(f"zoo.graph.prune_blocks(model, {idle})")
-            head += f"<p>To remove the idle blocks, then fine-tune:</p><pre>{code}</pre>"
+            head += f"<p>Remove the idle blocks, then fine-tune: <code>{code}</code></p>"
         rows = ["<tr><td>" + "<td>".join(map(html.escape, line)) for line in self._lines()]
         rows[0] = rows[0].replace("<td>", "<th>")
         write_html(self.table, path, self.title, f"{head}<div><table>{''.join(rows)}</table></div>")

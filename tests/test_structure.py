@@ -224,20 +224,10 @@ def test_the_wheel_holds_the_folders_and_nothing_else(distributions):
     files = {name for name in files if not name.startswith("recipes/benchmarks/")}
     remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
     data = {name_on_disk(path) for path in (ROOT / "zoo" / "pretrained").iterdir()}
-    data |= {f"zoo/{name_on_disk(path)}" for path in recipe_data()}
     assert built == {*remapped, *data, "zoo/py.typed"}
     (archive,) = distributions.glob("*.tar.gz")
     packed = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
     assert {*files, "pyproject.toml", "setup.py", "LICENSE", "constraints.txt"} <= packed
-
-
-def recipe_data():
-    """Return the data files of recipes that pyproject.toml lists."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    for package, patterns in settings["package-data"].items():
-        folder = ROOT / package.removeprefix("zoo.").replace(".", "/")
-        for pattern in patterns if package != "zoo" else []:
-            yield from folder.glob(pattern)
 
 
 INSTALLED = """
