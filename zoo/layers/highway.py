@@ -141,9 +141,9 @@ class HighwayConv2D(Highway):
         filters: Channels; equal to the input's, because the skip is the identity. `None` takes
             the input's.
         kernel_size: Side of the receptive field of H, T and C, in pixels, or a pair of equal ones.
-        activation, variant, gate_bias, bias_initializer, **kwargs: See `HighwayDense`.
         kernel_initializer: Initializer of the kernels of H, T and C; `None` is `KaimingNormal()`,
             as in the authors' code.
+        **kwargs: `stage`, regularizers, `name`, `dtype`; all other arguments are `HighwayDense`'s.
 
     Input shape: `(batch, height, width, filters)`.
     Output shape: The input's.
