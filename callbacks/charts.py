@@ -34,7 +34,7 @@ pre{overflow-x:auto;font-size:.85em}summary{cursor:pointer;color:var(--soft)}
 svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}
 div{overflow-x:auto}table{border-spacing:0;font-size:.9em;text-align:left}
 td,th{padding:.2em .9em .2em 0;vertical-align:top;white-space:nowrap}
-td:first-child{white-space:normal;overflow-wrap:anywhere;min-width:7em}
+td:first-child{white-space:normal;min-width:7em}p,td:first-child{overflow-wrap:anywhere}
 td:nth-child(3){white-space:normal;min-width:9em}td{border-top:1px solid #8886}"""
 
 MEANINGS = {  # by the beginning of a value's name

@@ -75,7 +75,7 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
     for experiment, plan, _ in plans:
         try:
             plan.run()
-        except (ValueError, DownloadError, DivergenceError):
+        except (ValueError, DownloadError, DivergenceError, ImportError):
             if len(plans) == 1:
                 raise
             traceback.print_exc()

@@ -6,6 +6,7 @@ import pytest
 from helpers.harness import shared_data, without_backend
 from zoo import probe
 from zoo.datasets import images
+from zoo.recipes.experiment import command_line
 
 pytestmark = without_backend
 
@@ -138,3 +139,4 @@ def test_without_scikit_learn_the_commands_say_so_in_a_line(monkeypatch, tmp_pat
     (tmp_path / "model.keras").touch()
     with pytest.raises(SystemExit, match="zoo.probe: The digits.* pip install scikit-learn"):
         probe.main([str(tmp_path / "model.keras"), "--data", "digits"])
+    assert "pip install scikit-learn" in command_line.guarded(images.digits)
