@@ -25,7 +25,6 @@ COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # o
 POINTS = {"marker": "o", "markersize": 3}
 DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
 NAMES = 30  # largest number of names at an axis
-LONGEST = 16  # characters of a name that is written in full
 STYLE = """:root{color-scheme:light dark;--soft:GrayText}*{box-sizing:border-box}
 body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
 h1{font-size:1.35em}h2{font-size:1.1em;margin-top:1.8em}h3{font:600 .95em system-ui;margin:0}
@@ -116,9 +115,8 @@ def _draw_units(axis, rows, probe):
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
     axis.figure.colorbar(image, ax=axis)
-    _set_names(
-        axis.yaxis, [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
-    )
+    names = [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
+    _set_names(axis.yaxis, names)
     axis.set(xlabel="unit")
 
 
@@ -163,12 +161,10 @@ def _draw_blocks(axis, table, probe):
 
 def _set_names(axis, names, **options):
     """Write names at an axis without the words that all of them begin or end with."""
-    start, end = "", ""
-    if len(names) > 1 and max(map(len, names)) > LONGEST:
-        start = os.path.commonprefix(names)
-        end = os.path.commonprefix([name[len(start) :][::-1] for name in names])[::-1]
-        start = re.match(r"(.*[_/.])?", start)[0]
-        end = re.search(r"([_/.].*)?$", end)[0]
+    start = os.path.commonprefix(names)
+    end = os.path.commonprefix([name[len(start) :][::-1] for name in names])[::-1]
+    start = re.match(r"(.*[_/.])?", start)[0]
+    end = re.search(r"([_/.].*)?$", end)[0]
     axis.set_label_text(f"block {start}…{end}" if start + end else "block")
     positions = range(0, len(names), -(-len(names) // NAMES) or 1)
     shown = [names[i][len(start) : len(names[i]) - len(end)] for i in positions]

@@ -148,7 +148,7 @@ DECODER = "decoder_…_norm_sum"
         (["decoder_0_attn_norm_sum", "decoder_11_mlp_norm_sum"], ["0_attn", "11_mlp"], DECODER),
         (["attention_block", "attention_block_2"], ["block", "block_2"], "attention_…"),
         (["block0", "block1"], ["block0", "block1"], ""),
-        (["a_single_long_name"], ["a_single_long_name"], ""),
+        (["stage1_block0"], ["block0"], "stage1_…"),
     ],
 )
 def test_an_axis_has_the_words_in_which_names_differ(names, shown, title):

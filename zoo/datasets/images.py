@@ -185,8 +185,7 @@ def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
 
     Raises:
         DownloadError: If the images are not prepared, and their server does not answer in time.
-        ImportError: If tensorflow-datasets is missing, or TensorFlow where it is needed; then
-            `load` takes `from_keras`.
+        ImportError: If tensorflow-datasets is missing, or TensorFlow where it is needed.
     """
     import tensorflow_datasets as tfds
 
