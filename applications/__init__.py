@@ -4,6 +4,7 @@ from zoo.applications import char_lm_inference as char_lm_inference  # saved mod
 from zoo.applications.char_lm import char_lm as char_lm
 from zoo.applications.cifar_resnet import avg_pooling_resnet as avg_pooling_resnet
 from zoo.applications.cifar_resnet import cifar_resnet as cifar_resnet
+from zoo.applications.cifar_resnet import he_resnet as he_resnet
 from zoo.applications.cifar_resnet import shared_resnet as shared_resnet
 from zoo.applications.cifar_resnet import (
     single_representation_resnet as single_representation_resnet,

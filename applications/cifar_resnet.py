@@ -1,10 +1,10 @@
-"""Pre-activation residual networks for small images: Jastrzebski et al. (2018), section 4."""
+"""Residual networks for small images: He et al. (2015) and Jastrzebski et al. (2018), section 4."""
 
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D
@@ -47,6 +47,49 @@ def cifar_resnet(
     arXiv:1603.05027.
     """
     return preactivated(16, three_stages(blocks_of(depth)), classes, input_shape, top, variant)
+
+
+@builder("he_resnet{depth}")
+def he_resnet(
+    depth: int = 56, classes: int = 10, input_shape: Shape = CIFAR, **top: Unpack[Top]
+) -> keras.Model:
+    """The first ResNet for CIFAR-10: post-activation blocks whose skips have no parameters.
+
+    Trainable parameters with 10 classes: depth 20: 269,722; 32: 464,154; 44: 658,586; 56: 853,018;
+    110: 1,727,962. Where the channels double, the skip takes every second pixel and pads with zero
+    channels, as many before as after (option A). ReLU follows each sum. All layers are Keras's.
+
+    Raises:
+        ValueError: if `depth` is not 6 n + 2, or `input_shape` too small.
+
+    Reference: He et al. (2015), arXiv:1512.03385, section 4.2.
+    """
+    stages = three_stages(blocks_of(depth))
+    inputs = image_input(input_shape, 4)
+    x = layers.ReLU(name="stem_relu")(_normalized(inputs, 16, 1, "stem"))
+    for stage, (width, blocks, strides) in enumerate(stages, 1):
+        for i in range(blocks):
+            name = f"stage{stage}_block{i:02d}"
+            first = strides if i == 0 else 1
+            f = layers.ReLU(name=f"{name}_relu1")(_normalized(x, width, first, f"{name}_1"))
+            f = _normalized(f, width, 1, f"{name}_2")
+            if first > 1:
+                x = layers.AveragePooling2D(1, first, name=f"{name}_every_second")(x)
+                new = (width - x.shape[-1]) // 2
+                x = ops.pad(x, [[0, 0], [0, 0], [0, 0], [new, new]])
+            x = layers.ReLU(name=f"{name}_relu2")(layers.Add(name=name)([x, f]))
+    head = [layers.GlobalAveragePooling2D(name="avg_pool")]
+    return classifier(inputs, x, head, classes, KaimingNormal(), top)
+
+
+def _normalized(x, width, strides, name):
+    """Return a 3 x 3 convolution, padded as PyTorch pads it, with batch normalization."""
+    options = {"kernel_initializer": KaimingNormal(), "use_bias": False, "name": f"{name}_conv"}
+    if strides > 1:
+        x = layers.ZeroPadding2D(1, name=f"{name}_pad")(x)
+    padding = "same" if strides == 1 else "valid"
+    x = layers.Conv2D(width, 3, strides, padding, **options)(x)
+    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=f"{name}_norm")(x)
 
 
 @builder()

@@ -15,7 +15,6 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-TUTORIALS = (ROOT / "docs" / "tutorials").glob("*.py")
 FACADES = {"zoo": "zoo", "zoo.graph": "zoo/graph", "zoo.callbacks": "callbacks"}
 PAGES = {  # address in the site: file of the repository
     "changelog.md": "CHANGELOG.md",
@@ -26,7 +25,6 @@ SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
 MOVED = {  # targets of links that have another address in the site
     **{path: address for address, path in PAGES.items()},
     "README.md": "index.md",
-    **{f"docs/tutorials/{path.name}": f"tutorials/{path.stem}.md" for path in TUTORIALS},
 }
 API = {  # page: title, modules shown whole, packages whose names the facades export
     "applications": ("Networks", [], ["zoo.applications"]),
@@ -136,7 +134,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def rewrite(match):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
-        target = MOVED.get(path, path.removeprefix("docs/"))
+        target = MOVED.get(path, re.sub(r"\.py$", ".md", path.removeprefix("docs/")))
         start = posixpath.dirname(address) or "."
         return match[1] + posixpath.relpath(target, start) + match[3]
 

@@ -30,8 +30,7 @@ def run(script: pathlib.Path, folder: pathlib.Path) -> None:
     python = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = python
     ExecutePreprocessor(
-        timeout=None,
-        on_cell_start=lambda cell, cell_index: print(f"{script.stem}: {cell_index}", flush=True),
+        timeout=None, on_cell_start=lambda **at: print(script.stem, at["cell_index"], flush=True)
     ).preprocess(notebook, {"metadata": {"path": str(folder)}})
     for cell in notebook.cells:
         if cell.cell_type == "code":

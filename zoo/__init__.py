@@ -44,6 +44,7 @@ from zoo.applications import avg_pooling_resnet as avg_pooling_resnet
 from zoo.applications import char_lm as char_lm
 from zoo.applications import cifar_resnet as cifar_resnet
 from zoo.applications import create_model as create_model
+from zoo.applications import he_resnet as he_resnet
 from zoo.applications import highway_a as highway_a
 from zoo.applications import highway_b as highway_b
 from zoo.applications import highway_c as highway_c

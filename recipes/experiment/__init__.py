@@ -4,6 +4,7 @@ from zoo.recipes.experiment import plots as plots
 from zoo.recipes.experiment.command_line import main as main
 from zoo.recipes.experiment.definitions import Artifact as Artifact
 from zoo.recipes.experiment.definitions import Claim as Claim
+from zoo.recipes.experiment.definitions import Control as Control
 from zoo.recipes.experiment.definitions import Experiment as Experiment
 from zoo.recipes.experiment.definitions import ImageSettings as ImageSettings
 from zoo.recipes.experiment.definitions import Measured as Measured

@@ -50,6 +50,9 @@ OTHERS = {  # what no experiment measures
     "jastrzebski2018/equations2-4": "shown by tests/callbacks/test_probes.py -k taylor",
     "jastrzebski2018/appendix_a1": "shown by tests/test_theory.py -k against_its_gradient",
     "jastrzebski2018/section4": "shown by tests/applications/test_parameter_counts.py",
+    "yutomasi2019/penalty_ratio": "shown by tests/recipes/test_yutomasi2019.py -k penalties",
+    "yutomasi2019/layer_cushions": "shown by tests/recipes/test_yutomasi2019.py -k cushions",
+    "yutomasi2019/closed_form": "shown by tests/recipes/test_yutomasi2019.py -k trivial_case",
 }
 
 

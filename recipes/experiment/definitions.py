@@ -41,7 +41,7 @@ class ImageSettings(Settings):
     """Settings of an experiment that trains classifiers of images."""
 
     data: str = setting("mnist", "Data set: mnist, cifar10, cifar100, or any name in --data_dir.")
-    train_examples: int | None = setting(None, "Train on the first N images only; none: all.")
+    train_examples: int | None = setting(None, "Train on N images, drawn by the seed; none: all.")
     test_examples: int | None = setting(None, "Test on the first N images only; none: all.")
     epochs: int = setting(10, "Number of epochs.")
     batch: int = setting(100, "Images in a batch.")
@@ -91,14 +91,49 @@ def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None
     That of a ratio is taken of its logarithm. None, too, where a value is not finite, or a ratio
     not positive.
     """
+    shown = _samples(values, ratio)
+    if shown is None:
+        return None
+    half = stats.sem(shown) * stats.t.ppf(0.975, len(shown) - 1)
+    low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
+    return (math.exp(low), math.exp(high)) if ratio else (float(low), float(high))
+
+
+def _samples(values, ratio):
+    """Return the values whose mean is normal, or None if there is no interval of it."""
     if len(values) < FEWEST or not all(map(math.isfinite, values)):
         return None
     if ratio and min(values) <= 0:
         return None
-    shown = [math.log(value) for value in values] if ratio else [*values]
-    half = stats.sem(shown) * stats.t.ppf(0.975, len(shown) - 1)
-    low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
-    return (math.exp(low), math.exp(high)) if ratio else (float(low), float(high))
+    return [math.log(value) for value in values] if ratio else [*values]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number by Holm's method.
+
+    Example:
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        adjusted[index] = largest
+    return adjusted
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """A case in which the claim should not hold, measured like it.
+
+    Attributes:
+        text: Noun phrase: "the untrained network", "labels in random order".
+        measure: As `Claim.measure`, of the control.
+    """
+
+    text: str
+    measure: Callable[..., float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,12 +148,14 @@ class Claim:
         measure: From the measurements of one seed, one for each experiment of `needs`, to the
             number.
         at_least: The claim holds if the number is at least this.
-        at_most: The claim holds if the number is at most this.
+        at_most: The claim holds if the number is at most this. With both limits, the claim is that
+            two cases are equivalent.
+        control: Case in which the number must miss the criterion.
         ratio: True if the number is positive and averaged by its logarithm.
         needs: Names of the experiments; none: the one that lists the claim.
         seeds: Number of seeds: 0, 1, 2, ...
         figure: Name of the artifact that shows it.
-        changed: Change of the measurement after a run, and its cause.
+        changed: What changed after runs, and why: criterion, measurement, settings or seeds.
         reason: Most likely reason why the claim was contradicted.
     """
 
@@ -127,6 +164,7 @@ class Claim:
     statement: str
     quantity: str
     measure: Callable[..., float]
+    control: Control
     at_least: float | None = None
     at_most: float | None = None
     ratio: bool = False
@@ -139,26 +177,62 @@ class Claim:
     @property
     def criterion(self) -> str:
         """The criterion as a phrase."""
-        side, bound = ("most", self.at_most) if self.at_least is None else ("least", self.at_least)
-        return f"{self.quantity}: at {side} {bound:g}"
+        return f"{self.quantity}: {self.limits}"
 
-    def holds(self, value: float) -> bool:
-        """Return True if a value fulfills the criterion."""
-        if self.at_least is not None and value < self.at_least:
+    @property
+    def limits(self) -> str:
+        """The limits of the number, such as "at least 50"."""
+        sides = (("least", self.at_least), ("most", self.at_most))
+        return " and ".join(f"at {side} {bound:g}" for side, bound in sides if bound is not None)
+
+    def holds(self, value: float, factor: float = 1.0) -> bool:
+        """Return True if a value meets the criterion, or one of `factor` times its limits."""
+        if self.at_least is not None and value < factor * self.at_least:
             return False
-        return self.at_most is None or value <= self.at_most
+        return self.at_most is None or value <= factor * self.at_most
 
-    def verdict(self, values: Sequence[float]) -> str:
-        """Return the verdict on the values of the seeds, one a seed.
+    def decide(self, values: Sequence[float], factor: float = 1.0) -> str:
+        """Return what the values of the seeds, one a seed, say of the criterion.
 
-        It is "shown" if the whole `interval` fulfills the criterion, "contradicted" if none of it
-        does, else "undecided", as with fewer than three seeds.
+        "shown" if the whole `interval` meets it, "contradicted" if none of it does, else
+        "undecided", as with fewer than three seeds. `factor` as in `holds`.
         """
         ends = interval(values, self.ratio)
-        held = {self.holds(end) for end in ends} if ends else set()
-        if len(held) != 1:
+        if ends is None:
             return "undecided"
-        return "shown" if held == {True} else "contradicted"
+        held = [self.holds(end, factor) for end in ends]
+        if all(held):
+            return "shown"
+        inside = any(ends[0] <= factor * b <= ends[1] for b in self.bounds)
+        return "undecided" if inside or any(held) else "contradicted"
+
+    def verdict(self, values: Sequence[float], controls: Sequence[float]) -> str:
+        """Return the verdict on a claim: as `decide`, or "not told apart".
+
+        The latter if the values meet the criterion, but the control's do not miss it.
+        """
+        found = self.decide(values)
+        if found == "shown" and self.decide(controls) != "contradicted":
+            return "not told apart"
+        return found
+
+    @property
+    def bounds(self) -> list[float]:
+        """The limits that the criterion has."""
+        return [bound for bound in (self.at_least, self.at_most) if bound is not None]
+
+    def p_value(self, values: Sequence[float]) -> float:
+        """Return the two-sided p-value of Student's test that the mean is the nearest limit.
+
+        1 if there is no interval.
+        """
+        samples = _samples(values, self.ratio)
+        if samples is None:
+            return 1.0
+        bounds = [math.log(bound) if self.ratio else bound for bound in self.bounds]
+        if max(samples) == min(samples):
+            return float(samples[0] in bounds)
+        return float(max(stats.ttest_1samp(samples, bound).pvalue for bound in bounds))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

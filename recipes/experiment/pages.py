@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import dataclasses
 import functools
 import html
 import io
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from zoo.io import replace
 from zoo.recipes import publish_weights
 from zoo.recipes.experiment import catalog, plots, store
-from zoo.recipes.experiment.definitions import Claim, Experiment, Measured, interval
+from zoo.recipes.experiment.definitions import Claim, Experiment, Measured, holm, interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
@@ -29,16 +30,23 @@ BEGIN = "<!-- claims: written by `make results` -->"
 END = "<!-- end of claims -->"
 CLAIMS_INTRODUCTION = """# Claims of the papers
 
-This page is generated from recipes/results/claims.jsonl by `make results`; do not edit it. Each
-claim is measured by a miniature: a small network on small data, trained to the end of a short
-schedule. Intervals are Student's 95 % intervals over seeds; ratios are averaged by their logarithm.
-A claim is shown if the whole interval meets the criterion and contradicted if none of it does.
-Otherwise it is undecided, as it is with fewer than three seeds. **No claim has a control yet**, a
-network that must fail its criterion, so "shown" is weaker than it sounds: a criterion may also hold
-for an untrained network. Commands are those of the named commits; today the same claim is measured
-by `python recipes/reproduce.py claims NAME --seeds 0,1,2`, whose experiments have so far been
-compared with the earlier code at the scale "smoke" only. Letters: S Srivastava et al.
-(2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and Tomasi (2019).
+This page is generated from recipes/results/claims.jsonl by `make results`; do not edit it.
+Letters: S Srivastava et al. (2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and
+Tomasi (2019).
+
+- Each claim has a criterion and a control, a case in which the criterion must not be met, often
+  the network before training. Both are measured in the same runs.
+- Intervals are Student's 95 % intervals over seeds; ratios are averaged by their logarithm.
+- **shown**: the whole interval meets the criterion, and the control's whole interval misses it.
+  **contradicted**: the whole interval misses the criterion. **not told apart**: the control does
+  not miss it either. **undecided**: anything else, and fewer than three seeds. "miniature" is a
+  small network on small data, "full" the paper's settings or, with deviations, nearly so; the
+  verdict of the larger scale counts.
+- Where a verdict is marked *, it does not hold with Holm's correction for the number of decided
+  claims.
+- The miniatures of S1 to S3, G3 to G7, J1 to J8, J10, Y2 to Y7 and Y11 to Y13 were tried with one
+  seed before their first criteria were written. A change of a claim after a run is told with the
+  claim. Earlier measurements, by other criteria, are at the end.
 """
 RESULTS_INTRODUCTION = """# Results
 
@@ -98,11 +106,17 @@ def load_claims() -> list[dict[str, Any]]:
 
 
 def keep_claims(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write lines of claims.jsonl, each instead of an earlier one of its claim."""
-    known = {row["claim"]: row for row in [*load_claims(), *rows]}
-    order = [claim.name for _, claim in catalog.claims()]
-    text = "".join(json.dumps(known[n], ensure_ascii=False) + "\n" for n in order if n in known)
+    """Write lines of claims.jsonl, each instead of an earlier one of its criterion and scale."""
+    known = {_key(row): row for row in [*load_claims(), *rows]}
+    places = {claim.name: place for place, (_, claim) in enumerate(catalog.claims())}
+    last = len(places)  # of claims that are no longer measured
+    lines = sorted(known.values(), key=lambda row: places.get(row["claim"], last))
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
     _write_text(CLAIMS, text)
+
+
+def _key(row):
+    return row["claim"], row["criterion"], row.get("control", {}).get("text"), row["scale"]
 
 
 def evaluate(
@@ -120,42 +134,75 @@ def evaluate(
         facts: Provenance of all runs.
     """
     values = [float(claim.measure(*one)) for one in measured]
-    is_ratio = claim.ratio and min(values) > 0  # one that is 0 has no logarithm
-    mean = statistics.geometric_mean(values) if is_ratio else statistics.fmean(values)
-    ends = interval(values, claim.ratio)
+    controls = [float(claim.control.measure(*one)) for one in measured]
     seeds = sorted({one["seed"] for one in facts})
     listed = ",".join(map(str, seeds))
+    scale = facts[0]["scale"]
     origin = {
         key: ", ".join(dict.fromkeys(str(one[key]) for one in facts))
-        for key in ("commit", "backend", "hardware", "data", "scale")
+        for key in ("commit", "backend", "hardware", "data")
     }
     return {
         "claim": claim.name,
         "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
         "statement": claim.statement,
         "criterion": claim.criterion,
-        "value": float(f"{mean:.4g}"),
-        "interval": ends and [float(f"{end:.4g}") for end in ends],
-        "values": [float(f"{value:.4g}") for value in values],
+        **_numbers(claim, values),
+        "control": {"text": claim.control.text, **_numbers(claim, controls)},
         "seeds": seeds,
-        "verdict": claim.verdict(values),
+        "scale": scale,
+        "verdict": claim.verdict(values, controls),
         "command": f"KERAS_BACKEND={facts[0]['backend']} python recipes/reproduce.py claims "
-        f"{claim.name} --seeds {listed} --data_dir DATA",
+        f"{claim.name} --scale {scale} --seeds {listed} --data_dir DATA",
         **origin,
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
-        "changed": claim.changed,
-        "reason": claim.reason,
-        "figure": claim.figure and f"{experiment.name}/{facts[0]['scale']}/{claim.figure}",
+        "figure": claim.figure and f"{experiment.name}/{scale}/{claim.figure}",
     }
+
+
+def _numbers(claim, values):
+    """Return the mean, interval and values of the seeds, in four digits."""
+    is_ratio = claim.ratio and min(values) > 0  # one that is 0 has no logarithm
+    mean = statistics.geometric_mean(values) if is_ratio else statistics.fmean(values)
+    ends = interval(values, claim.ratio)
+    return {
+        "value": float(f"{mean:.4g}"),
+        "interval": ends and [float(f"{end:.4g}") for end in ends],
+        "values": [float(f"{value:.4g}") for value in values],
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Decided:
+    """A claim, and its lines of claims.jsonl by today's criterion, the largest scale last."""
+
+    claim: Claim
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict that counts, "not measured" without a line."""
+        return self.rows[-1]["verdict"] if self.rows else "not measured"
+
+
+def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
+    """Return all claims of today with their lines of claims.jsonl."""
+    found = []
+    for experiment, claim in catalog.claims():
+        today = claim.name, claim.criterion, claim.control.text
+        own = {row["scale"]: row for row in rows if _key(row)[:3] == today}
+        found.append(Decided(claim, [own[scale] for scale in experiment.scales if scale in own]))
+    return found
 
 
 def listing(patterns: Sequence[str] = ()) -> list[str]:
     """Return a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
-    verdicts = {row["claim"]: row["verdict"] for row in load_claims()}
-    on_disk = RESULTS.exists()  # not in the wheel
-    nothing, missing = ("nothing", "not run") if on_disk else ("not in the wheel", "docs/claims.md")
+    verdicts = {one.claim.name: one.verdict for one in decided(load_claims())}
+    nothing = "nothing"
+    if not RESULTS.exists():
+        nothing, verdicts = "not in the wheel", dict.fromkeys(verdicts, "see docs/claims.md")
     lines = []
     for experiment in map(catalog.load, names):
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
@@ -164,7 +211,7 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
         for artifact in experiment.artifacts:
             lines.append(f"    {experiment.paper}/{artifact.name:12} {artifact.title}")
         if experiment.claims:
-            claims = [f"{c.name} ({verdicts.get(c.name, missing)})" for c in experiment.claims]
+            claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
             lines.append(f"    claims {', '.join(claims)}")
     if not patterns:
         lines += [f"{name}  {text}" for name, text in catalog.OTHERS.items()]
@@ -209,78 +256,117 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many claims are shown, contradicted and undecided, in one sentence."""
-    counts = collections.Counter(row["verdict"] for row in rows)
-    return (
-        f"{counts['shown']} of {len(rows)} claims are shown, {counts['contradicted']} "
-        f"contradicted, {counts['undecided']} undecided."
-    )
+    """Return how many claims have each verdict, in one sentence."""
+    claims = decided(rows)
+    counts = collections.Counter(one.verdict for one in claims)
+    verdicts = "shown", "contradicted", "undecided", "not told apart", "not measured"
+    known = [f"{counts[one]} {one}" for one in verdicts if counts[one]]
+    return f"Of {len(claims)} claims, {', '.join(known)}."
+
+
+def uncorrected(claims: Sequence[Decided]) -> set[str]:
+    """Return the names of decided claims whose p-value is above 0.05 with Holm's correction."""
+    tested = [one for one in claims if one.verdict in ("shown", "contradicted")]
+    adjusted = holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
+    return {one.claim.name for one, p in zip(tested, adjusted, strict=True) if p > 0.05}
 
 
 def claims_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line a claim: verdict, measured value and criterion."""
-    return "\n".join(
-        markdown_table(
-            [
+    """Return a line for each claim and scale: verdict, measured value, criterion, control."""
+    claims = decided(rows)
+    marked = uncorrected(claims)
+    lines = []
+    for one in claims:
+        name = one.claim.name
+        for row in one.rows or [{}]:
+            mark = "\\*" if name in marked and row is one.rows[-1] else ""
+            lines.append(
                 {
-                    "claim": f"{row['claim']} {row['statement']}",
-                    "verdict": f"**{row['verdict']}**",
-                    "measured": measured_text(row),
-                    "criterion": row["criterion"].rpartition(": ")[2],
+                    "claim": f"{name} {one.claim.statement}",
+                    "scale": row.get("scale", ""),
+                    "verdict": f"**{row.get('verdict', 'not measured')}**{mark}",
+                    "measured": measured_text(row) if row else "",
+                    "criterion": one.claim.limits,
+                    "control": measured_text(row["control"]) if row else "",
                 }
-                for row in rows
-            ]
-        )
-    )
+            )
+    return "\n".join(markdown_table(lines))
 
 
 def measured_text(row: Mapping[str, Any]) -> str:
-    """Return the measured value of a claim with its interval."""
-    bound = float(row["criterion"].split()[-1])
-    value, *ends = [_rounded(value, bound) for value in (row["value"], *(row["interval"] or ()))]
+    """Return a measured value with its interval."""
+    value, *ends = [_rounded(value) for value in (row["value"], *(row["interval"] or ()))]
     return f"{value} ({' to '.join(ends)})" if ends else value
 
 
-def _rounded(value, bound):
-    """Return three digits, or four if three are the criterion's; all integral ones to a million."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    digits = 3 + (float(f"{value:.3g}") == bound != value)
-    return f"{value:.{digits}g}"
+def _rounded(value):
+    """Return three digits, or all integral ones up to a million."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return docs/claims.md: the table, then each claim, which unfolds."""
+    """Return docs/claims.md: the table, each claim, which unfolds, and earlier measurements."""
     parts = [CLAIMS_INTRODUCTION, summary(rows), "", claims_table(rows), ""]
-    for row in rows:
-        title = f"{row['claim']}: {row['verdict']}. {escaped(row['statement'])}"
+    claims = decided(rows)
+    for one in claims:
+        title = f"{one.claim.name}: {one.verdict}. {escaped(one.claim.statement)}"
         parts += [f"<details><summary>{title}</summary>", ""]
-        parts += [f"- {escaped(text)}" for text in _facts(row)]
-        parts += [f"- `{row['command']}`"]
-        if row["figure"]:
-            alt = f"{row['claim']}: mean and standard deviation over seeds"
-            parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
+        parts += [f"- {escaped(text)}" for text in _about(one)]
+        for row in one.rows:
+            parts += [f"- {escaped(text)}" for text in _facts(one.claim, row)]
+            parts += [f"- `{row['command']}`"]
+            if row["figure"]:
+                alt = f"{one.claim.name}: mean and standard deviation over seeds"
+                parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
         parts += ["", "</details>", ""]
+    today = [row for one in claims for row in one.rows]
+    earlier = [row for row in rows if row not in today]
+    if earlier:
+        parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)]), ""]
     return "\n".join(parts)
 
 
-def _facts(row):
-    """Return sentences: source, criterion, numbers, origin, deviations, reason."""
-    values = ", ".join(f"{value:g}" for value in row["values"])
+def _about(one):
+    """Return sentences about a claim: criterion, control, changes."""
+    claim = one.claim
+    texts = [f"Criterion: {claim.criterion}. Control: {claim.control.text}."]
+    if claim.changed:
+        texts.append(f"Changed after a run: {claim.changed.rstrip('.')}.")
+    if one.verdict == "contradicted" and claim.reason:
+        texts.append(f"Most likely reason: {claim.reason.rstrip('.')}.")
+    return texts
+
+
+def _facts(claim, row):
+    """Return sentences about a line of claims.jsonl: numbers, origin, deviations."""
     count = len(row["seeds"])
+    numbers = [(name, one) for name, one in (("Measured", row), ("control", row["control"]))]
     texts = [
-        f"{row['paper']}.",
-        f"Criterion: {row['criterion']}.",
-        f"Measured: {measured_text(row)}; by seed: {values}.",
+        f"{name}: {measured_text(one)}; by seed: {', '.join(f'{v:g}' for v in one['values'])}"
+        for name, one in numbers
+    ]
+    limits = [f"{factor:g}: {claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
+    return [
+        f"{row['paper']}; {row['scale']}. {'; '.join(texts)}.",
+        f"With the criterion times {', times '.join(limits)}.",
         f"{row['data']}; {row['backend']}, {row['hardware']}; {row['seconds'] / 60:.1f} min for "
         f"{count} seed{'s' if count > 1 else ''}; commit {row['commit']}.",
-        f"Deviations from the paper: {'; '.join(row['deviations'])}.",
+        f"Deviations from the paper: {'; '.join(row['deviations']) or 'none'}.",
     ]
-    if row["changed"]:
-        texts.append(f"Changed after a run: {row['changed'].rstrip('.')}.")
-    if row["verdict"] == "contradicted" and row["reason"]:
-        texts.append(f"Most likely reason: {row['reason'].rstrip('.')}.")
-    return texts
+
+
+def _earlier(row):
+    """Return a row of the table of earlier measurements."""
+    verdict = row["verdict"] if "control" in row else f"{row['verdict']}, without a control"
+    return {
+        "claim": row["claim"],
+        "criterion": row["criterion"],
+        "verdict then": verdict,
+        "measured": measured_text(row),
+        "seeds": ",".join(map(str, row["seeds"])),
+        "changed": row.get("changed", ""),
+        "commit": row["commit"],
+    }
 
 
 def _experiment_section(experiment, scale):

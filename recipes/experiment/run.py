@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 import zoo
 from zoo import distribute
@@ -128,10 +129,12 @@ class Run:
         loaded = sources.load(settings.data, self.options.data_dir)
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
+        chosen = np.random.default_rng(self.seed).permutation(len(loaded.x_train))
+        chosen = np.sort(chosen[: settings.train_examples])
         loaded = dataclasses.replace(
             loaded,
-            x_train=loaded.x_train[: settings.train_examples],
-            y_train=loaded.y_train[: settings.train_examples],
+            x_train=loaded.x_train[chosen],
+            y_train=loaded.y_train[chosen],
             x_test=loaded.x_test[: settings.test_examples],
             y_test=loaded.y_test[: settings.test_examples],
         )

@@ -7,8 +7,8 @@ Trains ResNet-50, Highway and Highway-Full, each with (_bn) and without batch no
 recipe of fb.resnet.torch. The paper's top-5 validation errors are in `PAPER` below: with
 normalization the networks perform alike, without it they fit better and generalize worse. In Fig. 3
 estimation errors are near 0 in stages 1 to 3 and negative in stage 4, and their deviation falls
-along a stage. The gates of highway_bn_1x1 are one 1 x 1 convolution, to which the paper ascribes
-that others found highways hard to train.
+along a stage. The gates of highway_bn_1x1 are one 1 x 1 convolution, to which the paper ascribes,
+without an experiment, that others found highways hard to train.
 
 The miniature has two stages of four blocks, an eighth of the width, and reads MNIST without
 augmentation: a miniature's capacity shows in how it fits. Data "imagenet" are imagenet2012 as TFDS
@@ -30,9 +30,11 @@ from zoo.datasets import imagenet
 from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
 from zoo.datasets.imagenet import Crops
+from zoo.layers.batch_norm import batch_statistics
 from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
+from zoo.recipes.experiment.definitions import Control
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
 from zoo.recipes.greff2017 import inspection
 
@@ -94,8 +96,9 @@ SCALES = {
     "miniature": Settings(
         data="mnist",
         networks=("highway", "resnet", "highway_bn", "resnet_bn", "highway_bn_1x1"),
+        train_examples=10_000,
         test_examples=5000,
-        epochs=18,
+        epochs=36,
         batch=64,
         rate=0.2,
         image_size=32,
@@ -109,12 +112,16 @@ SCALES = {
 
 
 def measure(settings, run):
-    """Train and inspect the networks."""
+    """Train and inspect the networks; one is inspected before training, too."""
     data, probed, indices = load(settings, run)
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
     pictured = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
     for name in settings.networks:
-        network = train(settings, run, name, data)
+        network = prepare(settings, run, name, data)
+        if name == pictured:
+            start = functools.partial(before, network, name, probed, indices, run)
+            measured["untrained"] = {"inspected": {name: run.part(f"{name}-untrained", start)}}
+        network.train()
         measured["trained"][name] = curves(network)
         arguments = network.model, name, probed, indices, name == pictured, run
         measured["inspected"][name] = run.part(
@@ -168,8 +175,8 @@ def load_arrays(settings, run):
     images = sources.load(settings.data, run.options.data_dir)
     run.deviations += [f"{images.name}: {images.notice}"] * bool(images.notice)
     run.data.append(images.name)
-    train = sample(len(images.x_train), settings.train_examples)
-    test = sample(len(images.x_test), settings.test_examples)
+    train = sample(len(images.x_train), settings.train_examples, run.seed)
+    test = sample(len(images.x_test), settings.test_examples, run.seed)
     images = dataclasses.replace(
         images,
         x_train=images.x_train[train],
@@ -188,7 +195,7 @@ def load_arrays(settings, run):
         batches.set_epoch(0)
         return batches
 
-    probed = sample(len(test), settings.probe_examples)
+    probed = sample(len(test), settings.probe_examples, run.seed)
     augment = crops.augment if settings.augment else center
     arrays = images.x_train, images.y_train
     batches = Batches(*arrays, settings.batch, run.seed, augment, drop_remainder=True)
@@ -203,13 +210,19 @@ def load_arrays(settings, run):
     return data, centers(probed, PROBE_BATCH), test[probed]
 
 
-def sample(total, count):
+def sample(total, count, seed):
     """Return sorted indices of `count` of `total` images, or of all."""
-    return np.sort(np.random.default_rng(0).permutation(total)[:count])
+    return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
-def train(settings, run, name, data):
-    """Return a trained network."""
+def before(network, name, batches, indices, run):
+    """Inspect a network before training, where batches normalize."""
+    with batch_statistics(network.model, np.asarray(batches[0][0])):
+        return inspection.inspect(network.model, name, batches, indices, False, run)
+
+
+def prepare(settings, run, name, data):
+    """Return a network that is ready to be trained."""
     form, *rest = name.split("_bn")  # highway_bn_1x1: highway, _1x1
     builder = zoo.resnet50 if form == "resnet" else getattr(zoo, f"{form}_resnet50")
     all_widths = RESNET if form == "resnet" else HIGHWAY
@@ -228,7 +241,7 @@ def train(settings, run, name, data):
         return with_pointwise_gates(model) if rest == ["_1x1"] else model
 
     rate = settings.rate * settings.batch / BATCH  # the batch: Goyal et al. (2017)
-    network = run.network(
+    return run.network(
         name,
         settings,
         data,
@@ -241,8 +254,6 @@ def train(settings, run, name, data):
         augment=settings.augment,
         test_examples=settings.test_examples,
     )
-    network.train()
-    return network
 
 
 @keras.saving.register_keras_serializable("greff2017")
@@ -368,44 +379,41 @@ def bias(one):
 
 
 def refinement(one):
-    """Return the deviation before a stage's last block over that after its first."""
-    stages = inspection.by_stage(one["inspected"]["resnet_bn"])
-    return float(stats.gmean([stage[-2, 1] / stage[0, 1] for stage in stages]))
+    """Return the deviation before a stage's last block over that after its first.
 
-
-def residual_mean(one):
-    """Return the relative mean of residual functions, with normalization over without."""
-    normalized, other = (
-        np.mean(one["inspected"][name]["relative_residual_mean"])
-        for name in ("resnet_bn", "resnet")
-    )
-    return float(normalized / other)
-
-
-def highway_error(one):
-    """Return the test error of the normalized highway network over the residual one's."""
-    return error(one, "highway_bn") / error(one, "resnet_bn")
-
-
-def pointwise_error(one):
-    """Return the test error of the highway network with 1 x 1 gates over that with gates like H."""
-    return error(one, "highway_bn_1x1") / error(one, "highway_bn")
-
-
-def overfit(one):
-    """Return the smallest of four ratios; all are above 1 if normalization prevents overfitting.
-
-    They are, of the residual and of the highway network, the test error without over with
-    normalization, and the training loss with over without.
+    It is relative to that of independent equal steps, the inverse root of the steps between.
     """
-    ratios = []
-    for name in ("resnet", "highway"):
-        ratios.append(error(one, name) / error(one, f"{name}_bn"))
-        losses = [one["trained"][key]["loss"][-1] for key in (f"{name}_bn", name)]
-        ratios.append(float(losses[0] / losses[1]))
-    return min(ratios)
+    stages = inspection.by_stage(one["inspected"]["resnet_bn"])
+    return float(
+        stats.gmean([stage[-2, 1] / stage[0, 1] * (len(stage) - 1) ** 0.5 for stage in stages])
+    )
 
 
+def residual_mean(one, name):
+    """Return the relative mean of a network's residual functions, mean over blocks."""
+    return float(np.mean(one["inspected"][name]["relative_residual_mean"]))
+
+
+def difference(one, name, other):
+    """Return by how many points the test error of a network is above another's."""
+    return error(one, name) - error(one, other)
+
+
+def least_harm(one):
+    """Return by how many points errors are higher without normalization, the less of two forms."""
+    return min(difference(one, name, f"{name}_bn") for name in ("resnet", "highway"))
+
+
+def fit_ratio(one, name, other):
+    """Return the last training loss of a network over another's."""
+    losses = [one["trained"][key]["loss"][-1] for key in (name, other)]
+    return float(losses[0] / losses[1])
+
+
+TO_THE_END = (
+    "36 epochs, not 18, as trainings without normalization had not converged; a difference, not a "
+    "ratio of errors of 2 %, with a margin of 0.5 points: the paper calls 0.36 very similar"
+)
 CLAIMS = (
     Claim(
         name="G1",
@@ -413,8 +421,12 @@ CLAIMS = (
         statement="Blocks estimate the last output of their stage without bias.",
         quantity="|mean| over deviation of the estimation error, mean over blocks of stage 1",
         measure=bias,
+        control=Control("the untrained network", lambda one: bias(one["untrained"])),
         at_most=0.25,
         figure="fig3",
+        changed="the control. The bound is ours: the paper's axis, -0.12 to 0.04, is in units of "
+        "its activations. Untrained networks have 0.38 to 0.43 (an audit). G1b asks the same "
+        "without a ReLU after the sum. Since then 36 epochs, not 18",
         reason="The ReLU after the sum cuts negative values, so that outputs grow along a stage "
         "although E[F] is near 0: in stage 1 of seed 0 the residuals of blocks 2 to 4 have means "
         "of 0.05, 0.03 and 0.03, and the last output's mean is 0.68 above the first's.",
@@ -422,56 +434,79 @@ CLAIMS = (
     Claim(
         name="G2",
         section="section 4.2, Fig. 3",
-        statement="The deviation of the estimation error decreases over the blocks of a stage.",
-        quantity="deviation before the last block over that after the first, mean over stages",
+        statement="The estimation error's deviation falls along a stage as refinement converges, "
+        "not merely as of any sum of steps.",
+        quantity="deviation before the last block over that after the first, relative to "
+        "independent equal steps, mean over stages",
         measure=refinement,
+        control=Control("the untrained network", lambda one: refinement(one["untrained"])),
         at_most=0.8,
         ratio=True,
         figure="fig3",
+        changed="the measure: the plain ratio, at most 0.8, was a definition, which independent "
+        "steps (0.577) and untrained networks (0.66, an audit) meet, too; the paper takes the fall "
+        "for convergence. The 0.613 on record is 1.06 by this measure. 36 epochs, not 18",
     ),
     Claim(
         name="G8",
         section="section 5.1, Table 1b, Fig. 5",
         statement="With normalization, highway and residual networks perform very similarly.",
-        quantity="test error, highway over residual",
-        measure=highway_error,
-        at_most=1.25,
-        ratio=True,
+        quantity="test error, highway minus residual, in points",
+        measure=lambda one: difference(one, "highway_bn", "resnet_bn"),
+        control=Control(
+            "residual networks without and with normalization",
+            lambda one: difference(one, "resnet", "resnet_bn"),
+        ),
+        at_least=-0.5,
+        at_most=0.5,
         figure="fig5",
+        changed=TO_THE_END,
     ),
     Claim(
         name="G8b",
         section="section 5.1, Table 1b, Fig. 5",
-        statement="Without normalization, both networks fit better and generalize worse.",
-        quantity="smallest of four ratios: test error without over with normalization, and "
-        "training loss with over without, of both networks",
-        measure=overfit,
-        at_least=1,
+        statement="Without normalization, both networks generalize worse.",
+        quantity="test error without minus with normalization, the smaller of both networks', in "
+        "points",
+        measure=least_harm,
+        control=Control(
+            "highway and residual networks, both with normalization",
+            lambda one: difference(one, "highway_bn", "resnet_bn"),
+        ),
+        at_least=0.5,
+        figure="fig5",
+        changed=f"G8b was the smallest of four ratios, of errors and of losses (now G8c); "
+        f"{TO_THE_END}",
+    ),
+    Claim(
+        name="G8c",
+        section="section 5.1, Fig. 5",
+        statement="Without normalization, both networks fit better.",
+        quantity="training loss without over with normalization, the larger of both networks'",
+        measure=lambda one: max(fit_ratio(one, n, f"{n}_bn") for n in ("resnet", "highway")),
+        control=Control(
+            "highway over residual, both with normalization",
+            lambda one: fit_ratio(one, "highway_bn", "resnet_bn"),
+        ),
+        at_most=0.8,
         ratio=True,
         figure="fig5",
-        reason="The errors are higher without normalization, as in the paper, but 18 epochs, "
-        "where the paper has 90, are too few to fit without it: the loss still falls when the "
-        "rate drops.",
+        changed=f"a part of G8b, with a bound of 1, which noise passes; {TO_THE_END}",
     ),
     Claim(
         name="G9",
         section="sections 3.2 and 5.1, equation 9",
-        statement="Batch normalization keeps the expected residual near zero.",
-        quantity="norm of E[F] over the root mean square of F, with normalization over without",
-        measure=residual_mean,
-        at_most=0.5,
-        ratio=True,
+        statement="Where a branch ends in normalization, training leaves its mean near zero.",
+        quantity="norm of E[F] over the root mean square of F, mean over blocks",
+        measure=lambda one: residual_mean(one, "resnet_bn"),
+        control=Control(
+            "the trained network without normalization", lambda one: residual_mean(one, "resnet")
+        ),
+        at_most=inspection.HALF_OF_RANDOM,
         figure="section3.2",
-    ),
-    Claim(
-        name="G10",
-        section="section 5.1, on He et al. (2016)",
-        statement="Gates need the receptive field of H: with 1 x 1 gates highways do worse.",
-        quantity="test error of the normalized highway network, gates of 1 x 1 over gates like H",
-        measure=pointwise_error,
-        at_least=1.1,
-        ratio=True,
-        figure="fig5",
+        changed="it was this number over the control's, at most 0.5. By itself normalization "
+        "makes E[F] the offset beta, 0 before training: what is left is that training keeps beta "
+        "small. The bound is half of the 0.56 of random weights after a ReLU. 36 epochs, not 18",
     ),
 )
 ARTIFACTS = (

@@ -17,6 +17,7 @@ from zoo.graph.calls import Graph, infer
 from zoo.recipes.experiment import plots
 
 NUM_PATCHES = 9  # Fig. 4, of each block
+HALF_OF_RANDOM = 0.28  # of 1 / sqrt(pi), |E[F]| / rms of random weights after a ReLU; ours
 
 
 def inspect(model, label, batches, indices, pictured, run):

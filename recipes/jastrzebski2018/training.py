@@ -93,7 +93,7 @@ class Miniature(ImageSettings):
     late blocks are redundant. Nine blocks a stage are needed: three refine nothing.
     """
 
-    train_examples: int | None = setting(5000, "Train on the first N images only; none: all.")
+    train_examples: int | None = setting(5000, "Train on N images, drawn by the seed; none: all.")
     side: int = setting(16, "Side of the averaged images, in pixels.")
     widths: tuple[int, ...] = setting((16, 32), "Channels of each stage.")
     blocks: int = setting(9, "Blocks of a stage.")
@@ -116,12 +116,8 @@ def miniature_optimizer(iterations):
     return keras.optimizers.SGD(rate, momentum=0.9)
 
 
-def train_miniature(settings, run, variant="residual"):
-    """Return the trained network, "residual" or "plain".
-
-    The file training.csv in its folder has probes of the last stage's residual blocks after each
-    epoch.
-    """
+def prepare_miniature(settings, run, variant="residual"):
+    """Return the network, "residual" or "plain", ready to be trained."""
     resize = functools.partial(averaged, side=settings.side)
     data = run.images(settings, "miniature", tested=VALIDATED, resize=resize)
     stages = tuple(
@@ -134,9 +130,8 @@ def train_miniature(settings, run, variant="residual"):
         classes = data.images.classes
         return preactivated(first, stages, classes, data.shape, top, variant, momentum=MOMENTUM)
 
-    name = f"{variant}-miniature"
-    network = run.network(
-        name,
+    return run.network(
+        f"{variant}-miniature",
         settings,
         data,
         build,
@@ -144,13 +139,21 @@ def train_miniature(settings, run, variant="residual"):
         widths=settings.widths,
         blocks=settings.blocks,
     )
+
+
+def train_miniature(network):
+    """Train a network of `prepare_miniature`.
+
+    The file training.csv in its folder has probes of the last stage's residual blocks after each
+    epoch.
+    """
+    data = network.data
     probing = []
-    if variant == "residual":
+    if network.name.startswith("residual"):
         probed = data.x_test[:PROBED], data.images.y_test[:PROBED]
         path = network.folder / "training.csv"
         probing.append(callbacks.RunProbes(probes(), probed, batch_size=PROBED, path=path))
     network.train(probing)
-    return network
 
 
 def probes():

@@ -13,7 +13,16 @@ import numpy as np
 
 import zoo
 from zoo.optimizers import CaffeSGD
-from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
+from zoo.recipes.experiment import (
+    Artifact,
+    Claim,
+    Control,
+    Experiment,
+    ImageSettings,
+    main,
+    plots,
+    setting,
+)
 from zoo.recipes.experiment.networks import piecewise
 
 NETWORKS = {  # builder and arguments
@@ -92,11 +101,13 @@ def measure(settings, run):
         network = run.network(
             builder, settings, data, build, optimizer, variant=settings.variant, **arguments
         )
+        before = network.model.evaluate(network.data.validation, verbose=0, return_dict=True)
         network.train()
         measured[name] = {
             "data": settings.data,
             "parameters": network.model.count_params(),
             "accuracy_by_epoch": np.array(network.accuracies),
+            "untrained_accuracy": 100 * before["accuracy"],
         }
     return measured
 
@@ -126,11 +137,13 @@ S11 = Claim(
     name="S11",
     section="section 3.2, Table 1",
     statement="A convolutional highway network of 39,000 parameters classifies MNIST well.",
-    quantity="test accuracy after 4,000 of the 180,000 iterations, 10,000 images, in %",
+    quantity="test accuracy in % (the paper: 99.43)",
     measure=lambda one: one["mnist16"]["accuracy_by_epoch"][-1],
-    at_least=97,
-    changed="4,000 iterations with batches of 50, after 2,000 with batches of 100 had reached "
-    "94.7 % (seed 0), the training loss still falling",
+    control=Control("the untrained network", lambda one: one["mnist16"]["untrained_accuracy"]),
+    at_least=99,
+    changed="at first at least 97, after 4,000 of the 180,000 iterations on 10,000 images; 99 is "
+    "half a point below the paper's number. The miniature has batches of 50, after 2,000 "
+    "iterations with batches of 100 had reached 94.7 % (seed 0), the training loss still falling",
 )
 EXPERIMENTS = (
     Experiment(

@@ -5,7 +5,8 @@ The simplified networks have 3 n + 2 layers, one convolution a block, and no nor
 * plain: from Kaiming's initial weights;
 * residual: from Hardt and Ma's;
 * transferred: the plain network that equals the residual one at the start and pays its penalty;
-* dominant: kernels with dominant entries only.
+* dominant: kernels with dominant entries only;
+* dominant_kaiming: the same entries from Kaiming's initial weights, no identity: a control.
 
 full_plain and full_residual have 6 n + 2 layers, two normalized convolutions a block. An experiment
 finds the networks that another one trained with the same settings.
@@ -13,6 +14,7 @@ finds the networks that another one trained with the same settings.
 
 import dataclasses
 import functools
+import math
 
 import keras
 import numpy as np
@@ -25,14 +27,17 @@ from zoo.datasets.images import averaged
 from zoo.graph.fold import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
+from zoo.layers.simplified import SimplifiedDominant
 from zoo.recipes.experiment import DivergenceError, ImageSettings, plots, setting, store
 from zoo.recipes.experiment.networks import piecewise
 from zoo.regularizers import FACTOR, penalize
 
-SIMPLE = ("plain", "residual", "transferred", "dominant")
-CONVOLUTIONAL = SIMPLE[:3]  # the blocks of the fourth are no full convolutions
+SIMPLE = ("plain", "residual", "transferred", "dominant", "dominant_kaiming")
+CONVOLUTIONAL = SIMPLE[:3]  # the blocks of the others are no full convolutions
 FULL = ("full_plain", "full_residual")
-RISK = "sparse_categorical_crossentropy"  # metric by epoch: Keras's loss includes the penalty
+RISK_IMAGES = 10_000  # at most: of the risk after each epoch; ours
+SEEDS = 6  # of claims
+TRANSFERRED = "the plain network that starts equal to the residual one"  # a control
 SCHEDULES = ("steps", "cosine")
 CHOICES = (  # deviations and assumptions of all experiments with trained networks
     "SGD with momentum, its rate, the clipping of gradients, preprocessing and augmentation are "
@@ -115,9 +120,16 @@ def build(kind, depth, input_shape, classes, widths):
     if kind in FULL:
         return penalize(fully_fledged(depth, kind.removeprefix("full_"), **options))
     builders = {"plain": zoo.simplified_plain_net, "dominant": zoo.simplified_dominant_net}
-    model = builders.get(kind, zoo.simplified_residual_net)(depth, **options)
+    builder = builders.get(kind.partition("_")[0], zoo.simplified_residual_net)
+    model = builder(depth, **options)
     if kind == "transferred":
         model, _ = fold_identity(model)
+    if kind == "dominant_kaiming":
+        deviation = math.sqrt(2 / 9)  # an output reads 3 x 3 entries
+        for layer in model.layers:
+            if isinstance(layer, SimplifiedDominant):
+                kernel = layer.transform.kernel
+                kernel.assign(keras.random.normal(kernel.shape, stddev=deviation))
     return penalize(model, transferred=True)  # "such that costs and gradients agree"
 
 
@@ -171,7 +183,6 @@ def measure_each(settings, run, measure):
             data,
             lambda: build(kind, depth, data.shape, data.images.classes, settings.widths),
             functools.partial(optimizer, settings),
-            metrics=[RISK],
             widths=settings.widths,
             penalty=FACTOR,
         )
@@ -200,9 +211,10 @@ def measure_each(settings, run, measure):
 
 
 def train(network):
-    """Train a network; save its weights after each tenth of the training and the last epoch."""
+    """Train a network; measure the risk after each epoch, save the weights after each tenth."""
 
     def save(epoch, logs):
+        logs["risk"] = risk(network, RISK_IMAGES)
         if epoch + 1 in tenths(network):
             values = whole_values(network.model.weights)
             arrays = {f"{index:04d}": value for index, value in enumerate(values)}
@@ -238,6 +250,17 @@ def batches(network, count=None):
         yield network.data.preprocess(x[part]), y[part]
 
 
+def risk(network, count=None):
+    """Return the mean cross entropy of the first training images (None: all), as in evaluation."""
+    total, seen = 0.0, 0
+    for x, y in batches(network, count):
+        p = network.model.predict_on_batch(x)
+        values = keras.losses.sparse_categorical_crossentropy(y, p)
+        total += float(np.sum(keras.ops.convert_to_numpy(values)))
+        seen += len(y)
+    return total / seen
+
+
 def depths_of(one, kind="residual"):
     """Return the depths at which one seed measured a network, in increasing order."""
     return sorted(int(depth) for depth, kinds in one["networks"].items() if kind in kinds)
@@ -251,6 +274,11 @@ def facts_of(one, kind, depth):
 def by_depth(one, kind, quantity):
     """Return a quantity, a function of a network's facts, at each depth of one seed: an array."""
     return np.array([quantity(facts_of(one, kind, depth)) for depth in depths_of(one, kind)])
+
+
+def compared(one, kinds, quantity):
+    """Return `by_depth` of several kinds; ValueError if one lacks a depth, where it diverged."""
+    return np.stack([by_depth(one, kind, quantity) for kind in kinds])
 
 
 def each(seeds, kinds):

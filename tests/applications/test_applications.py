@@ -28,6 +28,7 @@ SMALL = {  # every builder, as small as its structure allows
     "highway_b": {"input_shape": (4, 4, 3), "variant": "full"},
     "highway_c": {"input_shape": (5, 6, 3)},
     "highway_cifar": {"input_shape": (4, 4, 3)},
+    "he_resnet": {"depth": 8},
     "cifar_resnet": {"depth": 8},
     "cifar_resnet, plain": {"depth": 14, "variant": "plain"},
     "cifar_resnet, gated": {"depth": 8, "variant": "full"},

@@ -33,6 +33,8 @@ TRAINABLE = [
     ("resnet50", {"batch_norm": False}, 25_530_472),
     ("highway_resnet50", {}, 25_560_216),
     ("highway_full_resnet50", {}, 25_560_216),
+    ("he_resnet", {"depth": 20}, 269_722),
+    ("he_resnet", {"depth": 56}, 853_018),
     ("cifar_resnet", {"depth": 32}, 467_946),
     ("cifar_resnet", {"depth": 32, "classes": 100}, 473_796),
     ("cifar_resnet", {"depth": 38}, 565_386),

@@ -234,3 +234,21 @@ def test_a_compiled_function_reads_the_weights_of_each_call(depth):
         last.set_weights([np.full((1, 1), 2 * weight)])
         assert_close(shapes(np.ones((1, 1), "float32")), [[weight]], 0)
         assert_close(shapes(np.ones((2, 1), "float32")), [[2 * weight**2]] * 2, 0)
+
+
+def test_the_error_in_double_precision_tells_a_backend_that_rounds():
+    if keras.backend.backend() == "jax":
+        sys.modules["jax"].config.update("jax_enable_x64", True)
+    try:
+        x = np.random.default_rng(1).uniform(1, 2, (5, 200))
+        dense = keras.layers.Dense(3, use_bias=False, dtype="float64")
+        y = ops.convert_to_numpy(dense(x))
+        error = zoo_backend.double_precision_error()
+        mean = ops.convert_to_numpy(ops.mean(ops.convert_to_tensor(x), axis=1))
+        kernel = ops.convert_to_numpy(dense.kernel)
+    finally:
+        if keras.backend.backend() == "jax":
+            sys.modules["jax"].config.update("jax_enable_x64", False)
+    errors = np.abs(y - x @ kernel).max(), np.abs(mean - x.mean(axis=1)).max()
+    rounds = max(errors) > 1e-12  # keras 3.15: 3e-16 on TensorFlow, 1e-8 to 1e-6 elsewhere
+    assert (error > 1e-12) == rounds == (keras.backend.backend() != "tensorflow")

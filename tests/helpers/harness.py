@@ -135,3 +135,9 @@ def shared_data(name):
     if not path.exists():
         pytest.skip(f"needs {path}, which is not part of the repository")
     return path
+
+
+def measured_by(module, name, *measured):
+    """Return a claim's number, and its control's, of what a seed measured."""
+    claim = next(claim for claim in module.CLAIMS if claim.name == name)
+    return claim.measure(*measured), claim.control.measure(*measured)

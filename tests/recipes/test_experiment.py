@@ -16,6 +16,7 @@ from helpers.test_data import write_images
 from zoo.recipes.experiment import (
     Artifact,
     Claim,
+    Control,
     Experiment,
     Options,
     Run,
@@ -27,7 +28,7 @@ from zoo.recipes.experiment import (
     setting,
     store,
 )
-from zoo.recipes.experiment.definitions import difference, interval
+from zoo.recipes.experiment.definitions import difference, holm, interval
 from zoo.recipes.experiment.run import folder_of
 from zoo.recipes.srivastava2015 import gates
 
@@ -217,28 +218,85 @@ def test_intervals_are_students():
     assert interval([1.0, 0.0, 2.0], ratio=True) is None
 
 
+TEXTS = {"name": "T1", "section": "1", "statement": "S.", "quantity": "q"}
+CONTROL = Control("chance", lambda one: one["control"])
+
+
 @pytest.mark.parametrize(
-    ("values", "verdict"),
+    ("values", "controls", "verdict"),
     [
-        ([10.0, 11.0, 12.0], "shown"),
-        ([1.0, 2.0, 3.0], "contradicted"),
-        ([1.0, 5.0, 12.0], "undecided"),
-        ([100.0, 101.0], "undecided"),
+        ([10.0, 11.0, 12.0], [1.0, 2.0, 3.0], "shown"),
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "contradicted"),
+        ([1.0, 5.0, 12.0], [1.0, 2.0, 3.0], "undecided"),
+        ([100.0, 101.0], [1.0, 2.0], "undecided"),
+        ([10.0, 11.0, 12.0], [10.0, 11.0, 12.0], "not told apart"),
+        ([10.0, 11.0, 12.0], [1.0, 5.0, 12.0], "not told apart"),
+        ([10.0, 11.0, 12.0], [1.0, 2.0, math.nan], "not told apart"),
     ],
 )
-def test_a_verdict_needs_the_whole_interval_on_one_side(values, verdict):
-    texts = {"section": "1", "statement": "S.", "quantity": "q"}
-    claim = Claim(name="T1", measure=lambda one: one["x"], at_least=6, **texts)
-    assert claim.verdict(values) == verdict
+def test_a_verdict_needs_the_whole_interval_on_one_side_and_the_controls_on_the_other(
+    values, controls, verdict
+):
+    claim = Claim(measure=lambda one: one["x"], at_least=6, control=CONTROL, **TEXTS)
+    assert claim.verdict(values, controls) == verdict
     experiment = catalog.load("srivastava2015/gates")
     facts = [
         {"seed": seed, "seconds": 1.0, "deviations": ["small"]}
         | dict.fromkeys(("commit", "backend", "hardware", "data", "scale"), "x")
         for seed in range(len(values))
     ]
-    row = pages.evaluate(experiment, claim, [[{"x": value}] for value in values], facts)
+    measured = [[{"x": v, "control": c}] for v, c in zip(values, controls, strict=True)]
+    row = pages.evaluate(experiment, claim, measured, facts)
     assert row["verdict"] == verdict and row["values"] == values
     assert row["criterion"] == "q: at least 6" and row["deviations"] == ["small"]
+    np.testing.assert_equal(row["control"]["values"], controls)
+
+
+def test_an_equivalence_needs_the_whole_interval_between_its_limits():
+    claim = Claim(measure=float, at_least=-1, at_most=1, control=CONTROL, **TEXTS)
+    assert claim.criterion == "q: at least -1 and at most 1"
+    assert claim.decide([0.0, 0.1, 0.2]) == "shown"
+    assert claim.decide([-9.0, 0.0, 9.0]) == "undecided"  # covers both limits
+    assert claim.decide([2.0, 2.1, 2.2]) == "contradicted"
+    assert claim.decide([0.8, 0.81, 0.82], factor=0.75) == "contradicted"
+
+
+def test_p_values_are_students_and_holms_correction_that_of_a_table():
+    """t = 2 sqrt(3) at 2 degrees of freedom: p = 1 - t / sqrt(2 + t^2); Holm (1979), by hand."""
+    claim = Claim(measure=float, at_least=0, control=CONTROL, **TEXTS)
+    t = 2 * 3**0.5
+    assert claim.p_value([1.0, 2.0, 3.0]) == pytest.approx(1 - t / (2 + t * t) ** 0.5)
+    assert claim.p_value([1.0, 2.0]) == claim.p_value([1.0, 2.0, math.inf]) == 1
+    assert claim.p_value([1.0, 1.0, 1.0]) == 0 and claim.p_value([0.0, 0.0, 0.0]) == 1
+    assert holm([0.01, 0.02, 0.03, 0.04]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
+
+
+def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(monkeypatch):
+    experiment = dataclasses.replace(
+        TOY,
+        claims=[Claim(measure=float, at_least=6, control=CONTROL, **TEXTS)],
+        scales={"smoke": Toy(), "miniature": Toy(), "full": Toy()},
+    )
+    monkeypatch.setattr(catalog, "claims", lambda: [(experiment, experiment.claims[0])])
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+    facts = {"seconds": 1.0, "deviations": [], "commit": "c", "backend": "b", "hardware": "h"}
+    rows = []
+    for scale, values in (("full", [10.0, 10.1, 10.2]), ("miniature", [1.0, 1.1, 1.2])):
+        measured = [[v] for v in values]
+        claim = dataclasses.replace(
+            experiment.claims[0], control=Control("chance", lambda v: v - 9.0)
+        )
+        seeds = [{**facts, "seed": i, "scale": scale, "data": "d"} for i in range(3)]
+        rows.append(pages.evaluate(experiment, claim, measured, seeds))
+    earlier = {**rows[0], "criterion": "q: at least 3", "verdict": "shown"}
+    rows.append(earlier)
+    assert pages.summary(rows) == "Of 1 claims, 1 shown."
+    assert pages.summary([earlier]) == "Of 1 claims, 1 not measured."
+    page = pages.claims_page(rows)
+    assert "| T1 S. | miniature | **contradicted** |" in page
+    assert "| T1 S. | full | **shown** |" in page
+    assert "With the criterion times 0.75: shown, times 1.25: shown." in page
+    assert "| T1 | q: at least 3 | shown |" in page.split("## Earlier measurements")[1]
 
 
 def test_names_patterns_and_figures_stand_for_experiments():
@@ -264,7 +322,7 @@ def test_every_experiment_has_a_smoke_and_a_full_scale_and_known_needs():
         names = [artifact.name for artifact in experiment.artifacts]
         assert len(names) == len({*names})
         for claim in experiment.claims:
-            assert (claim.at_least is None) != (claim.at_most is None)
+            assert claim.bounds and claim.control.text
             assert {*claim.needs} <= {*catalog.EXPERIMENTS}
             assert claim.figure in ("", *names)
 

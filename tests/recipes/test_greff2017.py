@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import slow_elsewhere, without_backend
+from helpers.harness import measured_by, slow_elsewhere, without_backend
 from helpers.test_data import write_images
 from zoo.recipes import ptb_char_lm
 from zoo.recipes.experiment import Options, Run, catalog, pages
@@ -38,6 +38,8 @@ def test_50_layer_networks_are_trained_inspected_and_drawn(run, tmp_path):
         assert not facts["estimation_error"][last].any()
         assert not facts["estimation_error_std"][last].any()
         assert np.all(facts["relative_residual_mean"] <= 1 + 1e-6)
+    untrained = one["untrained"]["inspected"]["resnet_bn"]
+    assert untrained["estimation_error_std"].shape == (5,) and not untrained["patches"]
     patches = one["inspected"]["resnet_bn"]["patches"]
     assert len(patches) == 2 * 8 and not one["inspected"]["highway_bn_1x1"]["patches"]
     assert imagenet.POINTWISE in run.deviations
@@ -66,13 +68,27 @@ def test_claims_of_50_layer_networks_by_hand():
     }
     other = {"relative_residual_mean": np.array([0.5, 0.3])}
     one = {"trained": trained, "inspected": {"resnet_bn": facts, "resnet": other}}
-    assert imagenet.highway_error(one) == pytest.approx(1.2)
-    assert imagenet.overfit(one) == pytest.approx(1.1)
-    assert imagenet.pointwise_error(one) == 1.5
+    assert imagenet.least_harm(one) == pytest.approx(2)  # highway's
+    assert imagenet.fit_ratio(one, "highway", "highway_bn") == pytest.approx(0.5)
     assert imagenet.bias(one) == pytest.approx((0.1 / 1 + 0.4 / 2) / 2)
-    assert imagenet.refinement(one) == pytest.approx((2 * 0.5) ** 0.5)
-    assert imagenet.residual_mean(one) == pytest.approx(0.5)
+    assert imagenet.refinement(one) == pytest.approx((2 * 0.5) ** 0.5 * 2**0.5)  # two steps
+    assert measured_by(imagenet, "G8", one) == (pytest.approx(1), pytest.approx(4))
+    assert measured_by(imagenet, "G8b", one) == (pytest.approx(2), pytest.approx(1))
+    assert measured_by(imagenet, "G8c", one) == (pytest.approx(0.1 / 0.11), pytest.approx(2 / 1.1))
+    assert measured_by(imagenet, "G9", one) == (pytest.approx(0.2), pytest.approx(0.4))
+    one["untrained"] = {"inspected": {"resnet_bn": {**facts, "estimation_error": -facts["stage"]}}}
+    assert measured_by(imagenet, "G1", one) == (pytest.approx(0.15), pytest.approx((1 + 0.5) / 2))
+    assert measured_by(imagenet, "G2", one)[1] == imagenet.refinement(one)
     assert imagenet.order([one]) == pytest.approx((5 - 1) / 6)  # one pair of 6 is exchanged
+
+
+@without_backend
+def test_the_deviation_of_independent_steps_does_not_count_as_refinement():
+    steps = np.random.default_rng(0).normal(size=(20_000, 4))
+    left = np.cumsum(steps[:, ::-1], axis=1)[:, ::-1].std(axis=0)
+    facts = {"stage": np.ones(5), "estimation_error": np.zeros(5)}
+    one = {"inspected": {"resnet_bn": {**facts, "estimation_error_std": np.append(left, 0)}}}
+    assert imagenet.refinement(one) == pytest.approx(1, abs=0.02)
 
 
 @without_backend
@@ -97,7 +113,13 @@ def test_pointwise_gates_are_one_convolution_that_sees_one_pixel():
 @without_backend
 def test_lesions_are_measured_and_claims_by_hand(run, tmp_path):
     one = lesions.measure(lesions.SCALES["smoke"], run)
-    assert len(one["residual"]["without_a_block"]["accuracy"]) == 1 + len(one["residual"]["blocks"])
+    assert {*one} == {"residual", "plain", "untrained"}
+    for network, movable in (("residual", 4), ("plain", 3), ("untrained", 4)):
+        assert len(one[network]["blocks"]) == movable
+        assert len(one[network]["without_a_block"]["accuracy"]) == 1 + movable
+        assert one[network]["intermediate_accuracy"].shape == (2,)
+    assert one["untrained"]["relative_residual_mean"].shape == (4,)
+    assert not np.allclose(*(one[n]["relative_residual_mean"] for n in ("residual", "untrained")))
     pages.draw(catalog.load("greff2017/lesions"), [one, one], tmp_path / "figures")
     drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert drawn == {"section2", "section2-random", "section4.4"}
@@ -107,9 +129,21 @@ def test_lesions_are_measured_and_claims_by_hand(run, tmp_path):
         "count": np.array([0, 1, 1, 8, 8]),
     }
     one = {"without_a_block": {"accuracy": [0.9, 0.86, 0.84, 0.5, 0.95]}, "shuffled": shuffled}
-    assert lesions.spared_percent({"residual": one}) == 50
-    assert lesions.smoothness({"residual": one}) == pytest.approx((5 - 1) / 6)  # one pair of six
-    assert lesions.cost_of_a_swap({"residual": one}) == pytest.approx(15)
+    one["relative_residual_mean"] = np.array([0.1, 0.3])
+    broken = {**shuffled, "accuracy": np.array([0.9, 0.1, 0.1, 0.1, 0.2])}
+    plain = {"without_a_block": {"accuracy": [0.9, 0.1]}, "shuffled": broken}
+    noise = {**shuffled, "accuracy": np.array([0.1, 0.2, 0.1, 0.1, 0.1])}
+    untrained = {"relative_residual_mean": np.array([0.5, 0.7]), "shuffled": noise}
+    one = {"residual": one, "plain": plain, "untrained": untrained}
+    assert measured_by(lesions, "G1b", one) == (pytest.approx(0.2), pytest.approx(0.6))
+    assert measured_by(lesions, "G3", one) == (50, 0)
+    # one pair of six; of noise two pairs of orders with another accuracy of three, tau-b
+    assert measured_by(lesions, "G4", one) == (pytest.approx(4 / 6), pytest.approx(3 / 18**0.5))
+    # accuracies of tau 1, 0.9 and 0.8 are on a line, the others too far to count
+    assert measured_by(lesions, "G4b", one) == (
+        pytest.approx(20, abs=0.01),
+        pytest.approx(80, abs=15),
+    )
 
 
 @without_backend
@@ -126,7 +160,8 @@ def test_the_table_and_the_claims_of_language_models_by_hand():
     row = ptb_char_lm.table1a(seeds)[0]
     assert (row["test perplexity"], row["paper"]) == (101, 92.60)
     assert row["deviation"] == pytest.approx(2**0.5, abs=1e-3)
-    assert ptb_char_lm.gain_of_carry_gates(seeds[0]) == pytest.approx(81 / 90)
-    assert ptb_char_lm.distance_percent(seeds[0]) == pytest.approx(2)
-    assert ptb_char_lm.gain_of_transform_gates(seeds[0]) == pytest.approx(90 / 98)
+    one = {**seeds[0], "again": {"test_perplexity": 80}}
+    assert measured_by(ptb_char_lm, "G5", one) == (pytest.approx(10), pytest.approx(100 / 81))
+    assert measured_by(ptb_char_lm, "G6", one) == (pytest.approx(2), pytest.approx(19))
+    assert measured_by(ptb_char_lm, "G7", one) == (pytest.approx(100 * 8 / 98), pytest.approx(2))
     assert "0.87" in ptb_char_lm.order(seeds).get_suptitle()  # one of 15 pairs is exchanged

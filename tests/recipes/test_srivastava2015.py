@@ -32,25 +32,37 @@ def test_gates_are_measured_and_drawn(run, tmp_path):
     assert drawn == {"fig2.png", "fig3.png", "fig4.png"}
 
 
+def claim(name):
+    """Return a claim of these experiments by its name."""
+    return dict((one.name, one) for _, one in catalog.claims([name]))[name]
+
+
 def test_claims_of_gates_by_hand():
-    one = {
+    trained = {
         "initial_bias": -2.0,
-        "bias": np.array([[-3.0, -1.0], [-2.5, -2.5]]),
-        "loss": 1.0,
-        "loss_without": np.array([1.05, 1.2, 0.9, 2.0]),
-        "gates_of_one_example": np.array([[0.0, 0.0, 0.0, 1.0]]),
-        "mean_gates": np.full((1, 4), 0.25),
-        "outputs_of_one_example": np.cumsum(np.ones((31, 2)), axis=0),
-        "classes": {"0": np.ones((20, 2)), "7": np.ones((20, 2))},
+        "bias": np.repeat(np.linspace(-3.0, -1.1, 20)[:, None], 2, axis=1),  # a step of 0.1
+        "bias_of_h": np.array([[-1.0, 1.0, 1.0, 1.0]]),
+        "training_accuracy": 98.0,
+        "accuracy_without": np.where(np.arange(49) < 14, 97.4, 97.5),
+        "sparsity": np.ones(20),
+        "mean_gates": np.full((20, 4), 0.25),
+        "change": np.ones(45),
+        "classes": {"0": np.full((20, 4), 0.1), "7": np.full((20, 4), -0.1)},
     }
-    assert gates.fallen_percent(one) == 75
-    assert gates.idle_percent(one) == 50
-    assert gates.selectivity(one) == 1  # one gate alone is open; the means are equal
-    assert gates.early_change_percent(one) == 50  # 15 of 30 equal changes
-    assert gates.early_classes_percent(one) == 75  # 15 of 20 equal layers
-    assert gates.bias_depth_correlation(
-        {"bias": np.array([[-3.0], [-2.0], [-1.0]])}
-    ) == pytest.approx(1)
+    alike = dict.fromkeys(("0", "7"), np.zeros((20, 4)))
+    equal = {**trained, "accuracy_without": np.full(49, 97.5), "classes": alike}
+    one = {**trained, "untrained": equal}
+    assert claim("S5").measure(one) == 50 and claim("S5").control.measure(one) == 25
+    assert claim("S6").measure(one) == 1  # one gate alone is open; the means are equal
+    assert claim("S7").measure(one) == pytest.approx(100 / 3)  # 15 of 45 equal changes
+    assert claim("S8").measure(one) == pytest.approx(0.8)
+    assert claim("S8").control.measure(one) == 0
+    assert claim("S9").measure(one) == 100 and claim("S9").control.measure(one) == 0
+    assert claim("S10").measure(one, equal | {"untrained": equal}) == pytest.approx(-1400 / 49)
+    assert claim("S10").control.measure(one, one) == 0
+    flat = {"bias": np.zeros((20, 2))}
+    assert claim("S10b").measure(flat, one) == pytest.approx(1.0)
+    assert claim("S10b").control.measure(flat, one) == 0
 
 
 def test_networks_of_a_search_depend_on_their_index_only():
@@ -75,9 +87,15 @@ def test_claims_of_the_search_by_hand():
     for (kind, depth), values in losses.items():
         one[kind][depth] = {"losses": np.array(values)}
     assert depth_search.lowest_losses(one["plain"]["10"]).tolist() == [0.05, np.inf]
-    assert depth_search.growth(one) == pytest.approx((0.5 / 0.05) / (0.04 / 0.02))
+    assert claim("S1").measure(one) == pytest.approx(0.5 / 0.05)
+    assert claim("S1").control.measure(one) == pytest.approx(0.04 / 0.02)
+    assert claim("S2").measure(one) == pytest.approx(0.5 / 0.04)
+    assert claim("S2").control.measure(one) == pytest.approx(0.05 / 0.02)
     assert depth_search.epochs_to(one, "plain", 100) == 2  # never: all epochs
-    assert depth_search.speed(one) == pytest.approx(((2 / 1) * (2 / 1)) ** 0.5)
+    assert claim("S3").measure(one) == pytest.approx(((2 / 1) * (2 / 1)) ** 0.5)
+    swapped = {"plain": one["plain"], "highway": one["highway"]}
+    swapped["plain"]["10"]["losses"] = np.array([[1.0, 0.05], [0.02, 0.01]])
+    assert claim("S3").control.measure(swapped) == pytest.approx(2**0.5)  # 2 epochs and 1, 2 and 2
 
 
 def test_the_search_trains_all_networks(run):
@@ -92,7 +110,13 @@ def test_the_search_trains_all_networks(run):
 def test_deep_and_convolutional_networks_train(run):
     settings = dataclasses.replace(thousand_layers.SCALES["smoke"], depth=5, **TINY)
     one = thousand_layers.measure(settings, run)
-    assert one["guessing"] == pytest.approx(np.log(10)) and one["loss_by_epoch"].shape == (1,)
+    assert one["guessing"] == pytest.approx(np.log(10))
+    assert {name: len(losses) for name, losses in one["loss_by_epoch"].items()} == {
+        "highway": 1,
+        "plain": 1,
+    }
+    falls = {"loss_by_epoch": {"highway": np.array([2.0, 0.5]), "plain": np.array([2.0, 2.0])}}
+    assert claim("S4").measure(falls) == 0.25 and claim("S4").control.measure(falls) == 1
     smoke = catalog.load("srivastava2015/table1").scales["smoke"]
     settings = dataclasses.replace(smoke, networks=("mnist16",), **TINY)
     one = convolutional.measure(settings, run)

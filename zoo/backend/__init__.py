@@ -17,5 +17,6 @@ from zoo.backend.replicas import num_replicas as num_replicas
 from zoo.backend.replicas import whole_values as whole_values
 from zoo.backend.runtime import RETURNS_EARLY as RETURNS_EARLY
 from zoo.backend.runtime import STATIC_SHAPES as STATIC_SHAPES
+from zoo.backend.runtime import double_precision_error as double_precision_error
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import seed_everything as seed_everything

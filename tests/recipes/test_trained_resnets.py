@@ -1,0 +1,102 @@
+"""Weights of plain PyTorch in `zoo.he_resnet`: the same network, and one that experiments take."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from helpers.test_data import write_images
+from zoo.recipes import trained_resnets
+from zoo.recipes.experiment import Options, Run
+
+
+class Block(nn.Module):
+    """A block as akamaster/pytorch_resnet_cifar10 has it, resnet.py, option A."""
+
+    def __init__(self, width, planes, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.stride = stride
+
+    def forward(self, x):
+        f = functional.relu(self.bn1(self.conv1(x)))
+        f = self.bn2(self.conv2(f))
+        if self.stride > 1:
+            new = f.shape[1] // 4
+            x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, new, new))
+        return functional.relu(f + x)
+
+
+class Peer(nn.Module):
+    """The network of 20 layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        stages = ((16, 16, 1), (16, 32, 2), (32, 64, 2))
+        for number, (width, planes, stride) in enumerate(stages, 1):
+            blocks = (
+                Block(width, planes, stride),
+                Block(planes, planes, 1),
+                Block(planes, planes, 1),
+            )
+            setattr(self, f"layer{number}", nn.Sequential(*blocks))
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = functional.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.linear(x.mean((2, 3)))
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """Return a network of plain PyTorch in inference mode, saved in `tmp_path`."""
+    torch.manual_seed(0)
+    model = Peer()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.weight, module.running_var):
+                nn.init.uniform_(tensor.data, 0.5, 1.5)
+            for tensor in (module.bias, module.running_mean):
+                nn.init.normal_(tensor.data)
+    state = {f"module.{key}": value for key, value in model.state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "resnet20-1234.th")
+    return model.eval()
+
+
+def test_logits_are_those_of_plain_pytorch(peer, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3)).astype("uint8")
+    x = trained_resnets.prepare(images)
+    by_hand = (images[1, 2, 3, 0] / 255 - 0.485) / 0.229
+    assert x[1, 2, 3, 0] == pytest.approx(by_hand, rel=1e-5)
+    with torch.no_grad():
+        logits = peer.cpu()(torch.tensor(x.transpose(0, 3, 1, 2))).numpy()
+    model = trained_resnets.load(20, tmp_path)
+    features = keras.Model(model.input, model.layers[-1].input).predict(x, verbose=0)
+    dense = [keras.ops.convert_to_numpy(weight) for weight in model.layers[-1].weights]
+    np.testing.assert_allclose(
+        features @ dense[0] + dense[1], logits, atol=1e-5 * abs(logits).max()
+    )
+
+
+def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_path):
+    write_images(tmp_path / "cifar10.npz", (32, 32, 3), train=8, test=8, classes=10, step=20)
+    settings = trained_resnets.Trained(weights=str(tmp_path), batch=4)
+    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "cifar10.npz"))
+    network = trained_resnets.open_network(settings, Run(tmp_path / "0", 0, options))
+    assert network.name == "resnet20" and 0 <= network.errors["test_error"] <= 100
+    assert network.errors["parameters"] == 269_722
+    with pytest.raises(ValueError, match=r"Expected resnet32\*.th in a folder"):
+        trained_resnets.open_network(settings, Run(tmp_path / "1", 1, options))
+    with pytest.raises(ValueError, match="Expected seeds 0 to 3"):
+        trained_resnets.open_network(settings, Run(tmp_path / "4", 4, options))
+    (tmp_path / "resnet20-1234.th").rename(tmp_path / "resnet56.th")
+    with pytest.raises(ValueError, match="Expected the weights of resnet56"):
+        trained_resnets.load(56, tmp_path)
