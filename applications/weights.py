@@ -6,7 +6,6 @@ import fnmatch
 import hashlib
 import inspect
 import json
-import os
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,7 +23,6 @@ from zoo.datasets.text import Corpus, Vocabulary
 from zoo.types import PathLike
 
 FOLDER = pathlib.Path(types.__file__).resolve().parent / "pretrained"
-REPOSITORY = FOLDER.parents[1] / "recipes" / "weights"  # of a checkout; for larger files
 SUFFIX = ".weights.h5"
 TOLERANCE = {"test_accuracy": 0.05, "test_perplexity": 0.01}  # ours: percent points; perplexity
 BUILDERS: dict[str, Callable[..., keras.Model]] = {}  # all that `registry.builder` decorates
@@ -112,31 +110,18 @@ def vocabulary(card: Card) -> Vocabulary:
 def path(name: str) -> pathlib.Path:
     """Return the file of trained weights, one of `list_weights()`, after verifying its SHA-256.
 
-    It is looked for in the package, in the folder `recipes/weights` of a checkout, and in the
-    folder that the environment variable ZOO_WEIGHTS names.
-
     Raises:
-        ValueError: if there are no such weights, the file is in none of the folders, or it has
-            another digest.
+        ValueError: if there are no such weights, or the file is missing or has another digest.
     """
     expected = card(name).sha256
-    folders = [FOLDER, REPOSITORY]
-    if source := os.environ.get("ZOO_WEIGHTS"):
-        folders.append(pathlib.Path(source).expanduser())
-    files = [folder / f"{name}{SUFFIX}" for folder in folders]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise ValueError(
-            f"Expected one of the files {', '.join(map(str, files))}. Received: no such file. "
-            f"Set ZOO_WEIGHTS to the folder that has it."
-        )
-    received = hashlib.sha256(found.read_bytes()).hexdigest()
+    file = FOLDER / f"{name}{SUFFIX}"
+    received = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no such file"
     if received != expected:
         raise ValueError(
-            f"Expected {found} with the SHA-256 digest {expected}. Received: {received}. The file "
-            f"is damaged or another: delete it, and install again."
+            f"Expected {file} with the SHA-256 digest {expected}. Received: {received}. The file "
+            f"is damaged or missing: install again."
         )
-    return found
+    return file
 
 
 def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathlib.Path:

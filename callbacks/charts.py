@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import io
+import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,11 @@ body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;paddin
 h1{font-size:1.35em}h2{font-size:1.1em;margin-top:1.8em}h3{font:600 .95em system-ui;margin:0}
 pre{overflow-x:auto;font-size:.85em}summary{cursor:pointer;color:var(--soft)}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
-svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}"""
+svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}
+div{overflow-x:auto}table{border-spacing:0;font-size:.9em;text-align:left}
+td,th{padding:.2em .9em .2em 0;vertical-align:top;white-space:nowrap}
+td:first-child{white-space:normal;min-width:7em}p,td:first-child{overflow-wrap:anywhere}
+td:nth-child(3){white-space:normal;min-width:9em}td{border-top:1px solid #8886}"""
 
 MEANINGS = {  # by the beginning of a value's name
     "activation_norm": "Norm of a block's output: does it grow from block to block?",
@@ -38,15 +44,13 @@ MEANINGS = {  # by the beginning of a value's name
     "class_gates": "Mean gate over a class's examples minus that over all examples.",
     "cosine_input": "Cosine of f and the skip input x; negative: the block takes away from x.",
     "cosine_loss": "Cosine of f and the loss gradient; negative: the block lowers the loss.",
-    "dominant_flow": "Share of channels that get most of their gradient through the feature of "
-    "their index.",
+    "dominant_flow": "Share of channels whose largest gradient is from their own index's feature.",
     "estimation_error": "Mean difference of a block's output from its stage's last output.",
     "exit_": "The network stopped after each block: later ones return their skip input.",
     "gate_activity": "Mean gate: T near 0 carries the input, near 1 replaces it; C the reverse.",
     "gate_bias": "Bias of the gate's logits; negative: the input is carried.",
     "gradient_norm": "Norm of the loss gradient at a block's input: does it vanish or explode?",
-    "interlayer_cushion": "How much better the part of the network between two blocks passes the "
-    "signal than noise.",
+    "interlayer_cushion": "How much better layers between two blocks pass signal than noise.",
     "intermediate_accuracy": "Accuracy and loss of the classifier applied to each block's output.",
     "l2_ratio": "|f| / |x|: small changes refine the skip input x, 1 and more replace it.",
     "layer_cushion": "How much better a layer passes its input than noise of the same size.",
@@ -76,9 +80,7 @@ def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
     from matplotlib.figure import Figure
 
     probes = probes or _panels(table)
-    longest = max((len(row.block) for row in table if row.block and row.unit is None), default=0)
-    height = max(2.6, 1.6 + 0.06 * longest)  # inches, with the names below a panel
-    figure = Figure(figsize=(7, height * len(probes)), layout="constrained")
+    figure = Figure(figsize=(7, 3.2 * len(probes)), layout="constrained")
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
     for axis, probe in zip(axes, probes, strict=True):
         _draw(axis, table, probe)
@@ -113,10 +115,9 @@ def _draw_units(axis, rows, probe):
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
     axis.figure.colorbar(image, ax=axis)
-    _set_names(
-        axis.yaxis, [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
-    )
-    axis.set(xlabel="unit", ylabel="block")
+    names = [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
+    _set_names(axis.yaxis, names)
+    axis.set(xlabel="unit")
 
 
 def _draw_counts(axis, rows):
@@ -153,16 +154,22 @@ def _draw_blocks(axis, table, probe):
                 width = np.array([spread.get(name, np.nan) for name in names])
                 band = {"color": COLORS[0], "alpha": 0.2, "linewidth": 0}
                 axis.fill_between(range(len(names)), y - width, y + width, **band)
-    axis.set(xlabel="block")
     if names:
         axis.set_xlim(-0.5, len(names) - 0.5)
-        _set_names(axis.xaxis, names, rotation=90)
+    _set_names(axis.xaxis, names, rotation=90)
 
 
 def _set_names(axis, names, **options):
+    """Write names at an axis without the words that all of them begin or end with."""
+    start = os.path.commonprefix(names)
+    end = os.path.commonprefix([name[len(start) :][::-1] for name in names])[::-1]
+    start = re.match(r"(.*[_/.])?", start)[0]
+    end = re.search(r"([_/.].*)?$", end)[0]
+    axis.set_label_text(f"block {start}…{end}" if start + end else "block")
     positions = range(0, len(names), -(-len(names) // NAMES) or 1)
-    axis.set_ticks([*positions], [names[i] for i in positions], fontsize=7, **options)
-    for label in axis.get_ticklabels():
+    shown = [names[i][len(start) : len(names[i]) - len(end)] for i in positions]
+    axis.set_ticks([*positions], shown, fontsize=7, **options)
+    for label in (axis.label, *axis.get_ticklabels()):
         label.set_parse_math(False)  # a name may have a dollar
 
 
@@ -193,16 +200,17 @@ def _section(table, probe):
     """Return the chart of one probe with its meaning and numbers."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2, 2.6), layout="constrained")
+    figure = Figure(figsize=(4.2, 3), layout="constrained")
     _draw(figure.subplots(), table, probe)
     fitting = [name for name in MEANINGS if probe.startswith(name)]
     meaning = MEANINGS[max(fitting, key=len)] if fitting else ""
     names = {probe, f"{probe}_std"}  # and the deviations, which the chart has as a band
     numbers = Table(row for row in table if row.probe in names and row.unit is None)
+    name = html.escape(probe)
     return (
-        f"<section><h3>{html.escape(probe)}</h3>{_to_svg(figure)}<details><summary>meaning and "
-        f"numbers</summary><p>{meaning}</p><pre>{html.escape(str(numbers))}</pre></details>"
-        f"</section>"
+        f'<section><h3>{name}</h3><div role="img" aria-label="chart of {name}">{_to_svg(figure)}'
+        f"</div><details><summary>meaning and numbers</summary><p>{meaning}</p>"
+        f"<pre>{html.escape(str(numbers))}</pre></details></section>"
     )
 
 

@@ -95,23 +95,33 @@ class Diagnosis:
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.title}. {self._summary()}", *self.table.notes])
+        text = aligned(self._lines(), left=(0, 1, 2))
+        return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
 
     def _summary(self) -> str:
-        """Return the weights, a count of each verdict, and a line for each block."""
+        """Return the weights, and a count of each verdict."""
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
         weights = f"Weights: {self.weights}. " if self.weights else ""
+        return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
+
+    def _lines(self) -> list[list[str]]:
+        """Return the headings, and the cells of each block."""
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
-        lines = [["block", "verdict", "stage", *(SCREEN[name] for name in names), "reason"]]
+        lines = [["block", "verdict", "reason", "stage", *(SCREEN[name] for name in names)]]
         for row in self.verdicts:
             numbers = [f"{row.numbers[n]:.3g}" if n in row.numbers else "" for n in names]
-            lines.append([row.block, row.verdict, str(row.stage), *numbers, row.reason])
-        text = aligned(lines, left=(0, 1, len(lines[0]) - 1))
-        return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}.\n{text}"
+            lines.append([row.block, row.verdict, row.reason, str(row.stage), *numbers])
+        return lines
 
     def to_html(self, path: PathLike) -> None:
-        """Write a page with verdicts and a chart of each measure; it needs no server."""
-        write_html(self.table, path, self.title, f"<pre>{html.escape(self._summary())}</pre>")
+        """Write a page with verdicts, advice and a chart of each measure; it needs no server."""
+        head = f"<p>{html.escape(self._summary())}</p>"
+        if idle := self.blocks("idle"):
+            code = html.escape(f"zoo.graph.prune_blocks(model, {idle})")
+            head += f"<p>Remove the idle blocks, then fine-tune: <code>{code}</code></p>"
+        rows = ["<tr><td>" + "<td>".join(map(html.escape, line)) for line in self._lines()]
+        rows[0] = rows[0].replace("<td>", "<th>")
+        write_html(self.table, path, self.title, f"{head}<div><table>{''.join(rows)}</table></div>")
 
 
 def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)

@@ -17,7 +17,6 @@ from mkdocs.structure.files import File, Files
 ROOT = pathlib.Path(__file__).parent.parent
 FACADES = {"zoo": "zoo", "zoo.graph": "zoo/graph", "zoo.callbacks": "callbacks"}
 PAGES = {  # address in the site: file of the repository
-    "index.md": "README.md",  # in place of docs/index.md, whose list is the navigation
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
@@ -25,7 +24,7 @@ FOLDERS = {"tutorials": "build/tutorials", "recipes/results": "recipes/results"}
 SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
 MOVED = {  # targets of links that have another address in the site
     **{path: address for address, path in PAGES.items()},
-    "docs/index.md": "index.md",
+    "README.md": "index.md",
 }
 API = {  # page: title, modules shown whole, packages whose names the facades export
     "applications": ("Networks", [], ["zoo.applications"]),
@@ -135,7 +134,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def rewrite(match):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
-        target = MOVED.get(path, path.removeprefix("docs/"))
+        target = MOVED.get(path, re.sub(r"\.py$", ".md", path.removeprefix("docs/")))
         start = posixpath.dirname(address) or "."
         return match[1] + posixpath.relpath(target, start) + match[3]
 

@@ -29,7 +29,9 @@ def run(script: pathlib.Path, folder: pathlib.Path) -> None:
     notebook = jupytext.read(script)
     python = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = python
-    ExecutePreprocessor(timeout=None).preprocess(notebook, {"metadata": {"path": str(folder)}})
+    ExecutePreprocessor(
+        timeout=None, on_cell_start=lambda **at: print(script.stem, at["cell_index"], flush=True)
+    ).preprocess(notebook, {"metadata": {"path": str(folder)}})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not is_log(output)]

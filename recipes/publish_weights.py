@@ -3,10 +3,10 @@
     python recipes/publish_weights.py NAME --model RUN/model.keras --facts FACTS --data_dir DATA
     KERAS_BACKEND=jax python recipes/publish_weights.py --data_dir DATA
 
-The first writes NAME.weights.h5 into zoo/pretrained, or into recipes/weights if it is too large for
-the wheel, and the set's card into zoo/pretrained/cards.json. FACTS is a JSON file of the card's
-facts, see `publish`; the card that there is has the others. The second measures all sets again, or
-those that it names, and adds the metric on its backend to their cards. Both write docs/weights.md.
+The first writes NAME.weights.h5 and the set's card in cards.json into zoo/pretrained. FACTS is a
+JSON file of the card's facts, see `publish`; the card that there is has the others. The second
+measures all sets again, or those that it names, and adds the metric on its backend to their cards.
+Both write docs/weights.md.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from zoo import weights
 from zoo.io import load_model, replace
 from zoo.types import PathLike
 
-LARGEST_IN_WHEEL = 2e6  # ours, in bytes: all sets inside are to stay below 5 MB
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "recipes" / "results" / "weights"  # pages of `zoo.callbacks.diagnose`
 PAGE = ROOT / "docs" / "weights.md"
@@ -34,8 +33,8 @@ FACTS = (
     *("command", "commit", "seed", "seconds", "hardware", "backend", "traces", "licence"),
 )
 SHOWN = ("value", *FACTS[4:], "sha256")
-TABLE = """| name | parameters | file, KB | in | metric | TensorFlow | JAX | PyTorch | examples |
-| --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: |
+TABLE = """| name | parameters | file, KB | metric | TensorFlow | JAX | PyTorch | examples |
+| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |
 """
 
 
@@ -72,15 +71,12 @@ def publish(
         network.load_weights(path)
         content = path.read_bytes()
     value, examples = weights.measure(network, card, data_dir)
-    in_wheel = len(content) <= LARGEST_IN_WHEEL
-    folder = weights.FOLDER if in_wheel else weights.REPOSITORY
-    replace(folder / path.name, lambda temporary: temporary.write_bytes(content))
+    replace(weights.FOLDER / path.name, lambda temporary: temporary.write_bytes(content))
     facts |= {
         "value": value,
         "examples": examples,
         "verified": {keras.config.backend(): value},
         "parameters": network.count_params(),
-        "place": "wheel" if in_wheel else "repository",
         "size": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
@@ -137,7 +133,7 @@ def write_page() -> None:
         page = RESULTS / f"{name}.html"
         link = f"[{name}](../{page.relative_to(ROOT).as_posix()})" if page.exists() else name
         rows.append(
-            f"| {link} | {facts['parameters']:,} | {facts['size'] / 1000:,.0f} | {facts['place']} "
+            f"| {link} | {facts['parameters']:,} | {facts['size'] / 1000:,.0f} "
             f"| {facts['metric'].replace('_', ' ')} | {' | '.join(metrics)} "
             f"| {facts['examples']:,} |"
         )

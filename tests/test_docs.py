@@ -64,6 +64,8 @@ def test_every_page_and_tutorial_is_in_the_navigation_of_the_site():
     assert len(listed) == len(set(listed))
     others = {page for page in listed if not page.startswith("api/")}
     assert others == pages | {"contributing", "changelog"}
+    worker = re.search(r"polyfills: \[(\S+)\]", settings)[1]  # else the plugin takes one of the web
+    assert "- offline" in settings and "iframe-worker" in worker and (docs / worker).exists()
 
 
 @without_backend

@@ -5,6 +5,7 @@ import sys as _sys
 from importlib import import_module as _import_module
 from importlib.machinery import ModuleSpec as _ModuleSpec
 from importlib.machinery import PathFinder as _PathFinder
+from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 
 __version__ = "0.1.0"
@@ -22,6 +23,17 @@ class _Beside:
 
 if not _os.path.isdir(_os.path.join(__path__[0], "applications")):
     _sys.meta_path.append(_Beside)
+
+try:
+    import keras as _keras  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name not in ("tensorflow", "jax", "torch"):
+        raise
+    _found = [name for name in ("tensorflow", "jax", "torch") if _find_spec(name)]
+    raise ImportError(
+        f"Keras's backend is {error.name}, which is not installed. Install it or set KERAS_BACKEND "
+        f"to one of the installed: {', '.join(_found) or 'none'}."
+    ) from None
 
 from zoo import applications as applications
 from zoo import backend as backend

@@ -18,3 +18,11 @@ def check_integers(minimum: int, /, **arguments: Any) -> None:
     for name, value in arguments.items():
         if not is_integer(value, minimum):
             raise ValueError(f"`{name}` must be {kind}. Received: {name}={value!r}")
+
+
+def as_side(**argument: Any) -> int:
+    """Return a positive integer, given by its name, or as a pair of equal ones."""
+    ((name, value),) = argument.items()
+    is_square = isinstance(value, tuple | list) and len(value) == 2 and value[0] == value[1]
+    check_integers(1, **{name: value[0] if is_square else value})
+    return int(value[0] if is_square else value)

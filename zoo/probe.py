@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         out.mkdir(parents=True, exist_ok=True)
         report.table.to_csv(out / "probes.csv")
         report.to_html(out / "probes.html")
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
         sys.exit(f"zoo.probe: {error}")
     print(report)
     print(f"{len(report.table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")

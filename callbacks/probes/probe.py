@@ -4,6 +4,7 @@ Those of gates and weights: Srivastava, Greff, Schmidhuber (2015), section 4, Fi
 """
 
 import csv
+import html
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -223,6 +224,9 @@ class Table:
     def __add__(self, other: "Table") -> "Table":
         notes = dict.fromkeys(self.notes + other.notes)
         return Table(self.rows + other.rows, notes, self.title or other.title)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         lines = [[*Row._fields], *([_text(cell) for cell in row] for row in self.rows)]

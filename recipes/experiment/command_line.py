@@ -47,7 +47,7 @@ def guarded(command: Any) -> int | str:
     except flags.Error as error:
         print(f"{script}: {error}. See --help.", file=sys.stderr)
         return UNUSABLE
-    except (ValueError, DownloadError, DivergenceError) as error:
+    except (ValueError, DownloadError, DivergenceError, ImportError) as error:
         if os.environ.get("ZOO_TRACEBACK"):
             raise
         return f"{script}: {error}"
@@ -75,7 +75,7 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
     for experiment, plan, _ in plans:
         try:
             plan.run()
-        except (ValueError, DownloadError, DivergenceError):
+        except (ValueError, DownloadError, DivergenceError, ImportError):
             if len(plans) == 1:
                 raise
             traceback.print_exc()

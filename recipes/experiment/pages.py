@@ -201,11 +201,14 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
     """Return a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
     verdicts = {one.claim.name: one.verdict for one in decided(load_claims())}
+    nothing = "nothing"
+    if not RESULTS.exists():
+        nothing, verdicts = "not in the wheel", dict.fromkeys(verdicts, "see docs/claims.md")
     lines = []
     for experiment in map(catalog.load, names):
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
         kept = ", ".join(f"{scale}: {count} seeds" for scale, count in counts.items() if count)
-        lines.append(f"{experiment.name}  (on record: {kept or 'nothing'})")
+        lines.append(f"{experiment.name}  (on record: {kept or nothing})")
         for artifact in experiment.artifacts:
             lines.append(f"    {experiment.paper}/{artifact.name:12} {artifact.title}")
         if experiment.claims:

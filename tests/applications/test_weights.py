@@ -28,9 +28,7 @@ def test_a_card_has_the_facts_of_its_file(name):
     card = zoo.weights.card(name)
     facts = card.provenance
     file = weights.path(name)
-    assert (
-        file.parent == {"wheel": weights.FOLDER, "repository": weights.REPOSITORY}[facts["place"]]
-    )
+    assert file.parent == weights.FOLDER  # which the wheel has
     assert file.stat().st_size == facts["size"]
     assert hashlib.sha256(file.read_bytes()).hexdigest() == card.sha256
     assert weights.network(card).count_params() == facts["parameters"]
@@ -46,11 +44,9 @@ def test_a_card_has_the_facts_of_its_file(name):
 
 @without_backend
 def test_every_file_has_a_card_and_all_are_small_enough_for_a_wheel():
-    files = [
-        file for folder in (weights.FOLDER, weights.REPOSITORY) for file in folder.glob("*.h5")
-    ]
+    files = weights.FOLDER.glob("*.h5")
     assert sorted(file.name.removesuffix(".weights.h5") for file in files) == NAMES
-    assert sum(file.stat().st_size for file in weights.FOLDER.iterdir()) < 5e6
+    assert sum(file.stat().st_size for file in weights.FOLDER.iterdir()) < 16e6
 
 
 def test_weights_are_loaded_by_name():
@@ -154,23 +150,13 @@ def test_logits_features_and_other_initial_biases_are_of_the_same_network():
 
 
 @without_backend
-def test_files_are_found_in_the_package_the_repository_and_the_folder_of_zoo_weights(
-    tmp_path, monkeypatch
-):
-    name, elsewhere = "mnist10k_highway", weights.FOLDER
+def test_a_missing_or_damaged_file_is_an_error(tmp_path, monkeypatch):
+    name = "mnist10k_highway"
     facts = zoo.weights.card(name)
     monkeypatch.setattr(weights, "card", lambda name: facts)
-    monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
-    monkeypatch.setattr(weights, "REPOSITORY", tmp_path / "repository")
-    with pytest.raises(ValueError, match="Set ZOO_WEIGHTS"):
+    monkeypatch.setattr(weights, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="Received: no such file.*install again"):
         weights.path(name)
-    monkeypatch.setenv("ZOO_WEIGHTS", str(elsewhere))
-    assert weights.path(name).parent == elsewhere
-    weights.REPOSITORY.mkdir()
-    content = (elsewhere / f"{name}.weights.h5").read_bytes()
-    (weights.REPOSITORY / f"{name}.weights.h5").write_bytes(content)
-    assert weights.path(name).parent == weights.REPOSITORY
-    weights.FOLDER.mkdir()
     (weights.FOLDER / f"{name}.weights.h5").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="SHA-256"):
         zoo.weights.build(name)

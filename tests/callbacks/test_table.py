@@ -68,12 +68,13 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, path):
         super().__init__()
-        self.tags, self.sources, self.text = [], [], ""
+        self.tags, self.sources, self.labels, self.text = [], [], [], ""
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         self.sources += [v for k, v in attributes if k in ("src", "href", "xlink:href")]
+        self.labels += [v for k, v in attributes if k == "aria-label"]
 
     def handle_data(self, data):
         self.text += data
@@ -83,6 +84,7 @@ def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     callbacks.write_html(table, tmp_path / "page.html", "Probes of <a network>")
     page = Page(tmp_path / "page.html")
     assert page.tags.count("svg") == 3 and "script" not in page.tags
+    assert page.labels == [f"chart of {name}" for name in table.probes()]
     assert all(source.startswith(("data:image/png;base64,", "#")) for source in page.sources)
     assert "Probes of <a network>" in page.text and "sum9 is no block" in page.text
     assert "small changes refine the skip input" in page.text
@@ -135,3 +137,24 @@ def test_every_measure_has_a_meaning():
     known = tuple(name.replace("_", "") for name in charts.MEANINGS)
     assert len(probes) > 15
     assert [p for p in probes if not p.__name__.lower().startswith(known)] == []
+
+
+DECODER = "decoder_…_norm_sum"
+
+
+@pytest.mark.parametrize(
+    "names, shown, title",
+    [
+        (["decoder_0_attn_norm_sum", "decoder_11_mlp_norm_sum"], ["0_attn", "11_mlp"], DECODER),
+        (["attention_block", "attention_block_2"], ["block", "block_2"], "attention_…"),
+        (["block0", "block1"], ["block0", "block1"], ""),
+        (["stage1_block0"], ["block0"], "stage1_…"),
+    ],
+)
+def test_an_axis_has_the_words_in_which_names_differ(names, shown, title):
+    rows = [Row("l2_ratio", name, 0, None, None, 0.1) for name in names]
+    rows += [row._replace(probe="gates", unit=0) for row in rows]
+    blocks, units, _ = callbacks.plot(Table(rows)).axes
+    for axis in (blocks.xaxis, units.yaxis):
+        assert [label.get_text() for label in axis.get_ticklabels()] == shown
+        assert axis.label.get_text() == f"block {title}".rstrip()

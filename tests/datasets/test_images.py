@@ -1,8 +1,12 @@
+import sys
+
 import numpy as np
 import pytest
 
 from helpers.harness import shared_data, without_backend
+from zoo import probe
 from zoo.datasets import images
+from zoo.recipes.experiment import command_line
 
 pytestmark = without_backend
 
@@ -128,3 +132,11 @@ def test_the_digits_need_no_network():
 def test_an_unknown_name_is_an_error():
     with pytest.raises(ValueError, match="one of mnist, cifar10, cifar100, digits.*'imagenet'"):
         images.load("imagenet")
+
+
+def test_without_scikit_learn_the_commands_say_so_in_a_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(SystemExit, match="zoo.probe: The digits.* pip install scikit-learn"):
+        probe.main([str(tmp_path / "model.keras"), "--data", "digits"])
+    assert "pip install scikit-learn" in command_line.guarded(images.digits)

@@ -41,6 +41,10 @@ def unchunked(model, whole):
     return [ops.convert_to_numpy(v) for v in reference(whole)]
 
 
+SEEDED = {
+    "kernel_initializer": keras.initializers.GlorotUniform(seed=1),
+    "recurrent_initializer": keras.initializers.Orthogonal(seed=2),
+}
 # float32, 12 steps, values below 1, in every comparison with the unchunked pass
 ATOL = 1e-6
 
@@ -200,3 +204,18 @@ def test_mixed_precision_carries_the_state_in_float32_variables():
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
     assert {w.dtype for w in layer.weights} == {"float32"}
     assert_close(ops.cast(y[:, -1], "float32"), layer.h, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_rounds_the_weights_and_outputs_of_float32(dtype):
+    x = texts(chunks=1)[0]
+    half, full = (zoo.CarryLSTM(UNITS, **SEEDED, dtype=d) for d in (dtype, "float32"))
+    y = half(x)
+    full.build(x.shape)
+    kernel, recurrent, _ = (ops.convert_to_numpy(ops.cast(v, "float32")) for v in half.weights[:3])
+    np.testing.assert_array_equal(
+        recurrent, ops.convert_to_numpy(ops.cast(ops.cast(full.recurrent_kernel, dtype), "float32"))
+    )
+    full.set_weights([kernel, recurrent, *full.get_weights()[2:]])
+    assert {keras.backend.standardize_dtype(v.dtype) for v in (y, half.h, half.kernel)} == {dtype}
+    assert_close(ops.cast(y, "float32"), full(x), {"float16": 4e-3, "bfloat16": 3e-2}[dtype])

@@ -213,3 +213,16 @@ def test_two_layers_live_in_one_model_and_weight_paths_name_the_gates(tmp_path):
     model.save(tmp_path / "two.keras")
     loaded = keras.saving.load_model(tmp_path / "two.keras")
     assert_close(loaded(images(3, 4)), model(images(3, 4)), 0)
+
+
+@pytest.mark.parametrize(
+    "layer, arguments",
+    [
+        (zoo.HighwayConv2D, {"kernel_size": 5}),
+        (zoo.ResidualBlock, {"filters": 4, "strides": 2}),
+        (zoo.SimplifiedResidual, {"filters": 4, "kernel_size": 5, "strides": 2}),
+    ],
+)
+def test_sides_may_be_pairs_as_in_keras(layer, arguments):
+    pairs = {key: (v, v) if key != "filters" else v for key, v in arguments.items()}
+    assert layer(**pairs, name="a").get_config() == layer(**arguments, name="a").get_config()

@@ -39,7 +39,6 @@ def folder(tmp_path, monkeypatch):
     content = (weights.FOLDER / "cards.json").read_text(encoding="utf-8")
     monkeypatch.setattr(publish_weights, "PAGE", tmp_path / "weights.md")
     monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
-    monkeypatch.setattr(weights, "REPOSITORY", tmp_path / "repository")
     publish_weights.PAGE.write_text("# Weights\n", encoding="utf-8")
     weights.FOLDER.mkdir()
     (weights.FOLDER / "cards.json").write_text(content, encoding="utf-8")
@@ -47,7 +46,6 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys):
-    monkeypatch.setattr(publish_weights, "LARGEST_IN_WHEEL", 0)  # the file is for a checkout only
     trained = zoo.highway_mlp(3, 8, input_shape=(8, 8, 1))
     digits = images.digits()
     prepare = preprocessing.fit("miniature", digits.x_train[:100])
@@ -60,7 +58,7 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
     publish_weights.publish("small", trained, **facts)
 
     card, path = zoo.weights.card("small"), weights.path("small")
-    assert card.provenance["place"] == "repository" and path.parent == folder / "repository"
+    assert path.parent == folder / "package"
     assert card.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert card.provenance["size"] == path.stat().st_size
     assert card.provenance["parameters"] == trained.count_params()

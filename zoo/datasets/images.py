@@ -1,4 +1,4 @@
-"""Labelled images as arrays: MNIST and CIFAR from TFDS, .npz files, handwritten digits.
+"""Labelled images as arrays: MNIST and CIFAR from TFDS or Keras, .npz files, handwritten digits.
 
 ImageNet, which fits into no memory, is in `zoo.datasets.imagenet`.
 
@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from zoo.checks import is_integer
@@ -53,6 +54,7 @@ KNOWN = {
     "cifar100": Known("CIFAR-100", (32, 32, 3), 100, 50_000, 10_000, CIFAR100_MEAN),
 }
 EXACT = 1e-6
+WAYS_OUT = "Give an .npz file (--data_dir, or `data_dir=`), or use `digits`, no paper's images."
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +113,9 @@ def load(name: str, data_dir: PathLike | None = None) -> Images:
     """Load images by name, or from a file.
 
     Args:
-        name: "mnist", "cifar10" or "cifar100", from tensorflow-datasets, which downloads them
-            once; "digits", from scikit-learn; with `data_dir` also any other name.
+        name: "mnist", "cifar10" or "cifar100", downloaded once by tensorflow-datasets or, without
+            it or TensorFlow, by `keras.datasets`, where the training images have another order;
+            "digits", from scikit-learn; with `data_dir` also any other name.
         data_dir: An `.npz` file with x_train, y_train, x_test and y_test; or a folder of several
             datasets, with a file `NAME.npz` or a single one in `NAME/`. No other place is tried.
 
@@ -122,8 +125,8 @@ def load(name: str, data_dir: PathLike | None = None) -> Images:
 
     Raises:
         ValueError: If the name is unknown, or the file has other arrays.
-        DownloadError: If tensorflow-datasets cannot download the images.
-        ImportError: If a package that they need is not installed.
+        DownloadError: If the images cannot be downloaded.
+        ImportError: If scikit-learn, which has the digits, is not installed.
 
     Example:
     >>> digits = load("digits")
@@ -136,7 +139,10 @@ def load(name: str, data_dir: PathLike | None = None) -> Images:
     if name == "digits":
         return digits()
     if name in KNOWN:
-        return from_tfds(name)
+        try:
+            return from_tfds(name)
+        except ImportError:
+            return from_keras(name)
     raise ValueError(
         f"`name` must be one of {', '.join(KNOWN)}, digits. Received: {name!r}. Give the images "
         "with `data_dir=` (--data_dir), or see `zoo.datasets.imagenet`."
@@ -153,8 +159,12 @@ def digits() -> Images:
     Raises:
         ImportError: If scikit-learn, which has them, is not installed.
     """
-    from sklearn.datasets import load_digits
-
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError(
+            "The digits come with scikit-learn, which is missing. Run: pip install scikit-learn"
+        ) from error
     data = load_digits()
     x = np.rint(data.images * 255 / 16).astype("uint8")[..., None]
     y = data.target
@@ -177,14 +187,8 @@ def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
         DownloadError: If the images are not prepared, and their server does not answer in time.
         ImportError: If tensorflow-datasets is missing, or TensorFlow where it is needed.
     """
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise ImportError(
-            f"{name} comes with tensorflow-datasets, which cannot be imported ({error}). Run: pip "
-            "install tensorflow-datasets importlib_resources; or give an .npz file with "
-            "`data_dir=` (--data_dir)."
-        ) from error
+    import tensorflow_datasets as tfds
+
     builder = tfds.builder(name, data_dir=data_dir)
     if not builder.is_prepared():
         _prepare(builder, tfds.download.DownloadConfig(try_download_gcs=False))
@@ -201,24 +205,25 @@ def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
 
 
 def _prepare(builder, download_config):
-    ways_out = (
-        "Give an .npz file (--data_dir, or `data_dir=`); or copy the folder from a machine where "
-        "tensorflow-datasets has prepared it; or use the images `digits`, which are no paper's."
-    )
     if importlib.util.find_spec("tensorflow") is None:
-        raise ImportError(
-            f"{builder.name} is not in {builder.data_dir}, and tensorflow-datasets prepares it "
-            f"with TensorFlow, which is not installed. Run: pip install tensorflow. {ways_out}"
-        )
+        raise ImportError("tensorflow-datasets prepares images with TensorFlow, which is missing")
     try:
         # tensorflow-datasets itself retries for more than a minute
         download.connect(next(iter(builder.url_infos))).close()
         builder.download_and_prepare(file_format="array_record", download_config=download_config)
     except download.FAILURES as error:
         raise DownloadError(
-            f"{builder.name} is not in {builder.data_dir}, and its download failed: {error}. "
-            f"{ways_out}"
+            f"{builder.data_dir} has no {builder.name}, whose download failed: {error}. {WAYS_OUT}"
         ) from error
+
+
+def from_keras(name: str) -> Images:
+    """Load `Images` in `KNOWN` by `keras.datasets`, in the original order; see `from_tfds`."""
+    try:
+        train, test = getattr(keras.datasets, name).load_data()
+    except Exception as error:  # Keras's has no class of its own
+        raise DownloadError(f"The download of {name} failed: {error}. {WAYS_OUT}") from error
+    return _checked(name, dict(zip(KEYS, (*train, *test), strict=True)), "keras.datasets")
 
 
 def _find(path, name):

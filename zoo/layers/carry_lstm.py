@@ -7,6 +7,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.layers.configured import Configured
+from zoo.layers.gating import HALF
 from zoo.types import Initializer, Shape, Tensor
 
 WEIGHTS = ("kernel", "recurrent_kernel", "bias")
@@ -66,13 +67,17 @@ class CarryLSTM(Configured):
         gates = 4 * self.units
         self.kernel = self.add_weight((features, gates), self.kernel_initializer, name="kernel")
         self.recurrent_kernel = self.add_weight(
-            (self.units, gates), self.recurrent_initializer, name="recurrent_kernel"
+            (self.units, gates), self._sample_recurrent, name="recurrent_kernel"
         )
         self.bias = self.add_weight((gates,), self.bias_initializer, name="bias")
         # With `autocast=True`, torch in mixed precision would assign to a copy.
         options = {"initializer": "zeros", "trainable": False, "autocast": False}
         self.h = self.add_weight((batch, self.units), **options, name="h")
         self.c = self.add_weight((batch, self.units), **options, name="c")
+
+    def _sample_recurrent(self, shape, dtype=None):
+        wide = "float32" if dtype in HALF else dtype  # torch and JAX have no orthogonal one in half
+        return ops.cast(self.recurrent_initializer(shape, dtype=wide), dtype)
 
     def run(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return outputs `(batch, steps, units)` and the last state, for any batch size."""

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from zoo.backend.layers import Conv2D
-from zoo.checks import check_integers
+from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
@@ -140,14 +140,10 @@ class HighwayConv2D(Highway):
     Args:
         filters: Channels; equal to the input's, because the skip is the identity. `None` takes
             the input's.
-        kernel_size: Side of the receptive field of H, T and C, in pixels.
-        activation: Activation of H; the gates are sigmoids.
-        variant: "plain", "residual", "t_only", "c_only", "coupled" or "full".
-        gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. C starts at `-gate_bias`.
+        kernel_size: Side of the receptive field of H, T and C, in pixels, or a pair of equal ones.
         kernel_initializer: Initializer of the kernels of H, T and C; `None` is `KaimingNormal()`,
             as in the authors' code.
-        bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
-        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
+        **kwargs: `stage`, regularizers, `name`, `dtype`; all other arguments are `HighwayDense`'s.
 
     Input shape: `(batch, height, width, filters)`.
     Output shape: The input's.
@@ -171,7 +167,7 @@ class HighwayConv2D(Highway):
     def __init__(
         self,
         filters: int | None = None,
-        kernel_size: int = 3,
+        kernel_size: int | tuple[int, int] = 3,
         activation: Activation = "relu",
         variant: str = "coupled",
         gate_bias: float = -2.0,
@@ -187,11 +183,10 @@ class HighwayConv2D(Highway):
             gate_bias=gate_bias,
             **kwargs,
         )
-        check_integers(1, kernel_size=kernel_size)
         if filters is not None:
             check_integers(1, filters=filters)
         self.filters = filters
-        self.kernel_size = int(kernel_size)
+        self.kernel_size = as_side(kernel_size=kernel_size)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Conv2D` layer; see `Skip.branch`."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import keras
 
 from zoo.backend.layers import BatchNormalization, Conv2D
-from zoo.checks import check_integers
+from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization
 from zoo.layers.gating import gate
@@ -136,7 +136,7 @@ class ResidualBlock(Skip):
     def __init__(  # noqa: PLR0913 (each is a choice that one of the papers' blocks makes)
         self,
         filters: int,
-        strides: int = 1,
+        strides: int | tuple[int, int] = 1,
         bottleneck: bool = False,
         preactivation: bool = True,
         variant: str = "residual",
@@ -153,9 +153,9 @@ class ResidualBlock(Skip):
         **kwargs,
     ) -> None:
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        check_integers(1, filters=filters, strides=strides, uses=uses)
+        check_integers(1, filters=filters, uses=uses)
         self.filters = filters
-        self.strides = int(strides)
+        self.strides = as_side(strides=strides)
         self.bottleneck = bottleneck
         self.preactivation = preactivation
         self.batch_norm = batch_norm

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend.layers import Conv2D
-from zoo.checks import check_integers, is_integer
+from zoo.checks import as_side, check_integers
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
@@ -58,15 +58,16 @@ class Simplified(Skip):
     def __init__(
         self,
         filters: int,
-        kernel_size: int = 3,
-        strides: int = 1,
+        kernel_size: int | tuple[int, int] = 3,
+        strides: int | tuple[int, int] = 1,
         identity: str | None = None,
         kernel_initializer: Initializer | None = None,
         **kwargs,
     ) -> None:
         super().__init__(variant=self.default_variant, **kwargs)
-        check_integers(1, filters=filters, strides=strides)
-        if not is_integer(kernel_size, 1) or kernel_size % 2 == 0:
+        check_integers(1, filters=filters)
+        self.kernel_size = as_side(kernel_size=kernel_size)
+        if self.kernel_size % 2 == 0:
             raise ValueError(
                 f"`kernel_size` must be odd: the identity sits at the kernel's center. "
                 f"Received: kernel_size={kernel_size!r}"
@@ -77,8 +78,7 @@ class Simplified(Skip):
                 f"`identity` must be one of {self.identities}. Received: identity={identity!r}"
             )
         self.filters = filters
-        self.kernel_size = int(kernel_size)
-        self.strides = int(strides)
+        self.strides = as_side(strides=strides)
         self.identity = identity
         self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
         initializer = kernel_initializer or self.default_initializer()
@@ -152,8 +152,8 @@ class SimplifiedResidual(Simplified):
 
     Args:
         filters: Channels of the output, at least the input's.
-        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
-        strides: Stride, in pixels; S and the convolution's center take the same pixels.
+        kernel_size: Side of the kernel, in pixels, or a pair of equal ones; odd, to have a center.
+        strides: Stride, likewise; S and the convolution's center take the same pixels.
         identity: S where channels grow: "pad" (`None`) puts x into the first channels and zeros
             into the rest; "duplicate" repeats it.
         kernel_initializer: Initializer of the kernel; `None` is `HardtMa()`, the paper's HMWI.
@@ -245,21 +245,9 @@ class SimplifiedDominant(Simplified):
 
     They are the dominant entries, around the identity of the equivalent residual block.
 
-    Args:
-        filters: Channels of the output, the input's or a multiple.
-        kernel_size: Side of the kernel, in pixels; odd, so that it has a center.
-        strides: Stride, in pixels.
-        identity: "duplicate" (`None`), the only identity whose kernel entries are all diagonal.
-        kernel_initializer: Initializer of the full kernel, of which the diagonal is taken, with 1
-            added at its center; `None` is `HardtMa()`.
-        **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
-
-    Input shape: `(batch, height, width, channels)`.
-    Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`.
-
-    Raises:
-        ValueError: for an even kernel, another identity, or `filters` that are no multiple of the
-            channels.
+    Arguments, shapes and errors are those of `SimplifiedResidual`, but `filters` must be a multiple
+    of the input's channels, `identity` must be "duplicate", whose kernel entries are all diagonal,
+    and the kernel is the diagonal of what `kernel_initializer` returns, plus 1 at its center.
 
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", appendix D.3, Table 5.
