@@ -111,7 +111,11 @@ def find_blocks(
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
         listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
-        listing = listing or " Its graph has nothing similar."
+        listing = listing or (
+            " No sum in its graph adds a tensor x to what layers with weights compute of it, y = x + "
+            "f(x); concatenations are no blocks. Add skip connections with keras.layers.Add, or take "
+            "composite layers that keep the shape, grain='layer'."
+        )
         raise ValueError(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
             f"{graph.model.name!r}, which has no block.{listing}"
@@ -197,7 +201,8 @@ def candidates(
         else:
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
-                f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot, and "
+                f"sums inside it; zoo.graph.inline(model) opens it (with shapes={{'name': (None, 128)}} "
+                f"where code needs the length of an input) or says why it cannot, and "
                 f'grain="layer" makes a block of it'
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])

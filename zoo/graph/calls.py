@@ -77,13 +77,14 @@ class Graph:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self.model = functional(model)
+        self.model = functional(model) if isinstance(model, keras.Operation) else None
         self._name = getattr(model, "name", None)  # a Sequential's graph has another
         if self.model is None:
             raise ValueError(
-                f"Expected a Functional model or a built Sequential one: other models have no "
-                f"graph of layers. Received: {model!r}. Rewrite a subclassed model as "
-                f"keras.Model(inputs, outputs)."
+                f"Expected a Functional model of Keras or a built Sequential one: others have no graph "
+                f"of layers. Received: {type(model).__name__} {self._name!r}. Of a subclassed model, "
+                f"zoo.graph.inline(keras.Model(i, model(i))), where i = keras.Input(shape), is one; "
+                f"a network of other libraries must be written with Keras layers."
             )
         self.calls: list[Call] = []
         self.masked = False
@@ -175,7 +176,7 @@ class Graph:
                 f"give a dictionary, or for inputs without labels a tuple of one list, ([a, b],)."
             )
         return {
-            slot: _as_tensor(value, like.dtype)
+            slot: _as_tensor(value, like)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
         }
 
@@ -351,10 +352,15 @@ def activation_of(call: Call | None) -> str | None:
     return names.get(getattr(layer, "activation", None))
 
 
-def _as_tensor(value, dtype):
+def _as_tensor(value, like):
+    """Return a value in the dtype and, but for a last axis of 1, in the rank of an input, as `fit`."""
     if not isinstance(value, keras.KerasTensor):
-        return keras.ops.convert_to_tensor(value, dtype=dtype)
-    return value if value.dtype == dtype else keras.ops.cast(value, dtype)
+        value = keras.ops.convert_to_tensor(value, dtype=like.dtype)
+    if len(value.shape) == len(like.shape) - 1 and like.shape[-1] == 1:
+        value = keras.ops.expand_dims(value, -1)
+    elif len(value.shape) == len(like.shape) + 1 and value.shape[-1] == 1:
+        value = keras.ops.squeeze(value, -1)
+    return value if value.dtype == like.dtype else keras.ops.cast(value, like.dtype)
 
 
 def _mark_dense(outputs, inputs):
