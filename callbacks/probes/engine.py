@@ -257,17 +257,17 @@ class Observer:
             weights = self.objective.weights(labels[0] if labels else None, logits)
             shared |= {} if weights is None else {"weights": weights}
             shared |= {"labels": values_of(labels[0])} if labels else {}
-            if self.compares:
-                shared["network"] = self.objective.log_probabilities(logits, *labels)
+            network = self.objective.log_probabilities(logits, *labels) if self.compares else None
+            shared |= {"network": network} if self.compares else {}
             if labels and self.gradient:
                 total = ops.sum(self.objective.losses(labels[0], logits))
         for block in self.blocks:
             part = parts[block.name]
-            part.update(shared)
+            part.update(shared, mask=keras_private.get_keras_mask(part["y"]))
             if self.compares and block.shape == self.last.shape:  # the tail can read it
                 part["lens"] = lens = self._classify(values, labels, part["y"])
                 pair = part["network"], lens["log_probabilities"]
-                lens["kl"], lens["agreement"] = self.objective.compare(*pair, part.get("weights"))
+                lens |= self.objective.compare(*pair, part.get("weights"))
             if self.steps:
                 inner = self.inner[block.name]
                 part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
@@ -329,8 +329,6 @@ class Observer:
         for slot in self.graph.inputs:
             values[slot] = enter(slot, values[slot])
         self.graph.run(values, apply, keep=self.keep)
-        for part in parts.values() if self.graph.masked else ():
-            part["mask"] = keras_private.get_keras_mask(part["y"])
         return parts
 
     def _combined(self, block, call, args, kwargs, mark):

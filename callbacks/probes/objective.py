@@ -22,6 +22,7 @@ SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCateg
 ONE_HOT = (keras.losses.categorical_crossentropy, keras.losses.CategoricalCrossentropy)
 BINARY = (keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy)
 ENTROPIES = {"softmax": SPARSE + ONE_HOT, "sigmoid": BINARY, None: ()}  # by the final activation
+MEASURES = ("accuracy", "loss", "kl", "agreement", "change")  # of modified networks
 TINY = 1e-37  # a probability whose logarithm float32 has
 
 
@@ -217,6 +218,11 @@ def shown(v: Tensor, mask: Tensor | None) -> Tensor:
     return ops.where(mask, v, ops.zeros_like(v))
 
 
+def shown_by_keras(v: Tensor) -> Tensor:
+    """Return `v` with zeros where its own Keras mask is False."""
+    return shown(v, keras_private.get_keras_mask(v))
+
+
 def to_arrays(sums: Any, mask: np.ndarray) -> Any:
     """Return a structure of tensors as arrays, NaN if an example of the batch has NaN."""
     nan_or_zero = 0.0 * mask.sum()
@@ -358,58 +364,47 @@ class Objective:
     def classifies(self, labels: Any = None) -> bool:
         """Return True if the outputs are a distribution over classes.
 
-        After a softmax or sigmoid, with a cross-entropy as loss, or of labels that are class indices.
+        After a softmax or sigmoid, with a cross-entropy as loss, or with class indices as labels.
         """
         index = labels is not None and self._is_index(values_of(labels).shape)
         return index or self._known
 
-    def names(self, labels: Any = None) -> list[str]:
-        """Return the names of `scores`, which depend on whether data have labels."""
-        classifies = self.classifies(labels)
-        accuracy = ["accuracy"] if classifies else []
-        compared = ["kl", "agreement"] if classifies else ["change"]
-        return compared if labels is None else [*accuracy, "loss", *compared]
-
     def scores(
         self, outputs: list[Tensor], intact: list[Tensor], labels: Tensor | Labels | None = None
-    ) -> Tensor:
-        """Return numbers of a modified network, `(batch, numbers)`, in the order of `names`.
+    ) -> dict[str, Tensor]:
+        """Return those of `MEASURES` that a modified network has, each `(batch,)`.
 
         `outputs` are its outputs, `intact` those of the unmodified one, the first as logits.
         """
-        scores = [] if labels is None else self.measured(labels, outputs[0])
+        scores = {} if labels is None else self.measured(labels, outputs[0])
         if self.classifies(labels):
             pair = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
-            scores += self.compare(*pair, self.weights(labels, outputs[0]))
-        else:
-            new, old = (
-                ops.concatenate(
-                    [flat(shown(v, keras_private.get_keras_mask(v))) for v in tensors], axis=1
-                )
-                for tensors in (outputs, intact)
-            )
-            scores.append(norm(new - old) / norm(old))
-        return ops.stack(scores, axis=1)
+            return scores | self.compare(*pair, self.weights(labels, outputs[0]))
+        new, old = (
+            ops.concatenate([flat(shown_by_keras(v)) for v in tensors], axis=1)
+            for tensors in (outputs, intact)
+        )
+        return scores | {"change": norm(new - old) / norm(old)}
 
-    def measured(self, labels: Tensor | Labels, logits: Tensor) -> list[Tensor]:
-        """Return each example's accuracy, if the network classifies, and loss, `(batch,)`.
+    def measured(self, labels: Tensor | Labels, logits: Tensor) -> dict[str, Tensor]:
+        """Return each example's loss and, if the network classifies, accuracy, `(batch,)`.
 
         The accuracy is the share of positions whose most probable class is the true one; without
         positions 1 or 0, and NaN where a logit is not finite.
         """
-        losses = self.losses(labels, logits)
-        if not self.classifies(labels):
-            return [losses]
-        p = self.log_probabilities(logits, labels)
-        correct = hits(p, class_indices(values_of(labels), p.shape[-1], len(p.shape)))
-        return [average(correct, self.weights(labels, logits)), losses]
+        numbers = {"loss": self.losses(labels, logits)}
+        if self.classifies(labels):
+            p = self.log_probabilities(logits, labels)
+            correct = hits(p, class_indices(values_of(labels), p.shape[-1], len(p.shape)))
+            numbers["accuracy"] = average(correct, self.weights(labels, logits))
+        return numbers
 
     def compare(
         self, intact: Tensor, other: Tensor, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> dict[str, Tensor]:
         """Return KL divergence and agreement of `log_probabilities`, each `(batch,)`."""
         kl = average(divergence(intact, other), weights) * self._labels
-        return kl, average(agreement(intact, other), weights)
+        return {"kl": kl, "agreement": average(agreement(intact, other), weights)}
 
     def check(self, labels: Any) -> Any:
         """Return the first output's labels, ones that the loss is defined for.
@@ -418,17 +413,16 @@ class Objective:
             ValueError: if a label of a cross-entropy is out of range or NaN, the loss is not
                 known, all positions of an example are left out, or the first output has no labels.
         """
-        labels, weights = labels if isinstance(labels, Labels) else (labels, None)
-        labels, weights = map(self._of_first, (labels, weights))
+        given = labels if isinstance(labels, Labels) else (labels, None)
+        labels, weights = map(self._of_first, given)
         if not hasattr(labels, "shape"):
             raise ValueError(
                 f"Expected labels of the first output, {self._name!r} of shape {self._shape}: one "
                 f"array, or a list or dictionary with those of all outputs. Received: a "
                 f"{type(labels).__name__}."
             )
-        weighted = len(_shape(weights)) > 1
-        checked = Labels(labels, weights) if weighted else labels
-        weights = weights if weighted else np.ones(1)
+        checked = Labels(labels, weights) if len(_shape(weights)) > 1 else labels
+        weights = np.ones(1) if checked is labels else weights
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
         weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))

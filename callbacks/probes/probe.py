@@ -387,8 +387,10 @@ class EstimationError(Rectified):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's error and its square."""
         error = self.output(block) - self.output(stage[-1])
-        shown_in = {"shown": shown(ops.ones_like(error), block["mask"])} if "mask" in block else {}
-        return {"error": error, "square": ops.square(error), **shown_in}
+        values = {"error": error, "square": ops.square(error)}
+        if block.get("mask") is not None:
+            values["shown"] = shown(ops.ones_like(error), block["mask"])
+        return values
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return averages over units."""

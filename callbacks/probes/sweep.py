@@ -20,8 +20,9 @@ import numpy as np
 from absl import logging
 from keras import ops, tree
 
-from zoo.backend import compiled, keras_private
+from zoo.backend import compiled
 from zoo.callbacks.probes.objective import (
+    MEASURES,
     Loss,
     Objective,
     Progress,
@@ -30,7 +31,7 @@ from zoo.callbacks.probes.objective import (
     norm,
     padded_batches,
     repeatable,
-    shown,
+    shown_by_keras,
     to_arrays,
     to_tensors,
 )
@@ -89,23 +90,20 @@ class Trials:
         plans = [self.chain.plan, *map(tuple, plans)]
         for plan in plans:
             self.chain.check(plan)
-        names: list[str] = []
-        sums = np.zeros(0)
+        sums: dict[str, np.ndarray] = {}
         self.count = 0
         check = self.objective.check
         for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
-            if not names:
-                names = self.objective.names(y)
-                sums = np.zeros((len(plans), len(names)))
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
             for numbers, state in self._outputs(plans, self.chain.graph.start(x)):
                 intact = intact or self._call("end", self._end, state)
                 scores = self._call("score", self._score, state, intact, labels, mask_tensor)
-                sums[numbers] += to_arrays(scores, mask)
+                for name, value in to_arrays(scores, mask).items():
+                    sums.setdefault(name, np.zeros(len(plans)))[numbers] += value
             self.count += int(np.count_nonzero(mask))
-        return dict(zip(names, sums.T / self.count, strict=True))
+        return {name: sums[name] / self.count for name in MEASURES if name in sums}
 
     def _outputs(self, plans, start):
         """Run the plans, of which number 0 is the unmodified network's, to their ends.
@@ -150,7 +148,8 @@ class Trials:
         return [self.objective.logits(outputs[0]), *outputs[1:]]
 
     def _score(self, y, intact, labels, mask):
-        return masked_sum(self.objective.scores(self._end(y), intact, *labels), mask)
+        scores = self.objective.scores(self._end(y), intact, *labels)
+        return {name: masked_sum(values, mask) for name, values in scores.items()}
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
@@ -174,13 +173,11 @@ class Trials:
         largest = max(numbers[name][1:], default=math.inf)
         dtypes = [getattr(call.layer, "compute_dtype", "") for call in self.chain.graph.calls]
         limit = 8 * max(EPSILON.get(dtype, 2**-23) for dtype in dtypes)  # ours: a few roundings
-        limit = limit**2 / 2 if name == "kl" else limit  # the divergence of such probabilities
-        if not largest < limit:
-            return []
-        return [
+        note = (
             f"No modification changes the outputs by more than rounding may ({name} {largest:.1g} "
-            f"at most). The network may be untrained; the order of such numbers means nothing."
-        ]
+            f"at most): the network may be untrained, and the order of such numbers is arbitrary."
+        )
+        return [note] if largest < (limit**2 / 2 if name == "kl" else limit) else []
 
     def by_block(self, name: str, plans: Sequence[Plan], data: Any) -> Table:
         """Return the table of one plan for each block."""
@@ -472,10 +469,10 @@ def _functions(region, objective, model):
 
     def compare(logits, others, labels):
         pair = (objective.log_probabilities(v, labels) for v in (logits, others))
-        return objective.compare(*pair, objective.weights(labels, logits))[0]
+        return objective.compare(*pair, objective.weights(labels, logits))["kl"]
 
     def step(x, previous):
-        x, previous = (shown(v, keras_private.get_keras_mask(v)) for v in (x, previous))
+        x, previous = map(shown_by_keras, (x, previous))
         return norm(x - previous) / (norm(previous) + SMALLEST)
 
     def once(kind):
@@ -502,9 +499,8 @@ def _measure(region, objective, functions, values, labels, times):
         yield ("step_norm", number), functions["step"](x, previous)
         logits = functions["readout"](x, values)
         if labels is not None:
-            names = objective.names(labels)  # accuracy, if it classifies, and loss first
-            for name, values_of in zip(names, functions["score"](labels, logits), strict=False):
-                yield (name, number), values_of
+            for name, numbers in functions["score"](labels, logits).items():
+                yield (name, number), numbers
         if objective.classifies(labels) and before is not None:
             yield ("kl", last), functions["compare"](before, logits, labels)
         before, last = logits, number

@@ -104,9 +104,7 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     last = accuracy.values("intermediate_accuracy")[NAMES[-1]]
     assert last == pytest.approx(scores(intact, intact, Y, weights)[0])
     run = {"first": NAMES[2], "last": NAMES[3]}
-    once, twice = (
-        log_probabilities(zoo.graph.loop(model, **run, times=times)) for times in (1, 2)
-    )
+    once, twice = (log_probabilities(zoo.graph.loop(model, **run, times=times)) for times in (1, 2))
     loops = callbacks.loops(model, (X, Y, weights), (1, 2), **run, loss=LOSS)
     kl = scores(once, twice, weights=weights)[0]
     assert columns(loops, "loop_kl")[0, 0] == pytest.approx(kl, rel=1e-4)
@@ -243,14 +241,14 @@ def test_a_keras_mask_of_the_output_hides_its_positions():
 
 
 def test_padding_changes_no_number():
-    lengths = (5, 3, 3)
+    lengths = (5, 3)
     inputs = keras.Input((None,), dtype="int32")
     x = layers.Embedding(WORDS, WIDTH, mask_zero=True)(inputs)
     x = zoo.HighwayDense(name="block")(x)
     x = layers.Add(name="sum0")([x, layers.MultiHeadAttention(2, 2, name="attention")(x, x)])
     x = layers.Add(name="sum1")([x, layers.Dense(WIDTH, "tanh", name="inner")(x)])
     model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
-    ids = np.random.default_rng(3).integers(1, WORDS, (3, STEPS))
+    ids = np.random.default_rng(3).integers(1, WORDS, (2, STEPS))
     labels = ids % 3
     probes = [callbacks.L2Ratio(), callbacks.BlockInfluence(), callbacks.CosineLoss()]
     probes += [callbacks.TaylorTerm(), callbacks.GradientNorm(), callbacks.ActivationNorm()]
@@ -259,9 +257,8 @@ def test_padding_changes_no_number():
     def measure(*data):
         table = callbacks.run(probes, model, data)
         table += callbacks.run([callbacks.GateActivity()], model, data, blocks=["block"])
-        for sweep in (callbacks.lesions, callbacks.early_exits):
-            table += sweep(model, data)
-        table += callbacks.loops(model, data, (1, 2, 3), "sum1", scale=0.5)
+        table += callbacks.lesions(model, data)
+        table += callbacks.loops(model, data, (1, 2), "sum1", scale=0.5)
         table += callbacks.lesions(keras.Model(inputs, x), data[0])  # their change
         return {row[:4]: row.value for row in table if "std" not in row.probe and row.block}
 

@@ -131,7 +131,7 @@ class Indexed(keras.utils.PyDataset):
 
 def dataset(batches):
     data = pytest.importorskip("tensorflow").data.Dataset
-    return data.from_tensor_slices(tuple(map(np.concatenate, zip(*batches)))).batch(8)
+    return data.from_tensor_slices(tuple(map(np.concatenate, zip(*batches, strict=True)))).batch(8)
 
 
 @slow_elsewhere

@@ -271,7 +271,10 @@ def test_a_regression_of_several_outputs_has_no_accuracy_and_no_divergence():
     model, _ = one_block(4, None)
     data = X, reference.images(7, 4, seed=3)
     assert callbacks.lesions(model, data, "mse").probes() == ["lesion_loss", "lesion_change"]
-    assert callbacks.loops(model, data, (1, 2), loss="mse").probes() == ["loop_loss", "loop_step_norm"]
+    assert callbacks.loops(model, data, (1, 2), loss="mse").probes() == [
+        "loop_loss",
+        "loop_step_norm",
+    ]
     assert callbacks.loops(model, X, (1, 2)).probes() == ["loop_step_norm"]
     for probe in (callbacks.IntermediateAccuracy(), callbacks.LogitLens()):
         with pytest.raises(ValueError, match="Expected a classifier"):

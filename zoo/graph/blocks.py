@@ -112,9 +112,8 @@ def find_blocks(
     if not blocks:
         listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
         listing = listing or (
-            " No sum in its graph adds a tensor x to what layers with weights compute of it, y = x + "
-            "f(x); concatenations are no blocks. Add skip connections with keras.layers.Add, or take "
-            "composite layers that keep the shape, grain='layer'."
+            " No sum in its graph is y = x + f(x), and concatenations are no blocks. Add skips by "
+            "keras.layers.Add, or measure composite layers that keep the shape: grain='layer'."
         )
         raise ValueError(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
@@ -201,9 +200,9 @@ def candidates(
         else:
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
-                f"sums inside it; zoo.graph.inline(model) opens it (with shapes={{'name': (None, 128)}} "
-                f"where code needs the length of an input) or says why it cannot, and "
-                f'grain="layer" makes a block of it'
+                f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot, and "
+                f'grain="layer" makes a block of it. If code needs the length of an input, give '
+                f"inline its `shapes`, such as shapes={{'token_ids': (None, 128)}}"
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
     _end_after_drops(graph, named)

@@ -81,10 +81,10 @@ class Graph:
         self._name = getattr(model, "name", None)  # a Sequential's graph has another
         if self.model is None:
             raise ValueError(
-                f"Expected a Functional model of Keras or a built Sequential one: others have no graph "
-                f"of layers. Received: {type(model).__name__} {self._name!r}. Of a subclassed model, "
-                f"zoo.graph.inline(keras.Model(i, model(i))), where i = keras.Input(shape), is one; "
-                f"a network of other libraries must be written with Keras layers."
+                f"Expected a Functional model of Keras or a built Sequential one: others have no "
+                f"graph of layers. Received: {type(model).__name__} {self._name!r}. A subclassed "
+                f"model has one by zoo.graph.inline(keras.Model(i, model(i))), i = keras.Input("
+                f"shape); write a network of another library with Keras layers."
             )
         self.calls: list[Call] = []
         self.masked = False
@@ -353,7 +353,7 @@ def activation_of(call: Call | None) -> str | None:
 
 
 def _as_tensor(value, like):
-    """Return a value in the dtype and, but for a last axis of 1, in the rank of an input, as `fit`."""
+    """Return a value in the dtype of an input and, as `fit`, with its last axis of 1 or without."""
     if not isinstance(value, keras.KerasTensor):
         value = keras.ops.convert_to_tensor(value, dtype=like.dtype)
     if len(value.shape) == len(like.shape) - 1 and like.shape[-1] == 1:
