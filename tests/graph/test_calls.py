@@ -107,12 +107,9 @@ def test_a_subclassed_model_has_no_graph():
             return x
 
     net = Opaque()
-    for model, message in (
-        (net, r"zoo.graph.inline\(keras.Model\(i, model\(i\)\)\)"),
-        (1, "another"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Graph(model)
+    for other in (net, object()):  # such as a module of PyTorch
+        with pytest.raises(ValueError, match=r"inline\(keras.Model\(i, model\(i\)\)\).*another"):
+            Graph(other)
     i = keras.Input((4,))
     assert Graph(keras.Model(i, net(i))).calls[0].layer is net
 
