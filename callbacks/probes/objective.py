@@ -97,19 +97,15 @@ def _unpack(batch, weighted):
         return batch[0] if isinstance(batch, (tuple, list)) else batch, None
     x, y, weights = (*batch, None)[:3]
     x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
-    if weighted and y is not None and any(len(_shape(w)) > 1 for w in tree.flatten(weights)):
+    if weighted and y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
         y = Labels(y, weights)
     return x, y
-
-
-def _shape(v):
-    return getattr(v, "shape", ())
 
 
 def _check(x, y, check):
     """Return labels and number of examples; raise an error unless x and y are arrays of as many."""
     arrays = tree.flatten(x if y is None else (x, y))
-    strange = [v for v in arrays if not len(_shape(v))]  # a number has none
+    strange = [v for v in arrays if not len(getattr(v, "shape", ()))]  # a number has none
     if strange:
         raise ValueError(
             f"Expected arrays x, or (x, y), or batches of these. Received: "
@@ -421,7 +417,7 @@ class Objective:
                 f"array, or a list or dictionary with those of all outputs. Received: a "
                 f"{type(labels).__name__}."
             )
-        checked = Labels(labels, weights) if len(_shape(weights)) > 1 else labels
+        checked = Labels(labels, weights) if np.ndim(weights) > 1 else labels
         weights = np.ones(1) if checked is labels else weights
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)

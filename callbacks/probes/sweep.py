@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 from absl import logging
-from keras import ops, tree
+from keras import ops
 
 from zoo.backend import compiled
 from zoo.callbacks.probes.objective import (
@@ -26,11 +26,11 @@ from zoo.callbacks.probes.objective import (
     Loss,
     Objective,
     Progress,
-    batches,
     masked_sum,
     norm,
     padded_batches,
     repeatable,
+    sample,
     shown_by_keras,
     to_arrays,
     to_tensors,
@@ -371,9 +371,7 @@ def depth_plan(
             f"those that change the shape stay. Received: keep={keep}, which removes {count}."
         )
     data = repeatable(data)
-    if progress is None:
-        examples = sum(len(tree.flatten(x)[0]) for x, _ in batches(data, 4096))
-        progress = PassProgress("depth_plan", count * examples)
+    progress = progress or PassProgress("depth_plan", count * sample(data, 1)[1])
     trials = Trials(network, loss, batch_size=batch_size, progress=progress)
     removed: dict[str, float] = {}
     while len(removed) < count:
