@@ -77,7 +77,7 @@ class Graph:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self.model = functional(model) if isinstance(model, keras.Operation) else None
+        self.model = functional(model)
         self._name = getattr(model, "name", None)  # a Sequential's graph has another
         if self.model is None:
             raise ValueError(
@@ -503,7 +503,7 @@ def functional(x: Any) -> Any:
 
     A model with a `call` of its own may compute something else than its graph, and has none.
     """
-    if not type(x).call.__module__.startswith("keras.src."):
+    if not isinstance(x, keras.Operation) or not type(x).call.__module__.startswith("keras.src."):
         return None
     x = getattr(x, "_functional", None) or x
     return x if isinstance(x, keras.Function) else None
