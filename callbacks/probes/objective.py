@@ -374,8 +374,8 @@ class Objective:
         """
         scores = {} if labels is None else self.measured(labels, outputs[0])
         if self.classifies(labels):
-            pair = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
-            return scores | self.compare(*pair, self.weights(labels, outputs[0]))
+            p, q = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
+            return scores | self.compare(p, q, self.weights(labels, outputs[0]))
         new, old = (
             ops.concatenate([flat(shown_by_keras(v)) for v in tensors], axis=1)
             for tensors in (outputs, intact)
