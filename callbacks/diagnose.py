@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from zoo.callbacks.charts import write_html
 from zoo.callbacks.probes.engine import run
-from zoo.callbacks.probes.objective import Loss, Progress, first, repeatable
+from zoo.callbacks.probes.objective import Loss, Progress, batches, repeatable, sample
 from zoo.callbacks.probes.probe import (
     BlockInfluence,
     CosineInput,
@@ -23,6 +24,7 @@ from zoo.callbacks.probes.probe import (
     aligned,
 )
 from zoo.callbacks.probes.sweep import lesions
+from zoo.callbacks.training import PassProgress
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network
 from zoo.types import PathLike
@@ -36,6 +38,13 @@ UNUSED_KL = 0.01  # nats; ours: about the KL of p = 0.5 from 0.43
 UNUSED_CHANGE = 0.05  # norm of the change over the norm of the output; ours
 UNUSED_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
 LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
+RULES = (  # after "explodes" and "idle": verdict, number, sign, threshold
+    ("undoes", "cosine_loss", ">", UNDOES),
+    ("undoes", "cosine_input", "<", ERASES),
+    ("replaces", "l2_ratio", ">=", REPLACES),
+    ("refines", "l2_ratio", "<", REPLACES),
+)
+SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge}
 
 VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
 SCREEN = {  # columns of numbers: headings by name
@@ -94,6 +103,9 @@ class Diagnosis:
             raise ValueError(f"`verdict` must be one of {VERDICTS}. Received: verdict={verdict!r}")
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
     def __str__(self) -> str:
         text = aligned(self._lines(), left=(0, 1, 2))
         return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
@@ -134,11 +146,12 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     progress: Progress | None = None,
     *,
     lesion_examples: int = LESION_EXAMPLES,
+    seed: int = 0,
     grain: Grain = "sum",
 ) -> Diagnosis:
     """Return a verdict on each block of a network, with the numbers and thresholds behind it.
 
-    One pass for the probes, one over the first examples for the lesions. The first rule that holds
+    One pass for the probes, one over random examples for the lesions. The first rule that holds
     decides:
 
     * explodes: |y| / |x| is above 30, or a value is not finite;
@@ -156,8 +169,10 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         loss: As in `zoo.callbacks.run`.
         batch_size: Examples in a batch, where x is an array.
         blocks: Names of the blocks; `None`: all.
-        progress: A function called with the number of examples so far, after each batch.
+        progress: A function called with the number of examples so far, after each batch; `None`: a
+            `PassProgress`.
         lesion_examples: Number of examples for the lesions, which take longest.
+        seed: Random seed of the choice of these.
         grain: As in `zoo.callbacks.run`.
 
     Raises:
@@ -173,10 +188,11 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     """
     check_integers(1, lesion_examples=lesion_examples)
     data = repeatable(x if y is None else (x, y))
-    selected = first(data, lesion_examples, batch_size)
+    selected, count = sample(data, lesion_examples, seed)
     own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
-    if selected and len(selected[0]) > 1:  # labels
+    if next(batches(data, 1), (None, None))[1] is not None:  # labels
         own.append(CosineLoss())
+    progress = progress or PassProgress("diagnose", count + min(count, lesion_examples))
     shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)
     table = run(own, network, data, **shared)
@@ -184,7 +200,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     try:
         lesioned = lesions(network, selected, **shared)
         if lesioned.title != title:
-            table.notes.append(f"Lesions: {lesioned.title}.")
+            table.notes.append(f"Lesions: {lesioned.title}, a random choice (seed {seed}).")
         table += lesioned
     except ValueError as error:  # of a network whose blocks are no chain
         table.notes.append(f"No lesions: {error}")
@@ -216,18 +232,24 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
         return "explodes", f"{SCREEN[not_finite[0]]} is not finite"
     growth = numbers.get("norm_growth", 0.0)
     if growth > EXPLODES:
-        return "explodes", f"|y|/|x| {growth:.3g} > {EXPLODES:g}"
+        return "explodes", f"|y|/|x| {_compared(growth, '>', EXPLODES)}"
+    close = ""
     for name, bound in (("lesion_kl", UNUSED_KL), ("lesion_change", UNUSED_CHANGE)):
         effect = numbers.get(name, math.inf)
-        largest = UNUSED_SHARE * (means or {}).get(name, math.inf)
-        if effect < bound and effect <= largest:
-            limits = f"{SCREEN[name]} {effect:.2g} < {bound:g}"
-            return "idle", limits if largest == math.inf else f"{limits}, <= {largest:.2g}"
-    if numbers.get("cosine_loss", 0.0) > UNDOES:
-        return "undoes", f"cos(f,dL) {numbers['cosine_loss']:.2g} > {UNDOES:g}"
-    if numbers.get("cosine_input", 0.0) < ERASES:
-        return "undoes", f"cos(f,x) {numbers['cosine_input']:.2g} < {ERASES:g}"
-    if "l2_ratio" not in numbers:
-        return "replaces", "no skip input"
-    sign, verdict = (">=", "replaces") if numbers["l2_ratio"] >= REPLACES else ("<", "refines")
-    return verdict, f"|f|/|x| {numbers['l2_ratio']:.3g} {sign} {REPLACES:g}"
+        tenth = UNUSED_SHARE * (means or {}).get(name, math.inf)
+        if effect < bound and effect <= tenth:
+            limit = "" if tenth == math.inf else f", <= {tenth:.3g} (mean / 10)"
+            return "idle", f"{SCREEN[name]} {_compared(effect, '<', bound)}{limit}"
+        if effect < bound:
+            close = f"; {SCREEN[name]} {_compared(effect, '>', tenth)} (mean / 10)"
+    for verdict, name, sign, bound in RULES:
+        if name in numbers and SIGNS[sign](numbers[name], bound):
+            return verdict, f"{SCREEN[name]} {_compared(numbers[name], sign, bound)}{close}"
+    return "replaces", f"no skip input{close}"
+
+
+def _compared(value, sign, bound):
+    """Return an inequality with as many digits, three or more, as tell its sides apart."""
+    digits = (n for n in range(3, 17) if f"{value:.{n}g}" != f"{bound:.{n}g}")
+    n = next(digits, 3)
+    return f"{value:.{n}g} {sign} {bound:.{n}g}"

@@ -216,13 +216,13 @@ class Observer:
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
             layers = [call.layer for call in self.inner.get(block.name, ())]
-            part = Parts(block, parts[block.name], use, layers)
             marks = {
                 "dinput": ("slot", block.source),
                 "dx": ("shortcut", block.index) if block.x is None else ("slot", block.x),
                 "dx_classifier": ("classifier", block.index),
             }
-            part.update({key: gradients[mark] for key, mark in marks.items() if mark in gradients})
+            of_block = {key: gradients[mark] for key, mark in marks.items() if mark in gradients}
+            part = Parts(block, parts[block.name] | of_block, use, layers)
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
 
@@ -257,14 +257,17 @@ class Observer:
             weights = self.objective.weights(labels[0] if labels else None, logits)
             shared |= {} if weights is None else {"weights": weights}
             shared |= {"labels": values_of(labels[0])} if labels else {}
-            shared |= {"network": self._network(logits, labels)} if self.compares else {}
+            network = self.objective.log_probabilities(logits, *labels) if self.compares else None
+            shared |= {"network": network} if self.compares else {}
             if labels and self.gradient:
                 total = ops.sum(self.objective.losses(labels[0], logits))
         for block in self.blocks:
             part = parts[block.name]
-            part.update(shared)
+            part.update(shared, mask=keras_private.get_keras_mask(part["y"]))
             if self.compares and block.shape == self.last.shape:  # the tail can read it
-                part["lens"] = self._classify(values, labels, part["y"])
+                part["lens"] = lens = self._classify(values, labels, part["y"])
+                pair = part["network"], lens["log_probabilities"]
+                lens |= self.objective.compare(*pair, part.get("weights"))
             if self.steps:
                 inner = self.inner[block.name]
                 part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
@@ -338,20 +341,11 @@ class Observer:
             terms["x"] = mark(("shortcut", block.index), terms["x"])
         y = layer.form.mix(**terms, dtype=layer.compute_dtype)
         part = {**terms, "y": layer.finish(y)}
-        if "x" in terms:  # h: without cancellation
-            part["f"] = terms["h"] if layer.variant == "residual" else y - terms["x"]
+        if "x" in terms:  # f without cancellation, and in half precision without rounding y
+            single = {key: ops.cast(v, "float32") for key, v in terms.items()}
+            change = layer.form.mix(**single) - single["x"]
+            part["f"] = terms["h"] if layer.variant == "residual" else change
         return part
-
-    def _network(self, logits, labels):
-        """Return the logarithms of the network's own class probabilities."""
-        if not self.objective.is_distribution(bool(labels)):
-            raise ValueError(
-                "Expected outputs that are a distribution over classes: after a softmax or "
-                "sigmoid, or of a network with a cross-entropy as loss. Received: linear outputs. "
-                "Give the loss, such as keras.losses.SparseCategoricalCrossentropy("
-                "from_logits=True), or compile the model with it."
-            )
-        return self.objective.log_probabilities(logits)
 
     def _classify(self, values, labels, tensor):
         """Return the probabilities and the loss of the classifier applied to a tensor."""
@@ -360,7 +354,7 @@ class Observer:
         logits = self.objective.logits(values[self.graph.outputs[0]])
         numbers = {}
         if self.predicts:
-            numbers["log_probabilities"] = self.objective.log_probabilities(logits)
+            numbers["log_probabilities"] = self.objective.log_probabilities(logits, *labels)
             numbers["probabilities"] = ops.exp(numbers["log_probabilities"])
         if labels:
             numbers["loss"] = self.objective.position_losses(labels[0], logits)

@@ -13,8 +13,8 @@ from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
-from zoo.callbacks.probes.objective import Loss, Objective, batches, nan_mask
-from zoo.callbacks.probes.probe import Parts, Ratio, Row, Table, norm
+from zoo.callbacks.probes.objective import Loss, Objective, batches, nan_mask, norm, shown
+from zoo.callbacks.probes.probe import Parts, Ratio, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
@@ -59,8 +59,10 @@ class LayerCushion(Ratio):
         if not steps:
             return {}
         cushions = []
+        mask = block.get("mask")
+        steps = [(layer, shown(x, mask), y) for layer, x, y in steps]
         for layer, x, y in steps:
-            passed = norm(y if layer.bias is None else y - layer.bias)
+            passed = norm(shown(y if layer.bias is None else y - layer.bias, mask))
             size = ops.sqrt(ops.sum(ops.square(layer.kernel)))
             cushions.append(passed / (size * norm(x)))
         exist = ops.stack([norm(x) != 0 for _, x, _ in steps], axis=1)

@@ -1,6 +1,7 @@
 """Batches of data with labels, and the loss and class probabilities of each example."""
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,7 +14,7 @@ from zoo.checks import check_integers
 from zoo.graph.calls import Call, Graph, activation_of, infer
 from zoo.types import Tensor
 
-Check: TypeAlias = Callable[[Any], None]
+Check: TypeAlias = Callable[[Any], Any]
 Progress: TypeAlias = Callable[[int], object]
 Loss: TypeAlias = str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] | None
 
@@ -21,6 +22,7 @@ SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCateg
 ONE_HOT = (keras.losses.categorical_crossentropy, keras.losses.CategoricalCrossentropy)
 BINARY = (keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy)
 ENTROPIES = {"softmax": SPARSE + ONE_HOT, "sigmoid": BINARY, None: ()}  # by the final activation
+MEASURES = ("accuracy", "loss", "kl", "agreement", "change")  # of modified networks
 TINY = 1e-37  # a probability whose logarithm float32 has
 
 
@@ -39,8 +41,8 @@ def batches(
     Args:
         data: As in `zoo.callbacks.run`.
         batch_size: Examples in a batch, where `data` are arrays.
-        check: A function that raises an error if it does not accept labels: all of them, where
-            `data` are arrays, or a batch's.
+        check: A function of labels (all of them, where `data` are arrays, or a batch's) that
+            returns those to use, or raises an error if it does not accept them.
         weighted: Yield `Labels` where data have sample weights of positions; else they, and always
             weights of whole examples, are left out.
 
@@ -54,7 +56,7 @@ def batches(
         data = map(data.__getitem__, range(len(data)))
     for part in [data] if arrays else data:
         x, y = _unpack(part, weighted)
-        count = _check(x, y, check)
+        y, count = _check(x, y, check)
         size = batch_size if arrays else max(count, 1)
         for start in range(0, count, size):
             rows = slice(start, start + size)
@@ -66,17 +68,27 @@ def repeatable(data: Any) -> Any:
     return [*data] if isinstance(data, Iterator) else data
 
 
-def first(data: Any, count: int, batch_size: int) -> list[tuple[Any, ...]]:
-    """Return the first `count` examples, or all if there are fewer, in batches as of `batches`."""
-    found: list[tuple[Any, ...]] = []
-    for x, y in batches(data, min(batch_size, count), weighted=True):
+def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
+    """Return `count` random examples, or all if there are fewer, and the number of all.
+
+    They are in the order of the data, and the same of arrays and of batches of these; a tuple of
+    arrays, or a list of such where batches differ in the shape of an example.
+    """
+    rng = np.random.default_rng(seed)
+    total = 0
+    pieces: list[tuple[np.ndarray, Any]] = []  # of random keys, of which the lowest stay
+    for x, y in batches(data, sys.maxsize, weighted=True):
         labels = y if isinstance(y, Labels) else (y,)
-        parts = [part for part in (x, *labels) if part is not None]
-        found.append(tuple(_to_numpy(part, slice(count)) for part in parts))
-        count -= len(tree.flatten(found[-1][0])[0])
-        if count == 0:
-            break
-    return found
+        parts = tuple(part for part in (x, *labels) if part is not None)
+        pieces.append((rng.random(len(tree.flatten(x)[0])), parts))
+        total += len(pieces[-1][0])
+        limit = np.sort(np.concatenate([keys for keys, _ in pieces]))[:count][-1]
+        chosen = [(keys <= limit, keys, parts) for keys, parts in pieces]
+        pieces = [(keys[rows], _to_numpy(parts, rows)) for rows, keys, parts in chosen if any(rows)]
+    found = [parts for _, parts in pieces]
+    if len({tuple(v.shape[1:] for v in tree.flatten(parts)) for parts in found}) == 1:
+        return tree.map_structure(lambda *v: np.concatenate(v), *found), total
+    return found, total
 
 
 def _unpack(batch, weighted):
@@ -85,13 +97,13 @@ def _unpack(batch, weighted):
         return batch[0] if isinstance(batch, (tuple, list)) else batch, None
     x, y, weights = (*batch, None)[:3]
     x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
-    if weighted and y is not None and len(getattr(weights, "shape", ())) > 1:
+    if weighted and y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
         y = Labels(y, weights)
     return x, y
 
 
 def _check(x, y, check):
-    """Return the number of examples; raise an error unless x and y are arrays of as many."""
+    """Return labels and number of examples; raise an error unless x and y are arrays of as many."""
     arrays = tree.flatten(x if y is None else (x, y))
     strange = [v for v in arrays if not len(getattr(v, "shape", ()))]  # a number has none
     if strange:
@@ -107,8 +119,8 @@ def _check(x, y, check):
             f"{lengths} examples. Cut them to the same examples."
         )
     if check and y is not None:
-        check(_to_numpy(y, slice(None)))
-    return lengths[0]
+        y = check(_to_numpy(y, slice(None)))
+    return y, lengths[0]
 
 
 def _to_numpy(structure, rows):
@@ -177,6 +189,36 @@ def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
     return ops.sum(ops.where(mask == 0, 0.0, ops.cast(v, "float32")), axis=0)
 
 
+def flat(v: Tensor) -> Tensor:
+    """Return `(batch, ...)` as `(batch, features)`, float32: squares of float16 overflow."""
+    return ops.cast(ops.reshape(v, (ops.shape(v)[0], -1)), "float32")
+
+
+def norm(v: Tensor) -> Tensor:
+    """Return the Euclidean norm of each example, `(batch,)`."""
+    v = flat(v)
+    size = scale(v)
+    return ops.norm(v / size, axis=1) * size[:, 0]
+
+
+def scale(v: Tensor) -> Tensor:
+    """Return the largest size along the last axis, by which squares neither overflow nor vanish."""
+    return ops.clip(ops.max(ops.abs(v), axis=-1, keepdims=True), TINY, 1 / TINY)
+
+
+def shown(v: Tensor, mask: Tensor | None) -> Tensor:
+    """Return `v` with zeros where a mask of its first axes is False."""
+    if mask is None or tuple(v.shape[1 : len(mask.shape)]) != tuple(mask.shape[1:]):
+        return v
+    mask = ops.reshape(mask, (*ops.shape(mask), *[1] * (len(v.shape) - len(mask.shape))))
+    return ops.where(mask, v, ops.zeros_like(v))
+
+
+def shown_by_keras(v: Tensor) -> Tensor:
+    """Return `v` with zeros where its own Keras mask is False."""
+    return shown(v, keras_private.get_keras_mask(v))
+
+
 def to_arrays(sums: Any, mask: np.ndarray) -> Any:
     """Return a structure of tensors as arrays, NaN if an example of the batch has NaN."""
     nan_or_zero = 0.0 * mask.sum()
@@ -189,11 +231,10 @@ class Objective:
     Where a softmax or sigmoid makes the first output, `apply` runs the network up to the logits,
     and a cross-entropy is computed from these: from probabilities, float32 has no gradient of a
     confident mistake, and Keras clips them at 1e-7. Outputs have one class distribution (or value)
-    for each position, such as `(batch, steps, classes)`. Graph, model and loss are those of
+    for each position, such as `(batch, steps, classes)`. Several sigmoids, unless the loss is of
+    one class, are labels of two classes each, `(batch, ..., labels, 2)`, and as positions to all
+    measures but the KL divergence, which is their sum. Graph, model and loss are those of
     `zoo.callbacks.run`, which tells how an example's positions are averaged.
-
-    Attributes:
-        classifies: True if the outputs are of classes: two and more, or one of two.
     """
 
     def __init__(self, graph: Graph, model: keras.Model, loss: Loss = None) -> None:
@@ -205,15 +246,27 @@ class Objective:
         self._keep_mask = graph.keep_mask
         self._masked = graph.masked
         self._shape = tuple(graph.model.outputs[0].shape)
-        loss = loss or getattr(model, "loss", None)
-        if isinstance(loss, dict):  # by output, of which the first is measured
-            keyed = isinstance(model.output, dict)
-            loss = loss.get(min(model.output) if keyed else model.output_names[0])
-        elif isinstance(loss, (list, tuple)):
-            loss = loss[0]
+        self._num_outputs = len(graph.outputs)
+        output = graph.model.output
+        self._name = min(output) if isinstance(output, dict) else graph.model.output_names[0]
+        loss = self._of_first(loss or getattr(model, "loss", None))
         self._given = None if loss is None else keras.losses.get(loss)
+        entropy = _kind(self._given) in SPARSE + ONE_HOT + BINARY
+        if entropy and self._activation is None and not getattr(self._given, "from_logits", False):
+            self._activation = "sigmoid" if _kind(self._given) in BINARY else "softmax"
+        one_class = self._activation == "softmax" or _kind(self._given) in SPARSE + ONE_HOT
         binary = self._activation == "sigmoid" or _kind(self._given) in BINARY
-        self.classifies = self._shape[-1] > 1 or binary
+        self._binary = binary and not one_class
+        several = self._shape[-1] > 1
+        self._known = self._binary or several and bool(entropy or self._activation)
+        self._labels = self._shape[-1] if self._binary else 1
+
+    def _of_first(self, given):
+        """Return what is given for the first output, of a list or dictionary for all outputs."""
+        if isinstance(given, dict):
+            return given.get(self._name)
+        several = isinstance(given, (list, tuple)) and len(given) == self._num_outputs
+        return given[0] if several else given
 
     def apply(self, call: Call, *args: Any, **kwargs: Any) -> Any:
         """Call a layer in inference mode, the last one without its softmax or sigmoid."""
@@ -249,19 +302,23 @@ class Objective:
         return average(self.position_losses(labels, logits), self.weights(labels, logits))
 
     def position_losses(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
-        """Return the loss of each position, `(batch, ...)`, without weights."""
+        """Return the loss of each position, `(batch, ...)`, without weights; see the class."""
         labels = values_of(labels)
         if len(labels.shape) == len(logits.shape) - 1 and logits.shape[-1] == 1:
             labels = ops.expand_dims(labels, -1)  # as `fit` does; else they are broadcast
         loss = self._given or self._default(labels.shape)
         at_logits = _kind(loss) in ENTROPIES[self._activation] or self._given is None
+        by_label = self._labels > 1 and _kind(loss) in BINARY
+        if by_label:
+            labels, logits = (ops.expand_dims(v, -1) for v in (labels, logits))
         if not isinstance(loss, keras.losses.Loss):
             function = functools.partial(loss, from_logits=True) if at_logits else loss
         elif at_logits and not loss.from_logits:
             function = type(loss).from_config({**loss.get_config(), "from_logits": True}).call
         else:
             function = loss.call
-        return function(labels, logits if at_logits else self.outputs(logits))
+        losses = function(labels, logits if at_logits else self.outputs(logits))
+        return ops.expand_dims(losses, -1) if self._labels > 1 and not by_label else losses
 
     def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
         """Return the share of each position in its example's mean, `(batch, ...)`.
@@ -281,100 +338,87 @@ class Objective:
         share = functools.reduce(ops.multiply, [ops.cast(v, "float32") for v in counts])
         return share / ops.sum(share, axis=[*range(1, len(share.shape))], keepdims=True)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the class probabilities, `(batch, ..., classes)`: two classes for one output.
+    def log_probabilities(self, logits: Tensor, labels: Any = None) -> Tensor:
+        """Return logarithms of class probabilities, `(batch, ..., classes)`; of one sigmoid, two.
 
         Raises:
-            ValueError: if the network is no classifier.
+            ValueError: if the network does not classify.
         """
-        if not self.classifies:
+        if not self.classifies(labels):
             raise ValueError(
-                "Expected a classifier, for accuracy and entropy: two outputs or more, a sigmoid, "
-                "or binary cross-entropy as the loss. Received: a network with one linear output."
+                f"Expected a classifier, whose outputs are a distribution over classes: after a "
+                f"softmax or sigmoid, with a cross-entropy as loss, or with labels that are class "
+                f"indices. Received: linear outputs of shape {self._shape}. Give the loss, such as "
+                f"keras.losses.SparseCategoricalCrossentropy(from_logits=True), or compile the "
+                f"model with it."
             )
-        if self._shape[-1] > 1:
-            p = self.outputs(logits) if self._activation else ops.softmax(logits)
-            return p / ops.sum(p, axis=-1, keepdims=True) if self._activation == "sigmoid" else p
-        loss = self._given
-        if self._activation or getattr(loss, "from_logits", False):
-            return ops.concatenate([ops.sigmoid(-logits), ops.sigmoid(logits)], axis=-1)
-        return ops.concatenate([1 - logits, logits], axis=-1)
+        if self._binary:
+            pair = ops.log_sigmoid(ops.stack([-logits, logits], axis=-1))
+            return pair if self._labels > 1 else ops.squeeze(pair, axis=-2)
+        return ops.log_softmax(ops.log_sigmoid(logits) if self._activation == "sigmoid" else logits)
 
-    def log_probabilities(self, logits: Tensor) -> Tensor:
-        """Return the logarithms of `probabilities`, of a softmax without underflow."""
-        if self._shape[-1] > 1 and self._activation != "sigmoid":
-            return ops.log_softmax(logits)
-        return ops.log(ops.maximum(self.probabilities(logits), TINY))
+    def classifies(self, labels: Any = None) -> bool:
+        """Return True if the outputs are a distribution over classes.
 
-    def is_distribution(self, labeled: bool) -> bool:
-        """Return True if the outputs are known to be a distribution over classes.
-
-        After a softmax or sigmoid, with a cross-entropy as loss, or without a loss with labels,
-        whose loss then is a cross-entropy.
+        After a softmax or sigmoid, with a cross-entropy as loss, or with class indices as labels.
         """
-        entropy = _kind(self._given) in SPARSE + ONE_HOT + BINARY
-        known = self._activation or entropy or (labeled and self._given is None)
-        return self.classifies and bool(known)
-
-    def names(self, labeled: bool) -> list[str]:
-        """Return the names of `scores`, which depend on whether data have labels."""
-        accuracy = ["accuracy"] if labeled and self.classifies else []
-        compared = ["kl", "agreement"] if self.is_distribution(labeled) else ["change"]
-        return [*accuracy, *(["loss"] if labeled else []), *compared]
+        index = labels is not None and self._is_index(values_of(labels).shape)
+        return index or self._known
 
     def scores(
         self, outputs: list[Tensor], intact: list[Tensor], labels: Tensor | Labels | None = None
-    ) -> Tensor:
-        """Return numbers of a modified network, `(batch, numbers)`, in the order of `names`.
+    ) -> dict[str, Tensor]:
+        """Return those of `MEASURES` that a modified network has, each `(batch,)`.
 
         `outputs` are its outputs, `intact` those of the unmodified one, the first as logits.
         """
-        logits = outputs[0]
-        scores = []
-        if labels is not None:
-            scores += [self.hits(labels, logits)] if self.classifies else []
-            scores.append(self.losses(labels, logits))
-        if self.is_distribution(labels is not None):
-            weights = self.weights(labels, logits)
-            pair = self.log_probabilities(intact[0]), self.log_probabilities(logits)
-            scores += [average(v, weights) for v in (divergence(*pair), agreement(*pair))]
-        else:
-            count = ops.shape(logits)[0]
-            new, old = (
-                ops.concatenate(
-                    [ops.cast(ops.reshape(v, (count, -1)), "float32") for v in tensors], axis=1
-                )
-                for tensors in (outputs, intact)
-            )
-            scores.append(ops.norm(new - old, axis=1) / ops.norm(old, axis=1))
-        return ops.stack(scores, axis=1)
+        scores = {} if labels is None else self.measured(labels, outputs[0])
+        if self.classifies(labels):
+            p, q = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
+            return scores | self.compare(p, q, self.weights(labels, outputs[0]))
+        new, old = (
+            ops.concatenate([flat(shown_by_keras(v)) for v in tensors], axis=1)
+            for tensors in (outputs, intact)
+        )
+        return scores | {"change": norm(new - old) / norm(old)}
 
-    def hits(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
-        """Return the share of positions whose most probable class is the true one, `(batch,)`.
+    def measured(self, labels: Tensor | Labels, logits: Tensor) -> dict[str, Tensor]:
+        """Return each example's loss and, if the network classifies, accuracy, `(batch,)`.
 
-        Without positions 1 or 0. NaN where a logit is not finite, and in networks that are no
-        classifiers.
+        The accuracy is the share of positions whose most probable class is the true one; without
+        positions 1 or 0, and NaN where a logit is not finite.
         """
-        if not self.classifies:
-            return ops.full((ops.shape(logits)[0],), float("nan"))
-        p = self.probabilities(logits)
-        classes = class_indices(values_of(labels), p.shape[-1], len(p.shape))
-        return average(hits(p, classes), self.weights(labels, logits))
+        numbers = {"loss": self.losses(labels, logits)}
+        if self.classifies(labels):
+            p = self.log_probabilities(logits, labels)
+            correct = hits(p, class_indices(values_of(labels), p.shape[-1], len(p.shape)))
+            numbers["accuracy"] = average(correct, self.weights(labels, logits))
+        return numbers
 
-    def check(self, labels: Any) -> None:
-        """Raise an error unless the labels are ones that the loss is defined for.
+    def compare(
+        self, intact: Tensor, other: Tensor, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return KL divergence and agreement of `log_probabilities`, each `(batch,)`."""
+        kl = average(divergence(intact, other), weights) * self._labels
+        return {"kl": kl, "agreement": average(agreement(intact, other), weights)}
+
+    def check(self, labels: Any) -> Any:
+        """Return the first output's labels, ones that the loss is defined for.
 
         Raises:
             ValueError: if a label of a cross-entropy is out of range or NaN, the loss is not
-                known, or all positions of an example are left out.
+                known, all positions of an example are left out, or the first output has no labels.
         """
-        weights = labels.weights if isinstance(labels, Labels) else np.ones(1)
-        labels = values_of(labels)
+        given = labels if isinstance(labels, Labels) else (labels, None)
+        labels, weights = map(self._of_first, given)
         if not hasattr(labels, "shape"):
             raise ValueError(
-                f"Expected one array of labels, of the first output. Received: {len(labels)} in a "
-                f"{type(labels).__name__}. Give those of the output of shape {self._shape}."
+                f"Expected labels of the first output, {self._name!r} of shape {self._shape}: one "
+                f"array, or a list or dictionary with those of all outputs. Received: a "
+                f"{type(labels).__name__}."
             )
+        checked = Labels(labels, weights) if np.ndim(weights) > 1 else labels
+        weights = np.ones(1) if checked is labels else weights
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
         weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
@@ -389,29 +433,33 @@ class Objective:
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
-        elif _kind(loss) in ONE_HOT and labels.ndim < len(self._shape):
+        elif _kind(loss) in ONE_HOT + BINARY and self._is_index(labels.shape):
             raise ValueError(
-                f"Expected one-hot labels, as {_kind(loss).__name__} takes them. Received: labels "
-                f"of shape {labels.shape}. For class indices give "
-                f"loss='sparse_categorical_crossentropy'."
+                f"Expected one-hot labels, or one for each of several sigmoids, as "
+                f"{_kind(loss).__name__} takes them. Received: labels of shape {labels.shape}. For "
+                f"class indices give loss='sparse_categorical_crossentropy'."
             )
         elif _kind(loss) in ONE_HOT + BINARY:
             fits = (labels >= 0) & (labels <= 1)
             expected = "labels from 0 to 1"
         else:
-            return
+            return checked
         if not fits.all():
             raise ValueError(
                 f"Expected {expected} of the network. Received: {labels[~fits].ravel()[:5]}. "
                 f"Correct the labels, or name another loss."
             )
+        return checked
+
+    def _is_index(self, shape):
+        """Return True for the shape of labels that are class indices."""
+        return self._shape[-1] > 1 and (len(shape) == len(self._shape) - 1 or shape[-1] == 1)
 
     def _default(self, shape):
         """Return the loss of a network without one, for labels of a shape."""
         if self._activation == "sigmoid":
             return BINARY[0]
-        is_index = len(shape) == len(self._shape) - 1 or shape[-1] == 1
-        if is_index and self._shape[-1] > 1:
+        if self._is_index(shape):
             return SPARSE[0]
         if self._activation == "softmax" and shape[-1] == self._shape[-1]:
             return ONE_HOT[0]
@@ -453,7 +501,7 @@ def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:
     if len(labels.shape) == rank and labels.shape[-1] == num_classes:
         return ops.argmax(labels, axis=-1)
     labels = ops.squeeze(labels, axis=-1) if len(labels.shape) == rank else labels
-    return ops.cast(labels, "int32")
+    return ops.cast(ops.floor(ops.add(labels, 0.5)), "int32")  # 0.9 of a sigmoid is 1
 
 
 def values_of(labels: Any) -> Any:
@@ -466,9 +514,11 @@ def average(v: Tensor, weights: Tensor | None = None) -> Tensor:
     if len(v.shape) == 1:
         return v
     if weights is None:
-        return ops.mean(ops.reshape(v, (ops.shape(v)[0], -1)), axis=1)
+        return ops.mean(flat(v), axis=1)
+    labels = [*range(len(weights.shape), len(v.shape))]  # the axes of several sigmoids
+    v = ops.mean(v, axis=labels) if labels else v
     v = ops.where(weights == 0, 0.0, v * weights)
-    return ops.sum(ops.reshape(v, (ops.shape(v)[0], -1)), axis=1)
+    return ops.sum(flat(v), axis=1)
 
 
 def _kind(loss):

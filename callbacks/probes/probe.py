@@ -13,13 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from zoo.callbacks.probes.objective import agreement, average, class_indices, divergence, hits
+from zoo.callbacks.probes.objective import (
+    TINY,
+    average,
+    class_indices,
+    flat,
+    hits,
+    norm,
+    scale,
+    shown,
+)
 from zoo.checks import check_integers
 from zoo.graph.blocks import Block
 from zoo.io import replace
 from zoo.types import PathLike, Tensor
 
 GRADIENTS = ("dx", "dinput", "dx_classifier")  # keys of a block that need a backward pass
+SHOWN = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
 CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
@@ -36,7 +46,8 @@ class Parts(dict):
     def __init__(
         self, info: Block, parts: Mapping[str, Any], use: int = 0, layers: Sequence[Any] = ()
     ) -> None:
-        super().__init__(parts)
+        mask = parts.get("mask")
+        super().__init__({k: shown(v, mask) if k in SHOWN else v for k, v in parts.items()})
         self.info = info
         self.use = use
         self.layers = layers
@@ -44,6 +55,13 @@ class Parts(dict):
     def average(self, v: Tensor) -> Tensor:
         """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`."""
         return average(v, self.get("weights"))
+
+    def by_unit(self, v: Tensor) -> Tensor:
+        """Return the mean over positions: `(batch, ..., units)` to `(batch, units)`, float32."""
+        v = ops.cast(v, "float32")
+        v = ops.mean(ops.reshape(v, (ops.shape(v)[0], -1, v.shape[-1])), axis=1)
+        mask = self.get("mask")  # `v` is 0 where it hides
+        return v if mask is None else v / ops.maximum(ops.mean(flat(mask), axis=1), TINY)[:, None]
 
 
 class Probe:
@@ -151,22 +169,6 @@ def deviation(mean: Any, square: Any) -> Any:
     return np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
-def flat(v: Tensor) -> Tensor:
-    """Return `(batch, ...)` as `(batch, features)`, float32: squares of float16 overflow."""
-    return ops.cast(ops.reshape(v, (ops.shape(v)[0], -1)), "float32")
-
-
-def norm(v: Tensor) -> Tensor:
-    """Return the Euclidean norm of each example, `(batch,)`."""
-    return ops.norm(flat(v), axis=1)
-
-
-def by_unit(v: Tensor) -> Tensor:
-    """Return the mean over positions: `(batch, ..., units)` to `(batch, units)`, float32."""
-    v = ops.cast(v, "float32")
-    return ops.mean(ops.reshape(v, (ops.shape(v)[0], -1, v.shape[-1])), axis=1)
-
-
 def dot(u: Tensor, v: Tensor) -> Tensor:
     """Return the inner product of each example, `(batch,)`."""
     return ops.sum(flat(u) * flat(v), axis=1)
@@ -174,8 +176,14 @@ def dot(u: Tensor, v: Tensor) -> Tensor:
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Return the cosine of each example, `(batch,)`; 0 where one of the two is zero."""
-    lengths = norm(u) * norm(v)
-    return ops.where(lengths == 0, 0.0, dot(u, v) / ops.where(lengths == 0, 1.0, lengths))
+    return ops.sum(unit(flat(u)) * unit(flat(v)), axis=1)
+
+
+def unit(v: Tensor) -> Tensor:
+    """Return `v`, float32, of length 1 along its last axis; 0 stays."""
+    v = ops.cast(v, "float32")
+    v = v / scale(v)
+    return v / ops.maximum(ops.norm(v, axis=-1, keepdims=True), TINY)
 
 
 class Row(NamedTuple):
@@ -350,11 +358,9 @@ class BlockInfluence(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the mean over each example's positions."""
-        x, y = (
-            ops.normalize(ops.cast(block[key], "float32"), axis=-1, order=2) for key in ("x", "y")
-        )
         # of unit vectors: without the cancellation of 1 - cos
-        return average(ops.sum(ops.square(x - y), axis=-1) / 2)
+        square = ops.square(unit(block["x"]) - unit(block["y"]))
+        return block.by_unit(ops.sum(square, axis=-1, keepdims=True))[:, 0] / 2
 
 
 class Rectified(Probe):
@@ -385,12 +391,16 @@ class EstimationError(Rectified):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's error and its square."""
         error = self.output(block) - self.output(stage[-1])
-        return {"error": error, "square": ops.square(error)}
+        values = {"error": error, "square": ops.square(error)}
+        if block.get("mask") is not None:
+            values["shown"] = shown(ops.ones_like(error), block["mask"])
+        return values
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return averages over units."""
-        spread = deviation(mean["error"], mean["square"])
-        return {self.name: mean["error"].mean(), "std": spread.mean()}
+        share = np.broadcast_to(mean.get("shown", 1.0), mean["error"].shape)  # of the examples
+        error, square = (mean[key][share != 0] / share[share != 0] for key in ("error", "square"))
+        return {self.name: error.mean(), "std": deviation(error, square).mean()}
 
 
 class ResidualMean(Probe):
@@ -408,7 +418,7 @@ class ResidualMean(Probe):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each channel's mean, and the mean square over channels."""
         f = ops.cast(block["f"], "float32")
-        return {"units": by_unit(f), "square": ops.mean(by_unit(ops.square(f)), axis=1)}
+        return {"units": block.by_unit(f), "square": ops.mean(block.by_unit(ops.square(f)), axis=1)}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return averages over channels, and each channel's mean."""
@@ -643,8 +653,7 @@ class LogitLens(Probe):
         early = block.get("lens")
         if early is None:
             return {}
-        pair = block["network"], early["log_probabilities"]
-        values = {"kl": divergence(*pair), "agreement": agreement(*pair)}
+        values = {key: early[key] for key in ("kl", "agreement")}
         if "labels" in block:
             read = Parts(block.info, {**early, "labels": block["labels"]})
             values |= {"accuracy": correct(read), "loss": early["loss"]}
@@ -692,7 +701,7 @@ class GateActivity(Probe):
         values = {}
         for gate in ("t", "c"):
             if gate in block:
-                units = by_unit(block[gate])
+                units = block.by_unit(block[gate])
                 values[f"{gate}_units"] = units
                 values[f"{gate}_square"] = ops.mean(ops.square(units), axis=1)
         return values
@@ -722,7 +731,7 @@ class BlockOutputs(Rectified):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's output."""
-        return {"units": by_unit(self.output(block))}
+        return {"units": block.by_unit(self.output(block))}
 
 
 class ClassGates(Probe):
@@ -753,7 +762,7 @@ class ClassGates(Probe):
             shape = tuple(labels.shape)
             raise ValueError(f"Expected one class for each example. Received: labels of {shape}.")
         inside = ops.cast(class_indices(labels, self.classes) == self.of, "float32")
-        units = by_unit(block["t"])
+        units = block.by_unit(block["t"])
         return {"all": units, "inside": units * inside[:, None], "share": inside}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:

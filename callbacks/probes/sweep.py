@@ -17,22 +17,26 @@ from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from zoo.backend import compiled
 from zoo.callbacks.probes.objective import (
+    MEASURES,
     Loss,
     Objective,
     Progress,
-    average,
-    divergence,
     masked_sum,
+    norm,
     padded_batches,
     repeatable,
+    sample,
+    shown_by_keras,
     to_arrays,
     to_tensors,
 )
-from zoo.callbacks.probes.probe import Row, Table, norm
+from zoo.callbacks.probes.probe import Row, Table
+from zoo.callbacks.training import PassProgress
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan
 from zoo.graph.loop import Region
@@ -41,6 +45,7 @@ from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
 SMALLEST = 1e-30  # added to a norm before a division
+EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}  # of others 2**-23
 SCORES = ("lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
 
 
@@ -85,23 +90,20 @@ class Trials:
         plans = [self.chain.plan, *map(tuple, plans)]
         for plan in plans:
             self.chain.check(plan)
-        names: list[str] = []
-        sums = np.zeros(0)
+        sums: dict[str, np.ndarray] = {}
         self.count = 0
         check = self.objective.check
         for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
-            if not names:
-                names = self.objective.names(y is not None)
-                sums = np.zeros((len(plans), len(names)))
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
             for numbers, state in self._outputs(plans, self.chain.graph.start(x)):
                 intact = intact or self._call("end", self._end, state)
                 scores = self._call("score", self._score, state, intact, labels, mask_tensor)
-                sums[numbers] += to_arrays(scores, mask)
+                for name, value in to_arrays(scores, mask).items():
+                    sums.setdefault(name, np.zeros(len(plans)))[numbers] += value
             self.count += int(np.count_nonzero(mask))
-        return dict(zip(names, sums.T / self.count, strict=True))
+        return {name: sums[name] / self.count for name in MEASURES if name in sums}
 
     def _outputs(self, plans, start):
         """Run the plans, of which number 0 is the unmodified network's, to their ends.
@@ -146,23 +148,36 @@ class Trials:
         return [self.objective.logits(outputs[0]), *outputs[1:]]
 
     def _score(self, y, intact, labels, mask):
-        return masked_sum(self.objective.scores(self._end(y), intact, *labels), mask)
+        scores = self.objective.scores(self._end(y), intact, *labels)
+        return {name: masked_sum(values, mask) for name, values in scores.items()}
 
     def _call(self, key, function, *arguments):
         if key not in self._compiled:
-            # a compiled function would drop the masks of its arguments and results
             masked = self.chain.graph.masked
-            self._compiled[key] = function if masked else compiled(function, self.model)
+            self._compiled[key] = compiled(function, self.model, eager=masked)
         return self._compiled[key](*arguments)
 
     def table(self, name: str, plans: Sequence[Plan], labels: Sequence[Label], data: Any) -> Table:
         """Return the numbers of `run` as a table whose values' names begin with `name`."""
+        numbers = self.run(plans, data)
         rows = [
             Row(f"{name}_{metric}", *label, None, float(value))
-            for metric, column in self.run(plans, data).items()
+            for metric, column in numbers.items()
             for label, value in zip([(None, None, None), *labels], column, strict=True)
         ]
-        return Table(rows, title=f"{self.model.name} on {self.count} examples")
+        return Table(rows, self.notes(numbers), f"{self.model.name} on {self.count} examples")
+
+    def notes(self, numbers: dict[str, np.ndarray]) -> list[str]:
+        """Return a sentence if no plan changes the outputs by more than rounding may."""
+        name = "kl" if "kl" in numbers else "change"
+        largest = max(numbers[name][1:], default=math.inf)
+        dtypes = [getattr(call.layer, "compute_dtype", "") for call in self.chain.graph.calls]
+        limit = 8 * max(EPSILON.get(dtype, 2**-23) for dtype in dtypes)  # ours: a few roundings
+        note = (
+            f"No modification changes the outputs by more than rounding may ({name} {largest:.1g} "
+            f"at most): the network may be untrained, and the order of such numbers is arbitrary."
+        )
+        return [note] if largest < (limit**2 / 2 if name == "kl" else limit) else []
 
     def by_block(self, name: str, plans: Sequence[Plan], data: Any) -> Table:
         """Return the table of one plan for each block."""
@@ -305,9 +320,10 @@ def depth_plan(
     model: keras.Model,
     data: Any,
     keep: float = 0.75,
-    score: str = "lesion_kl",
+    score: str | None = None,
     loss: Loss = None,
     batch_size: int = 128,
+    progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, float]:
     """Choose blocks to remove, those with the lowest score first.
@@ -321,9 +337,10 @@ def depth_plan(
         keep: Share of the blocks that stay, rounded so that no fewer do.
         score: "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss",
             of the network without the block and the ones before: the search is greedy, and blocks
-            are scored again after each removal.
+            are scored again after each removal. `None`: the first that is defined.
         loss: As in `zoo.callbacks.run`.
         batch_size: As in `zoo.callbacks.run`.
+        progress: As in `zoo.callbacks.run`; `None`: a `PassProgress`.
         **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
 
     Returns:
@@ -340,10 +357,10 @@ def depth_plan(
     >>> for i in range(4):
     ...     f = keras.layers.Dense(4, kernel_initializer=keras.initializers.Constant(0.1 * i))
     ...     x = keras.layers.Add(name=f"sum{i}")([x, f(x)])
-    >>> depth_plan(keras.Model(inputs, x), keras.ops.ones((8, 4)), score="lesion_change")
+    >>> depth_plan(keras.Model(inputs, x), keras.ops.ones((8, 4)))
     {'sum0': 0.0}
     """
-    if score not in SCORES:
+    if score not in (None, *SCORES):
         raise ValueError(f"`score` must be one of {SCORES}. Received: score={score!r}")
     network = Network.of(model, **options)
     names = [block.name for block in network.blocks if not block.changes_shape]
@@ -353,14 +370,16 @@ def depth_plan(
             f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
             f"those that change the shape stay. Received: keep={keep}, which removes {count}."
         )
-    trials = Trials(network, loss, batch_size=batch_size)
     data = repeatable(data)
+    progress = progress or PassProgress("depth_plan", count * sample(data, 1)[1])
+    trials = Trials(network, loss, batch_size=batch_size, progress=progress)
     removed: dict[str, float] = {}
     while len(removed) < count:
         rest = [name for name in names if name not in removed]
         plans = [lesion_plan(trials.chain, [*removed, name]) for name in rest]
         measured = trials.run(plans, data)
         known = [f"lesion_{name}" for name in measured]
+        score = score or next(name for name in SCORES if name in known)
         if score not in known:
             raise ValueError(
                 f"Expected a score that is defined for these outputs and data. Received: "
@@ -374,6 +393,8 @@ def depth_plan(
                 f"Expected scores that are numbers. Received: NaN for {rest}. Look for NaN in the "
                 f"data, and with `zoo.callbacks.diagnose` in the network's blocks."
             )
+        for note in [] if removed else trials.notes(measured):
+            logging.warning("zoo.callbacks.depth_plan: %s", note)
         removed[rest[lowest]] = scores[lowest]
     return removed
 
@@ -439,25 +460,27 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
 
 
 def _functions(region, objective, model):
-    """Return functions of tensors, compiled if the model has no masks: compiled, it drops them."""
+    """Return functions of tensors, compiled if the model has no masks."""
 
     def readout(x, values):
         return objective.logits(region.end(x, values, objective.apply)[0])
 
-    def score(labels, logits):
-        return objective.losses(labels, logits), objective.hits(labels, logits)
+    def compare(logits, others, labels):
+        pair = (objective.log_probabilities(v, labels) for v in (logits, others))
+        return objective.compare(*pair, objective.weights(labels, logits))["kl"]
 
-    def compare(logits, others):
-        p, q = map(objective.log_probabilities, (logits, others))
-        return average(divergence(p, q), objective.weights(None, logits))
+    def step(x, previous):
+        x, previous = map(shown_by_keras, (x, previous))
+        return norm(x - previous) / (norm(previous) + SMALLEST)
 
     def once(kind):
         return build(lambda x, values: region.once(x, values, kind))
 
     def build(function):
-        return function if region.graph.masked else compiled(function, model)
+        return compiled(function, model, eager=region.graph.masked)
 
-    functions = {"start": region.start, "readout": readout, "score": score, "compare": compare}
+    functions = {"start": region.start, "readout": readout, "compare": compare, "step": step}
+    functions["score"] = objective.measured
     built = {name: build(function) for name, function in functions.items()}
     return {**built, "once": functools.cache(once)}
 
@@ -471,13 +494,11 @@ def _measure(region, objective, functions, values, labels, times):
         x = functions["once"](region.kind(number - 1))(x, values)
         if number not in times:
             continue
-        yield ("step_norm", number), norm(x - previous) / (norm(previous) + SMALLEST)
+        yield ("step_norm", number), functions["step"](x, previous)
         logits = functions["readout"](x, values)
         if labels is not None:
-            loss, hits = functions["score"](labels, logits)
-            yield ("loss", number), loss
-            if objective.classifies:
-                yield ("accuracy", number), hits
-        if objective.classifies and before is not None:
-            yield ("kl", last), functions["compare"](before, logits)
+            for name, numbers in functions["score"](labels, logits).items():
+                yield (name, number), numbers
+        if objective.classifies(labels) and before is not None:
+            yield ("kl", last), functions["compare"](before, logits, labels)
         before, last = logits, number

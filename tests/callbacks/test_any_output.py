@@ -103,6 +103,13 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     accuracy = callbacks.run([callbacks.IntermediateAccuracy()], model, (X, Y, weights), LOSS)
     last = accuracy.values("intermediate_accuracy")[NAMES[-1]]
     assert last == pytest.approx(scores(intact, intact, Y, weights)[0])
+    run = {"first": NAMES[2], "last": NAMES[3]}
+    once, twice = (log_probabilities(zoo.graph.loop(model, **run, times=times)) for times in (1, 2))
+    loops = callbacks.loops(model, (X, Y, weights), (1, 2), **run, loss=LOSS)
+    kl = scores(once, twice, weights=weights)[0]
+    assert columns(loops, "loop_kl")[0, 0] == pytest.approx(kl, rel=1e-4)
+    loss = [scores(v, v, Y, weights)[1] for v in (once, twice)]
+    np.testing.assert_allclose(columns(loops, "loop_loss")[:, 0], loss, rtol=1e-4)
     with pytest.raises(ValueError, match="position that counts in every example"):
         callbacks.lesions(model, (X, Y, 0 * weights), LOSS)
 
@@ -231,3 +238,41 @@ def test_a_keras_mask_of_the_output_hides_its_positions():
     assert accuracy.values("intermediate_accuracy")["block1"] == pytest.approx(
         scores(intact, intact, labels, weights)[0]
     )
+
+
+def test_padding_changes_no_number():
+    lengths = (5, 3)
+    inputs = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(WORDS, WIDTH, mask_zero=True)(inputs)
+    x = zoo.HighwayDense(name="block")(x)
+    x = layers.Add(name="sum0")([x, layers.MultiHeadAttention(2, 2, name="attention")(x, x)])
+    x = layers.Add(name="sum1")([x, layers.Dense(WIDTH, "tanh", name="inner")(x)])
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    ids = np.random.default_rng(3).integers(1, WORDS, (2, STEPS))
+    labels = ids % 3
+    probes = [callbacks.L2Ratio(), callbacks.BlockInfluence(), callbacks.CosineLoss()]
+    probes += [callbacks.TaylorTerm(), callbacks.GradientNorm(), callbacks.ActivationNorm()]
+    probes += [callbacks.BlockOutputs(), callbacks.IntermediateAccuracy(), callbacks.LogitLens()]
+
+    def measure(*data):
+        table = callbacks.run(probes, model, data)
+        table += callbacks.run([callbacks.GateActivity()], model, data, blocks=["block"])
+        table += callbacks.lesions(model, data)
+        table += callbacks.loops(model, data, (1, 2), "sum1", scale=0.5)
+        table += callbacks.lesions(keras.Model(inputs, x), data[0])  # their change
+        return {row[:4]: row.value for row in table if "std" not in row.probe and row.block}
+
+    padded = np.where(np.arange(STEPS) < np.array(lengths)[:, None], ids, 0)
+    whole = measure(padded, labels)
+    alone = [measure(ids[[i], :n], labels[[i], :n]) for i, n in enumerate(lengths)]
+    for key, value in whole.items():
+        expected = np.mean([numbers[key] for numbers in alone])
+        assert value == pytest.approx(expected, rel=2e-4, abs=1e-6), key
+    table = callbacks.run([callbacks.EstimationError()], model, padded)
+    inner = keras.Model(inputs, [model.get_layer(f"sum{i}").output for i in range(2)])
+    first, last = (ops.convert_to_numpy(v).astype("float64") for v in inner(padded))
+    hidden = np.broadcast_to((padded == 0)[..., None], first.shape)
+    error = np.ma.array(first - last, mask=hidden)  # means over the examples that have a position
+    name = "estimation_error"
+    assert table.values(name)["sum0"] == pytest.approx(error.mean(0).mean(), rel=1e-4)
+    assert table.values(f"{name}_std")["sum0"] == pytest.approx(error.std(0).mean(), rel=1e-3)

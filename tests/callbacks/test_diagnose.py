@@ -1,6 +1,7 @@
 """Verdicts on blocks whose functions are known, their report, and plans of what to remove."""
 
 import html
+import re
 
 import keras
 import numpy as np
@@ -9,8 +10,9 @@ from keras import layers
 
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
-from zoo.callbacks import Table
+from zoo.callbacks import Table, training
 from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
+from zoo.callbacks.probes.objective import sample
 from zoo.callbacks.probes.probe import Row
 
 TURN = np.kron(np.eye(2), [[0, 1], [-1, 0]])  # f is at a right angle to x
@@ -77,13 +79,40 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
     assert losses[report.verdicts[1].block] < losses[None]  # it is better without
 
 
-@slow_elsewhere
-def test_lesions_are_measured_on_the_first_examples():
-    report = zoo.callbacks.diagnose(chain(KERNELS), X, batch_size=8, lesion_examples=12)
-    expected = zoo.callbacks.lesions(chain(KERNELS), X[:12]).values("lesion_change")
+def test_lesions_are_measured_on_a_random_sample():
+    report = zoo.callbacks.diagnose(chain(KERNELS), X, lesion_examples=12, seed=3)
+    chosen = np.argsort(np.random.default_rng(3).random(24))[:12]
+    expected = zoo.callbacks.lesions(chain(KERNELS), X[chosen]).values("lesion_change")
     for row in report.verdicts:
         np.testing.assert_allclose(row.numbers["lesion_change"], expected[row.block], rtol=1e-5)
-    assert "Lesions: chain on 12 examples." in str(report)
+    assert "Lesions: chain on 12 examples, a random choice (seed 3)." in str(report)
+
+
+def test_verdicts_on_data_sorted_by_class_are_those_on_shuffled_data():
+    x = np.random.default_rng(1).normal(size=(300, 4)).astype("float32")
+    x[:150, :2] = 0  # the first class, on which the second block does nothing
+    model = chain({"turn": 0.7 * TURN, "second": 0.7 * np.kron(np.diag([1, 0]), TURN[:2, :2])})
+    by_order = [
+        [row.verdict for row in zoo.callbacks.diagnose(model, rows).verdicts]
+        for rows in (x, np.random.default_rng(2).permutation(x))
+    ]
+    assert by_order == [["refines", "refines"]] * 2
+    first = zoo.callbacks.lesions(model, x[:64]).values("lesion_change")
+    assert first["second"] == 0  # as the first examples are of one class
+
+
+@without_backend
+def test_a_sample_is_fair_and_the_same_of_arrays_and_of_batches():
+    x, y = np.arange(60).reshape(20, 3), np.arange(20)
+    batches = [(x[i : i + 8], y[i : i + 8]) for i in (0, 8, 16)]
+    rows, total = sample((x, y), 5, seed=1)
+    assert total == 20 and np.array_equal(rows[0], x[rows[1]]) and (np.diff(rows[1]) > 0).all()
+    assert all(map(np.array_equal, rows, sample(iter(batches), 5, seed=1)[0]))
+    assert np.array_equal(sample(x, 99)[0][0], x)
+    counts = sum(np.bincount(sample(y, 5, seed)[0][0], minlength=20) for seed in range(800))
+    assert abs(counts - 200).max() < 5 * np.sqrt(800 * 0.25 * 0.75)
+    ragged, total = sample([(x[:8, :2], y[:8]), (x[8:], y[8:])], 12)
+    assert len(ragged) == 2 and total == 20 and sum(len(part[0]) for part in ragged) == 12
 
 
 class Indexed(keras.utils.PyDataset):
@@ -100,8 +129,13 @@ class Indexed(keras.utils.PyDataset):
         return self.batches[index]
 
 
+def dataset(batches):
+    data = pytest.importorskip("tensorflow").data.Dataset
+    return data.from_tensor_slices(tuple(map(np.concatenate, zip(*batches, strict=True)))).batch(8)
+
+
 @slow_elsewhere
-@pytest.mark.parametrize("kind", [list, iter, Indexed])
+@pytest.mark.parametrize("kind", [list, iter, Indexed, dataset])
 def test_batches_get_the_verdicts_of_the_same_arrays(kind):
     model = chain(KERNELS, layers.Dense(2, "softmax"))
     labels = np.arange(24) % 2
@@ -140,10 +174,49 @@ def test_a_network_before_training_has_no_idle_blocks():
         ({"l2_ratio": 0.2, "lesion_kl": 0.002}, "idle"),
         ({"l2_ratio": 1.0, "cosine_input": -0.4}, "replaces"),
         ({"norm_growth": 2.0}, "replaces"),
+        ({}, "replaces"),
     ],
 )
 def test_the_first_rule_that_holds_decides(numbers, verdict):
     assert judge(numbers)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    "numbers, reason",
+    [
+        ({"cosine_input": -0.500004}, "cos(f,x) -0.500004 < -0.5"),
+        ({"l2_ratio": 0.99996}, "|f|/|x| 0.99996 < 1"),
+        ({"l2_ratio": 1.0}, "|f|/|x| 1 >= 1"),
+        (
+            {"lesion_kl": 0.0007, "l2_ratio": 0.2},
+            "|f|/|x| 0.2 < 1; lesion KL 0.0007 > 0.00065 (mean / 10)",
+        ),
+        ({"lesion_kl": 0.0006}, "lesion KL 0.0006 < 0.01, <= 0.00065 (mean / 10)"),
+    ],
+)
+def test_the_reason_tells_numbers_and_thresholds_apart(numbers, reason):
+    assert judge(numbers, {"lesion_kl": 0.0065})[1] == reason
+
+
+def test_effects_below_rounding_are_told(caplog):
+    top = layers.Dense(3, "softmax")
+    model = chain({f"block{i}": 0.3 * TURN for i in range(4)}, top)
+    top.set_weights([1e-8 * np.eye(4, 3), np.zeros(3)])
+    message = "No modification changes the outputs by more than rounding may \\(kl"
+    assert re.search(message, str(zoo.callbacks.diagnose(model, X)))
+    zoo.callbacks.depth_plan(model, X, 0.5)
+    assert len(re.findall(message, caplog.text)) == 1
+    top.set_weights([np.eye(4, 3), np.zeros(3)])
+    assert "rounding" not in str(zoo.callbacks.diagnose(model, X))
+
+
+def test_long_diagnoses_and_plans_print_their_progress(monkeypatch, capsys):
+    monkeypatch.setattr(training, "INTERVAL", -1.0)
+    zoo.callbacks.diagnose(chain(FOUR), X, batch_size=8, lesion_examples=12)
+    zoo.callbacks.depth_plan(chain(FOUR), X, 0.5, batch_size=8)
+    lines = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "diagnose: 22%" and lines.count("diagnose: 100%") == 1
+    assert lines[-2:] == ["depth_plan: 83%", "depth_plan: 100%"]
 
 
 def test_whole_layers_are_judged_and_removed():
@@ -198,6 +271,7 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
         assert f"<tr><td>{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>" in page
     assert page.index("prune_blocks(model, [&#x27;idle&#x27;])") < page.index("<table>")
     assert "<tr><th>block<th>verdict<th>reason<th>stage" in page
+    assert report._repr_html_() == f"<pre>{html.escape(str(report))}</pre>"
 
 
 @without_backend
@@ -217,7 +291,7 @@ FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
 def test_a_plan_removes_the_blocks_that_change_least():
     batches = (X[i : i + 8] for i in (0, 8, 16))  # read again as often as needed
     model = chain(FOUR)
-    plan = zoo.callbacks.depth_plan(model, batches, 0.5, "lesion_change")
+    plan = zoo.callbacks.depth_plan(model, batches, 0.5)  # by their change
     assert [*plan] == ["block1", "block2"] and plan["block1"] < plan["block2"]
     small, lesioned = zoo.graph.prune_blocks(model, plan), zoo.graph.lesion(model, *plan)
     assert np.array_equal(small.predict(X, verbose=0), lesioned.predict(X, verbose=0))

@@ -14,15 +14,17 @@ from helpers.reference_highway import (
     X,
     Y,
     check,
+    cosines,
     highway_model,
+    norms,
     reference_run,
     values,
 )
 from zoo import callbacks
 from zoo.callbacks import Probe
 from zoo.callbacks.probes.engine import Observer
-from zoo.callbacks.probes.objective import masked_sum, padded_batches
-from zoo.callbacks.probes.probe import norm
+from zoo.callbacks.probes.objective import masked_sum, norm, padded_batches
+from zoo.callbacks.probes.probe import CosineInput, NormGrowth
 
 
 @pytest.fixture
@@ -272,3 +274,87 @@ def test_examples_with_a_tiny_loss_have_a_gradient(model):
 def test_norms_of_half_precision_are_of_single_precision():
     v = ops.full((1, 16, 16, 64), 10.0, dtype="float16")  # a sum of squares of 1.6 million
     assert float(norm(v)[0]) == pytest.approx(10 * 128, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked", "carry"])
+def test_probes_leave_the_state_of_an_rnn_and_begin_each_batch_in_it(kind):
+    def network(stateful):
+        inputs = keras.Input(batch_shape=(2, 3), dtype="int32")
+        x = layers.Embedding(5, 4, mask_zero=kind == "masked")(inputs)
+        lstm = layers.LSTM(4, return_sequences=True, stateful=stateful)
+        lstm = zoo.CarryLSTM(4) if kind == "carry" else lstm
+        x = layers.Add(name="sum")([x, lstm(x)])
+        model = keras.Model(inputs, layers.Dense(CLASSES, "softmax")(x))
+        return reference.random_weights(model), lstm
+
+    data = np.array([[1, 2, 0], [3, 4, 1], [2, 2, 4], [1, 0, 0]]), np.arange(12).reshape(4, 3) % 3
+
+    def measure(model):
+        probes = [callbacks.L2Ratio(), callbacks.CosineLoss()]
+        table = callbacks.run(probes, model, data, batch_size=2)
+        table += callbacks.loops(model, data, (1, 2), "sum", batch_size=2)
+        table += callbacks.lesions(model, data, batch_size=2)
+        return [row.value for row in table]
+
+    model, lstm = network(True)
+    states = (lstm.h, lstm.c) if kind == "carry" else lstm.states
+    for state in states:
+        state.assign(np.full((2, 4), 0.5))
+    moved = measure(model)
+    assert all((ops.convert_to_numpy(state) == 0.5).all() for state in states)
+    if kind != "carry":
+        lstm.reset_state()
+        at_rest = measure(model)
+        np.testing.assert_allclose(at_rest, measure(network(False)[0]), rtol=1e-5)
+        assert not np.allclose(moved, at_rest, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1e25, 1e-25])
+def test_ratios_do_not_depend_on_the_size_of_activations(size):
+    x = inputs = keras.Input((4,))
+    for i in range(2):
+        f = layers.Dense(4, use_bias=False, name=f"f{i}")
+        x = layers.Add(name=f"sum{i}")([x, f(x)])
+    model = reference.random_weights(keras.Model(inputs, x))
+    probes = [callbacks.L2Ratio(), callbacks.BlockInfluence(), CosineInput(), NormGrowth()]
+    probes += [callbacks.LayerCushion()]
+    data = X[:, :4]
+
+    def measure(x):
+        table = callbacks.run(probes, model, x) + callbacks.lesions(model, x)
+        return [row.value for row in table + callbacks.loops(model, x, (1, 2))]
+
+    f, x = (data.astype("float64") @ v for v in (model.get_layer("f0").get_weights()[0], np.eye(4)))
+    assert measure(data)[0] == pytest.approx((norms(f) / norms(x)).mean(), rel=1e-4)
+    np.testing.assert_allclose(measure(data * np.float32(size)), measure(data), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
+def test_ratios_of_half_precision_are_not_those_of_rounded_sums(dtype):
+    inputs = keras.Input((64,), dtype="float32")
+    block = zoo.HighwayDense(gate_bias=-6.0, dtype=dtype, name="block")  # f is a hundredth of x
+    model = keras.Model(inputs, block(inputs))
+    x = reference.images(20, 64)
+    terms = reference.as_float64(
+        *(ops.cast(block.parts(ops.cast(x, block.compute_dtype))[key], "float32") for key in "xht")
+    )
+    x64, h, t = terms
+    f = t * (h - x64)
+    probes = [callbacks.L2Ratio(), CosineInput(), callbacks.ResidualMean()]
+    table = callbacks.run(probes, model, x, batch_size=7)
+    ratio = table.values("l2_ratio")["block"]
+    assert ratio < 0.02 and ratio == pytest.approx((norms(f) / norms(x64)).mean(), rel=3e-3)
+    assert table.values("cosine_input")["block"] == pytest.approx(cosines(f, x64).mean(), rel=1e-3)
+    np.testing.assert_allclose(table.array("residual_mean_units")[0], f.mean(0), atol=1e-4)
+
+
+def test_images_without_their_axis_of_one_channel_are_taken_as_fit_takes_them():
+    inputs = keras.Input((4, 4, 1))
+    f = layers.Conv2D(1, 3, padding="same", name="f")(inputs)
+    model = reference.random_weights(keras.Model(inputs, layers.Add(name="sum")([inputs, f])))
+    images = reference.images(5, 4, 4, 1)
+    tables = [
+        callbacks.run([callbacks.L2Ratio()], model, x) + callbacks.lesions(model, x)
+        for x in (images, images[..., 0])
+    ]
+    assert [*tables[0]] == [*tables[1]]

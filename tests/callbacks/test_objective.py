@@ -195,9 +195,14 @@ def test_of_several_outputs_the_loss_and_the_labels_are_the_first_one_s():
     ):
         both = keras.Model(model.input, outputs)
         both.compile(loss=losses)
-        assert callbacks.lesions(both, (X, Y)).values("lesion_loss") == expected
-    with pytest.raises(ValueError, match="one array of labels, of the first output. Received: 2"):
-        callbacks.lesions(both, (X, {"first": Y, "second": Y}))
+        of_both = {"first": Y, "second": X} if isinstance(outputs, dict) else [Y, X]
+        for labels in (Y, of_both):
+            data = (X, labels)
+            assert callbacks.lesions(both, data).values("lesion_loss") == expected
+            assert callbacks.lesions(both, [data]).values("lesion_loss") == expected
+            assert "lesion_loss" in callbacks.diagnose(both, *data).table.probes()
+    with pytest.raises(ValueError, match="labels of the first output, 'first'"):
+        callbacks.lesions(both, (X, {"second": Y}))
 
 
 @without_backend
@@ -205,3 +210,91 @@ def test_class_indices_for_a_loss_of_one_hot_labels_are_refused():
     model, _ = one_block(CLASSES, "softmax")
     with pytest.raises(ValueError, match="one-hot labels.*loss='sparse_categorical_crossentropy'"):
         callbacks.lesions(model, (X, Y % 2), loss="categorical_crossentropy")
+
+
+LABELS = np.random.default_rng(5).integers(0, 2, (7, 4))
+FROM_LOGITS = keras.losses.BinaryCrossentropy(from_logits=True)
+
+
+@pytest.mark.parametrize(
+    "end, loss", [("dense", None), ("operation", "binary_crossentropy"), (None, FROM_LOGITS)]
+)
+def test_several_sigmoids_are_labels_of_two_classes_each(end, loss):
+    model, (a, w, b) = one_block(4, end and "sigmoid", end or "dense")
+    states = [X.astype("float64")]
+    for _ in range(2):
+        states.append(states[-1] + relu(states[-1] @ a))
+    without, once, twice = (sigmoid(y @ w + b) for y in states)
+
+    def divergence(p, q):
+        return (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).sum(1).mean()
+
+    def entropy(p, y=LABELS):
+        return -(y * np.log(p) + (1 - y) * np.log(1 - p))
+
+    lesions = callbacks.lesions(model, (X, LABELS), loss, batch_size=3)
+    loops = callbacks.loops(model, (X, LABELS), (1, 2), loss=loss, batch_size=3)
+    measured = callbacks.run([callbacks.IntermediateAccuracy()], model, (X, LABELS), loss)
+    for table, name, expected in (
+        (lesions, "lesion_accuracy", ((without > 0.5) == LABELS).mean()),
+        (lesions, "lesion_loss", entropy(without).mean()),
+        (lesions, "lesion_kl", divergence(once, without)),
+        (lesions, "lesion_agreement", ((without > 0.5) == (once > 0.5)).mean()),
+        (loops, "loop_kl", divergence(once, twice)),
+        (measured, "intermediate_accuracy", ((once > 0.5) == LABELS).mean()),
+        (measured, "intermediate_accuracy_loss", entropy(once).mean()),
+    ):
+        actual = next(row.value for row in table.of_probe(name) if row.block == "sum")
+        assert actual == pytest.approx(expected, rel=1e-4)
+    assert divergence(once, without) > 0.1
+    limit = float(np.sort(np.abs(2 * once - 1), None)[8:10].mean())  # of 28 labels, 9 are near 1/2
+    near = np.abs(2 * once - 1) < limit
+    probe = callbacks.BorderlineExamples(1, limit)
+    table = callbacks.run([probe], model, (X, LABELS), loss, batch_size=3)
+    for name, value in (
+        ("share", 9 / 28),
+        ("accuracy", ((once > 0.5) == LABELS)[near].mean()),
+        ("loss", entropy(once)[near].mean()),
+        ("entropy", entropy(once, once)[near].mean()),
+    ):
+        actual = table.values(f"borderline_examples_borderline_{name}")["sum"]
+        assert actual == pytest.approx(value, rel=1e-4)
+    metric = keras.metrics.BinaryAccuracy(threshold=0.5 if end else 0.0)
+    model.compile(loss=loss or "binary_crossentropy", metrics=[metric])
+    whole = [lesions.values(f"lesion_{name}")[None] for name in ("loss", "accuracy")]
+    np.testing.assert_allclose(whole, model.evaluate(X, LABELS, verbose=0), rtol=1e-4)
+    with pytest.raises(ValueError, match="one for each of several sigmoids"):
+        callbacks.lesions(model, (X, LABELS[:, 0]), loss)
+
+
+def test_a_regression_of_several_outputs_has_no_accuracy_and_no_divergence():
+    model, _ = one_block(4, None)
+    data = X, reference.images(7, 4, seed=3)
+    assert callbacks.lesions(model, data, "mse").probes() == ["lesion_loss", "lesion_change"]
+    assert callbacks.loops(model, data, (1, 2), loss="mse").probes() == [
+        "loop_loss",
+        "loop_step_norm",
+    ]
+    assert callbacks.loops(model, X, (1, 2)).probes() == ["loop_step_norm"]
+    for probe in (callbacks.IntermediateAccuracy(), callbacks.LogitLens()):
+        with pytest.raises(ValueError, match="Expected a classifier"):
+            callbacks.run([probe], model, data, loss="mse")
+
+
+def own_loss(labels, logits):
+    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+@pytest.mark.parametrize("kind", ["own loss", "own softmax"])
+def test_class_indices_or_a_loss_of_probabilities_tell_a_classifier(kind):
+    softmax, _ = one_block(CLASSES, "softmax")
+    model, _ = one_block(CLASSES, None)
+    loss = own_loss
+    if kind == "own softmax":  # which no layer's activation tells
+        p = keras.ops.exp(model.output)
+        outputs = layers.Lambda(lambda p: p / keras.ops.sum(p, axis=-1, keepdims=True))(p)
+        model, loss = keras.Model(model.input, outputs), "sparse_categorical_crossentropy"
+    for measure in (callbacks.lesions, lambda *given: callbacks.run(PROBES, *given)):
+        expected, actual = measure(softmax, (X, Y)), measure(model, (X, Y), loss)
+        assert actual.probes() == expected.probes()
+        np.testing.assert_allclose(numbers(actual), numbers(expected), rtol=1e-4, atol=1e-6)

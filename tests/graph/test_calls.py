@@ -106,8 +106,12 @@ def test_a_subclassed_model_has_no_graph():
         def call(self, x):
             return x
 
-    with pytest.raises(ValueError, match="Rewrite a subclassed model"):
-        Graph(Opaque())
+    net = Opaque()
+    for other in (net, object()):  # such as a module of PyTorch
+        with pytest.raises(ValueError, match=r"inline\(keras.Model\(i, model\(i\)\)\).*another"):
+            Graph(other)
+    i = keras.Input((4,))
+    assert Graph(keras.Model(i, net(i))).calls[0].layer is net
 
 
 def test_a_rewired_model_shares_weights_and_does_not_change_the_old_one():

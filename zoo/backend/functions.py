@@ -14,26 +14,44 @@ from zoo.types import Tensor
 FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
 
 
-def compiled(function: Callable, model: keras.Model, strategy: Any = None) -> Callable:
+def compiled(
+    function: Callable, model: keras.Model, strategy: Any = None, eager: bool = False
+) -> Callable:
     """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
 
     Args:
         function: A function from tensors, or structures of them, to a structure of tensors; it
-            reads weights of `model` and changes none.
+            reads weights of `model`. What it assigns to variables, such as the state of an RNN, is
+            dropped.
         model: A built `keras.Model`.
         strategy: A `tf.distribute.Strategy` or None. With one, the arguments are split along their
             first axis over the replicas and the results are summed.
+        eager: Do not compile: a compiled function drops the Keras masks of arguments and results.
 
     Returns:
         A function of the same arguments. On torch it runs eagerly, without gradients.
     """
-    if BACKEND == "tensorflow":
-        return _compiled_tensorflow(function, strategy)
-    if BACKEND == "jax":
+    if BACKEND == "jax" and not eager:
         return _compiled_jax(function, model)
+
+    def stateless(*arguments):
+        with _Frozen():
+            return function(*arguments)
+
+    if BACKEND == "tensorflow" and not eager:
+        return _compiled_tensorflow(stateless, strategy)
+    if BACKEND != "torch":
+        return stateless
     import torch
 
-    return torch.no_grad()(function)
+    return torch.no_grad()(stateless)
+
+
+class _Frozen(keras.StatelessScope):
+    """A scope in which variables keep their values."""
+
+    def add_update(self, update):
+        pass
 
 
 def _compiled_tensorflow(function, strategy):
@@ -70,7 +88,7 @@ def _compiled_jax(function, model):
     traced = len(model.variables) <= FEW
     read = {id(variable): variable for variable in (model.variables if traced else [])}
 
-    class Reading(keras.StatelessScope):
+    class Reading(_Frozen):
         def get_current_value(self, variable):
             read.setdefault(id(variable), variable)
             return super().get_current_value(variable)

@@ -111,7 +111,10 @@ def find_blocks(
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
         listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
-        listing = listing or " Its graph has nothing similar."
+        listing = listing or (
+            " No sum in its graph is y = x + f(x), and concatenations are no blocks. Add skips by "
+            "keras.layers.Add, or measure composite layers that keep the shape: grain='layer'."
+        )
         raise ValueError(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
             f"{graph.model.name!r}, which has no block.{listing}"
@@ -198,7 +201,8 @@ def candidates(
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
                 f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot, and "
-                f'grain="layer" makes a block of it'
+                f'grain="layer" makes a block of it. If code needs the length of an input, give '
+                f"inline its `shapes`, such as shapes={{'token_ids': (None, 128)}}"
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
     _end_after_drops(graph, named)

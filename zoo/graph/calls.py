@@ -81,9 +81,10 @@ class Graph:
         self._name = getattr(model, "name", None)  # a Sequential's graph has another
         if self.model is None:
             raise ValueError(
-                f"Expected a Functional model or a built Sequential one: other models have no "
-                f"graph of layers. Received: {model!r}. Rewrite a subclassed model as "
-                f"keras.Model(inputs, outputs)."
+                f"Expected a Functional model of Keras or a built Sequential one: others have no "
+                f"graph of layers. Received: {type(model).__name__} {self._name!r}. A subclassed "
+                f"model has one by zoo.graph.inline(keras.Model(i, model(i))), i = keras.Input("
+                f"shape); write a network of another library with Keras layers."
             )
         self.calls: list[Call] = []
         self.masked = False
@@ -175,7 +176,7 @@ class Graph:
                 f"give a dictionary, or for inputs without labels a tuple of one list, ([a, b],)."
             )
         return {
-            slot: _as_tensor(value, like.dtype)
+            slot: _as_tensor(value, like)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
         }
 
@@ -351,10 +352,15 @@ def activation_of(call: Call | None) -> str | None:
     return names.get(getattr(layer, "activation", None))
 
 
-def _as_tensor(value, dtype):
+def _as_tensor(value, like):
+    """Return a value in the dtype of an input and, as `fit`, with its last axis of 1 or without."""
     if not isinstance(value, keras.KerasTensor):
-        return keras.ops.convert_to_tensor(value, dtype=dtype)
-    return value if value.dtype == dtype else keras.ops.cast(value, dtype)
+        value = keras.ops.convert_to_tensor(value, dtype=like.dtype)
+    if len(value.shape) == len(like.shape) - 1 and like.shape[-1] == 1:
+        value = keras.ops.expand_dims(value, -1)
+    elif len(value.shape) == len(like.shape) + 1 and value.shape[-1] == 1:
+        value = keras.ops.squeeze(value, -1)
+    return value if value.dtype == like.dtype else keras.ops.cast(value, like.dtype)
 
 
 def _mark_dense(outputs, inputs):
@@ -497,7 +503,7 @@ def functional(x: Any) -> Any:
 
     A model with a `call` of its own may compute something else than its graph, and has none.
     """
-    if not type(x).call.__module__.startswith("keras.src."):
+    if not isinstance(x, keras.Operation) or not type(x).call.__module__.startswith("keras.src."):
         return None
     x = getattr(x, "_functional", None) or x
     return x if isinstance(x, keras.Function) else None
