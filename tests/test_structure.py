@@ -30,6 +30,7 @@ PEERS = {  # benchmarks: what is compared with
 IN_FUNCTIONS = {
     "zoo/export/__init__.py",  # it writes artifacts
     "zoo/datasets/imagenet.py",  # tf.data feeds every backend
+    "recipes/trained_resnets.py",  # it reads a file of PyTorch's
 }
 
 
