@@ -136,8 +136,8 @@ class Trials:
 
     def _do(self, position, step, x):
         chain = self.chain
-        if chain.links[position] or position == 0:
-            x = self._call(("link", position), lambda x: chain.link(position, x), x)
+        link = functools.partial(chain.link, position)
+        x = self._call(("link", position), link, x) if chain.links[position] else link(x)
         if step.action == "carry" and chain.carries_input(step.block):
             return x
         return self._call(step, lambda x: chain.do(step, x), x)

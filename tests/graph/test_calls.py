@@ -76,6 +76,57 @@ def test_inputs_come_by_the_keys_of_the_model_and_their_number_is_checked():
         graph.start(ones)
 
 
+STRUCTURES = {  # in which a model is declared with the inputs a and b, or called with two tensors
+    "list": lambda a, b: [a, b],
+    "tuple": lambda a, b: (a, b),
+    "names": lambda a, b: {"a": a, "b": b},
+    "names, b first": lambda a, b: {"b": b, "a": a},
+    "other keys": lambda a, b: {"y": a, "x": b},
+    "nested": lambda a, b: {"p": [a], "q": b},
+    "nested, b first": lambda a, b: {"q": [a], "p": b},
+    "deep": lambda a, b: [a, {"k": (b,)}],
+}
+
+
+class Owner(keras.layers.Layer):
+    """A layer that adds what a model of two inputs returns."""
+
+    def __init__(self, model, structure):
+        super().__init__()
+        self.model, self.structure = model, structure
+        self.built = True
+
+    def call(self, tensors):
+        return tensors[0] + self.model(self.structure(*tensors))
+
+
+@pytest.mark.filterwarnings("ignore:The structure of", "ignore:When providing `inputs` as a dict")
+@pytest.mark.parametrize("declared", STRUCTURES)
+def test_inputs_of_a_nested_model_are_not_mixed_up(declared):
+    x = [reference.images(2, 3, seed=i) for i in range(2)]
+    accepted = 0
+    for given in STRUCTURES:
+        a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
+        f = keras.layers.Dense(3, name="f")(a)
+        inner = keras.Model(STRUCTURES[declared](a, b), f - 2 * b, name="inner")
+        inputs = [keras.Input((3,), name=name) for name in "cd"]
+        try:
+            outputs = inner(STRUCTURES[given](*inputs))
+            model = keras.Model(inputs, outputs)
+            expected = ops.convert_to_numpy(model(x))
+            owner = keras.Model(inputs, Owner(inner, STRUCTURES[given])(inputs))
+            owner(x)
+        except (KeyError, ValueError, IndexError):
+            continue  # Keras refuses it
+        accepted += 1
+        assert np.array_equal(ops.convert_to_numpy(rewire(model)(x)), expected), given
+        assert np.array_equal(ops.convert_to_numpy(rebuild(model)(x)), expected), given
+        opened = zoo.graph.inline(owner, layers=[owner.layers[-1].name])
+        assert len(Graph(opened).calls) > 3
+        assert np.array_equal(ops.convert_to_numpy(opened(x)), ops.convert_to_numpy(owner(x)))
+    assert accepted >= 1  # 34 in all
+
+
 @without_backend
 def test_a_model_with_a_call_of_its_own_is_no_graph_but_a_layer_of_one():
     class Doubled(keras.Model):

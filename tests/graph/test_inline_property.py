@@ -1,4 +1,7 @@
-"""`inline` gives the same model or leaves a layer whole: random networks, in and after training."""
+"""`inline` gives the same model or leaves a layer whole: random networks and transformers.
+
+Outputs, files, gradients, three training steps and the state after them.
+"""
 
 import keras
 import numpy as np
@@ -8,7 +11,7 @@ from keras import layers, ops
 import zoo
 from helpers import reference
 
-WIDTH, STEPS = 4, 3
+WIDTH, STEPS, TOKENS = 4, 3, 7
 SOURCES = (  # what one term of a layer's output may be
     "dense",
     "norm",
@@ -140,6 +143,101 @@ class Random(layers.Layer):
         return 0.5 * x
 
 
+@keras.saving.register_keras_serializable("test_inline_property")
+class Block(layers.Layer):
+    """A transformer's block, one layer."""
+
+    def __init__(self, heads, pre_norm, gated, causal, rate, **kwargs):
+        super().__init__(**kwargs)
+        self.settings = {
+            "heads": heads, "pre_norm": pre_norm, "gated": gated, "causal": causal, "rate": rate
+        }  # fmt: skip
+        options = {"dtype": self.dtype_policy}
+        self.attention = layers.MultiHeadAttention(heads, 2, dropout=rate, seed=1, **options)
+        self.norms = [layers.LayerNormalization(name=f"norm{i}", **options) for i in range(2)]
+        self.gate = layers.Dense(6, "silu", name="gate", **options) if gated else None
+        self.up = layers.Dense(6, None if gated else "gelu", name="up", **options)
+        self.down = layers.Dense(WIDTH, name="down", **options)
+        self.drop = layers.Dropout(rate, seed=2, **options)
+
+    def get_config(self):
+        """Return the arguments."""
+        return {**super().get_config(), **self.settings}
+
+    def build(self, shape):
+        """Build the sub-layers."""
+        self.attention.build(shape, shape)
+        for layer in (*self.norms, self.up, *([self.gate] if self.gate else [])):
+            layer.build(shape)
+        self.down.build((*shape[:-1], 6))
+
+    def attend(self, x):
+        """Return what attention adds."""
+        return self.attention(x, x, use_causal_mask=self.settings["causal"])
+
+    def feed(self, x):
+        """Return what the feed-forward part adds."""
+        return self.down(self.up(x) * self.gate(x) if self.gate else self.up(x))
+
+    def call(self, x):
+        """Return x after attention and the feed-forward part."""
+        for norm, part in zip(self.norms, (self.attend, self.feed), strict=True):
+            pre = self.settings["pre_norm"]
+            x = x + self.drop(part(norm(x))) if pre else norm(x + self.drop(part(x)))
+        return x
+
+
+@keras.saving.register_keras_serializable("test_inline_property")
+class Decoder(layers.Layer):
+    """A tied embedding with blocks between, one layer."""
+
+    def __init__(self, blocks, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [keras.saving.deserialize_keras_object(block) for block in blocks]
+        self.words = layers.Embedding(TOKENS, WIDTH, name="words", dtype=self.dtype_policy)
+
+    def get_config(self):
+        """Return the arguments."""
+        blocks = [keras.saving.serialize_keras_object(block) for block in self.blocks]
+        return {**super().get_config(), "blocks": blocks}
+
+    def build(self, shape):
+        """Build the sub-layers."""
+        for layer in (self.words, *self.blocks):
+            layer.build((*shape, WIDTH))
+
+    def call(self, ids):
+        """Return logits."""
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        return ops.matmul(x, ops.transpose(ops.cast(self.words.embeddings, x.dtype)))
+
+
+def transformer(seed):
+    """Return a random transformer, and a set of what may make it random: nothing."""
+    rng = np.random.default_rng(seed)
+    policy = str(rng.choice(["float32", "float32", "mixed_bfloat16"]))
+    heads, pre_norm, gated, causal = (int(rng.integers(2)) for _ in range(4))
+    options = {"heads": 1 + heads, "pre_norm": pre_norm, "gated": gated, "causal": causal}
+    options |= {"rate": float(rng.choice([0.0, 0.5])), "dtype": policy}
+    blocks = [Block(**options, name=f"block{i}") for i in range(rng.integers(1, 4))]
+    inputs = keras.Input((STEPS,), dtype="int32")
+    tied = str(rng.choice(["layer", "model", "no"]))
+    if tied == "layer":
+        blocks = [keras.saving.serialize_keras_object(block) for block in blocks]
+        outputs = Decoder(blocks, name="decoder", dtype=policy)(inputs)
+    else:
+        kind = layers.ReversibleEmbedding if tied == "model" else layers.Embedding
+        words = kind(TOKENS, WIDTH, name="words", dtype=policy)
+        x = words(inputs)
+        for block in blocks:
+            x = block(x)
+        top = layers.Dense(TOKENS, name="top", dtype="float32")
+        outputs = words(x, reverse=True) if tied == "model" else top(x)
+    return reference.random_weights(keras.Model(inputs, outputs), seed, scale=0.3), set()
+
+
 def network(seed):
     """Return a random network, and the set of its terms."""
     rng = np.random.default_rng(seed)
@@ -169,9 +267,13 @@ def restore(model, values):
 
 
 def train(model, data):
-    """Return the losses of three steps of SGD."""
-    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
-    return [float(model.train_on_batch(*data)) for _ in range(3)]
+    """Return the losses of three steps of SGD and, by path, the first step's gradients."""
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    model.compile(optimizer, "mse", jit_compile=False)
+    losses = [float(model.train_on_batch(*data))]
+    pairs = zip(model.trainable_variables, optimizer.momentums, strict=True)
+    gradients = {v.path: -100 * ops.convert_to_numpy(momentum) for v, momentum in pairs}
+    return losses + [float(model.train_on_batch(*data)) for _ in range(2)], gradients
 
 
 def output(model, x):
@@ -180,10 +282,12 @@ def output(model, x):
 
 
 def check(seed, path):
-    """Compare a random network with its opened copy."""
-    model, used = network(seed)
+    """Compare a random network, or for an odd seed a transformer, with its opened copy."""
+    model, used = (transformer if seed % 2 else network)(seed)
     rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(5, STEPS, WIDTH)).astype("float32"), rng.normal(size=(5, 2))
+    x = rng.integers(0, TOKENS, (5, STEPS))
+    x = x if seed % 2 else rng.normal(size=(5, STEPS, WIDTH)).astype("float32")
+    y = rng.normal(size=(5, *model.output_shape[1:]))
     before = values_of(model)
     names = [variable.path for variable in model.variables]
     opened = zoo.graph.inline(model)
@@ -204,13 +308,21 @@ def check(seed, path):
     for one in (model, opened):
         restore(model, before)
         keras.utils.set_random_seed(seed)
-        results.append((train(one, (x, y)), values_of(model)))
+        results.append((*train(one, (x, y)), values_of(model)))
     if not is_random:
         # Where Keras infers float32 for what is bfloat16, gradients are added before the cast.
         mixed = any(layer.compute_dtype == "bfloat16" for layer in model.layers)
         loss, weight = (3e-3, 2e-3) if mixed else (1e-5, 1e-6)
-        np.testing.assert_allclose(results[0][0], results[1][0], rtol=loss)
-        for name, first, second in zip(names, results[0][1], results[1][1], strict=True):
+        (losses, gradients, state), (others, other_gradients, other_state) = results
+        np.testing.assert_allclose(losses, others, rtol=loss)
+        assert gradients.keys() == other_gradients.keys()
+        largest = max(np.abs(gradient).max() for gradient in gradients.values())
+        for name, gradient in gradients.items():
+            limit = (20 if mixed else 1) * loss * largest
+            np.testing.assert_allclose(
+                gradient, other_gradients[name], atol=limit, rtol=10 * loss, err_msg=name
+            )
+        for name, first, second in zip(names, state, other_state, strict=True):
             np.testing.assert_allclose(first, second, rtol=10 * loss, atol=weight, err_msg=name)
 
 

@@ -8,6 +8,7 @@ from keras import layers, ops
 import zoo
 from helpers import reference
 from helpers.harness import few_elsewhere
+from zoo import callbacks
 from zoo.graph.cost import cost
 from zoo.graph.surgery import random_order
 from zoo.io import load_model
@@ -271,6 +272,7 @@ def test_operations_do_not_depend_on_the_axis_of_the_channels():
     "modify, message",
     [
         (lambda m: zoo.graph.lesion(m, "block9"), "block9"),
+        (lambda m: zoo.graph.lesion(m, ["block0"]), r"one of the blocks .* Received: \['block0'\]"),
         (lambda m: zoo.graph.lesion(m, "block0", mode="open"), "mode='open'"),
         (lambda m: zoo.graph.shuffle(m, {"block0": "block1"}), "permutation"),
         (lambda m: zoo.graph.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),
@@ -282,13 +284,71 @@ def test_errors_name_the_bad_argument(modify, message):
         modify(residual_model())
 
 
-def test_a_tensor_that_bypasses_a_block_is_refused():
+def bypassed(kind):
+    """Return a graph of sums that is no chain, its blocks, and what it computes without some."""
+    rng = np.random.default_rng(3)
+    kernels = {name: rng.normal(size=(4, 4)).astype("float32") for name in "abcs"}
     inputs = keras.Input((4,))
-    x = zoo.HighwayDense(name="block0")(inputs)
-    y = zoo.HighwayDense(name="block1")(x)
-    model = keras.Model(inputs, layers.Concatenate(name="by")([x, y]))
-    with pytest.raises(ValueError, match="by .after the last block. reads a tensor that bypasses"):
-        zoo.graph.lesion(model, "block0")
+
+    def branch(name, x):
+        return layers.Dense(4, use_bias=False, name=f"f_{name}")(x)
+
+    def build(f, add, join, x):
+        if kind == "skip connection":  # past both blocks, and past the second
+            a = add("a", x, f("a", x))
+            return join(x, a, add("b", a, f("b", a)))
+        if kind == "towers":
+            return join(add("a", x, f("a", x)), add("b", x, f("b", x)), x)
+        if kind == "encoder and decoder":
+            a = add("a", x, f("a", x))
+            b = add("b", x, f("b", x) * a)
+            return join(b, a, add("c", b, f("c", b) * a))
+        if kind == "read from inside":
+            a = add("a", x, h := f("a", x))
+            return join(h, a, add("b", a, f("b", a) * h))
+        b = add("b", s := f("s", x), f("b", s))  # inside of a
+        a = add("a", x, f("a", b))
+        return join(add("c", a, f("c", a)), x, x)
+
+    def by_hand(x, *without):
+        add = lambda name, x, f: x if name in without else x + f  # noqa: E731
+        joined = lambda *tensors: np.concatenate(tensors, -1)  # noqa: E731
+        return build(lambda name, x: x @ kernels[name], add, joined, x)
+
+    add = lambda name, x, f: layers.Add(name=name)([x, f])  # noqa: E731
+    outputs = build(branch, add, lambda *tensors: layers.Concatenate()([*tensors]), inputs)
+    model = keras.Model(inputs, outputs)
+    for layer in model.layers:
+        if layer.name.startswith("f_"):
+            layer.set_weights([kernels[layer.name[-1]]])
+    return model, [layer.name for layer in model.layers if layer.name in "abc"], by_hand
+
+
+KINDS = ["skip connection", "towers", "encoder and decoder", "read from inside", "nested"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_any_graph_are_left_out(kind):
+    model, blocks, by_hand = bypassed(kind)
+    table = callbacks.lesions(model, X, blocks=blocks).values("lesion_change")
+    intact = by_hand(X)
+    np.testing.assert_allclose(outputs(model, X), intact, rtol=1e-4, atol=1e-5)
+    for removed in ([blocks[0]], [blocks[1]], blocks[:2], blocks):
+        expected = by_hand(X, *removed)
+        for edit in (zoo.graph.lesion(model, *removed, blocks=blocks),
+                     zoo.graph.prune_blocks(model, removed, blocks)):  # fmt: skip
+            np.testing.assert_allclose(outputs(edit, X), expected, rtol=1e-4, atol=1e-5)
+        if len(removed) == 1:
+            change = np.linalg.norm(expected - intact, axis=-1) / np.linalg.norm(intact, axis=-1)
+            np.testing.assert_allclose(table[removed[0]], change.mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["encoder and decoder", "read from inside", "nested"])
+def test_a_block_that_a_tensor_bypasses_stays_in_its_place(kind):
+    model, blocks, _ = bypassed(kind)
+    order = dict(zip(blocks, [blocks[1], blocks[0], *blocks[2:]], strict=True))
+    with pytest.raises(ValueError, match="take each other's position.* bypasses one of them"):
+        zoo.graph.shuffle(model, order, blocks=blocks)
 
 
 def test_random_orders_have_the_kendall_tau_of_their_swaps():

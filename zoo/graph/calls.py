@@ -121,7 +121,9 @@ class Graph:
                 if inner is None:
                     outputs = self._add(node, slots, prefix)
                 else:
-                    sources = [slots[id(tensor)] for tensor in node.arguments.keras_tensors]
+                    args, kwargs = node.arguments.args, node.arguments.kwargs
+                    given = _in_order(inner, args[0] if args else kwargs["inputs"])
+                    sources = [slots[id(tensor)] for tensor in given]
                     inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
                     outputs = self._flatten(
                         inner, inner_slots, self._prefix(prefix, node.operation)
@@ -165,10 +167,7 @@ class Graph:
 
     def start(self, x: Any) -> Values:
         """Return inputs in the structure that the model takes as tensors by slot, for `run`."""
-        if isinstance(x, dict):
-            keyed = isinstance(self.model.input, dict)
-            x = [x[name] for name in (sorted(self.model.input) if keyed else self.input_names)]
-        flat = tree.flatten(x)
+        flat = _in_order(self.model, x)
         if len(flat) != len(self.inputs):
             raise ValueError(
                 f"Expected the {len(self.inputs)} inputs {self.input_names} of "
@@ -229,7 +228,7 @@ class Graph:
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs, in the order of `inputs`."""
-        return [tensor.name.split("/")[-1] for tensor in self.model.inputs]
+        return _input_names(self.model)
 
     def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
         """Return new symbolic inputs by slot, of the model's shapes or of `shapes`, batch included.
@@ -350,6 +349,19 @@ def activation_of(call: Call | None) -> str | None:
         return None
     names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
     return names.get(getattr(layer, "activation", None))
+
+
+def _input_names(model):
+    return [tensor.name.split("/")[-1] for tensor in model.inputs]
+
+
+def _in_order(model, x):
+    """Return inputs in a structure that a model takes in the order of its flattened inputs."""
+    if isinstance(x, dict):
+        keyed = isinstance(model.input, dict)
+        names = sorted(model.input) if keyed else _input_names(model)
+        x = [x[name] for name in names] if {*names} <= {*x} else x
+    return tree.flatten(x)
 
 
 def _as_tensor(value, like):

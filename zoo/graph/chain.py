@@ -28,29 +28,26 @@ Plan: TypeAlias = Sequence[Step]  # one at each block's position
 
 
 class State(NamedTuple):
-    """Input or output of a block, and the tensors that pass by the blocks; see `Chain.sides`."""
+    """Input or output of a block, and the tensors beside it by slot; see `Chain.sides`."""
 
     x: Tensor
-    sides: tuple[Tensor, ...]
+    sides: Values
 
 
 class Chain:
     """A network as a stem, blocks with links between them, and a tail: functions of a `State`.
 
-    Arguments are those of `zoo.graph.find_blocks`, for a model whose blocks follow each other.
+    The blocks of any graph, in running order; what bypasses one is in the state beside it.
+    Arguments and errors are those of `zoo.graph.find_blocks`.
 
     Attributes:
         graph: Its `zoo.graph.calls.Graph`.
         blocks: Its `zoo.graph.blocks.Block`s.
         plan: The plan of the unmodified network.
-        links: The calls before each block, back to the block before it.
+        links: The calls before each block, back to the block before it, that are inside of none.
         tail: The calls after the last block.
-        sides: Slots of the tensors, such as masks, that are read after the first block's input and
-            depend on no block.
-
-    Raises:
-        ValueError: if there is no block, or a call reads a tensor that depends on a block and
-            bypasses another.
+        sides: For each block the slots of the tensors that it or later calls read, without its
+            input if only it reads that; and of all that depend on no block, such as masks.
     """
 
     def __init__(
@@ -65,48 +62,53 @@ class Chain:
         self.plan = tuple(Step(block.index) for block in self.blocks)
         self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}
-        self._inner = [self.graph.between(b.source, b.y) for b in self.blocks]
-        after_blocks = {c.index for block in self.blocks for c in self.graph.after(block.y)}
-        dependent = [call for call in self.graph.calls if call.index in after_blocks]
-        self._dependent = {slot for call in dependent for slot in call.outputs}
-        self._dependent |= {block.y for block in self.blocks}
-        self.sides: list[int] = []
-        self.links: list[list[Call]] = []
-        done = {call.index for calls in self._inner for call in calls}
-        given = None
-        for block, inner in zip(self.blocks, self._inner, strict=True):
-            rest = [call for call in dependent if call.index not in done]
-            link = calls_before(block.source, rest)
-            if given is not None:
-                self._add_sides(link, given, f"before {block.name}")
-                if block.source not in (given, *(slot for call in link for slot in call.outputs)):
-                    self._refuse(f"{block.name} does not depend on the block before it")
-            self._add_sides(inner, block.source, f"in {block.name}")
-            self.links.append(link)
-            done |= {call.index for call in link}
-            given = block.y
-        self.tail = [call for call in dependent if call.index not in done]
-        self._add_sides(self.tail, given, "after the last block", self.graph.outputs)
-        needed = {self.blocks[0].source, *self.sides}
-        stem = {c.index for slot in needed for c in calls_before(slot, self.graph.calls)}
-        self.links[0] = [self.graph.calls[index] for index in sorted(stem)]
+        self._inner = self._find_inner()
+        inner = {call.index for calls in self._inner for call in calls}
+        after = {c.index for block in self.blocks for c in self.graph.after(block.y)}
+        others = [call for call in self.graph.calls if call.index not in inner]
+        stem = [call for call in others if call.index not in after]
+        rest = [call for call in others if call.index in after]
+        self._reads = [
+            (_reads(calls) | {block.source if block.x is None else block.x, block.y}) - _made(calls)
+            for block, calls in zip(self.blocks, self._inner, strict=True)
+        ]
+        read = _reads(rest).union(self.graph.outputs)
+        for block, slots in zip(self.blocks, self._reads, strict=True):
+            read |= slots - {block.source}
+        fixed = read & {*self.graph.inputs, *_made(stem)}
+        self.links = [stem]
+        for block in self.blocks[1:]:
+            self.links.append([call for call in rest if call.index <= block.call])
+            rest = rest[len(self.links[-1]) :]
+        self.tail = rest
+        self.sides: list[list[int]] = []
+        later = _reads(rest).union(self.graph.outputs) - _made(rest)
+        for block in reversed(self.blocks):
+            own = self._reads[block.index] - {block.source}
+            later = (later | own) - _made(self._inner[block.index])
+            self.sides.insert(0, sorted(later | fixed))
+            link = self.links[block.index]
+            later = (later | {block.source} | _reads(link)) - _made(link)
 
-    def _add_sides(self, calls, given, position, results=()):
-        """Add what calls, and the network's results, read from elsewhere to the sides."""
-        known = {given, *(slot for call in calls for slot in call.outputs)}
-        reads = [(slot, call.name) for call in calls for slot in call.sources]
-        for slot, reader in [*reads, *((slot, "an output") for slot in results)]:
-            if slot in known or slot in self.sides:
-                continue
-            if slot in self._dependent:
-                self._refuse(f"{reader} ({position}) reads a tensor that bypasses a block")
-            self.sides.append(slot)
-
-    def _refuse(self, reason):
-        raise ValueError(
-            f"Expected a network whose blocks follow each other. Received: "
-            f"{self.graph.model.name!r}, where {reason}. Name blocks of one chain."
-        )
+    def _find_inner(self):
+        """Return the calls of each block that nothing outside of it reads, but for its output."""
+        owners: dict[int, int] = {}
+        for block in self.blocks:
+            for call in self.graph.between(block.source, block.y):
+                owners.setdefault(call.index, block.index)
+        readers: dict[int, set[int | None]] = {slot: {None} for slot in self.graph.outputs}
+        inner: list[list[Call]] = [[] for _ in self.blocks]
+        for call in reversed(self.graph.calls):
+            owner = owners.get(call.index)
+            if owner is not None:
+                outputs = {*call.outputs} - {self.blocks[owner].y}
+                if all(readers.get(slot, {owner}) == {owner} for slot in outputs):
+                    inner[owner].insert(0, call)
+                else:
+                    owner = None
+            for slot in call.sources:
+                readers.setdefault(slot, set()).add(owner)
+        return inner
 
     def index(self, name: str) -> int:
         """Return the position of the block `name`.
@@ -114,7 +116,7 @@ class Chain:
         Raises:
             ValueError: if there is none.
         """
-        if name not in self._indices:
+        if name not in [*self._indices]:  # a list has no hash
             raise ValueError(f"Expected one of the blocks {[*self._indices]}. Received: {name!r}")
         return self._indices[name]
 
@@ -127,25 +129,21 @@ class Chain:
 
         For the first block, that is the inputs by slot.
         """
-        source = self.blocks[index].source
-        if isinstance(x, State):
-            calls = self.links[index]
-            return State(self._run(calls, self.blocks[index - 1].y, x, apply)[source], x.sides)
-        values = self.graph.run({**x}, apply, self.links[0], keep=True)
-        return State(values[source], tuple(values[slot] for slot in self.sides))
+        values = {**x.sides, self.blocks[index - 1].y: x.x} if isinstance(x, State) else {**x}
+        values = self.graph.run(values, apply, self.links[index], keep=True)
+        sides = {slot: values[slot] for slot in self.sides[index]}
+        return State(values[self.blocks[index].source], sides)
 
     def do(self, step: Step, state: State, apply: Apply = infer) -> State:
         """Return the output of one `Step`, from the input of its block."""
         block = self.blocks[step.block]
         layer = block.layer
         x = state.x
-        if step.action == "run":
-            values = self._run(self._inner[step.block], block.source, state, apply)
-            return State(values[block.y], state.sides)
-        if layer is None:
-            end: Any = block.x  # None in skip layers only
-            calls = self.graph.between(block.source, end)
-            return State(self._run(calls, block.source, state, apply)[end], state.sides)
+        if step.action == "run" or layer is None:
+            end: Any = block.y if step.action == "run" else block.x  # None in skip layers only
+            calls = calls_before(end, self._inner[step.block])
+            values = {**state.sides, block.source: x}
+            return State(self.graph.run(values, apply, calls, keep=True)[end], state.sides)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:
             recorded = self.graph.calls[block.call].arguments.kwargs
@@ -162,7 +160,8 @@ class Chain:
 
     def end(self, y: State, apply: Apply = infer) -> list[Tensor]:
         """Return the network's outputs, flattened, from the last block's output."""
-        values = self._run(self.tail, self.blocks[-1].y, y, apply)
+        values = {**y.sides, self.blocks[-1].y: y.x}
+        values = self.graph.run(values, apply, self.tail, keep=True)
         return [values[slot] for slot in self.graph.outputs]
 
     def carries_input(self, index: int) -> bool:
@@ -170,11 +169,6 @@ class Chain:
         block = self.blocks[index]
         finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
         return not block.changes_shape and not finishes
-
-    def _run(self, calls, slot, state, apply):
-        """Return the values of slots after calls; the state holds that of `slot`."""
-        values = {**dict(zip(self.sides, state.sides, strict=True)), slot: state.x}
-        return self.graph.run(values, apply, calls, keep=True)
 
     def _part(self, block, name):
         """Return a branch of a skip layer as a layer of its own, always the same one."""
@@ -198,6 +192,17 @@ class Chain:
                     f"A block that changes the shape cannot be moved. Received: {block.name} at "
                     f"the position of {position.name}."
                 )
+            slots = self._reads[block.index] - {block.source}
+            whole = [
+                len(self._inner[b.index]) == len(self.graph.between(b.source, b.y))
+                for b in (block, position)
+            ]
+            if moved and not (all(whole) and slots <= {*self.sides[position.index]}):
+                raise ValueError(
+                    f"Expected blocks that can take each other's position. Received: {block.name} "
+                    f"at that of {position.name}, where a tensor that depends on a block bypasses "
+                    f"one of them."
+                )
             layer = block.layer
             without_skip = layer and layer.opens_stage and layer.shortcut is None
             if without_skip and step.action != "run":
@@ -216,6 +221,14 @@ class Chain:
         inputs: Any = self.graph.new_inputs()
         y = self.run(plan, 0, inputs, symbolic)
         return self.graph.new_model(inputs, self.end(y, symbolic))
+
+
+def _reads(calls):
+    return {slot for call in calls for slot in call.sources}
+
+
+def _made(calls):
+    return {slot for call in calls for slot in call.outputs}
 
 
 @keras.saving.register_keras_serializable("zoo")

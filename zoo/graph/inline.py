@@ -32,10 +32,11 @@ def inline(
     So `zoo.graph.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
     its outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it
     is Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or
-    random seeds of its own, uses a sub-layer's weights without calling it, adds losses, or its code
-    depends on values or on `training`. Code is traced a second time with other weights, seeds and,
-    where it needs to know it, another size of the batch; if it computes other constants, the layer
-    stays whole. A warning names those that may hide sums, and the reason.
+    random seeds of its own, uses a sub-layer's weights without calling it, or not at all, changes
+    weights or attributes, adds losses, sets `training`, or its code depends on values or on
+    `training`. Code is traced three times, `training` being None, True and False, the last time
+    with other weights, seeds and another size of the batch; if it computes other constants, the
+    layer stays whole. A warning names those that may hide sums, and the reason.
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
@@ -94,25 +95,26 @@ def _opened(model, shapes, layers, refused=None):
     return opener, result
 
 
-class _Training:
-    """A value for `training` on which code cannot depend; sub-layers are called without it."""
-
-    def __bool__(self) -> bool:
-        raise TypeError("its code depends on `training`")
-
-
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
     def __init__(
-        self, selection: Selection, graph: Graph, refused: Mapping[int, str] | None = None
+        self,
+        selection: Selection,
+        graph: Graph,
+        refused: Mapping[int, str] | None = None,
+        training: bool | None = None,
+        values: Sequence[tuple[keras.Variable, Any]] = (),
     ) -> None:
         super().__init__()
+        self.training = training
+        self.scope = keras.StatelessScope(values, collect_losses=True)
         self.selection = selection
         self.graph = graph
         self.refused = dict(refused or {})  # why a layer, by its id, is not opened
         self.shapes: Mapping[str, Shape] = {}
-        self.traces: dict[int, list] = {}  # of the layers' code, by id, from inner to outer ones
+        # Of layers' code, with the layer and by its id, from inner to outer ones.
+        self.traces: dict[int, tuple[keras.layers.Layer, list]] = {}
         self.reasons: dict[str, str] = {}  # of layers that stay whole, by name
         layers = [call.layer for call in graph.calls]
         self._taken = {layer.name for layer in layers}
@@ -132,25 +134,34 @@ class _Opener(Views):
     def open(self, shapes: Mapping[str, Shape]) -> keras.Model:
         """Return the model with inputs of these shapes in which layers are opened."""
         self.shapes = shapes
-        return rewire(self.graph.model, self.apply, shapes=shapes)
+        with self.scope:
+            return rewire(self.graph.model, self.apply, shapes=shapes)
 
     def changing(self, model: keras.Model) -> dict[int, str]:
-        """Return `refused` and the innermost layers whose code a second trace shows to be another.
+        """Return `refused` and the innermost layers whose code other traces show to be another.
 
-        In the second trace all weights and random seeds are others, and a known size of the batch
-        is another one. Numbers that change are drawn, counted or computed from weights or the
-        batch, and would be constants in the graph.
+        In the second and third trace `training` is another, in the third all weights and random
+        seeds, and the size of the batch. Numbers that change are drawn, counted or computed from
+        these, and would be constants in the graph.
         """
-        again = _Opener(self.selection, self.graph, self.refused)
-        sizes = {
-            name: (shape[0] and shape[0] + 1, *shape[1:]) for name, shape in self.shapes.items()
-        }
         others = [(v, ops.cast(ops.add(v.value, 1), v.dtype)) for v in model.variables]
-        with keras.StatelessScope(state_mapping=others):
-            again.open(sizes)
-        for key, first in self.traces.items():
-            if not _same_code(first, again.traces.get(key)):
-                return {**self.refused, key: "its code computes numbers not from its inputs alone"}
+        sizes = {**self.shapes}
+        for name, like in zip(self.graph.input_names, self.graph.model.inputs, strict=True):
+            size, *rest = self.shapes.get(name, like.shape)
+            sizes[name] = ((size or 10) + 1 if like.shape[0] is None else size, *rest)
+        for training, values, shapes in ((True, (), self.shapes), (False, others, sizes)):
+            again = _Opener(self.selection, self.graph, self.refused, training, values)
+            with contextlib.suppress(Exception):  # then traces are missing
+                again.open(shapes)
+            reason = "depends on `training`" if training else "computes numbers not from its inputs"
+            found: dict[int, str] = {}
+            for key, (layer, first) in self.traces.items():
+                inner = {id(v) for v in keras_private.inner_layers(layer)}
+                second = again.traces.get(key, (layer, None))[1]
+                if not (found.keys() & inner or _same_code(first, second)):
+                    found[key] = f"its code {reason}"
+            if found:
+                return {**self.refused, **found}
         return {}
 
     def whole(self, model: keras.Model) -> dict[str, str]:
@@ -184,6 +195,13 @@ class _Opener(Views):
                 self.reasons[layer.name] = reason
         return whole(*args, **kwargs)
 
+    def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the outputs of a call in a layer's code, where Keras passes `training` on."""
+        training = kwargs.pop("training", None)
+        if training is not None and training is not bool(self.training):  # None may become False
+            raise ValueError(f"it calls {view.viewed.name} with training={training}")
+        return self.answer(view, args, kwargs)
+
     def _selects(self, layer):
         if functional(layer) is not None:
             return True
@@ -202,11 +220,17 @@ class _Opener(Views):
         _refuse_own_state(layer, kwargs)
         if id(layer) in self.refused:
             raise ValueError(self.refused[id(layer)])
-        before = _numbers(view)
-        outputs, like = trace(self, view, args, kwargs, training=_Training())
-        if _numbers(view) != before:
+        before = _numbers(view), self.scope.state_mapping.copy()
+        context = {} if self.training is None else {"training": self.training}
+        outputs, like = trace(self, view, args, {**kwargs, **context})
+        after = _numbers(view), self.scope.state_mapping
+        self.scope.state_mapping = before[1]
+        if before[0] != after[0]:
             raise ValueError("its code changes its attributes")
-        if keras_private.own_losses(view):
+        if {*map(id, before[1].values())} != {*map(id, after[1].values())}:
+            raise ValueError("its code changes weights or draws random numbers")
+        if self.scope.losses:
+            self.scope.losses.clear()
             raise ValueError("it adds a loss")
         everything = tree.flatten(outputs)
         flat = [x for x in everything if is_symbolic(x)]
@@ -214,8 +238,8 @@ class _Opener(Views):
         masks = [m for m in map(keras_private.get_keras_mask, inputs) if m is not None]
         ends = {id(x): x for x in (*inputs, *masks)}
         graph = Graph(keras.Function([*ends.values()], flat))
-        _refuse_lost_code(graph)
-        self.traces.setdefault(id(layer), []).append(graph.calls)
+        _refuse_lost_code(graph, layer)
+        self.traces.setdefault(id(layer), (layer, []))[1].append(graph.calls)
         adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
         hides = candidates(graph)[0] or adds and not layer.weights
         has_none = len(flat) < len(everything)  # which no node can have
@@ -276,8 +300,12 @@ def _refuse_own_state(layer, kwargs):
 
 
 def _numbers(layer):
-    """Return the attributes of a layer that are numbers."""
-    return {key: v for key, v in vars(layer).items() if isinstance(v, int | float)}
+    """Return the attributes of a layer that are numbers, and the identity of those with a shape."""
+    return {
+        path: leaf if isinstance(leaf, int | float) else id(leaf)
+        for path, leaf in tree.flatten_with_path(vars(layer))
+        if isinstance(leaf, int | float) or hasattr(leaf, "shape") and not is_symbolic(leaf)
+    }
 
 
 def _same_code(first, second):
@@ -288,17 +316,18 @@ def _same_code(first, second):
 
 
 def _same_call(first, second):
-    """Return True if two calls of operations have the same constants; layers have none."""
-    if isinstance(first.layer, keras.layers.Layer):
-        return first.layer.name == second.layer.name
+    """Return True if two calls of layers or operations have the same constants."""
     constants = []
+    sizes = _newshape(first)[:1] + _newshape(second)[:1]
     for call in (first, second):
-        arguments = (call.arguments.args, call.arguments.kwargs)
-        settings = {key: v for key, v in vars(call.layer).items() if not key.startswith("_")}
-        settings.pop("name")
-        if _newshape(call)[:1] == call.shapes[0][:1]:
+        kwargs = {key: v for key, v in call.arguments.kwargs.items() if key != "training"}
+        settings = {"name": call.layer.name}
+        if not isinstance(call.layer, keras.layers.Layer):
+            settings = {key: v for key, v in vars(call.layer).items() if not key.startswith("_")}
+            settings.pop("name")
+        if sizes == (1, 2):  # of the batch
             settings["newshape"] = _newshape(call)[1:]
-        constants.append(tree.flatten((arguments, settings)))
+        constants.append(tree.flatten((call.arguments.args, kwargs, settings)))
     if type(first.layer) is not type(second.layer) or len({*map(len, constants)}) > 1:
         return False
     return all(map(_same_constant, *constants))
@@ -316,8 +345,12 @@ def _same_constant(first, second):
     return np.array_equal(*values)
 
 
-def _refuse_lost_code(graph):
-    """Raise an error if a trace does not hold all that the code does."""
+def _refuse_lost_code(graph, layer):
+    """Raise an error if the trace of a layer does not hold all that the code does."""
+    known = {id(v) for call in graph.calls for v in getattr(call.layer, "weights", ())}
+    unused = [v.path for v in layer.weights if id(v) not in known]
+    if unused:
+        raise ValueError(f"its code does not use its weights {unused}")
     for call in graph.calls:
         if None in _newshape(call):
             raise ValueError("it reshapes to a size that is unknown")
@@ -370,6 +403,5 @@ def _without_defaults(layer, kwargs):
     return {
         key: value
         for key, value in kwargs.items()
-        if not isinstance(value, _Training)
-        and (value is not None or key not in parameters or parameters[key].default is not None)
+        if value is not None or key not in parameters or parameters[key].default is not None
     }

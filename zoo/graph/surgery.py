@@ -29,13 +29,12 @@ def lesion(
     """Return `model` without the residual part of the named blocks; it shares `model`'s weights.
 
     Args:
-        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        model: A Functional or built Sequential `keras.Model`.
         *names: Blocks: names of skip layers or of sums; see `zoo.graph.find_blocks`.
         mode: "removed": a block returns its skip input x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
-        blocks: Names of the blocks of the chain; `None`: all. A block around other blocks has to
-            be named.
+        blocks: Names of the blocks to look among; `None`: all but those around other blocks.
         grain: As in `zoo.graph.find_blocks`: "sum", or "layer" for whole layers.
 
     Raises:
@@ -57,7 +56,8 @@ def shuffle(
     """Return `model` with blocks at each other's positions; it shares `model`'s weights.
 
     `order` has the name of the block to run at each position, by the name of the block that is
-    there. Blocks that change the shape stay. Other arguments as in `lesion`.
+    there. Blocks that change the shape stay, and so do those that tensors bypass from inside or
+    that read what the other position lacks. Other arguments as in `lesion`.
 
     Raises:
         ValueError: if `order` is no permutation, or a block does not fit its position.
@@ -240,8 +240,11 @@ def add_exits(
     """
     graph = Graph(model)
     found = {block.name: block for block in find_blocks(graph, grain=grain)[0]}
-    if not {*blocks} <= {*found} or not blocks:
-        raise ValueError(f"Expected one or more of the blocks {[*found]}. Received: {[*blocks]}")
+    if not {*blocks} <= {*found} - {"last"} or not blocks:
+        raise ValueError(
+            f"Expected one or more of the blocks {[*found]}, none of them called 'last' as the "
+            f"model's own output is. Received: {[*blocks]}"
+        )
     if len(graph.outputs) != 1:
         raise ValueError(f"Expected a model with one output. Received: {len(graph.outputs)}")
     last = [*found.values()][-1]

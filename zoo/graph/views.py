@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import tree
 
-from zoo.backend import keras_private
 from zoo.graph.calls import Call, Graph, functional
 
 
@@ -26,9 +25,15 @@ class Views:
         """Return the outputs of a call of a view; see `run` and `trace`."""
         raise NotImplementedError
 
+    def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the outputs of a call in the code of a layer."""
+        return self.answer(view, args, kwargs)
+
     def apply(self, call: Call, *args: Any, **kwargs: Any) -> Any:
         """Call the view of a layer: an `apply` of `Graph.run`."""
-        return self.of(call.layer)(*args, **kwargs)
+        view = self.of(call.layer)
+        is_layer = isinstance(call.layer, keras.layers.Layer)
+        return self.answer(view, args, kwargs) if is_layer else view(*args, **kwargs)
 
     def of(self, x: Any) -> Any:
         """Return the view of a layer, always the same one, or a copy of an operation."""
@@ -47,10 +52,10 @@ class Views:
 
     def _kind(self, kind):
         if kind not in self._kinds:
-            answer = self.answer
+            inside = self.inside
 
             def call(view, *args, **kwargs):
-                return answer(view, args, kwargs)
+                return inside(view, args, kwargs)
 
             namespace = {"__module__": kind.__module__, "__call__": call}
             self._kinds[kind] = type(kind.__name__, (kind,), namespace)
@@ -76,7 +81,7 @@ def run(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def trace(
-    views: Views, view: Any, args: tuple, kwargs: dict[str, Any], **context: Any
+    views: Views, view: Any, args: tuple, kwargs: dict[str, Any]
 ) -> tuple[Any, list[keras.KerasTensor]]:
     """Call a view on symbolic tensors and run the layer's code, or a model's graph, on them.
 
@@ -87,7 +92,6 @@ def trace(
         view: The view to call.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        **context: Values for the arguments of these names that the layer's `call` has.
 
     Returns:
         The outputs, made by the operations and layers that the code calls; and tensors like the
@@ -100,13 +104,11 @@ def trace(
     if not layer.built and type(layer).build is not keras.layers.Layer.build:
         raise ValueError(f"{layer.name} is not built: call the model on data first")
     if functional(layer) is not None:
-        outputs = Graph(layer).call(args[0], views.apply)
+        outputs = Graph(layer).call(args[0] if args else kwargs["inputs"], views.apply)
         return outputs, tree.flatten(outputs)
     found: list[Any] = []
 
     def symbolic_call(*args, **kwargs):
-        known = keras_private.call_parameters(layer)
-        kwargs |= {key: value for key, value in context.items() if key in known}
         found.append(view.call(*args, **kwargs))
         tensors = [x for x in tree.flatten(found[0]) if is_symbolic(x)]
         return [keras.KerasTensor(x.shape, x.dtype) for x in tensors]
