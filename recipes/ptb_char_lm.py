@@ -27,6 +27,7 @@ import zoo
 from zoo.applications import char_lm_inference
 from zoo.datasets import text
 from zoo.datasets.download import DownloadError
+from zoo.export import writers
 from zoo.io import replace, save_model
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
@@ -99,6 +100,10 @@ SCALES = {
 def measure(settings, run):
     """Train one form, or all six, and return their perplexities."""
     run.split(settings.batch).check_batch(settings.batch)
+    try:
+        writers("saved_model") if settings.export else None
+    except RuntimeError as error:  # hours before it is needed
+        raise ValueError(f"{error} Or give --noexport.") from error
     corpus = load(settings, run)
     if settings.generate is not None:
         corpus.vocabulary.prompt(settings.generate)  # raises if the model could not read it

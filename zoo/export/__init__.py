@@ -1,6 +1,6 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model.
 
-Keras writes the formats on TensorFlow; each artifact is run before it is moved into place.
+TensorFlow writes the formats, and torch ONNX; each artifact is run before it is moved into place.
 """
 
 import contextlib
@@ -45,11 +45,12 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     - "saved_model": a folder. `tf.saved_model.load` returns an object with the method `serve`,
       from the model's inputs to a dictionary of outputs, and the signature of that name.
     - "onnx": a file `.onnx`. An output with the name of an input is renamed `new_NAME`. Needs the
-      packages of `highway-zoo[tensorflow,export]`.
+      packages of `highway-zoo[tensorflow,export]`, from torch those of `highway-zoo[export]`.
     - "litert": a file `.tflite`, if TFLite's own operations can compute the model. Needs the
       package of `highway-zoo[tensorflow,export]`.
 
-    TensorFlow writes all of them; from JAX and torch in a child process.
+    TensorFlow writes them, from JAX and torch in a child process; torch writes ONNX itself, unless
+    its exporter fails and TensorFlow is installed.
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
