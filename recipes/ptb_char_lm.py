@@ -28,6 +28,7 @@ import zoo
 from zoo.applications import char_lm_inference
 from zoo.datasets import text
 from zoo.datasets.download import DownloadError
+from zoo.export import writers
 from zoo.io import replace, save_model
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
@@ -105,6 +106,10 @@ def measure(settings, run):
     Of all six, "coupled" is trained again from another seed: two networks of equal form.
     """
     run.split(settings.batch).check_batch(settings.batch)
+    try:
+        writers("saved_model") if settings.export else None
+    except RuntimeError as error:  # hours before it is needed
+        raise ValueError(f"{error} Or give --noexport.") from error
     corpus = load(settings, run)
     if settings.generate is not None:
         corpus.vocabulary.prompt(settings.generate)  # raises if the model could not read it

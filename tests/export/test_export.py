@@ -15,6 +15,7 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
 import zoo
+from helpers import families
 from helpers.harness import (
     fresh_python,
     output_of,
@@ -111,7 +112,7 @@ def test_a_path_of_something_else_is_refused_before_any_work(name, format, tmp_p
     assert names == ["file", "folder", "folder.onnx", "thesis.tex"]
 
 
-@pytest.mark.parametrize("format, package", [("onnx", "tf2onnx"), ("litert", "ai-edge-litert")])
+@pytest.mark.parametrize("format, package", [("onnx", "onnx"), ("litert", "ai-edge-litert")])
 def test_a_missing_package_is_named(format, package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package.replace("-", "_"), None)  # the import then fails
     with pytest.raises(RuntimeError, match=f"Run `pip install {package}`"):
@@ -253,6 +254,43 @@ def test_the_shell_prints_what_it_expects(tmp_path):
     ):
         output = output_of(start_module("zoo.export", *words), status)
         assert message in output and "Traceback" not in output
+
+
+FAMILIES = [
+    *("gelu", "vit"),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt2", "llama", "gemma", "bert")),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("convnext", "efficientnet_v2")),
+]
+
+
+def pruned(name):
+    """Return a small network of a family without one of its blocks, with weights of order one."""
+    if name == "gelu":
+        inputs = keras.Input((4,))
+        y = keras.layers.Dense(4, "gelu", name="hidden")(inputs)
+        y = keras.layers.Add(name="first")([inputs, y])
+        y = keras.layers.Add(name="second")([y, keras.layers.Dense(4, "gelu")(y)])
+        return zoo.graph.prune_blocks(keras.Model(inputs, y), "second")
+    model = getattr(families, name)()
+    if "net" not in name:
+        model = zoo.graph.inline(model, shapes=families.shapes(model))
+    blocks, _ = zoo.graph.find_blocks(model)
+    return zoo.graph.prune_blocks(model, blocks[1].name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_pruned_network_goes_to_onnx(name, tmp_path):
+    model = pruned(name)
+    path = tmp_path / "model.onnx"
+    zoo.export(model, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    x = families.data(model, 4, seed=1)
+    arrays = x if isinstance(x, dict) else {session.get_inputs()[0].name: x}
+    expected = model.predict_on_batch(x)
+    expected = expected if isinstance(expected, dict) else {session.get_outputs()[0].name: expected}
+    for name, y in expected.items():
+        (found,) = session.run([name], arrays)
+        np.testing.assert_allclose(found, y, rtol=0, atol=2e-5 * np.abs(y).max())
 
 
 LOGITS = {"classifier_activation": None}

@@ -6,7 +6,7 @@ import pytest
 from keras import layers, ops
 
 import zoo
-from helpers import reference
+from helpers import families, reference
 from helpers.harness import few_elsewhere
 from zoo import callbacks
 from zoo.graph.cost import cost
@@ -356,3 +356,44 @@ def test_random_orders_have_the_kendall_tau_of_their_swaps():
     assert tau == 1.0 and order == {"a": "a", "b": "b", "c": "c"}
     order, tau = random_order(["a", "b"], 1, np.random.default_rng(0))
     assert tau == -1.0 and order == {"a": "b", "b": "a"}
+
+
+@pytest.mark.parametrize("name", ["vit", *few_elsewhere(["llama", "gemma"], [])])
+def test_pruned_networks_of_layers_with_incomplete_configurations_are_saved(name, tmp_path):
+    model = getattr(families, name)()
+    opened = zoo.graph.inline(model, shapes=families.shapes(model))
+    found, _ = zoo.graph.find_blocks(opened)
+    small = zoo.graph.prune_blocks(opened, found[1].name)
+    small.save(tmp_path / "small.keras")
+    x = families.data(small)
+    first, second = (
+        keras.tree.flatten(m.predict_on_batch(x))
+        for m in (small, load_model(tmp_path / "small.keras"))
+    )
+    np.testing.assert_array_equal(first[0], second[0])
+
+
+class Wide(layers.Layer):
+    """A layer without a configuration, whose argument is an attribute or is lost."""
+
+    def __init__(self, width=2, kept=True, policy=None, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = layers.Dense(width)
+        if kept:
+            self.width, self.policy = width, None
+        self.kept = kept
+
+    def call(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kept, caplog):
+    inputs = keras.Input((4,))
+    wide = Wide(4, kept, policy=keras.DTypePolicy("float32"), name="wide")  # no automatic one
+    y = layers.Add(name="a")([inputs, wide(inputs)])
+    y = layers.Add(name="b")([y, layers.Dense(4)(y)])
+    small = zoo.graph.prune_blocks(keras.Model(inputs, y), "b")
+    if kept:
+        assert small.get_layer("wide").get_config()["width"] == 4
+    assert ("wide cannot be saved" in caplog.text) == (not kept)

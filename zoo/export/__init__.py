@@ -1,11 +1,12 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model.
 
-Keras writes the formats on TensorFlow; each artifact is run before it is moved into place.
+TensorFlow writes the formats, and torch ONNX; each artifact is run before it is moved into place.
 """
 
 import contextlib
 import importlib.util
 import json
+import logging
 import os
 import pathlib
 import re
@@ -13,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -20,6 +23,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from zoo.backend import keras_private
 from zoo.graph.calls import functional as graph_of
 from zoo.io import load_model, remove_leftovers, temporary_path
 from zoo.types import PathLike
@@ -41,11 +45,12 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     - "saved_model": a folder. `tf.saved_model.load` returns an object with the method `serve`,
       from the model's inputs to a dictionary of outputs, and the signature of that name.
     - "onnx": a file `.onnx`. An output with the name of an input is renamed `new_NAME`. Needs the
-      packages of `highway-zoo[tensorflow,export]`.
+      packages of `highway-zoo[tensorflow,export]`, from torch those of `highway-zoo[export]`.
     - "litert": a file `.tflite`, if TFLite's own operations can compute the model. Needs the
       package of `highway-zoo[tensorflow,export]`.
 
-    TensorFlow writes all of them; from JAX and torch in a child process.
+    TensorFlow writes them, from JAX and torch in a child process; torch writes ONNX itself, unless
+    its exporter fails and TensorFlow is installed.
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
@@ -72,16 +77,21 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     path = pathlib.Path(path).resolve()
     format = _checked_format(path, format)
     model = _named(model)
-    _check_packages(format)
-    with _true_float32():
+    ways = writers(format)
+    with _true_float32(), _progress(path):
         model = in_float32(model)
         random = np.random.default_rng(0)
         examples = keras.tree.map_structure(lambda x: _sample(x, random), model.input)
         expected = model.predict_on_batch(examples)
         inputs = dict(zip(_input_names(model), keras.tree.flatten(examples), strict=True))
-        if keras.config.backend() == "tensorflow":
-            return _write(model, path, format, inputs, expected)
-        return _write_in_child(model, path, format, inputs, expected)
+        for way in ways[:-1]:
+            try:
+                return _write(model, path, format, inputs, expected)
+            except Exception as error:  # what the exporter and the runtime raise
+                reason = f"{error}".strip().partition("\n")[0]
+                logging.warning("zoo.export: %s fails (%s), %s takes over", way, reason, ways[-1])
+        write = _write if ways[-1] == keras.config.backend() else _write_in_child
+        return write(model, path, format, inputs, expected)
 
 
 def _checked_format(path, format):
@@ -104,14 +114,45 @@ def _checked_format(path, format):
     return by_name
 
 
-def _check_packages(format):
-    packages = ("tensorflow", *FORMATS[format].packages)
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
+def writers(format: str) -> list[str]:
+    """Return the installed backends that write a format, the best first.
+
+    Raises:
+        RuntimeError: If packages are missing for all of them.
+    """
+    ways = {"tensorflow": ("tensorflow", *FORMATS[format].packages)}
+    if format == "onnx" and keras.config.backend() == "torch":
+        ways = {"torch": ("onnxscript", "onnx", "onnxruntime")} | ways
+    lacking = {
+        way: [name for name in packages if importlib.util.find_spec(name) is None]
+        for way, packages in ways.items()
+    }
+    found = [way for way, missing in lacking.items() if not missing]
+    if not found:
+        way, missing = next(iter(lacking.items()))
         raise RuntimeError(
-            f"The export to {format} needs {', '.join(packages)}. Not installed: "
+            f"The export to {format} needs {', '.join(ways[way])}. Not installed: "
             f"{', '.join(missing)}. Run `pip install {' '.join(missing).replace('_', '-')}`."
         )
+    return found
+
+
+@contextlib.contextmanager
+def _progress(path):
+    """Print a line every half minute."""
+    done = threading.Event()
+    begin = time.monotonic()
+
+    def tell():
+        while not done.wait(30):
+            seconds = time.monotonic() - begin
+            print(f"zoo.export: writing {path}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _named(model):
@@ -235,13 +276,18 @@ def _saved_model_reader(path):
 def _write_onnx(model, path):
     import onnx
 
-    specs = keras.tree.flatten(_input_specs(model))
-    names = _input_names(model)  # ONNX needs a list of inputs, and outputs of other names
-    outputs = {f"new_{name}" if name in names else name: y for name, y in model.output.items()}
-    flat = keras.Model(keras.tree.flatten(model.input), outputs, name=model.name)
-    with warnings.catch_warnings():  # keras 3.15 tests for np.object to patch tf2onnx
-        warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-        flat.export(str(path), format="onnx", input_signature=[specs], verbose=False)
+    inputs = _input_names(model)  # ONNX needs outputs of other names
+    outputs = [f"new_{name}" if name in inputs else name for name in model.output]
+    structure = model.input
+
+    def function(*tensors):
+        y = model(keras.tree.pack_sequence_as(structure, tensors), training=False)
+        return [y[name] for name in model.output]
+
+    write = _write_onnx_torch if keras.config.backend() == "torch" else _write_onnx_tensorflow
+    with warnings.catch_warnings():  # of the exporters' own code
+        warnings.simplefilter("ignore")
+        write(model, function, inputs, outputs, path)
     try:
         onnx.checker.check_model(onnx.load(path))
     except onnx.checker.ValidationError as error:
@@ -250,6 +296,83 @@ def _write_onnx(model, path):
             f"ONNX must have all operations of the model. Received: {model.name}: {reason}. "
             f"Export a SavedModel."
         ) from error
+
+
+def _write_onnx_torch(model, function, inputs, outputs, path):
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors) -> tuple:
+            return tuple(function(*tensors))
+
+    random = np.random.default_rng(0)
+    tensors = keras.tree.flatten(model.input)
+    examples = tuple(torch.from_numpy(_sample(x, random)) for x in tensors)
+    free = torch.export.Dim.DYNAMIC
+    sizes = tuple({i: free for i, size in enumerate(x.shape) if size is None} for x in tensors)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns that torchvision is not installed
+    try:
+        with torch.no_grad():
+            program = torch.onnx.export(
+                Module().eval(),
+                examples,
+                input_names=inputs,
+                dynamic_shapes=(sizes,),
+                dynamo=True,
+                verbose=False,
+            )
+    finally:
+        logger.setLevel(level)
+    graph = program.model.graph
+    for value in (value for node in graph for value in node.outputs):
+        value.name = f"inner/{value.name}"  # an output may have the name of a layer
+    for value, name in zip(graph.outputs, outputs, strict=True):
+        value.name = name
+    program.save(path)
+
+
+def _write_onnx_tensorflow(model, function, inputs, outputs, path):
+    import tensorflow as tf
+    import tf2onnx
+    from tensorflow.python.framework import convert_to_constants
+
+    keras_private.patch_tf2onnx()  # for NumPy 2
+    specs = keras.tree.flatten(_input_specs(model))
+    eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # traces what is compiled by XLA, grouped convolutions
+    try:
+        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    finally:
+        tf.config.run_functions_eagerly(eager)
+    frozen = convert_to_constants.convert_variables_to_constants_v2(  # also captured constants
+        traced, lower_control_flow=False, aggressive_inlining=True
+    )
+    ends = [tensor.name for tensor in (*frozen.inputs, *frozen.outputs)]
+    tf2onnx.convert.from_graph_def(
+        frozen.graph.as_graph_def(add_shapes=True),
+        input_names=ends[: len(inputs)],
+        output_names=ends[len(inputs) :],
+        tensors_to_rename=dict(zip(ends, [*inputs, *outputs], strict=True)),
+        custom_op_handlers={"Erfc": (_erfc, [])},
+        output_path=str(path),
+    )
+
+
+def _erfc(graph, node, name, _):
+    """Write erfc x, of which GELU is made and which ONNX lacks, as 1 - erf x."""
+    (output,) = node.output
+    kinds = {"shapes": [graph.get_shape(output)], "dtypes": [graph.get_dtype(output)]}
+    dtype = np.float64 if kinds["dtypes"] == [11] else np.float32  # ONNX's number of float64
+    one = graph.make_const(f"{name}_one", np.ones((), dtype))
+    erf = graph.make_node("Erf", node.input, **kinds)
+    graph.remove_node(name)
+    graph.make_node("Sub", [one.output[0], erf.output[0]], outputs=[output], **kinds)
 
 
 def _onnx_reader(path):

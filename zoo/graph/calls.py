@@ -17,7 +17,10 @@ from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
 Apply: TypeAlias = Callable[..., Any]  # a `Call` and its arguments -> its outputs
-SHARED = ("_input_spec", "_remat_mode", "_build_shapes_dict")  # set by `Layer.__init__`, but kept
+SHARED = (  # set by `Layer.__init__` or `__new__`, but kept
+    *("_input_spec", "_remat_mode", "_build_shapes_dict"),
+    "_auto_config",  # arguments of the constructor
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from zoo.backend import keras_private
 from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
+from zoo.graph.saving import make_savable
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Tensor
 
@@ -86,7 +87,7 @@ def prune_blocks(
     names = [names] if isinstance(names, str) else [*names]
     if not names:
         raise ValueError("Expected at least one block to leave out. Received: none.")
-    return rebuild(lesion(model, *names, blocks=blocks, grain=grain))
+    return make_savable(rebuild(lesion(model, *names, blocks=blocks, grain=grain)))
 
 
 def remat(model: keras.Model) -> keras.Model:

@@ -1,0 +1,72 @@
+"""Configurations of copied layers, from which a saved model is built again."""
+
+import inspect
+import random
+import types
+from typing import Any
+
+import keras
+from absl import logging
+
+from zoo.graph.blocks import foreign
+
+
+def make_savable(model: keras.Model) -> keras.Model:
+    """Give a model's layers whose configuration is incomplete a complete one, and return the model.
+
+    Layers of other libraries may lack arguments in their `get_config`, or have some that their
+    constructor does not know, because they are saved within a model that builds them itself.
+    Arguments are read from the attributes of their names. A warning names the layers that cannot be
+    made again, before a training depends on it.
+
+    Args:
+        model: A Functional `keras.Model` whose layers are used by no other model.
+    """
+    failing = {}
+    for layer in filter(foreign, model.layers):
+        reason = _failure(layer)
+        if reason or _attributes(layer).keys() - layer.get_config().keys():
+            # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
+            vars(layer)["get_config"] = types.MethodType(get_config, layer)
+            if _failure(layer):
+                del vars(layer)["get_config"]
+                failing |= {layer.name: reason} if reason else {}
+    for name, reason in failing.items():
+        logging.warning(
+            f"{name} cannot be saved in a .keras file: {reason}. `model.save_weights` works; to "
+            f"load them, edit the original model in the same way and call `load_weights`."
+        )
+    return model
+
+
+def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Return a layer's configuration by the arguments of its constructor."""
+    standard = keras.layers.Layer.get_config(layer)
+    known = {*inspect.signature(type(layer).__init__).parameters, *standard}
+    try:
+        own = type(layer).get_config(layer)
+    except Exception:  # it reads attributes that are not there, for example
+        own = standard
+    lost = known - _attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
+    if own.keys() == standard.keys() and lost:  # defaults would take their place
+        raise TypeError(f"no `get_config` and no attributes have the arguments {sorted(lost)}")
+    return _attributes(layer) | standard | {key: own[key] for key in own.keys() & known}
+
+
+def _attributes(layer):
+    """Return those arguments of a layer's constructor that are attributes of the layer."""
+    names = [*inspect.signature(type(layer).__init__).parameters]
+    keys = {name: name if name in vars(layer) else f"_{name}" for name in names}
+    return {name: vars(layer)[key] for name, key in keys.items() if key in vars(layer)}
+
+
+def _failure(layer):
+    """Return why a layer cannot be made again from its configuration, or an empty text."""
+    state = random.getstate()  # Keras draws the seeds of unseeded layers
+    try:
+        type(layer).from_config(keras.saving.serialize_keras_object(layer)["config"])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    finally:
+        random.setstate(state)
+    return ""
