@@ -230,7 +230,10 @@ def report() -> None:
     text = README.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    _write_text(README, f"{head}{BEGIN}\n{summary(rows)}\n\n{claims_table(rows, measured=True)}\n{END}{tail}")
+    _write_text(
+        README,
+        f"{head}{BEGIN}\n{summary(rows)}\n\n{claims_table(rows, measured=True)}\n{END}{tail}",
+    )
     parts = [RESULTS_INTRODUCTION]
     for experiment in catalog.load_all():
         for scale in experiment.scales:
