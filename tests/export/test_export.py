@@ -258,7 +258,7 @@ def test_the_shell_prints_what_it_expects(tmp_path):
 
 FAMILIES = [
     *("gelu", "vit"),
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt2", "llama", "gemma", "bert")),
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt2", "llama", "bert")),
     *(pytest.param(n, marks=pytest.mark.slow) for n in ("convnext", "efficientnet_v2")),
 ]
 
