@@ -198,7 +198,7 @@ def lesions(
     """Leave out each block, one at a time. A redundant block barely changes the output.
 
     Args:
-        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        model: A Functional or built Sequential `keras.Model`.
         data: As in `zoo.callbacks.run`, with or without labels.
         loss: As in `zoo.callbacks.run`.
         mode: "removed" or "closed": see `zoo.graph.lesion`.
@@ -332,7 +332,7 @@ def depth_plan(
     heal the smaller network by training it.
 
     Args:
-        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
+        model: A Functional or built Sequential `keras.Model`.
         data: As in `zoo.callbacks.run`; only "lesion_loss" needs labels.
         keep: Share of the blocks that stay, rounded so that no fewer do.
         score: "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss",

@@ -99,10 +99,22 @@ def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name):
 
 
 @without_backend
-def test_an_encoder_and_a_decoder_are_two_chains():
-    model = families.t5()
-    with pytest.raises(ValueError, match="blocks follow each other"):
-        callbacks.lesions(model, families.data(model), grain="layer")
+def test_lesions_are_of_the_blocks_of_an_encoder_and_a_decoder():
+    model = reference.random_weights(families.t5(), scale=0.3)
+    x = families.data(model)
+    table = callbacks.lesions(model, x, grain="layer").values("lesion_change")
+    names = [block.name for block in find_blocks(model, grain="layer")[0]]
+    assert [*table] == [None, *names] and {*DECODER} < {*names}
+
+    def outputs(network):
+        arrays = [ops.convert_to_numpy(y) for y in keras.tree.flatten(network(x))]
+        return np.concatenate([a.reshape(len(a), -1) for a in arrays], axis=1)
+
+    whole = outputs(model)
+    for name in (names[0], DECODER[0]):
+        change = outputs(graph.lesion(model, name, grain="layer")) - whole
+        ratios = np.linalg.norm(change, axis=1) / np.linalg.norm(whole, axis=1)
+        assert table[name] == pytest.approx(ratios.mean(), rel=1e-4)
 
 
 def test_cushions_are_of_the_layers_of_any_branch():

@@ -156,7 +156,7 @@ def test_blocks_of_keras_hub_are_looped_dropped_and_left(name):
         for a, b in zip(flat(same(data)), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     table = callbacks.loops(whole, data, [1, 2], last, grain=grain)
-    assert all(np.isfinite(row.value) for row in table) and len(table) >= 3
+    assert all(np.isfinite(row.value) for row in table) and {row.unit for row in table} >= {1, 2}
     if len(expected) > 1:
         with pytest.raises(ValueError, match="a model with one output. Received: 2"):
             graph.add_exits(whole, [last], grain=grain)

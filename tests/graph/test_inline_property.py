@@ -204,7 +204,8 @@ class Decoder(layers.Layer):
     def build(self, shape):
         """Build the sub-layers."""
         for layer in (self.words, *self.blocks):
-            layer.build((*shape, WIDTH))
+            if not layer.built:  # blocks of a configuration are
+                layer.build((*shape, WIDTH))
 
     def call(self, ids):
         """Return logits."""

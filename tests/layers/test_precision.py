@@ -47,7 +47,7 @@ def test_gates_and_their_products_are_float32_and_the_output_is_half(name, dtype
     parts, half = blocks["block"], model.compute_dtype
     del parts["input"]
     dtypes = {key: dtype_of(value) for key, value in parts.items()}
-    assert dtypes == {**dict.fromkeys("xhyf", half), **dict.fromkeys("tc", "float32")}
+    assert dtypes == {**dict.fromkeys("xhy", half), **dict.fromkeys("tcf", "float32")}
     np.testing.assert_array_equal(wide(outputs), wide(parts["y"]))
     x, h, t, c, y = (wide(parts[key]) for key in "xhtcy")
     assert 0 < t.max() < 0.1 and (c < 1).all()  # in bfloat16, c would be 1 above 0.998

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.test_data import write_images
+from zoo.graph import find_blocks
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Options, Run
 
@@ -93,6 +94,8 @@ def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_pat
     network = trained_resnets.open_network(settings, Run(tmp_path / "0", 0, options))
     assert network.name == "resnet20" and 0 <= network.errors["test_error"] <= 100
     assert network.errors["parameters"] == 269_722
+    blocks = [(block.name, block.stage) for block in find_blocks(network.model)[0]]
+    assert blocks == [(f"stage{s + 1}_block{i:02d}", s) for s in range(3) for i in range(3)]
     with pytest.raises(ValueError, match=r"Expected resnet32\*.th in a folder"):
         trained_resnets.open_network(settings, Run(tmp_path / "1", 1, options))
     with pytest.raises(ValueError, match="Expected seeds 0 to 3"):
