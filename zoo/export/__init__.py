@@ -25,6 +25,7 @@ import numpy as np
 
 from zoo.backend import keras_private
 from zoo.graph.calls import functional as graph_of
+from zoo.graph.saving import make_savable
 from zoo.io import load_model, remove_leftovers, temporary_path
 from zoo.types import PathLike
 
@@ -320,7 +321,7 @@ def _write_onnx_torch(model, function, inputs, outputs, path):
     try:
         with torch.no_grad():
             program = torch.onnx.export(
-                Module().eval(),
+                Module().train(False),
                 examples,
                 input_names=inputs,
                 dynamic_shapes=(sizes,),
@@ -435,7 +436,7 @@ def in_float32(model: keras.Model) -> keras.Model:
         path = f"{folder}/model.weights.h5"
         model.save_weights(path)
         copy.load_weights(path)
-    return copy
+    return make_savable(copy)
 
 
 def _float32_policies(config):
