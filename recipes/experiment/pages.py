@@ -125,6 +125,7 @@ def evaluate(
     claim: Claim,
     measured: Sequence[Sequence[Measured]],
     facts: Sequence[Mapping[str, Any]],
+    flags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a claim's line of claims.jsonl.
 
@@ -133,6 +134,7 @@ def evaluate(
         claim: The claim.
         measured: By seed, the measurements of the experiments that it needs.
         facts: Provenance of all runs.
+        flags: Flags of the command beside the seeds.
     """
     values = [float(claim.measure(*one)) for one in measured]
     controls = [float(claim.control.measure(*one)) for one in measured]
@@ -154,7 +156,7 @@ def evaluate(
         "scale": scale,
         "verdict": claim.verdict(values, controls),
         "command": f"KERAS_BACKEND={facts[0]['backend']} python recipes/reproduce.py claims "
-        f"{claim.name} --scale {scale} --seeds {listed} --data_dir DATA",
+        f"{' '.join([claim.name, *flags])} --seeds {listed}",
         **origin,
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
