@@ -22,7 +22,7 @@ def make_savable(model: keras.Model) -> keras.Model:
     Args:
         model: A Functional `keras.Model` whose layers are used by no other model.
     """
-    failing = {}
+    failing: dict[str, str] = {}
     for layer in filter(foreign, model.layers):
         reason = _failure(layer)
         if reason or _attributes(layer).keys() - layer.get_config().keys():
