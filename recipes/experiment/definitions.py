@@ -156,7 +156,7 @@ class Claim:
         seeds: Number of seeds: 0, 1, 2, ...
         figure: Name of the artifact that shows it.
         changed: What changed after runs, and why: criterion, measurement, settings or seeds.
-        reason: Most likely reason why the claim was contradicted.
+        reason: Most likely reason why the claim was contradicted or not told apart.
     """
 
     name: str

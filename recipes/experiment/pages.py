@@ -343,7 +343,7 @@ def _about(one):
     texts = [f"Criterion: {claim.criterion}. Control: {claim.control.text}."]
     if claim.changed:
         texts.append(f"Changed after a run: {claim.changed.rstrip('.')}.")
-    if one.verdict == "contradicted" and claim.reason:
+    if one.verdict in ("contradicted", "not told apart") and claim.reason:
         texts.append(f"Most likely reason: {claim.reason.rstrip('.')}.")
     return texts
 

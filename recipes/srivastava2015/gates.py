@@ -334,6 +334,8 @@ CLAIMS = (
         measure=early_change_percent,
         control=untrained(early_change_percent),
         at_least=50,
+        reason="before training 83 % of the change is there: each layer moves its input by T = 0.12 "
+        "towards a smaller H, so that outputs shrink. Training moves the change to later layers",
         figure="fig2",
         **FIVE_SEEDS | {"changed": f"{ONE_IMAGE}; the first highway layer was left out"},
     ),
@@ -361,6 +363,9 @@ CLAIMS = (
         measure=idle_late_percent,
         control=untrained(idle_late_percent),
         at_least=50,
+        reason="with 99.99 % of the training images right, 0.5 points are more than nearly any "
+        "layer adds. By the loss the paper's picture is there: without one of the first 14 layers "
+        "it is 7 times as high, without one of the layers 15 to 45 1.05 times (geometric means)",
         figure="fig4",
         **FIVE_SEEDS
         | {
