@@ -40,9 +40,10 @@ Tomasi (2019).
 - **shown**: the whole interval meets the criterion, and the control's whole interval misses it.
   **contradicted**: the whole interval misses the criterion. **not told apart**: the control does
   not miss it either. **undecided**: anything else, and fewer than three seeds.
-- "miniature" is a small network on small data; "trained": networks that others trained, of 20, 32,
-  44 and 56 layers in place of seeds; "full": the paper's settings or, with the deviations that are
-  told, nearly so. The verdict of the larger scale counts.
+- "miniature" is a small network on small data; "trained": networks that others trained to the
+  paper's accuracy, post-activation ResNets of 20, 32, 44 and 56 layers in place of seeds; "full":
+  the paper's settings or, with the deviations that are told, nearly so. The verdict of the last
+  scale counts.
 - Where a verdict is marked *, it does not hold with Holm's correction for the number of decided
   claims.
 - The miniatures of S1 to S3, G3 to G7, J1 to J8, J10, Y2 to Y7 and Y11 to Y13 were tried with one

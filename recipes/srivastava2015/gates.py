@@ -334,7 +334,7 @@ CLAIMS = (
         measure=early_change_percent,
         control=untrained(early_change_percent),
         at_least=50,
-        reason="before training 83 % of the change is there: each layer moves its input by T = 0.12 "
+        reason="before training 83 % of the change is there: a layer moves its input by T = 0.12 "
         "towards a smaller H, so that outputs shrink. Training moves the change to later layers",
         figure="fig2",
         **FIVE_SEEDS | {"changed": f"{ONE_IMAGE}; the first highway layer was left out"},
