@@ -2,7 +2,6 @@
 
 import math
 import pathlib
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -97,8 +96,8 @@ def _draw_line(axis, points, style, repeated, is_log):
             values.setdefault(x, []).append(float(y))
         is_log = is_log and all(y > 0 for ys in values.values() for y in ys)
         shown = [[math.log(y) for y in ys] if is_log else ys for ys in values.values()]
-        means = np.array([statistics.mean(ys) for ys in shown])
-        deviations = np.array([statistics.stdev(ys) if len(ys) > 1 else 0.0 for ys in shown])
+        means = np.array([np.mean(ys) for ys in shown])
+        deviations = np.array([np.std(ys, ddof=1) if len(ys) > 1 else 0.0 for ys in shown])
         low, means, high = (
             np.exp(ys) if is_log else ys for ys in (means - deviations, means, means + deviations)
         )
