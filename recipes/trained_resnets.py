@@ -1,7 +1,7 @@
 """He et al. (2015), section 4.2: ResNets for CIFAR-10 that others trained, to be inspected.
 
 The weights are resnet20, 32, 44 and 56 of the public repository akamaster/pytorch_resnet_cifar10
-(BSD 2-clause), pretrained_models/*.th. Their author states test errors of 8.27, 7.37, 6.90 and
+(BSD 2-clause), pretrained_models/*.th, copied to DATA/resnets. Their author states test errors of 8.27, 7.37, 6.90 and
 6.61 %; the paper: 8.75, 7.51, 7.17 and 6.97. Experiments take them with --scale trained, where
 seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
 """
@@ -26,9 +26,6 @@ class Trained(ImageSettings):
     """Settings of an experiment with trained networks."""
 
     data: str = setting("cifar10", "Data set that they were trained on.")
-    weights: str = setting(
-        "data/resnets", "Folder of resnet20*.th and so on: see recipes/trained_resnets.py."
-    )
     batch: int = setting(200, "Images in a batch.")
     probe_examples: int | None = setting(None, "Images of each split to measure on; none: all.")
 
@@ -51,7 +48,8 @@ def open_network(settings, run):
     name = f"resnet{depth}"
     run.start(settings)
     untrained = zoo.he_resnet(depth)
-    model = load(depth, settings.weights)
+    data_dir = pathlib.Path(run.options.data_dir or "data")
+    model = load(depth, (data_dir if data_dir.is_dir() else data_dir.parent) / "resnets")
     images = run.load_images(settings)
     data = ImageData(images, prepare, None, None, prepare(images.x_test), {"data": images.name})
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -92,8 +90,8 @@ def load(depth, folder):
     files = sorted(pathlib.Path(folder).glob(f"resnet{depth}*.th"))
     if not files:
         raise ValueError(
-            f"Expected resnet{depth}*.th in a folder. Received: {folder}. Copy "
-            f"pretrained_models of akamaster/pytorch_resnet_cifar10 there, or name it: --weights."
+            f"Expected resnet{depth}*.th in a folder. Received: {folder}. Copy there "
+            "pretrained_models of akamaster/pytorch_resnet_cifar10; see --data_dir."
         )
     try:
         import torch

@@ -58,7 +58,7 @@ class Peer(nn.Module):
 
 @pytest.fixture
 def peer(tmp_path):
-    """Return a network of plain PyTorch in inference mode, saved in `tmp_path`."""
+    """Return a network of plain PyTorch in inference mode, saved in a folder `resnets`."""
     torch.manual_seed(0)
     model = Peer()
     for module in model.modules():
@@ -68,7 +68,8 @@ def peer(tmp_path):
             for tensor in (module.bias, module.running_mean):
                 nn.init.normal_(tensor.data)
     state = {f"module.{key}": value for key, value in model.state_dict().items()}
-    torch.save({"state_dict": state}, tmp_path / "resnet20-1234.th")
+    (tmp_path / "resnets").mkdir()
+    torch.save({"state_dict": state}, tmp_path / "resnets" / "resnet20-1234.th")
     return model.eval()
 
 
@@ -79,7 +80,7 @@ def test_logits_are_those_of_plain_pytorch(peer, tmp_path):
     assert x[1, 2, 3, 0] == pytest.approx(by_hand, rel=1e-5)
     with torch.no_grad():
         logits = peer.cpu()(torch.tensor(x.transpose(0, 3, 1, 2))).numpy()
-    model = trained_resnets.load(20, tmp_path)
+    model = trained_resnets.load(20, tmp_path / "resnets")
     features = keras.Model(model.input, model.layers[-1].input).predict(x, verbose=0)
     dense = [keras.ops.convert_to_numpy(weight) for weight in model.layers[-1].weights]
     np.testing.assert_allclose(
@@ -89,7 +90,7 @@ def test_logits_are_those_of_plain_pytorch(peer, tmp_path):
 
 def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_path):
     write_images(tmp_path / "cifar10.npz", (32, 32, 3), train=8, test=8, classes=10, step=20)
-    settings = trained_resnets.Trained(weights=str(tmp_path), batch=4)
+    settings = trained_resnets.Trained(batch=4)
     options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "cifar10.npz"))
     network = trained_resnets.open_network(settings, Run(tmp_path / "0", 0, options))
     assert network.name == "resnet20" and 0 <= network.errors["test_error"] <= 100
@@ -100,6 +101,6 @@ def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_pat
         trained_resnets.open_network(settings, Run(tmp_path / "1", 1, options))
     with pytest.raises(ValueError, match="Expected seeds 0 to 3"):
         trained_resnets.open_network(settings, Run(tmp_path / "4", 4, options))
-    (tmp_path / "resnet20-1234.th").rename(tmp_path / "resnet56.th")
+    (tmp_path / "resnets" / "resnet20-1234.th").rename(tmp_path / "resnets" / "resnet56.th")
     with pytest.raises(ValueError, match="Expected the weights of resnet56"):
-        trained_resnets.load(56, tmp_path)
+        trained_resnets.load(56, tmp_path / "resnets")
