@@ -1,9 +1,9 @@
 """He et al. (2015), section 4.2: ResNets for CIFAR-10 that others trained, to be inspected.
 
 The weights are resnet20, 32, 44 and 56 of the public repository akamaster/pytorch_resnet_cifar10
-(BSD 2-clause), pretrained_models/*.th, copied to DATA/resnets. Their author states test errors of 8.27, 7.37, 6.90 and
-6.61 %; the paper: 8.75, 7.51, 7.17 and 6.97. Experiments take them with --scale trained, where
-seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
+(BSD 2-clause), pretrained_models/*.th, copied to DATA/resnets. Their author states test errors of
+8.27, 7.37, 6.90 and 6.61 %; the paper: 8.75, 7.51, 7.17 and 6.97. Experiments take them with
+--scale trained, where seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
 """
 
 import dataclasses
