@@ -203,7 +203,9 @@ def norm(v: Tensor) -> Tensor:
 
 def scale(v: Tensor) -> Tensor:
     """Return the largest size along the last axis, by which squares neither overflow nor vanish."""
-    return ops.clip(ops.max(ops.abs(v), axis=-1, keepdims=True), TINY, 1 / TINY)
+    largest = ops.max(ops.abs(v), axis=-1, keepdims=True)
+    # 1 of zeros: XLA may divide by the product of two divisors, and TINY TINY is 0
+    return ops.where(largest == 0, 1.0, ops.clip(largest, TINY, 1 / TINY))
 
 
 def shown(v: Tensor, mask: Tensor | None) -> Tensor:
