@@ -202,7 +202,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         if lesioned.title != title:
             table.notes.append(f"Lesions: {lesioned.title}, a random choice (seed {seed}).")
         table += lesioned
-    except ValueError as error:  # of a network whose blocks are no chain
+    except ValueError as error:  # of blocks that cannot be left out
         table.notes.append(f"No lesions: {error}")
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
     means = {
