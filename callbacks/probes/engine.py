@@ -341,10 +341,11 @@ class Observer:
             terms["x"] = mark(("shortcut", block.index), terms["x"])
         y = layer.form.mix(**terms, dtype=layer.compute_dtype)
         part = {**terms, "y": layer.finish(y)}
-        if "x" in terms:  # f without cancellation, and in half precision without rounding y
+        if layer.variant == "residual":
+            part["f"] = terms["h"]  # without cancellation
+        elif "x" in terms:  # in half precision without rounding y
             single = {key: ops.cast(v, "float32") for key, v in terms.items()}
-            change = layer.form.mix(**single) - single["x"]
-            part["f"] = terms["h"] if layer.variant == "residual" else change
+            part["f"] = layer.form.mix(**single) - single["x"]
         return part
 
     def _classify(self, values, labels, tensor):

@@ -197,8 +197,18 @@ def flat(v: Tensor) -> Tensor:
 def norm(v: Tensor) -> Tensor:
     """Return the Euclidean norm of each example, `(batch,)`."""
     v = flat(v)
-    size = scale(v)
-    return ops.norm(v / size, axis=1) * size[:, 0]
+    length = ops.norm(v, axis=1)
+
+    def scaled():
+        size = scale(v)
+        return ops.norm(v / size, axis=1) * size[:, 0]
+
+    return ops.cond(in_range(length), lambda: length, scaled)
+
+
+def in_range(lengths: Tensor) -> Tensor:
+    """Return True if no square that was summed for a norm can have overflowed or vanished."""
+    return ops.all((lengths > 1e-15) & (lengths < 1e15))
 
 
 def scale(v: Tensor) -> Tensor:

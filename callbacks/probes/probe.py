@@ -19,6 +19,7 @@ from zoo.callbacks.probes.objective import (
     class_indices,
     flat,
     hits,
+    in_range,
     norm,
     scale,
     shown,
@@ -176,7 +177,13 @@ def dot(u: Tensor, v: Tensor) -> Tensor:
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Return the cosine of each example, `(batch,)`; 0 where one of the two is zero."""
-    return ops.sum(unit(flat(u)) * unit(flat(v)), axis=1)
+    u, v = flat(u), flat(v)
+    lengths = ops.stack([ops.norm(u, axis=1), ops.norm(v, axis=1)])
+    return ops.cond(
+        in_range(lengths),
+        lambda: ops.sum(u * v, axis=1) / (lengths[0] * lengths[1]),
+        lambda: ops.sum(unit(u) * unit(v), axis=1),
+    )
 
 
 def unit(v: Tensor) -> Tensor:
