@@ -33,11 +33,8 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
         `(batch, units)`, logits `(batch, steps, words)`. Zeros start a text, and the returned
         states continue it. It shares `model`'s weights; `zoo.export` writes it.
     """
-    words = keras.Input((None,), dtype="int32", name="words")
-    if characters:
-        slots = model.get_layer("word_embedding").word_length
-        words = keras.Input((None, slots), dtype="int32", name="words")
-    x = words
+    slots = [model.get_layer("word_embedding").word_length] if characters else []
+    x = words = keras.Input((None, *slots), dtype="int32", name="words")
     states: dict[str, Tensor] = {}
     new_states: dict[str, Tensor] = {}
     for layer in model.layers[1:]:  # a chain
@@ -84,8 +81,7 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     >>> [block.name for block in find_blocks(flat(char_lm("large"), 5))[0]]
     ['highway1', 'highway2']
     """
-    words = keras.Input((num_steps,), dtype="int32", name="words")
-    x = words
+    x = words = keras.Input((num_steps,), dtype="int32", name="words")
     for layer in model.layers[1:]:  # a chain
         if isinstance(layer, CharWordEmbedding):
             (table,) = backend.whole_values([layer.table])
@@ -152,7 +148,7 @@ def zero_state(stateful: keras.Model, batch_size: int) -> dict[str, Tensor]:
 
 @keras.saving.register_keras_serializable("zoo")
 def sequence_nll(targets: Tensor, logits: Tensor) -> Tensor:
-    """Negative log-likelihood of each sequence, summed over its steps, in nats.
+    """Negative log-likelihood of each sequence, summed over its steps, in nats: `(batch,)`.
 
     Keras averages it over the batch, which makes the gradient a sum over steps, as Kim et
     al.'s criterion has it; a loss averaged over steps would clip and step 35 times shorter.
@@ -160,9 +156,6 @@ def sequence_nll(targets: Tensor, logits: Tensor) -> Tensor:
     Args:
         targets: Word ids, `(batch, steps)`.
         logits: Logits, `(batch, steps, words)`.
-
-    Returns:
-        A tensor of shape `(batch,)`.
     """
     return ops.sum(token_nll(targets, logits), axis=-1)
 
@@ -226,12 +219,10 @@ class Scorer:
         ]
         distinct = np.unique(np.concatenate([x.ravel() for x, _ in chunks]))
         refresh_table(self.model, self.stateful, distinct, self.encode)
-        state = None
+        state = zero_state(self.stateful, len(chunks[0][0]))
         total = 0.0
         count = 0
         for x, y in chunks:
-            if state is None:
-                state = zero_state(self.stateful, len(x))
             tokens = {"words": ops.convert_to_tensor(x), "targets": ops.convert_to_tensor(y)}
             state = self.graph.predict_on_batch({**tokens, **state})
             nll = state.pop("nll")

@@ -214,5 +214,5 @@ def test_bad_arguments_say_what_to_do():
         zoo.CharCNN(CHARACTERS, DIM, (1, 2), (3,))
     with pytest.raises(ValueError, match=r"must have shape \(12, 6\)"):
         embedding(None).set_table(np.zeros((WORDS, SLOTS + 1), "int32"))
-    with pytest.raises(ValueError, match="`max_distinct` must be positive, or None"):
+    with pytest.raises(ValueError, match="`max_distinct` must be a positive integer"):
         zoo.CharWordEmbedding(encoder(), WORDS, SLOTS, 0)

@@ -8,7 +8,7 @@ import keras
 from keras import ops, tree
 
 from zoo.backend.keras_private import AutocastScope, current_scopes
-from zoo.backend.ops import BACKEND
+from zoo.backend.ops import BACKEND, with_gradient
 from zoo.types import Tensor
 
 FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
@@ -241,15 +241,12 @@ def guided_relu(x: Tensor) -> Tensor:
     return _guided_relu(x)
 
 
-@ops.custom_gradient
-def _guided_relu(x):
-    def gradient(*inputs, upstream=None):
-        if upstream is None:  # torch passes x and the keyword, the others the gradient only
-            (upstream,) = inputs
-        passes = ops.logical_and(x > 0, upstream > 0)
-        return ops.where(passes, upstream, ops.zeros_like(upstream))
+def _guided_gradient(x, upstream):
+    passes = ops.logical_and(x > 0, upstream > 0)
+    return (ops.where(passes, upstream, ops.zeros_like(upstream)),)
 
-    return ops.relu(x), gradient
+
+_guided_relu = with_gradient(lambda x: (ops.relu(x), x), _guided_gradient)
 
 
 def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int) -> Tensor:

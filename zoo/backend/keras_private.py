@@ -35,11 +35,6 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
-def own_losses(layer: keras.layers.Layer) -> list[Any]:
-    """Return the losses that the last calls of `layer` itself added."""
-    return layer._losses
-
-
 def seed_generators(layer: keras.layers.Layer) -> list[Any]:
     """Return the seed generators that `layer` itself holds."""
     return layer._seed_generators

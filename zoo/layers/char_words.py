@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.checks import check_integers
 from zoo.initializers import Uniform
 from zoo.layers.configured import Configured
 from zoo.types import Initializer, Shape, Tensor
@@ -82,11 +83,9 @@ class CharCNN(Configured):
                 f"Received: input shape={tuple(input_shape)}. Pad the words."
             )
         zero_pad = ZeroPad()
+        shape = (self.num_characters, self.dim)
         self.embeddings = self.add_weight(
-            (self.num_characters, self.dim),
-            self.initializer,
-            constraint=zero_pad,
-            name="embeddings",
+            shape, self.initializer, constraint=zero_pad, name="embeddings"
         )
         self.embeddings.assign(zero_pad(self.embeddings.value))
         for width, filters in zip(self.widths, self.filters, strict=True):
@@ -140,10 +139,8 @@ class CharWordEmbedding(Configured):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        if max_distinct is not None and max_distinct < 1:
-            raise ValueError(
-                f"`max_distinct` must be positive, or None. Received: max_distinct={max_distinct}"
-            )
+        if max_distinct is not None:
+            check_integers(1, max_distinct=max_distinct)
         if not isinstance(encoder, keras.Model):  # a saved model names it
             raise ValueError(f"`encoder` must be a keras.Model. Received: encoder={encoder!r}")
         self.encoder = encoder
@@ -153,13 +150,8 @@ class CharWordEmbedding(Configured):
 
     def build(self, input_shape: Shape) -> None:
         """Create the table of the words' characters, zero until `set_table`."""
-        self.table = self.add_weight(
-            shape=(self.num_words, self.word_length),
-            initializer="zeros",
-            dtype="int32",
-            trainable=False,
-            name="table",
-        )
+        shape = (self.num_words, self.word_length)
+        self.table = self.add_weight(shape, "zeros", "int32", trainable=False, name="table")
 
     def set_table(self, table: np.ndarray) -> None:
         """Store the characters of each word, `(num_words, word_length)`.

@@ -22,11 +22,13 @@ class Highway(Skip):
     def __init__(
         self,
         activation: Activation,
+        variant: str,
+        gate_bias: float,
         kernel_initializer: Initializer,
         bias_initializer: Initializer,
         **kwargs,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(variant, gate_bias, **kwargs)
         self.activation = keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -112,12 +114,7 @@ class HighwayDense(Highway):
         **kwargs,
     ) -> None:
         super().__init__(
-            activation,
-            kernel_initializer,
-            bias_initializer,
-            variant=variant,
-            gate_bias=gate_bias,
-            **kwargs,
+            activation, variant, gate_bias, kernel_initializer, bias_initializer, **kwargs
         )
         if units is not None:
             check_integers(1, units=units)
@@ -175,14 +172,8 @@ class HighwayConv2D(Highway):
         bias_initializer: Initializer = "zeros",
         **kwargs,
     ) -> None:
-        super().__init__(
-            activation,
-            kernel_initializer or KaimingNormal(),
-            bias_initializer,
-            variant=variant,
-            gate_bias=gate_bias,
-            **kwargs,
-        )
+        kernels = kernel_initializer or KaimingNormal()
+        super().__init__(activation, variant, gate_bias, kernels, bias_initializer, **kwargs)
         if filters is not None:
             check_integers(1, filters=filters)
         self.filters = filters
@@ -190,7 +181,6 @@ class HighwayConv2D(Highway):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Conv2D` layer; see `Skip.branch`."""
-        options = self.branch_options(name, bias)
-        return Conv2D(
-            self.width, self.kernel_size, padding="same", data_format="channels_last", **options
-        )
+        options = {"padding": "same", "data_format": "channels_last"}
+        options |= self.branch_options(name, bias)
+        return Conv2D(self.width, self.kernel_size, **options)

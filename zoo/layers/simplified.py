@@ -67,17 +67,12 @@ class Simplified(Skip):
         super().__init__(variant=self.default_variant, **kwargs)
         check_integers(1, filters=filters)
         self.kernel_size = as_side(kernel_size=kernel_size)
-        if self.kernel_size % 2 == 0:
-            raise ValueError(
-                f"`kernel_size` must be odd: the identity sits at the kernel's center. "
-                f"Received: kernel_size={kernel_size!r}"
-            )
         identity = self.identities[0] if identity is None else identity
         if identity not in self.identities:
             raise ValueError(
                 f"`identity` must be one of {self.identities}. Received: identity={identity!r}"
             )
-        self.filters = filters
+        self.width = self.filters = filters
         self.strides = as_side(strides=strides)
         self.identity = identity
         self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
@@ -112,11 +107,6 @@ class Simplified(Skip):
     def finish(self, y: Tensor) -> Tensor:
         """Return ReLU(y)."""
         return self.activation(y)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the output's shape."""
-        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
-        return (input_shape[0], *sides, self.filters)
 
 
 class SymmetricConv2D(Conv2D):
@@ -226,16 +216,9 @@ class DominantConv2D(keras.layers.Layer):
         """Return the convolution of the symmetrically padded input."""
         side = (self.kernel_size // 2,) * 2
         padded = ops.pad(x, [(0, 0), side, side, (0, 0)])
-        groups = [
-            ops.depthwise_conv(
-                padded,
-                self.kernel[..., i : i + 1],
-                self.strides,
-                "valid",
-                data_format="channels_last",
-            )
-            for i in range(self.kernel.shape[-1])
-        ]
+        kernels = [self.kernel[..., i : i + 1] for i in range(self.kernel.shape[-1])]
+        options = {"strides": self.strides, "data_format": "channels_last"}
+        groups = [ops.depthwise_conv(padded, kernel, **options) for kernel in kernels]
         return ops.concatenate(groups, axis=-1) + self.bias
 
 

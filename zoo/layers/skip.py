@@ -95,6 +95,8 @@ class Skip(Configured):
         self.transform_gate: keras.layers.Layer | None = None
         self.carry_gate: keras.layers.Layer | None = None
         self.shortcut: keras.layers.Layer | None = None
+        self.strides = 1
+        self.width: int | None = None  # of the output; None: the input's
         self.opens_stage = False  # true if it changes the shape, and so projects its skip input
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
@@ -155,7 +157,8 @@ class Skip(Configured):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
-        return input_shape
+        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:-1])
+        return (input_shape[0], *sides, self.width or input_shape[-1])
 
     def regularizers(self) -> dict[str, Any]:
         """Return the regularizers of a branch, as Keras's layers take them."""
