@@ -19,6 +19,8 @@ def compiled(
 ) -> Callable:
     """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
 
+    On torch it runs eagerly, without gradients.
+
     Args:
         function: A function from tensors, or structures of them, to a structure of tensors; it
             reads weights of `model`. What it assigns to variables, such as the state of an RNN, is
@@ -27,9 +29,6 @@ def compiled(
         strategy: A `tf.distribute.Strategy` or None. With one, the arguments are split along their
             first axis over the replicas and the results are summed.
         eager: Do not compile: a compiled function drops the Keras masks of arguments and results.
-
-    Returns:
-        A function of the same arguments. On torch it runs eagerly, without gradients.
     """
     if BACKEND == "jax" and not eager:
         return _compiled_jax(function, model)
@@ -117,12 +116,9 @@ def _compiled_jax(function, model):
 def gradients_at_marks(function: Callable, *arguments: Any) -> tuple[Any, dict]:
     """Run `function(mark, *arguments)` and differentiate its first result at the marked tensors.
 
-    All gradients come from one backward pass.
-
-    Args:
-        function: Calls `mark(key, tensor)` where a gradient is needed and continues with the
-            returned tensor; returns a scalar and any structure. On JAX it is run more than once.
-        *arguments: Tensors.
+    `function` calls `mark(key, tensor)` where a gradient is needed and continues with the returned
+    tensor; it returns a scalar and any structure. On JAX it is run more than once. All gradients
+    come from one backward pass.
 
     Returns:
         The second result, and the gradients by key; zeros where the scalar does not depend on a
@@ -288,12 +284,6 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
     twice on TensorFlow and torch, and could not be traced on JAX. Here variables that the call
     changes (averages, seeds of dropout) change once, and the repetition reads what the first
     pass read. `call` is a method of the built layer that returns one tensor.
-
-    Example:
-    >>> dense = keras.layers.Dense(2)
-    >>> dense.build((None, 2))
-    >>> rematerialized(dense, dense.call)(keras.ops.ones((3, 2))).shape[1]
-    2
     """
 
     def run(*args, **kwargs):

@@ -61,10 +61,7 @@ def nodes_by_depth(model: keras.Model) -> dict[int, list[Any]]:
 
 
 def current_scopes() -> Callable[[], contextlib.AbstractContextManager]:
-    """Return a function that opens again the scopes of the layer call that is running now.
-
-    They are the autocast scope and the context that hands `training` to inner layers.
-    """
+    """Return a function that opens the autocast scope and the context of the running call again."""
     context = copy.copy(global_state.get_global_attribute(CALL_CONTEXT))
     autocast = get_autocast_scope()
 

@@ -14,7 +14,6 @@ M_TRIM_THRESHOLD = -1  # malloc.h
 M_TOP_PAD = -2
 M_MMAP_MAX = -4
 
-
 GENERATOR = np.random.default_rng()  # what unseeded zoo initializers sample from
 RETURNS_EARLY = keras.backend.backend() == "jax"  # a compiled step, before it is done
 STATIC_SHAPES = keras.backend.backend() != "torch"  # another shape is compiled again
@@ -32,9 +31,6 @@ def seed_everything(seed: int) -> None:
 
     Raises:
         ValueError: if `seed` is negative or not an integer.
-
-    Example:
-    >>> seed_everything(3435)
     """
     check_integers(0, seed=seed)
     random.seed(seed)  # Keras seeds unseeded dropout layers from it
@@ -70,10 +66,6 @@ def double_precision_error() -> float:
     About 1e-15 where Keras computes in float64, 1e-8 to 1e-6 where it rounds to float32 on the way,
     as Keras 3.15.1 does on torch and JAX without a warning. On JAX without `jax_enable_x64` there
     are no float64 arrays.
-
-    Example:
-    >>> double_precision_error() < 1e-5
-    True
     """
     x = np.random.default_rng(0).uniform(1, 2, (64, 64))
     with warnings.catch_warnings():

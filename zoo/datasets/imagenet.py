@@ -30,9 +30,7 @@ CENTER = 224 / 256  # ibid.: of the shorter side, scaled to 256, the center 224
 def prepared(split: str, data_dir: PathLike | None = None) -> list[str]:
     """Return the TFRecord files of tensorflow-datasets' imagenet2012, if it has been prepared.
 
-    Args:
-        split: "train" or "validation".
-        data_dir: Its folder; default: $TFDS_DATA_DIR or ~/tensorflow_datasets.
+    The split is "train" or "validation"; default folder: $TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Raises:
         ValueError: If it has not been prepared as TFRecords.

@@ -50,8 +50,6 @@ class UnsharedBatchNormalization(Configured):
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5; gamma 0.1 is theirs.
     """
 
-    arguments = ("uses", "share", "gamma", "beta", "momentum")
-
     def __init__(
         self,
         uses: int = 1,

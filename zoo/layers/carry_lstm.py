@@ -39,8 +39,6 @@ class CarryLSTM(Configured):
     the state is carried over batches and epochs.
     """
 
-    arguments = ("units", "kernel_initializer", "recurrent_initializer", "bias_initializer")
-
     def __init__(
         self,
         units: int,
@@ -89,9 +87,8 @@ class CarryLSTM(Configured):
         rows = self.h.shape[0] // backend.num_replicas()
         if x.shape[0] not in (None, rows):
             raise ValueError(
-                f"This `CarryLSTM` carries the state of {rows} rows. "
-                f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or use "
-                f"`ExplicitState`."
+                f"This `CarryLSTM` carries the state of {rows} rows. Received: {x.shape[0]} rows. "
+                f"Drop the last, smaller batch, or use `ExplicitState`."
             )
         # TensorFlow may know the batch size at run time only, and would broadcast the state.
         x = ops.reshape(x, (rows, ops.shape(x)[1], x.shape[-1]))
@@ -131,8 +128,6 @@ class ExplicitState(Configured):
     features)`, h and c, `(batch, units)`, it returns outputs `(batch, steps, units)`, h and c.
     """
 
-    arguments = ("lstm",)
-
     def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
         super().__init__(**kwargs)
         if not isinstance(lstm, CarryLSTM):  # a saved model names it
@@ -157,8 +152,6 @@ class ZeroState(Configured):
     >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)
     True
     """
-
-    arguments = ("units",)
 
     def __init__(self, units: int, **kwargs) -> None:
         super().__init__(**kwargs)

@@ -49,8 +49,6 @@ class CharCNN(Configured):
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2.2, equations 1 and 2.
     """
 
-    arguments = ("num_characters", "dim", "widths", "filters", "initializer")
-
     def __init__(
         self,
         num_characters: int,
@@ -127,8 +125,6 @@ class CharWordEmbedding(Configured):
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2; the saving is ours.
     """
-
-    arguments = ("encoder", "num_words", "word_length", "max_distinct")
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ class Highway(Skip):
 
     size: str  # the argument for the width
     remedy: str  # the layer of Keras that changes a width
-    arguments = (*Skip.arguments, "activation", "kernel_initializer", "bias_initializer")
 
     def __init__(
         self,
@@ -101,7 +100,6 @@ class HighwayDense(Highway):
     """
 
     size, remedy = "units", "Dense"
-    arguments = ("units", *Highway.arguments)
 
     def __init__(
         self,
@@ -159,7 +157,6 @@ class HighwayConv2D(Highway):
     """
 
     size, remedy = "filters", "Conv2D"
-    arguments = (*Highway.arguments, "filters", "kernel_size")
 
     def __init__(
         self,

@@ -43,8 +43,6 @@ class HighwayDenseStack(HighwayDense):
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, sections 2 and 3.
     """
 
-    arguments = ("depth", *HighwayDense.arguments)
-
     def __init__(self, depth: int, units: int | None = None, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
         check_integers(1, depth=depth)

@@ -43,8 +43,6 @@ class Loop(Configured):
     Reference: Dehghani et al. (2018), "Universal Transformers", arXiv:1807.03819.
     """
 
-    arguments = ("layers", "times")
-
     def __init__(
         self,
         layers: keras.layers.Layer | Sequence[keras.layers.Layer],

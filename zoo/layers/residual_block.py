@@ -116,23 +116,6 @@ class ResidualBlock(Skip):
     ones: Greff et al. (2017), arXiv:1612.07771, section 5.1.
     """
 
-    arguments = (
-        *Skip.arguments,
-        "filters",
-        "strides",
-        "bottleneck",
-        "preactivation",
-        "batch_norm",
-        "use_bias",
-        "closing_relu",
-        "uses",
-        "share",
-        "gamma",
-        "kernel_initializer",
-        "last_initializer",
-        "momentum",
-    )
-
     def __init__(  # noqa: PLR0913 (each is a choice that one of the papers' blocks makes)
         self,
         filters: int,

@@ -41,7 +41,7 @@ class Identity(keras.layers.Layer):
 class Simplified(Skip):
     """Base of the three blocks: y = ReLU(conv(x) + b [+ S(x)])."""
 
-    arguments = (
+    arguments = (  # without the variant, which the class determines
         "stage",
         "kernel_regularizer",
         "bias_regularizer",

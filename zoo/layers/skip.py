@@ -67,14 +67,6 @@ class Skip(Configured):
     Table 1a.
     """
 
-    arguments: tuple[str, ...] = (  # to serialize
-        "variant",
-        "gate_bias",
-        "stage",
-        "kernel_regularizer",
-        "bias_regularizer",
-    )
-
     def __init__(
         self,
         variant: str = "coupled",
@@ -220,8 +212,6 @@ class DropBlock(Configured):
     Reference: Huang et al. (2016), "Deep Networks with Stochastic Depth", arXiv:1603.09382,
     section 3 (where all examples of a batch drop the same blocks).
     """
-
-    arguments = ("rate", "seed")
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
