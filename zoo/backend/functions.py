@@ -229,20 +229,14 @@ def _product_torch(function, x, v):
     return y.detach(), product
 
 
-def guided_relu(x: Tensor) -> Tensor:
-    """Compute ReLU(x), whose backward pass drops negative gradients (guided backpropagation).
-
-    Reference: Springenberg, Dosovitskiy, Brox, Riedmiller (2015), arXiv:1412.6806, section 3.4.
-    """
-    return _guided_relu(x)
-
-
 def _guided_gradient(x, upstream):
     passes = ops.logical_and(x > 0, upstream > 0)
     return (ops.where(passes, upstream, ops.zeros_like(upstream)),)
 
 
-_guided_relu = with_gradient(lambda x: (ops.relu(x), x), _guided_gradient)
+# ReLU, whose backward pass drops negative gradients (guided backpropagation): Springenberg,
+# Dosovitskiy, Brox, Riedmiller (2015), arXiv:1412.6806, section 3.4.
+guided_relu = with_gradient(lambda x: (ops.relu(x), x), _guided_gradient)
 
 
 def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int) -> Tensor:

@@ -116,10 +116,6 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
 
     An untrained network can then be evaluated; initial averages of 0 and 1 do not describe data.
     Averages that several uses share become the mean over the uses, weighted by momentum.
-
-    Args:
-        model: A built `keras.Model`.
-        x: The batch.
     """
 
     def train(x):

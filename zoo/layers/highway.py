@@ -89,10 +89,8 @@ class HighwayDense(Highway):
         ValueError: if `variant` is unknown, or if `units` differs from the input's width.
 
     Example:
-    >>> import numpy as np
     >>> layer = HighwayDense(gate_bias=-100.0)  # closed gates carry
-    >>> x = np.array([[1.0, -2.0, 3.0]], "float32")
-    >>> keras.ops.convert_to_numpy(layer(x)).tolist()
+    >>> keras.ops.convert_to_numpy(layer(keras.ops.array([[1.0, -2.0, 3.0]]))).tolist()
     [[1.0, -2.0, 3.0]]
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, equations 2 and 3;
@@ -147,11 +145,10 @@ class HighwayConv2D(Highway):
         ValueError: if `variant` is unknown, or if `filters` differs from the input's channels.
 
     Example:
-    >>> import numpy as np
     >>> layer = HighwayConv2D(gate_bias=-100.0)  # closed gates carry
-    >>> x = np.arange(8.0, dtype="float32").reshape(1, 2, 2, 2)
-    >>> bool((keras.ops.convert_to_numpy(layer(x)) == x).all())
-    True
+    >>> x = keras.ops.reshape(keras.ops.arange(4.0), (1, 2, 2, 1))
+    >>> keras.ops.convert_to_numpy(layer(x)).ravel().tolist()
+    [0.0, 1.0, 2.0, 3.0]
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.1.
     """

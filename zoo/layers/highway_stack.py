@@ -141,13 +141,9 @@ class StackedDense(keras.layers.Layer):
 
 
 def each_layer(initializer: keras.initializers.Initializer) -> Callable:
-    """Return an initializer of stacked weights that samples `initializer` once per layer.
-
-    `initializer` itself would count the axis of layers into the fan.
-    """
+    """Return an initializer of stacked weights, without the axis of layers in the fan."""
 
     def sample(shape, dtype=None):
-        samples = [initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])]
-        return ops.stack(samples)
+        return ops.stack([initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])])
 
     return sample

@@ -119,10 +119,7 @@ class Skip(Configured):
         """Return the formula's terms by letter: x, h and, if present, t and c.
 
         Where the block changes the shape, x is the projected input, and a plain block has none.
-
-        Args:
-            x: The input.
-            **context: Further arguments of `call`, passed to every branch.
+        `context` are further arguments of `call`, passed to every branch.
         """
         branches = {letter: layer(x, **context) for letter, layer in self._branches().items()}
         if self.shortcut is not None:
