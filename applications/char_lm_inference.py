@@ -67,13 +67,9 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     In `model` they are inside of `word_embedding`. Probes, lesions, exits and `diagnose` find
     them in this graph. Each row is a text of its own: the states start at zero.
 
-    Args:
-        model: A `char_lm`.
-        num_steps: Words of a text.
-
     Returns:
         A `keras.Model` from word ids `(batch, num_steps)` to logits `(batch, num_steps, words)`.
-        It shares `model`'s weights.
+        It shares the weights of `model`, a `char_lm`.
 
     Example:
     >>> from zoo.applications.char_lm import char_lm
@@ -152,10 +148,7 @@ def sequence_nll(targets: Tensor, logits: Tensor) -> Tensor:
 
     Keras averages it over the batch, which makes the gradient a sum over steps, as Kim et
     al.'s criterion has it; a loss averaged over steps would clip and step 35 times shorter.
-
-    Args:
-        targets: Word ids, `(batch, steps)`.
-        logits: Logits, `(batch, steps, words)`.
+    Targets are word ids `(batch, steps)`, logits `(batch, steps, words)`.
     """
     return ops.sum(token_nll(targets, logits), axis=-1)
 
@@ -185,9 +178,6 @@ class Scorer:
     The vectors of the text's distinct words are computed once per call and looked up; the state
     starts at zero and is separate from the state that training carries.
 
-    Args:
-        model: A `char_lm`.
-
     Reference: Kim et al. (2016), arXiv:1508.06615, equation 11.
     """
 
@@ -205,9 +195,8 @@ class Scorer:
     def perplexity(self, inputs: Iterable[np.ndarray], targets: Iterable[np.ndarray]) -> float:
         """Return the perplexity of consecutive chunks of parallel streams.
 
-        Args:
-            inputs: Word ids, chunks of shape `(batch, steps)`; their lengths may vary.
-            targets: The next words, chunks of the same shapes.
+        Inputs are word ids, chunks of shape `(batch, steps)`, whose lengths may vary; targets are
+        the next words.
 
         Raises:
             ValueError: If a word id is not one of the model's vocabulary.
@@ -234,9 +223,7 @@ class Scorer:
     def contiguous(self, ids: np.ndarray, num_steps: int = 700) -> float:
         """Return the perplexity of all tokens of `ids` `(n,)` as one stream; the last target wraps.
 
-        Args:
-            ids: Word ids.
-            num_steps: Words in a chunk; the state is carried from chunk to chunk.
+        The state is carried from chunk to chunk of `num_steps` words.
         """
         cuts = range(num_steps, len(ids), num_steps)
         inputs = [chunk[None] for chunk in np.split(np.asarray(ids), cuts)]

@@ -67,7 +67,7 @@ def tasks(options, name):
         train, evaluate = ours(options.size, vocabulary, products)
     else:
         config = SIZES[options.size]
-        spare = max(0, len(config["filters"]) - vocabulary.word_length)  # the widest filter must fit
+        spare = max(0, len(config["filters"]) - vocabulary.word_length)  # of the widest filter
         table = np.pad(vocabulary.table(), ((0, 0), (0, spare)))
         if name == "keras":
             train, evaluate = keras_peer(config, table, len(vocabulary.characters))

@@ -152,10 +152,8 @@ class RecordBatches(keras.utils.PyDataset):
     def _example(self, record, key):
         import tensorflow as tf
 
-        features = {
-            "image": tf.io.FixedLenFeature([], "string"),
-            "label": tf.io.FixedLenFeature([], "int64"),
-        }
+        types = {"image": "string", "label": "int64"}
+        features = {key: tf.io.FixedLenFeature([], kind) for key, kind in types.items()}
         parsed = tf.io.parse_single_example(record, features)
         jpeg, label = parsed["image"], tf.cast(parsed["label"], "int32")
         uniform = tf.random.stateless_uniform([6, TRIES], key)
@@ -184,12 +182,9 @@ def decode(jpeg: Any, box: Any, image_size: int) -> Any:
 
 @dataclass(frozen=True)
 class Crops:
-    """Crops of arrays that fit into memory, as `RecordBatches` cuts JPEGs.
+    """Crops of arrays that fit into memory, as `RecordBatches` cuts JPEGs; a side in pixels.
 
     Gray images become three equal channels, as ImageNet's few gray ones do.
-
-    Args:
-        image_size: Side of the network's images, in pixels.
 
     Example:
     >>> crops, images = Crops(32), np.zeros((2, 8, 8, 1), "uint8")

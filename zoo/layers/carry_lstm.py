@@ -22,12 +22,7 @@ class CarryLSTM(Configured):
     models hold the weights only; `checkpoint.Resume` saves the state too. Each of several
     replicas reads and writes its rows of the state.
 
-    Args:
-        units: Size of the state.
-        kernel_initializer: Initializer of the input's kernel.
-        recurrent_initializer: Initializer of the state's kernel.
-        bias_initializer: Initializer of the bias, in the gate order i, f, g, o.
-        **kwargs: `name`, `dtype`.
+    `units` is the size of the state, and the weights are in the gate order i, f, g, o.
 
     Input shape: `(batch, steps, features)`; the batch size must be known when it is built.
     Output shape: `(batch, steps, units)`.
@@ -146,12 +141,7 @@ class ExplicitState(Configured):
 
 @keras.saving.register_keras_serializable("zoo")
 class ZeroState(Configured):
-    """The initial state of a text, with as many rows as the input has: `(batch, units)`.
-
-    Example:
-    >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)
-    True
-    """
+    """The initial state of a text, with as many rows as the input has: `(batch, units)`."""
 
     def __init__(self, units: int, **kwargs) -> None:
         super().__init__(**kwargs)

@@ -254,13 +254,10 @@ class SimplifiedDominant(Simplified):
 
 
 def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.ndarray, ...]:
-    """Return the indices of a kernel's identity entries.
+    """Return the indices of a kernel's identity entries; see `SimplifiedResidual`.
 
-    They are at its center, from each input channel to its own output.
-
-    Args:
-        kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: See `SimplifiedResidual`.
+    They are at its center, from each input channel to its own output. The kernel is an array
+    `(side, side, channels, filters)`, or that shape.
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.

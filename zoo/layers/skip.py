@@ -191,17 +191,8 @@ class Skip(Configured):
 class DropBlock(Configured):
     """A block's output y in training, or for a random share of the examples its skip input x.
 
-    In inference x + (1 - rate) (y - x), the expected output.
-
-    Args:
-        rate: Probability of x, from 0 to 1.
-        seed: Random seed.
-        **kwargs: `name`, `dtype`.
-
-    Call arguments:
-        x: Skip input.
-        y: Output, of the same shape.
-        training: True to drop.
+    In inference x + (1 - rate) (y - x), the expected output. The rate, from 0 to 1, is the
+    probability of x. It is called on x and y, of the same shape.
 
     Raises:
         ValueError: if `rate` is out of range.
