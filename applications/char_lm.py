@@ -97,8 +97,12 @@ def char_lm(
         max_distinct = min(words, num_words, 64 * -(-words // 100)) if num_steps else None
 
     initializer = Uniform(limit)
-    cnn = CharCNN(num_characters, 15, widths, filters, initializer, name="cnn")
-    encoder = _word_encoder(cnn, variant, word_length, num_layers, initializer)
+    characters = keras.Input((word_length,), dtype="int32", name="characters")
+    x = CharCNN(num_characters, 15, widths, filters, initializer, name="cnn")(characters)
+    options: dict[str, Any] = {"kernel_initializer": initializer, "bias_initializer": initializer}
+    for index in range(1, num_layers + 1):
+        x = HighwayDense(variant=variant, **options, name=f"highway{index}")(x)
+    encoder = keras.Model(characters, x, name="word_encoder")
     embedding = CharWordEmbedding(
         encoder, num_words, word_length, max_distinct, name="word_embedding"
     )
@@ -108,29 +112,9 @@ def char_lm(
     x = keras.layers.Dropout(0.5, name="dropout1")(x)
     x = CarryLSTM(units, *[initializer] * 3, name="lstm2")(x)
     x = keras.layers.Dropout(0.5, name="dropout2")(x)
-    logits = Dense(
-        num_words,
-        kernel_initializer=initializer,
-        bias_initializer=initializer,
-        products=products,
-        dtype="float32",  # a sum over the vocabulary follows
-        name="logits",
-    )(x)
+    options |= {"products": products, "dtype": "float32"}  # a sum over the vocabulary follows
+    logits = Dense(num_words, **options, name="logits")(x)
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots
         embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
     return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
-
-
-def _word_encoder(cnn, variant, word_length, num_layers, initializer):
-    """Return the model from characters `(words, word_length)` to vectors `(words, features)`."""
-    characters = keras.Input((word_length,), dtype="int32", name="characters")
-    x = cnn(characters)
-    for index in range(1, num_layers + 1):
-        x = HighwayDense(
-            variant=variant,
-            kernel_initializer=initializer,
-            bias_initializer=initializer,
-            name=f"highway{index}",
-        )(x)
-    return keras.Model(characters, x, name="word_encoder")

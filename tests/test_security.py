@@ -149,7 +149,7 @@ def test_a_keras_file_can_name_only_branches_of_skip_layers(part, kind, tmp_path
 
 WEIGHTS = ("kernel", "recurrent_kernel", "bias")  # of carry_lstm.py, a constant
 BY_NAME = {  # attributes that registered classes look up by a name that is no literal
-    ("NumpyInitializer", "getattr(self, name)"),  # `arguments`, which each class writes out
+    ("NumpyInitializer", "getattr(self, name)"),  # the arguments of the class
     ("CarryLSTM", "getattr(self, name)"),  # `WEIGHTS`
     # `get_config` reads the attributes that the class names in its own code
     ("Highway", "getattr(self, self.size)"),  # an attribute of the class: units or filters

@@ -19,16 +19,11 @@ def compiled(
 ) -> Callable:
     """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
 
-    On torch it runs eagerly, without gradients.
-
-    Args:
-        function: A function from tensors, or structures of them, to a structure of tensors; it
-            reads weights of `model`. What it assigns to variables, such as the state of an RNN, is
-            dropped.
-        model: A built `keras.Model`.
-        strategy: A `tf.distribute.Strategy` or None. With one, the arguments are split along their
-            first axis over the replicas and the results are summed.
-        eager: Do not compile: a compiled function drops the Keras masks of arguments and results.
+    It takes and returns structures of tensors. What it assigns to variables, such as the state of
+    an RNN, is dropped. On torch it runs eagerly, without gradients; elsewhere with `eager` only,
+    because a compiled function drops the Keras masks of arguments and results. With a `strategy` of
+    tf.distribute, the arguments are split along their first axis over the replicas and the results
+    are summed.
     """
     if BACKEND == "jax" and not eager:
         return _compiled_jax(function, model)
@@ -249,11 +244,6 @@ def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int
 
     The weights are tensors or variables `(depth, ...)`, and `slices` one slice of each; `step`
     keeps the shape and dtype of `x`. Returns the last x.
-
-    Example:
-    >>> factors = ops.array([2.0, 3.0, 5.0])
-    >>> ops.convert_to_numpy(scan_layers(lambda x, w: x * w[0], ops.array([7.0]), [factors], 3))
-    array([210.], dtype=float32)
     """
     weights = [ops.convert_to_tensor(weight) for weight in weights]
     x = ops.convert_to_tensor(x)

@@ -185,11 +185,6 @@ class Crops:
     """Crops of arrays that fit into memory, as `RecordBatches` cuts JPEGs; a side in pixels.
 
     Gray images become three equal channels, as ImageNet's few gray ones do.
-
-    Example:
-    >>> crops, images = Crops(32), np.zeros((2, 8, 8, 1), "uint8")
-    >>> crops(images).shape, crops.augment(images, np.random.default_rng(0)).shape
-    ((2, 32, 32, 3), (2, 32, 32, 3))
     """
 
     image_size: int
@@ -212,12 +207,7 @@ class Crops:
 
 
 def center_box(shape: Sequence[int], fraction: float = CENTER) -> np.ndarray:
-    """Return the central square, `fraction` of the shorter side: top, left, height, width.
-
-    Example:
-    >>> center_box((32, 40)).tolist()
-    [2, 6, 28, 28]
-    """
+    """Return the central square, `fraction` of the shorter side: top, left, height, width."""
     side = max(int(np.rint(fraction * min(shape))), 1)
     return np.array([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
 
@@ -247,11 +237,6 @@ def resize_boxes(images: np.ndarray, boxes: np.ndarray, size: int) -> np.ndarray
     """Resize the pixels in a box of each image to a square of `size`: bilinear, not antialiased.
 
     `boxes` are top, left, height, width. One channel becomes three; float32.
-
-    Example:
-    >>> image = np.array([0.0, 4.0]).reshape(1, 1, 2, 1)
-    >>> resize_boxes(image, [[0, 0, 1, 2]], 4)[0, 0, :, 0].tolist()
-    [0.0, 1.0, 3.0, 4.0]
     """
     boxes = np.asarray(boxes)
     image = np.arange(len(images))[:, None]

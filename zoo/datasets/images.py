@@ -61,12 +61,10 @@ WAYS_OUT = "Give an .npz file (--data_dir, or `data_dir=`), or use `digits`, no 
 class Images:
     """Labelled images for training and test.
 
+    Images are uint8, `(num_images, height, width, channels)`, labels int32 from 0, `(num_images,)`.
+
     Args:
         name: "MNIST", "CIFAR-10" or "CIFAR-100" only for the original images.
-        x_train: uint8 array of shape `(num_train, height, width, channels)`.
-        y_train: int32 array of shape `(num_train,)`, labels from 0.
-        x_test: uint8 array of shape `(num_test, height, width, channels)`.
-        y_test: int32 array of shape `(num_test,)`.
         classes: Number of classes.
         notice: Warning that belongs to every number measured on these images, or "".
     """

@@ -255,14 +255,11 @@ def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Train, validation and test text as word ids.
+    """Train, validation and test text as word ids, int32 arrays of shape `(num_tokens,)`.
 
     Args:
         name: "PTB" only for Mikolov's Penn Treebank; "pydoc"; or a folder's name.
         vocabulary: The `Vocabulary` of the three parts.
-        train: int32 array of shape `(num_tokens,)`.
-        valid: int32 array of shape `(num_tokens,)`.
-        test: int32 array of shape `(num_tokens,)`.
         notice: Warning that belongs to every number measured on this corpus, or "".
     """
 
@@ -276,11 +273,8 @@ class Corpus:
     @property
     def checksum(self) -> int:
         """CRC-32 of the word ids of all three parts."""
-        value = 0
-        for part in (self.train, self.valid, self.test):
-            value = zlib.crc32(str(len(part)).encode(), value)
-            value = zlib.crc32(part.tobytes(), value)
-        return value
+        parts = (self.train, self.valid, self.test)
+        return zlib.crc32(b"".join(str(len(part)).encode() + part.tobytes() for part in parts))
 
     @property
     def unigram_perplexity(self) -> float:

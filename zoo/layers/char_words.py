@@ -32,11 +32,10 @@ class CharCNN(Configured):
 
     Args:
         num_characters: Size of the character vocabulary; character 0 is the pad.
-        dim: Dimension of a character vector.
+        dim: Dimension of a character vector; the pad's is zero initially and after each update.
         widths: Filter widths, in characters.
         filters: Number of filters of each width.
-        initializer: Initializer of every weight; `None` is U(-0.05, 0.05). The pad's vector is
-            zero initially and after each update.
+        initializer: Initializer of every weight; `None` is U(-0.05, 0.05).
         **kwargs: `name`, `dtype`.
 
     Input shape: `(words, slots)`, integers.

@@ -70,10 +70,6 @@ def form(variant: str) -> Form:
 
     Raises:
         ValueError: if there is no such form.
-
-    Example:
-    >>> form("coupled").combine(h=4.0, x=2.0, t=0.25, c=None)
-    2.5
     """
     if variant not in FORMS:
         raise ValueError(

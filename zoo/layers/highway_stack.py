@@ -21,14 +21,8 @@ class HighwayDenseStack(HighwayDense):
     not `depth` times: a thousand layers take seconds, where a graph of them is deeper than Keras
     builds. To inspect or modify single layers, rewire it with its `to_layers()`.
 
-    Args:
-        depth: Number of layers.
-        units: Width, in features, as for `HighwayDense`.
-        **kwargs: Other arguments of `HighwayDense`, save the regularizers. Initializers are those
-            of one layer, sampled for each.
-
-    Input shape: `(batch, ..., units)`.
-    Output shape: `(batch, ..., units)`.
+    Arguments and shapes are those of `HighwayDense`, save the regularizers. Initializers are those
+    of one layer, sampled for each.
 
     Raises:
         ValueError: if `depth` is not positive, for a regularizer, and as `HighwayDense`.

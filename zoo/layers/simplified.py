@@ -261,12 +261,6 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.
-
-    Example:
-    >>> kernel = np.zeros((3, 3, 2, 2))
-    >>> kernel[id_entries(kernel)] = 1
-    >>> kernel[1, 1].tolist(), int(kernel.sum())
-    ([[1.0, 0.0], [0.0, 1.0]], 2)
     """
     shape = tuple(kernel.shape) if hasattr(kernel, "shape") else tuple(kernel)
     if identity not in IDENTITIES:

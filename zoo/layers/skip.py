@@ -157,9 +157,14 @@ class Skip(Configured):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        dtype = keras.dtype_policies.serialize(self._policies())
-        return {**super().get_config(), "dtype": dtype}
+        """Return the layer's configuration, with the policies that `quantize` gave to branches."""
+        policy = self.dtype_policy
+        quantized = [v for v in self._branches().values() if v.quantization_mode]
+        if quantized:
+            default = getattr(policy, "default_policy", policy)
+            policies = {f"branch:{v.name}": v.dtype_policy for v in quantized}
+            policy = DTypePolicyMap(default.name, policies)
+        return {**super().get_config(), "dtype": keras.dtype_policies.serialize(policy)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Skip":
@@ -172,14 +177,6 @@ class Skip(Configured):
         key = f"branch:{name}"
         policy = self.dtype_policy
         return policy[key] if isinstance(policy, DTypePolicyMap) and key in policy else policy
-
-    def _policies(self):
-        """Return the block's dtype policy, with those that `quantize` gave to its branches."""
-        branches = [v for v in self._branches().values() if v.quantization_mode]
-        if not branches:
-            return self.dtype_policy
-        default = getattr(self.dtype_policy, "default_policy", self.dtype_policy)
-        return DTypePolicyMap(default.name, {f"branch:{v.name}": v.dtype_policy for v in branches})
 
     def _branches(self):
         """Return the layers that compute h, t and c, by letter, without those that are absent."""
