@@ -21,11 +21,8 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
     It looks word vectors up in a table of all words, computed now; call `refresh_table` after the
     weights have changed.
 
-    Args:
-        model: A `char_lm`.
-        characters: True takes the characters of words, `(batch, steps, slots)` as of
-            `Vocabulary.spell`, instead of their ids, and needs no table; they need not be in the
-            vocabulary.
+    With `characters` it takes those of words, `(batch, steps, slots)` as of `Vocabulary.spell`,
+    instead of their ids, and needs no table; the words need not be in the vocabulary.
 
     Returns:
         A `keras.Model` from `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2",

@@ -59,9 +59,6 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
 
     Args:
         name: Default name of the model, with other arguments in braces; else the function's.
-
-    Raises:
-        ValueError: of the builder, if there are no such weights, or they are of another network.
     """
 
     def decorate(function: Callable[P, keras.Model]) -> Callable[P, keras.Model]:
@@ -122,11 +119,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(name: str, **arguments: Any) -> keras.Model:
-    """Return the model called `name`, an entry of `list_models()`.
-
-    Args:
-        name: Name of the model.
-        **arguments: Arguments of its builder.
+    """Return the model called `name`, an entry of `list_models()`, of its builder's arguments.
 
     Raises:
         ValueError: if there is no such model; the message names the most similar ones.

@@ -29,7 +29,7 @@ BUILDERS: dict[str, Callable[..., keras.Model]] = {}  # all that `registry.build
 NOT_COMPARED = {  # arguments of a builder that may differ from those of trained weights
     *("pooling", "include_top", "classifier_activation", "weights", "name"),
     "input_shape",  # convolutions fit any; Keras compares the shapes of weights
-    *("first", "gamma", "gate_bias", "initializer", "limit"),  # initial values
+    *("gamma", "gate_bias", "limit"),  # initial values
     *("batch_size", "num_steps", "max_distinct", "products", "vocabulary"),
 }
 

@@ -57,9 +57,6 @@ def strategy(
             each axis that is divided over the devices, None for the others; `None` divides
             softmax and word table of the language model. The batch is not split.
 
-    Returns:
-        A `Strategy`.
-
     Raises:
         ValueError: if this backend has no such strategy, or a device does not exist.
 

@@ -180,7 +180,6 @@ def _tensorflow_norm(x, gamma, beta, mean, variance, epsilon, training):
 
 
 def _torch_norm(x, gamma, beta, mean, variance, epsilon, training):
-    """Return the normalized features, the mean and the biased variance of the batch."""
     import torch
 
     if training:  # a momentum of 1 keeps nothing of these

@@ -26,9 +26,6 @@ def seed_everything(seed: int) -> None:
     and does not freeze TensorFlow's shuffling (`tf.random.set_seed` would repeat one
     permutation in every epoch). Dropout masks still differ from backend to backend.
 
-    Args:
-        seed: A non-negative integer.
-
     Raises:
         ValueError: if `seed` is negative or not an integer.
     """

@@ -29,7 +29,6 @@ class UnsharedBatchNormalization(Configured):
         gamma: Initial gamma.
         beta: Initial beta.
         momentum: Share of a moving average that an update keeps.
-        **kwargs: `name`, `dtype`.
 
     Call arguments:
         x: Features.

@@ -36,7 +36,6 @@ class CharCNN(Configured):
         widths: Filter widths, in characters.
         filters: Number of filters of each width.
         initializer: Initializer of every weight; `None` is U(-0.05, 0.05).
-        **kwargs: `name`, `dtype`.
 
     Input shape: `(words, slots)`, integers.
     Output shape: `(words, sum(filters))`.
@@ -116,7 +115,6 @@ class CharWordEmbedding(Configured):
         word_length: Length of a word in the table, in characters.
         max_distinct: Largest number of distinct words in a batch that compiled code has room
             for. `None` encodes each occurrence.
-        **kwargs: `name`, `dtype`.
 
     Input shape: `(batch, steps)`, integers below `num_words`; the vectors of others are NaN. Or
     `(batch, steps, word_length)`, the characters of words, which need not be in the table.

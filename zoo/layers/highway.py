@@ -82,8 +82,7 @@ class HighwayDense(Highway):
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
-    Input shape: `(batch, ..., units)`.
-    Output shape: `(batch, ..., units)`.
+    Input and output shape: `(batch, ..., units)`.
 
     Raises:
         ValueError: if `variant` is unknown, or if `units` differs from the input's width.
@@ -138,8 +137,7 @@ class HighwayConv2D(Highway):
             as in the authors' code.
         **kwargs: `stage`, regularizers, `name`, `dtype`; all other arguments are `HighwayDense`'s.
 
-    Input shape: `(batch, height, width, filters)`.
-    Output shape: The input's.
+    Input and output shape: `(batch, height, width, filters)`.
 
     Raises:
         ValueError: if `variant` is unknown, or if `filters` differs from the input's channels.

@@ -24,10 +24,8 @@ class Loop(Configured):
             shape.
         times: Number of uses. The attribute may be assigned at any time; on TensorFlow and JAX,
             call `model.compile` afterwards.
-        **kwargs: `name`, `dtype`.
 
-    Input shape: that of the layers.
-    Output shape: the input's.
+    Input and output shape: that of the layers.
 
     Raises:
         ValueError: if `times` is not positive, or the layers change the shape.
