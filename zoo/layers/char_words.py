@@ -85,8 +85,8 @@ class CharCNN(Configured):
         )
         self.embeddings.assign(zero_pad(self.embeddings.value))
         for width, filters in zip(self.widths, self.filters, strict=True):
-            shape = (width, self.dim, filters)
-            self.kernels.append(self.add_weight(shape, self.initializer, name=f"kernel{width}"))
+            kernel = (width, self.dim, filters)
+            self.kernels.append(self.add_weight(kernel, self.initializer, name=f"kernel{width}"))
             self.biases.append(self.add_weight((filters,), self.initializer, name=f"bias{width}"))
 
     def call(self, characters: Tensor) -> Tensor:

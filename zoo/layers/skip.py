@@ -178,7 +178,7 @@ class Skip(Configured):
         policy = self.dtype_policy
         return policy[key] if isinstance(policy, DTypePolicyMap) and key in policy else policy
 
-    def _branches(self):
+    def _branches(self) -> dict[str, keras.layers.Layer]:
         """Return the layers that compute h, t and c, by letter, without those that are absent."""
         layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
         return {letter: layer for letter, layer in layers.items() if layer is not None}
