@@ -161,7 +161,7 @@ class Skip(Configured):
         policy = self.dtype_policy
         quantized = [v for v in self._branches().values() if v.quantization_mode]
         if quantized:
-            default = getattr(policy, "default_policy", policy)
+            default: Any = getattr(policy, "default_policy", policy)
             policies = {f"branch:{v.name}": v.dtype_policy for v in quantized}
             policy = DTypePolicyMap(default.name, policies)
         return {**super().get_config(), "dtype": keras.dtype_policies.serialize(policy)}
