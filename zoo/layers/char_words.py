@@ -147,7 +147,7 @@ class CharWordEmbedding(Configured):
         self.table = self.add_weight(shape, "zeros", "int32", trainable=False, name="table")
 
     def set_table(self, table: np.ndarray) -> None:
-        """Store the characters of each word, `(num_words, word_length)`, or raise a `ValueError`."""
+        """Store the characters of each word; another shape than the table's is a `ValueError`."""
         if tuple(table.shape) != (self.num_words, self.word_length):
             raise ValueError(
                 f"The table must have shape {(self.num_words, self.word_length)}, a row a word. "
