@@ -15,19 +15,9 @@ from zoo.layers.char_words import CharCNN, CharWordEmbedding
 from zoo.layers.highway import HighwayDense
 from zoo.types import PathLike
 
-SIZES: dict[str, dict[str, Any]] = {  # Kim et al. (2016), Table 2
-    "small": {
-        "widths": (1, 2, 3, 4, 5, 6),
-        "filters": (25, 50, 75, 100, 125, 150),
-        "num_layers": 1,
-        "units": 300,
-    },
-    "large": {
-        "widths": (1, 2, 3, 4, 5, 6, 7),
-        "filters": (50, 100, 150, 200, 200, 200, 200),
-        "num_layers": 2,
-        "units": 650,
-    },
+SIZES: dict[str, dict[str, Any]] = {  # Kim et al. (2016), Table 2; filters of width 1, 2 and so on
+    "small": {"filters": (25, 50, 75, 100, 125, 150), "num_layers": 1, "units": 300},
+    "large": {"filters": (50, 100, 150, 200, 200, 200, 200), "num_layers": 2, "units": 650},
 }
 PTB = (10_000, 51, 21)  # words, characters, slots of a word
 
@@ -91,17 +81,15 @@ def char_lm(
     """
     if size not in SIZES:
         raise ValueError(f"`size` must be one of {', '.join(SIZES)}. Received: size={size!r}")
-    config = {**SIZES[size]}
-    if filters is not None:
-        config |= {"filters": tuple(filters), "widths": tuple(range(1, len(filters) + 1))}
-    if units is not None:
-        config["units"] = units
+    filters = SIZES[size]["filters"] if filters is None else filters
+    units = SIZES[size]["units"] if units is None else units
+    widths = range(1, len(filters) + 1)
     num_words, num_characters, word_length = PTB
     if vocabulary is not None:
         num_words = len(vocabulary.words)
         num_characters = len(vocabulary.characters)
-        word_length = max(vocabulary.word_length, max(config["widths"]))
-    num_layers = config["num_layers"]
+        word_length = max(vocabulary.word_length, len(widths))
+    num_layers = SIZES[size]["num_layers"]
     # Table 1a: as many matrices in `residual` as in `coupled`
     num_layers = {"plain": 1, "residual": 2 * num_layers}.get(variant, num_layers)
     if max_distinct == "auto":
@@ -109,40 +97,24 @@ def char_lm(
         max_distinct = min(words, num_words, 64 * -(-words // 100)) if num_steps else None
 
     initializer = Uniform(limit)
-    cnn = CharCNN(num_characters, 15, config["widths"], config["filters"], initializer, name="cnn")
-    encoder = _word_encoder(cnn, variant, word_length, num_layers, initializer)
+    characters = keras.Input((word_length,), dtype="int32", name="characters")
+    x = CharCNN(num_characters, 15, widths, filters, initializer, name="cnn")(characters)
+    options: dict[str, Any] = {"kernel_initializer": initializer, "bias_initializer": initializer}
+    for index in range(1, num_layers + 1):
+        x = HighwayDense(variant=variant, **options, name=f"highway{index}")(x)
+    encoder = keras.Model(characters, x, name="word_encoder")
     embedding = CharWordEmbedding(
         encoder, num_words, word_length, max_distinct, name="word_embedding"
     )
     ids = keras.Input(batch_shape=(batch_size, num_steps), dtype="int32", name="words")
     x = embedding(ids)
-    x = CarryLSTM(config["units"], *[initializer] * 3, name="lstm1")(x)
+    x = CarryLSTM(units, *[initializer] * 3, name="lstm1")(x)
     x = keras.layers.Dropout(0.5, name="dropout1")(x)
-    x = CarryLSTM(config["units"], *[initializer] * 3, name="lstm2")(x)
+    x = CarryLSTM(units, *[initializer] * 3, name="lstm2")(x)
     x = keras.layers.Dropout(0.5, name="dropout2")(x)
-    logits = Dense(
-        num_words,
-        kernel_initializer=initializer,
-        bias_initializer=initializer,
-        products=products,
-        dtype="float32",  # a sum over the vocabulary follows
-        name="logits",
-    )(x)
+    options |= {"products": products, "dtype": "float32"}  # a sum over the vocabulary follows
+    logits = Dense(num_words, **options, name="logits")(x)
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots
         embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
     return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")
-
-
-def _word_encoder(cnn, variant, word_length, num_layers, initializer):
-    """Return the model from characters `(words, word_length)` to vectors `(words, features)`."""
-    characters = keras.Input((word_length,), dtype="int32", name="characters")
-    x = cnn(characters)
-    for index in range(1, num_layers + 1):
-        x = HighwayDense(
-            variant=variant,
-            kernel_initializer=initializer,
-            bias_initializer=initializer,
-            name=f"highway{index}",
-        )(x)
-    return keras.Model(characters, x, name="word_encoder")

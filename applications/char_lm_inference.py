@@ -21,11 +21,8 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
     It looks word vectors up in a table of all words, computed now; call `refresh_table` after the
     weights have changed.
 
-    Args:
-        model: A `char_lm`.
-        characters: True takes the characters of words, `(batch, steps, slots)` as of
-            `Vocabulary.spell`, instead of their ids, and needs no table; they need not be in the
-            vocabulary.
+    With `characters` it takes those of words, `(batch, steps, slots)` as of `Vocabulary.spell`,
+    instead of their ids, and needs no table; the words need not be in the vocabulary.
 
     Returns:
         A `keras.Model` from `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2",
@@ -33,11 +30,8 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
         `(batch, units)`, logits `(batch, steps, words)`. Zeros start a text, and the returned
         states continue it. It shares `model`'s weights; `zoo.export` writes it.
     """
-    words = keras.Input((None,), dtype="int32", name="words")
-    if characters:
-        slots = model.get_layer("word_embedding").word_length
-        words = keras.Input((None, slots), dtype="int32", name="words")
-    x = words
+    slots = [model.get_layer("word_embedding").word_length] if characters else []
+    x = words = keras.Input((None, *slots), dtype="int32", name="words")
     states: dict[str, Tensor] = {}
     new_states: dict[str, Tensor] = {}
     for layer in model.layers[1:]:  # a chain
@@ -70,13 +64,9 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     In `model` they are inside of `word_embedding`. Probes, lesions, exits and `diagnose` find
     them in this graph. Each row is a text of its own: the states start at zero.
 
-    Args:
-        model: A `char_lm`.
-        num_steps: Words of a text.
-
     Returns:
         A `keras.Model` from word ids `(batch, num_steps)` to logits `(batch, num_steps, words)`.
-        It shares `model`'s weights.
+        It shares the weights of `model`, a `char_lm`.
 
     Example:
     >>> from zoo.applications.char_lm import char_lm
@@ -84,8 +74,7 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     >>> [block.name for block in find_blocks(flat(char_lm("large"), 5))[0]]
     ['highway1', 'highway2']
     """
-    words = keras.Input((num_steps,), dtype="int32", name="words")
-    x = words
+    x = words = keras.Input((num_steps,), dtype="int32", name="words")
     for layer in model.layers[1:]:  # a chain
         if isinstance(layer, CharWordEmbedding):
             (table,) = backend.whole_values([layer.table])
@@ -152,17 +141,11 @@ def zero_state(stateful: keras.Model, batch_size: int) -> dict[str, Tensor]:
 
 @keras.saving.register_keras_serializable("zoo")
 def sequence_nll(targets: Tensor, logits: Tensor) -> Tensor:
-    """Negative log-likelihood of each sequence, summed over its steps, in nats.
+    """Negative log-likelihood of each sequence, summed over its steps, in nats: `(batch,)`.
 
     Keras averages it over the batch, which makes the gradient a sum over steps, as Kim et
     al.'s criterion has it; a loss averaged over steps would clip and step 35 times shorter.
-
-    Args:
-        targets: Word ids, `(batch, steps)`.
-        logits: Logits, `(batch, steps, words)`.
-
-    Returns:
-        A tensor of shape `(batch,)`.
+    Targets are word ids `(batch, steps)`, logits `(batch, steps, words)`.
     """
     return ops.sum(token_nll(targets, logits), axis=-1)
 
@@ -192,9 +175,6 @@ class Scorer:
     The vectors of the text's distinct words are computed once per call and looked up; the state
     starts at zero and is separate from the state that training carries.
 
-    Args:
-        model: A `char_lm`.
-
     Reference: Kim et al. (2016), arXiv:1508.06615, equation 11.
     """
 
@@ -212,9 +192,8 @@ class Scorer:
     def perplexity(self, inputs: Iterable[np.ndarray], targets: Iterable[np.ndarray]) -> float:
         """Return the perplexity of consecutive chunks of parallel streams.
 
-        Args:
-            inputs: Word ids, chunks of shape `(batch, steps)`; their lengths may vary.
-            targets: The next words, chunks of the same shapes.
+        Inputs are word ids, chunks of shape `(batch, steps)`, whose lengths may vary; targets are
+        the next words.
 
         Raises:
             ValueError: If a word id is not one of the model's vocabulary.
@@ -226,12 +205,10 @@ class Scorer:
         ]
         distinct = np.unique(np.concatenate([x.ravel() for x, _ in chunks]))
         refresh_table(self.model, self.stateful, distinct, self.encode)
-        state = None
+        state = zero_state(self.stateful, len(chunks[0][0]))
         total = 0.0
         count = 0
         for x, y in chunks:
-            if state is None:
-                state = zero_state(self.stateful, len(x))
             tokens = {"words": ops.convert_to_tensor(x), "targets": ops.convert_to_tensor(y)}
             state = self.graph.predict_on_batch({**tokens, **state})
             nll = state.pop("nll")
@@ -243,9 +220,7 @@ class Scorer:
     def contiguous(self, ids: np.ndarray, num_steps: int = 700) -> float:
         """Return the perplexity of all tokens of `ids` `(n,)` as one stream; the last target wraps.
 
-        Args:
-            ids: Word ids.
-            num_steps: Words in a chunk; the state is carried from chunk to chunk.
+        The state is carried from chunk to chunk of `num_steps` words.
         """
         cuts = range(num_steps, len(ids), num_steps)
         inputs = [chunk[None] for chunk in np.split(np.asarray(ids), cuts)]

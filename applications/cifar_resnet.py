@@ -168,11 +168,8 @@ def shared_resnet(
             f"Received: batch_norm={batch_norm!r}"
         )
     share, initial_gamma = SHARE[batch_norm]
-    shared = {
-        "uses": blocks - UNSHARED,
-        "share": share,
-        "gamma": initial_gamma if gamma is None else gamma,
-    }
+    gamma = initial_gamma if gamma is None else gamma
+    shared = {"uses": blocks - UNSHARED, "share": share, "gamma": gamma}
     return preactivated(16, three_stages(UNSHARED), classes, input_shape, top, shared=shared)
 
 
@@ -210,14 +207,8 @@ def preactivated(
     """
     halvings = sum(strides != 1 for _, _, strides in stages)
     inputs = image_input(input_shape, 8 * 2**halvings)
-    x = Conv2D(
-        stem,
-        3,
-        padding="same",
-        kernel_initializer=KaimingNormal(),
-        data_format="channels_last",
-        name="stem_conv",
-    )(inputs)
+    initializer = KaimingNormal()
+    x = Conv2D(stem, 3, padding="same", kernel_initializer=initializer, name="stem_conv")(inputs)
     for stage, (width, blocks, strides) in enumerate(stages, 1):
         if strides == "pool":
             x = layers.AveragePooling2D(2, name=f"stage{stage}_pool")(x)
@@ -235,4 +226,4 @@ def preactivated(
     x = BatchNormalization(momentum=momentum, name="last_norm")(x)
     x = layers.ReLU(name="last_relu")(x)
     head = [layers.AveragePooling2D(8, name="avg_pool"), layers.Flatten(name="flatten")]
-    return classifier(inputs, x, head, classes, KaimingNormal(), top)
+    return classifier(inputs, x, head, classes, initializer.clone(), top)

@@ -60,9 +60,8 @@ def highway_mlp(
     initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
     inputs = keras.Input(tuple(input_shape), name="inputs")
     x = layers.Flatten(name="flatten")(inputs)
-    x = layers.Dense(int(units), activation, kernel_initializer=initializer.clone(), name="first")(
-        x
-    )
+    first = initializer.clone()
+    x = layers.Dense(int(units), activation, kernel_initializer=first, name="first")(x)
     options: dict[str, Any] = {
         "activation": activation,
         "variant": variant,
@@ -195,14 +194,7 @@ def highway_cifar(
     inputs = image_input(input_shape, 4)
     first = Gaussian(1.0)  # the authors' file says `value: 0.05`, which Caffe's filler ignores
     x = trunk(inputs, NINETEEN, 19, variant, (0.2, 0.2, 0.2), first)
-    x = Conv2D(
-        100,
-        1,
-        activation="relu",
-        kernel_initializer=KaimingNormal(),
-        data_format="channels_last",
-        name="maps",
-    )(x)
+    x = Conv2D(100, 1, activation="relu", kernel_initializer=KaimingNormal(), name="maps")(x)
     head = [layers.GlobalAveragePooling2D(name="avg_pool"), layers.Dropout(0.2, name="dropout3")]
     last = Gaussian(0.05) if classes == 10 else KaimingNormal()  # the two files differ
     return classifier(inputs, x, head, classes, last, top)
@@ -256,7 +248,6 @@ def trunk(
                 padding=padding,
                 activation="relu",
                 kernel_initializer=(first if number == 1 else None) or KaimingNormal(),
-                data_format="channels_last",
                 name=f"stage{number}_plain",
             )(x)
         for i, kernel_size in enumerate(stage.kernels):

@@ -59,9 +59,6 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
 
     Args:
         name: Default name of the model, with other arguments in braces; else the function's.
-
-    Raises:
-        ValueError: of the builder, if there are no such weights, or they are of another network.
     """
 
     def decorate(function: Callable[P, keras.Model]) -> Callable[P, keras.Model]:
@@ -122,11 +119,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(name: str, **arguments: Any) -> keras.Model:
-    """Return the model called `name`, an entry of `list_models()`.
-
-    Args:
-        name: Name of the model.
-        **arguments: Arguments of its builder.
+    """Return the model called `name`, an entry of `list_models()`, of its builder's arguments.
 
     Raises:
         ValueError: if there is no such model; the message names the most similar ones.
@@ -148,9 +141,7 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
 def image_input(input_shape: Shape, smallest: int) -> Tensor:
     """Return the input of a network that needs images of at least `smallest` pixels a side.
 
-    Raises:
-        ValueError: if `input_shape` is no `(height, width, channels)`, where None is a side that
-            may vary, or an image is too small.
+    The shape is `(height, width, channels)`, where None is a side that may vary.
     """
     shape = tuple(input_shape)
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
@@ -183,10 +174,6 @@ def classifier(
     the classifier, whose kernel `initializer` starts. With `uniform_bias` its biases start as those
     of PyTorch's linear layers do, from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
     In mixed precision the classifier is float32, as a sum over classes follows.
-
-    Raises:
-        ValueError: if `classes` is not positive, `pooling` is unknown, or images of unknown size
-            meet a head that needs their size.
     """
     pooling = top.get("pooling")
     if pooling is not None and (pooling not in POOLS or len(x.shape) != 4):

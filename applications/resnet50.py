@@ -111,7 +111,6 @@ def bottlenecks(
         strides=2,
         use_bias=not batch_norm,
         kernel_initializer=initializer.clone(),
-        data_format="channels_last",
         name="stem_conv",
     )(x)
     if batch_norm:

@@ -1,6 +1,6 @@
 """The simplified networks of Yu & Tomasi (2019): one convolution a block, no normalization."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
 import keras
@@ -9,7 +9,7 @@ from keras import layers
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D
 from zoo.checks import is_integer
-from zoo.initializers import HardtMa, KaimingNormal, Uniform
+from zoo.initializers import Uniform
 from zoo.layers.simplified import (
     Simplified,
     SimplifiedDominant,
@@ -53,8 +53,7 @@ def simplified_plain_net(
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 2, appendix A and Fig. 4.
     """
-    block, start = SimplifiedPlain, KaimingNormal()
-    return simplified(block, start, depth, classes, input_shape, identity, widths, top)
+    return simplified(SimplifiedPlain, depth, classes, input_shape, identity, widths, top)
 
 
 @builder("simplified_residual_net{depth}")
@@ -74,8 +73,7 @@ def simplified_residual_net(
     too, start at the paper's HMWI, `HardtMa()`. Errors and reference are those of
     `simplified_plain_net`.
     """
-    block, start = SimplifiedResidual, HardtMa()
-    return simplified(block, start, depth, classes, input_shape, identity, widths, top)
+    return simplified(SimplifiedResidual, depth, classes, input_shape, identity, widths, top)
 
 
 @builder("simplified_dominant_net{depth}")
@@ -93,14 +91,11 @@ def simplified_dominant_net(
     classifier are whole. Kernels start at `HardtMa()`. Errors are those of
     `simplified_plain_net`. Reference: ibid., appendix D.3, Table 5.
     """
-    return simplified(
-        SimplifiedDominant, HardtMa(), depth, classes, input_shape, "duplicate", widths, top
-    )
+    return simplified(SimplifiedDominant, depth, classes, input_shape, "duplicate", widths, top)
 
 
 def simplified(
-    block: Callable[..., Simplified],
-    initializer: keras.Initializer,
+    block: type[Simplified],
     depth: int,
     classes: int,
     input_shape: Shape,
@@ -120,26 +115,17 @@ def simplified(
             f"Received: widths={tuple(widths)!r}"
         )
     inputs = image_input(input_shape, 4)
-    x = Conv2D(
-        widths[0],
-        3,
-        padding="same",
-        activation="relu",
-        kernel_initializer=initializer.clone(),
-        data_format="channels_last",
-        name="stem_conv",
-    )(inputs)
+    start = {"activation": "relu", "kernel_initializer": block.default_initializer()}
+    x = Conv2D(widths[0], 3, padding="same", **start, name="stem_conv")(inputs)
     for stage, width in enumerate(widths, 1):
         for i in range((depth - 2) // 3):
             x = block(
                 width,
                 strides=2 if stage > 1 and i == 0 else 1,
                 identity=identity,
-                kernel_initializer=initializer,
                 stage=stage,
                 name=f"stage{stage}_block{i:02d}",
             )(x)
     window = [min(8, side or 8) for side in x.shape[1:3]]
     head = [layers.AveragePooling2D(window, name="avg_pool"), layers.Flatten(name="flatten")]
-    initializer = Uniform(None)
-    return classifier(inputs, x, head, classes, initializer, top, uniform_bias=True)
+    return classifier(inputs, x, head, classes, Uniform(None), top, uniform_bias=True)

@@ -81,9 +81,10 @@ def test_a_model_that_unpacks_to_a_thousand_times_its_size_is_refused(tmp_path):
 
 
 @without_backend
-@pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
-def test_a_damaged_model_is_called_damaged(tmp_path, content):
-    path = tmp_path / "model.keras"
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"\x80\x04."])
+@pytest.mark.parametrize("name", ["model.keras: it is damaged", "model.h5"])
+def test_a_file_that_is_no_model_is_refused(tmp_path, name, content):
+    path = tmp_path / name.partition(":")[0]
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="model.keras: it is damaged"):
+    with pytest.raises(ValueError, match=name):
         zoo.io.load_model(path)

@@ -149,7 +149,7 @@ def test_a_keras_file_can_name_only_branches_of_skip_layers(part, kind, tmp_path
 
 WEIGHTS = ("kernel", "recurrent_kernel", "bias")  # of carry_lstm.py, a constant
 BY_NAME = {  # attributes that registered classes look up by a name that is no literal
-    ("NumpyInitializer", "getattr(self, name)"),  # `arguments`, which each class writes out
+    ("NumpyInitializer", "getattr(self, name)"),  # the arguments of the class
     ("CarryLSTM", "getattr(self, name)"),  # `WEIGHTS`
     # `get_config` reads the attributes that the class names in its own code
     ("Highway", "getattr(self, self.size)"),  # an attribute of the class: units or filters
@@ -218,15 +218,6 @@ def test_a_bug_in_a_layer_is_not_reported_as_a_damaged_file(tmp_path):
             load_model(tmp_path / "model.keras")
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"\x80\x04."])
-def test_other_files_are_not_loaded_as_models(content, tmp_path):
-    (tmp_path / "model.keras").write_bytes(content)
-    (tmp_path / "model.h5").write_bytes(content)
-    for name in ("model.keras", "model.h5"):
-        with pytest.raises(ValueError, match=name):
-            load_model(tmp_path / name)
-
-
 @without_backend
 def test_every_command_that_loads_a_keras_file_refuses_its_code(tmp_path, owned):
     path = tmp_path / "model.keras"
@@ -291,7 +282,7 @@ KEYS = "words", "characters", "word_length", "fingerprint"
         "[]",
         "[" * 100_000,
         "\x00",
-        *(json.dumps({key: value}) for key in KEYS for value in (7, [7], {}, None, "a")),
+        *(json.dumps({key: value}) for key in KEYS for value in (7, [7], {}, None, "a", ["+"])),
     ],
     ids=lambda text: text[:60],
 )
@@ -311,13 +302,6 @@ def answers(monkeypatch, tmp_path):
     monkeypatch.setattr(download.OPENER, "open", lambda url, timeout: io.BytesIO(b"changed"))
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@without_backend
-def test_a_download_with_another_checksum_leaves_no_file(answers):
-    with pytest.raises(download.DownloadError, match="must have the SHA-256"):
-        text.load()
-    assert not [path for path in answers.rglob("*") if path.is_file()]
 
 
 @without_backend

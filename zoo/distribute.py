@@ -57,14 +57,10 @@ def strategy(
             each axis that is divided over the devices, None for the others; `None` divides
             softmax and word table of the language model. The batch is not split.
 
-    Returns:
-        A `Strategy`.
-
     Raises:
         ValueError: if this backend has no such strategy, or a device does not exist.
 
     Example:
-    >>> import numpy as np
     >>> devices = strategy("one")
     >>> with devices.scope():
     ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -128,8 +124,7 @@ def _keras_distribution(name, devices, layout):
         return Strategy("data_parallel", native, *process)
     mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
     layouts = keras.distribution.LayoutMap(mesh)
-    for path, axes in layout.items():
-        layouts[path] = axes
+    layouts.update(layout)
     native = keras.distribution.ModelParallel(
         layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
     )
@@ -219,20 +214,12 @@ class Strategy:
         validation_data: Any = None,
         **options: Any,
     ) -> keras.callbacks.History:
-        """Train like `model.fit`, with the same arguments.
+        """Train like `model.fit`, with the same arguments, and return the history.
 
-        Args:
-            model: Built and compiled in `scope()`.
-            x: As for `keras.Model.fit`; of several processes a `keras.utils.PyDataset`, or arrays
-                with `shuffle=False`, the same in every process. Each process reads its part of
-                every batch, see `zoo.datasets.batches.Part`.
-            y: As for `keras.Model.fit`.
-            batch_size: Examples of a batch, over all devices.
-            validation_data: As for `keras.Model.fit`; of several processes a `PyDataset`.
-            **options: As for `keras.Model.fit`.
-
-        Returns:
-            The training history.
+        The model was built and compiled in `scope()`. A batch is that of all devices. Several
+        processes take a `keras.utils.PyDataset`, or arrays with `shuffle=False`, the same in every
+        process, and validate on a `PyDataset`. Each process reads its part of every batch, see
+        `zoo.datasets.batches.Part`.
 
         Raises:
             ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
@@ -270,9 +257,6 @@ class Strategy:
         On JAX a model that several processes share can only be used by all at once: all call this
         method after `fit`, then each, or only the chief, can evaluate and save the model. It
         cannot be fitted in the scope again.
-
-        Args:
-            model: A model that was built in `scope()`.
         """
         if self.num_processes == 1:
             return
@@ -294,11 +278,7 @@ class Strategy:
             )
 
     def check_batch(self, size: int) -> None:
-        """Check that `size` examples can be split evenly.
-
-        Raises:
-            ValueError: if they cannot.
-        """
+        """Raise a `ValueError` unless `size` examples can be split evenly."""
         if size % self.num_replicas:
             raise ValueError(
                 f"Expected batches that {self.num_replicas} devices can split evenly. Received: "
@@ -307,15 +287,10 @@ class Strategy:
             )
 
     def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
-        """Check that batches can be split evenly, where their sizes are known in advance.
-
-        Args:
-            x: As for `fit`.
-            batch_size: As for `fit`.
-            validation: `validation_data` of `fit`.
+        """Check the arguments of `fit`, where the sizes of batches are known in advance.
 
         Raises:
-            ValueError: if they cannot, or several processes cannot read the data.
+            ValueError: if batches cannot be split evenly, or processes cannot read the data.
         """
         for data in (x, validation):
             if self.num_processes > 1 and not isinstance(data, keras.utils.PyDataset | None):

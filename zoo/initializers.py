@@ -1,5 +1,6 @@
 """The papers' initializers, sampled by NumPy: one seed gives one model on every backend."""
 
+import inspect
 import math
 from typing import Any
 
@@ -22,7 +23,6 @@ class NumpyInitializer(keras.initializers.Initializer):
     """
 
     distribution = "normal"  # or "uniform"
-    arguments: tuple[str, ...] = ("seed",)  # of the constructor
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
@@ -42,7 +42,7 @@ class NumpyInitializer(keras.initializers.Initializer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the initializer's configuration."""
-        return {name: getattr(self, name) for name in self.arguments}
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -53,7 +53,6 @@ class Uniform(NumpyInitializer):
     """
 
     distribution = "uniform"
-    arguments = ("limit", "seed")
 
     def __init__(self, limit: float | None = 0.05, seed: int | None = None) -> None:
         super().__init__(seed)
@@ -76,8 +75,6 @@ class GlorotUniform(NumpyInitializer):
 @keras.saving.register_keras_serializable("zoo")
 class Gaussian(NumpyInitializer):
     """N(0, stddev²), not truncated."""
-
-    arguments = ("stddev", "seed")
 
     def __init__(self, stddev: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
@@ -103,8 +100,6 @@ class KaimingNormal(NumpyInitializer):
 
     Reference: He et al. (2015), arXiv:1502.01852, equation 10.
     """
-
-    arguments = ("fan", "scale", "seed")
 
     def __init__(self, fan: str = "in", scale: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
@@ -132,10 +127,6 @@ class HardtMa(NumpyInitializer):
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """Return (fan_in, fan_out) of a kernel of shape `(..., in, out)`.
-
-    >>> fans((3, 3, 16, 32))
-    (144, 288)
-    """
+    """Return (fan_in, fan_out) of a kernel of shape `(..., in, out)`."""
     field = math.prod(shape[:-2])
     return field * shape[-2], field * shape[-1]

@@ -53,28 +53,19 @@ def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = Fal
     """Add factor · |w|² of every kernel to the loss of `model`, and return it.
 
     Metrics exclude the penalty. Like `compile` it concerns training: a saved model does not store
-    it.
-
-    Args:
-        model: A built `keras.Model`.
-        factor: Factor of the sums of squares.
-        transferred: Use `TransferredL2` for the kernel of each `SimplifiedResidual`.
+    it. With `transferred`, the kernel of each `SimplifiedResidual` has `TransferredL2` instead.
 
     Raises:
         ValueError: if `factor` is negative.
     """
     if factor < 0:
         raise ValueError(f"`factor` must not be negative. Received: factor={factor}")
-    regularizers = {}
-    if transferred:
-        for layer in model.layers:
-            if isinstance(layer, SimplifiedResidual):
-                regularizer = TransferredL2(factor, layer.identity)
-                regularizers[id(layer.transform.kernel)] = regularizer
-    plain = TransferredL2(factor, None)
     for variable in model.trainable_variables:
         if variable.path.split("/")[-1] == "kernel":
-            variable.regularizer = regularizers.get(id(variable), plain)
+            variable.regularizer = TransferredL2(factor, None)
+    for layer in model.layers:
+        if transferred and isinstance(layer, SimplifiedResidual):
+            layer.transform.kernel.regularizer = TransferredL2(factor, layer.identity)
     return model
 
 

@@ -67,7 +67,7 @@ def tasks(options, name):
         train, evaluate = ours(options.size, vocabulary, products)
     else:
         config = SIZES[options.size]
-        spare = max(0, max(config["widths"]) - vocabulary.word_length)  # the widest filter must fit
+        spare = max(0, len(config["filters"]) - vocabulary.word_length)  # of the widest filter
         table = np.pad(vocabulary.table(), ((0, 0), (0, spare)))
         if name == "keras":
             train, evaluate = keras_peer(config, table, len(vocabulary.characters))
@@ -103,8 +103,8 @@ def keras_peer(config, table, num_characters):
     num_words, slots = table.shape
     characters = keras.Input((STEPS, slots), dtype="int32")
     e = layers.Embedding(num_characters, DIM)(ops.reshape(characters, (-1, slots)))
-    sizes = zip(config["filters"], config["widths"], strict=True)
-    features = [layers.Conv1D(*size, activation="tanh")(e) for size in sizes]
+    sizes = enumerate(config["filters"], 1)
+    features = [layers.Conv1D(number, width, activation="tanh")(e) for width, number in sizes]
     x = layers.Concatenate()([layers.GlobalMaxPooling1D()(feature) for feature in features])
     for _ in range(config["num_layers"]):
         x = zoo.HighwayDense()(x)

@@ -39,16 +39,16 @@ class CharLM(nn.Module):
     Args:
         num_words: Size of the softmax.
         num_characters: Size of the character vocabulary; character 0 is the pad.
-        widths, filters: Widths and numbers of filters of the convolutions, one entry per width.
+        filters: Numbers of filters of the convolutions of width 1, 2 and so on.
         num_layers: Highway layers.
         units: Size of each of the two LSTMs.
     """
 
-    def __init__(self, num_words, num_characters, widths, filters, num_layers, units):
+    def __init__(self, num_words, num_characters, filters, num_layers, units):
         super().__init__()
         self.embedding = nn.Embedding(num_characters, 15)
-        sizes = zip(filters, widths, strict=True)
-        self.convs = nn.ModuleList(nn.Conv1d(15, number, width) for number, width in sizes)
+        sizes = enumerate(filters, 1)
+        self.convs = nn.ModuleList(nn.Conv1d(15, number, width) for width, number in sizes)
         features = sum(filters)
         self.highways = nn.ModuleList(HighwayLinear(features) for _ in range(num_layers))
         self.lstm = nn.LSTM(features, units, num_layers=2, dropout=0.5, batch_first=True)
@@ -198,7 +198,7 @@ class TextPeer(Peer):
     """The language model with its two loops.
 
     Args:
-        config: `widths`, `filters`, `num_layers` and `units` of `CharLM`.
+        config: `filters`, `num_layers` and `units` of `CharLM`.
         table: The characters of each word, integers `(words, slots)`.
         num_characters: Size of the character vocabulary.
         precision: See `Peer`.

@@ -10,11 +10,7 @@ from keras import ops
 
 import zoo
 from helpers.gradients import assert_close, gradients
-from helpers.harness import (
-    few_elsewhere,
-    fresh_python,
-    without_backend,
-)
+from helpers.harness import few_elsewhere, fresh_python, without_backend
 from helpers.reference import images
 from zoo.applications.registry import Top
 from zoo.graph.calls import Graph
@@ -54,12 +50,7 @@ EVERYWHERE = ["highway_mlp, stacked", "cifar_resnet, gated"]
 
 
 def but_slow(names, everywhere=None):
-    """Return all networks, with those not among `names` marked as slow.
-
-    Args:
-        names: Networks that are tested by default.
-        everywhere: Those of them that are, on other backends than torch, too; `None`: all.
-    """
+    """Return all networks; those not in `names`, or `everywhere` but on torch, are slow."""
     few = few_elsewhere(names, names if everywhere is None else everywhere)
     others = [name for name in [*SMALL, *WHOLE] if name not in names]
     return few + [pytest.param(name, marks=pytest.mark.slow) for name in others]

@@ -248,13 +248,3 @@ def test_perplexity_in_fit_is_that_of_keras_nlp():
     history = model.fit(x, y, epochs=2, callbacks=callbacks, **OPTIONS).history
     np.testing.assert_allclose(history["perplexity"], history["theirs"], rtol=1e-5)  # float32 sums
     assert history["perplexity"][0] != history["perplexity"][1]
-
-
-def test_the_test_text_is_one_contiguous_pass_whatever_the_chunks():
-    scorer, words = Scorer(char_lm()), ids(23)
-    whole = scorer.contiguous(words, num_steps=23)
-    np.testing.assert_allclose(scorer.contiguous(words, num_steps=5), whole, rtol=1e-6)  # float32
-    cut = np.split(words[:20], 4)
-    restarted = [scorer.perplexity([part[None]], [part[None]]) for part in cut]
-    carried = scorer.perplexity([part[None] for part in cut], [part[None] for part in cut])
-    assert abs(np.exp(np.mean(np.log(restarted))) / carried - 1) > 1e-5  # the state matters

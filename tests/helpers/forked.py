@@ -35,10 +35,8 @@ def server():
 class Forked:
     """A forked script, with the part of `subprocess.Popen`'s interface that tests use.
 
-    Args:
-        script: Path of a script, or "-m".
-        *words: The script's arguments, preceded by a module's name if `script` is "-m".
-        **environment: Environment variables to add; those that are read at import have no effect.
+    The script may be "-m" and the first word a module. Variables that are read at import have no
+    effect.
     """
 
     def __init__(self, script, *words, **environment):

@@ -5,15 +5,9 @@ import numpy as np
 
 
 def gradients(fn, tensors=(), variables=()):
-    """Return the gradient of the scalar `fn(*tensors)` as arrays; zeros where there is none.
+    """Return the gradients of the scalar `fn(*tensors)` at tensors, then variables, as arrays.
 
-    Args:
-        fn: A function from tensors to a scalar tensor; it may use Keras layers.
-        tensors: Arrays to differentiate at.
-        variables: Keras variables that `fn` reads, to differentiate at their values.
-
-    Returns:
-        A list: one array for each of `tensors`, then one for each of `variables`.
+    Zeros where there is none; `fn` may use Keras layers.
     """
     return gradient_of(fn, variables)(*tensors)
 
@@ -21,13 +15,8 @@ def gradients(fn, tensors=(), variables=()):
 def gradient_of(fn, variables=(), states=()):
     """Return `gradients` as a function of the tensors; on JAX it is compiled once.
 
-    Args:
-        fn: As for `gradients`. It receives `constants` of the later call after the tensors.
-        variables: As for `gradients`.
-        states: Further variables that `fn` reads and that change between calls.
-
-    Returns:
-        A function from tensors, and `constants=` as a keyword, to the list of gradients.
+    `fn` receives `constants` of the later call after the tensors; `states` are further variables
+    that it reads and that change between calls.
     """
     body = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[keras.backend.backend()]
     compiled = body(fn, list(variables), list(states))

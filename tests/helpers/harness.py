@@ -56,16 +56,10 @@ class _KerasCase(testing.TestCase):
 
 
 def run_layer_test(layer_class, init_kwargs, **expectations):
-    """Run Keras's own checks of a layer.
+    """Run Keras's own checks of a layer; `expectations` are those of its `run_layer_test`.
 
     They cover the config round trip, exact counts after `build`, a symbolic and an eager call, one
     `fit` step and, except on the torch CPU, `mixed_float16`.
-
-    Args:
-        layer_class: The class to test.
-        init_kwargs: Its constructor arguments, as a dictionary.
-        **expectations: Arguments of Keras's `TestCase.run_layer_test`: `input_shape`, `input_data`,
-            `expected_output_shape`, `expected_num_trainable_weights` and so on.
     """
     case = _KerasCase()
     case.setUp()
@@ -80,18 +74,8 @@ def run_layer_test(layer_class, init_kwargs, **expectations):
 def fresh_python(code, *, backend=None, env=None, block=(), timeout=300):
     """Run `code` in a new process of this interpreter, from the repository root.
 
-    Args:
-        code: Python source.
-        backend: Keras backend of the new process; this process's when `None`.
-        env: Environment variables to add.
-        block: Modules hidden from the new process, such as `["tensorflow"]`.
-        timeout: Limit in seconds.
-
-    Returns:
-        The `subprocess.CompletedProcess`, its output as text.
-
-    Raises:
-        AssertionError: if the process fails; the message holds what it printed.
+    `backend` is this process's when `None`, `env` are variables to add, and the modules in `block`
+    are hidden from it. Return the `CompletedProcess`, unless it fails.
     """
     done = subprocess.run(
         [sys.executable, "-c", HIDE.format(block=list(block)) + code],

@@ -39,13 +39,8 @@ def relu(z):
 def conv(x, kernel, bias=0.0, strides=1, first=None):
     """Return a convolution, computed one output pixel at a time.
 
-    Args:
-        x: Images `(batch, height, width, channels)`.
-        kernel: `(side, side, channels, filters)`.
-        bias: `(filters,)`.
-        strides: Stride, in pixels.
-        first: Row and column of the input at which the first kernel's top left corner lies;
-            `None` is Keras's "same".
+    `first` is the row and column of the input at which the first kernel's top left corner lies;
+    `None` is Keras's "same".
     """
     x, kernel, bias = as_float64(x, kernel, bias)
     side, (height, width) = len(kernel), x.shape[1:3]

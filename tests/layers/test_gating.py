@@ -79,24 +79,6 @@ def test_half_precision_is_rounded_once_after_the_formula(is_open):
         np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding)
 
 
-def test_a_residual_layer_with_f_equal_to_t_times_h_minus_x_is_the_coupled_one():
-    # Greff et al. (2017), section 3.1.
-    h, x, t = samples("h", "x", "t")
-    residual, coupled = gating.form("residual").combine, gating.form("coupled").combine
-    both = residual(t * (h - x), x, None, None), coupled(h, x, t, None)
-    np.testing.assert_allclose(*both, rtol=0, atol=1e-6)  # one float32 rounding of values of 10
-
-
-def test_the_carry_gate_one_minus_t_makes_full_coupled_and_gates_of_one_make_it_residual():
-    h, x, t = samples("h", "x", "t")
-    full = gating.form("full").combine
-    np.testing.assert_array_equal(full(h, x, t, 1 - t), gating.form("coupled").combine(h, x, t, 0))
-    one = np.ones_like(t)
-    np.testing.assert_array_equal(full(h, x, one, one), h + x)
-    for variant in ("t_only", "c_only"):
-        np.testing.assert_array_equal(gating.form(variant).combine(h, x, one, one), h + x)
-
-
 def test_the_depth_guideline_is_the_papers():
     assert [zoo.gate_bias(depth) for depth in (1, 10, 11)] == [-1.0] * 3
     assert [zoo.gate_bias(depth) for depth in (19, 20)] == [-2.0] * 2

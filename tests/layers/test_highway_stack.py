@@ -7,23 +7,17 @@ from keras import ops
 
 from helpers.gradients import assert_close, gradients, numpy_of
 from helpers.harness import run_layer_test
-from helpers.reference import TC, as_float64, images, relu, sigmoid, skip_sum
+from helpers.reference import TC, as_float64, images, random_weights, relu, sigmoid, skip_sum
 from zoo.initializers import GlorotUniform
 from zoo.layers.highway_stack import HighwayDenseStack
 
 DEPTH, WIDTH = 3, 4
 
 
-def random_weights(layer, scale=0.5):
-    rng = np.random.default_rng(2)
-    layer.set_weights([rng.normal(scale=scale, size=w.shape) for w in layer.weights])
-    return layer
-
-
 def random_stack(depth=DEPTH, width=WIDTH, **kwargs):
     stack = HighwayDenseStack(depth, **kwargs)
     stack.build((None, width))
-    return random_weights(stack)
+    return random_weights(stack, scale=0.5)
 
 
 def reference_output(stack, x):
@@ -133,13 +127,6 @@ def test_a_stack_is_a_keras_layer(variant):
     )
 
 
-def test_a_stack_of_one_is_a_layer():
-    stack = random_stack(depth=1)
-    (layer,) = stack.to_layers()
-    x = images(2, 4)
-    assert_close(stack(x), layer(x), 0)
-
-
 @pytest.mark.parametrize("initializer", ["glorot_uniform", GlorotUniform()], ids=["keras", "zoo"])
 def test_each_layer_is_initialized_separately_with_the_fan_of_one_layer(initializer):
     stack = HighwayDenseStack(40, 10, variant="full", kernel_initializer=initializer)
@@ -159,7 +146,7 @@ def test_weight_paths_are_those_of_a_single_layer_and_a_saved_stack_is_the_same(
     branches = "transform", "transform_gate", "carry_gate"
     expected = [f"blocks/{b}/{w}" for b in branches for w in ("kernel", "bias")]
     assert [w.path for w in model.weights] == expected
-    random_weights(model).save(tmp_path / "stack.keras")
+    random_weights(model, scale=0.5).save(tmp_path / "stack.keras")
     loaded = keras.saving.load_model(tmp_path / "stack.keras")
     assert_close(loaded(images(3, 4)), model(images(3, 4)), 0)
 

@@ -6,7 +6,6 @@ import pytest
 from keras import ops, regularizers
 
 import zoo
-from helpers.harness import run_layer_test
 from helpers.reference import as_float64, images, random_weights
 from zoo.regularizers import penalty
 
@@ -72,23 +71,6 @@ def test_an_activity_regularizer_is_of_the_output_and_a_mean_over_the_batch(laye
 def test_regularized_layers_are_not_stacked(option):
     with pytest.raises(ValueError, match="no regularizers.*single `zoo.HighwayDense`"):
         zoo.HighwayDenseStack(2, **{option: "l2"})
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [(zoo.HighwayDense, VECTORS), (zoo.HighwayConv2D, IMAGES)],
-    ids=["dense", "conv"],
-)
-def test_a_regularized_layer_is_a_keras_layer(layer, shape):
-    run_layer_test(
-        layer,
-        dict.fromkeys([*OPTIONS, "activity_regularizer"], "l2"),
-        input_shape=shape,
-        expected_output_shape=shape,
-        expected_num_trainable_weights=4,
-        expected_num_losses=5,  # two kernels, two biases, the output
-        supports_masking=layer is zoo.HighwayDense,
-    )
 
 
 def test_removed_arguments_load_with_their_defaults_only():

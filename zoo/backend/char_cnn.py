@@ -22,13 +22,8 @@ def largest_responses(characters: Tensor, embeddings: Tensor, kernels: Sequence[
     Keras divides it. The gradients of kernels and vectors are the same if those windows have the
     same characters, as the windows in a word's padding do.
 
-    Args:
-        characters: Integers `(words, slots)`.
-        embeddings: Vectors of the characters, `(alphabet, dim)`.
-        kernels: Tensors `(width, dim, filters)`.
-
-    Returns:
-        `(words, filters)`, the filters of all kernels one after the other.
+    Characters are integers `(words, slots)`, embeddings `(alphabet, dim)`, each kernel `(width,
+    dim, filters)`; the responses `(words, filters)` are those of one kernel after the other.
     """
     return _responses(characters, embeddings, *kernels)
 
@@ -55,7 +50,6 @@ def _forward(characters, embeddings, *kernels):
 
 
 def _backward(saved, upstream):
-    """Return the gradients at the characters (None), the embeddings and the kernels."""
     characters, embeddings, kernels, found = saved
     start = 0
     of_embeddings = 0
@@ -100,10 +94,7 @@ def _first(values):
 
 
 def _sums(characters, place, gradient, width, alphabet):
-    """Sum the gradient by offset in the winning window, its character there and the filter.
-
-    Returns `(width, alphabet, filters)`, float32 or, of a float64 gradient, float64.
-    """
+    """Sum the gradient by offset in the winning window, character and filter; float32 or wider."""
     words, slots = ops.shape(characters)
     filters = place.shape[-1]
     starts = ops.arange(words, dtype=place.dtype)[:, None] * slots + place

@@ -8,7 +8,7 @@ import keras
 from keras import ops, tree
 
 from zoo.backend.keras_private import AutocastScope, current_scopes
-from zoo.backend.ops import BACKEND
+from zoo.backend.ops import BACKEND, with_gradient
 from zoo.types import Tensor
 
 FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
@@ -19,17 +19,11 @@ def compiled(
 ) -> Callable:
     """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
 
-    Args:
-        function: A function from tensors, or structures of them, to a structure of tensors; it
-            reads weights of `model`. What it assigns to variables, such as the state of an RNN, is
-            dropped.
-        model: A built `keras.Model`.
-        strategy: A `tf.distribute.Strategy` or None. With one, the arguments are split along their
-            first axis over the replicas and the results are summed.
-        eager: Do not compile: a compiled function drops the Keras masks of arguments and results.
-
-    Returns:
-        A function of the same arguments. On torch it runs eagerly, without gradients.
+    It takes and returns structures of tensors. What it assigns to variables, such as the state of
+    an RNN, is dropped. On torch it runs eagerly, without gradients; elsewhere with `eager` only,
+    because a compiled function drops the Keras masks of arguments and results. With a `strategy` of
+    tf.distribute, the arguments are split along their first axis over the replicas and the results
+    are summed.
     """
     if BACKEND == "jax" and not eager:
         return _compiled_jax(function, model)
@@ -117,12 +111,9 @@ def _compiled_jax(function, model):
 def gradients_at_marks(function: Callable, *arguments: Any) -> tuple[Any, dict]:
     """Run `function(mark, *arguments)` and differentiate its first result at the marked tensors.
 
-    All gradients come from one backward pass.
-
-    Args:
-        function: Calls `mark(key, tensor)` where a gradient is needed and continues with the
-            returned tensor; returns a scalar and any structure. On JAX it is run more than once.
-        *arguments: Tensors.
+    `function` calls `mark(key, tensor)` where a gradient is needed and continues with the returned
+    tensor; it returns a scalar and any structure. On JAX it is run more than once. All gradients
+    come from one backward pass.
 
     Returns:
         The second result, and the gradients by key; zeros where the scalar does not depend on a
@@ -233,23 +224,14 @@ def _product_torch(function, x, v):
     return y.detach(), product
 
 
-def guided_relu(x: Tensor) -> Tensor:
-    """Compute ReLU(x), whose backward pass drops negative gradients (guided backpropagation).
-
-    Reference: Springenberg, Dosovitskiy, Brox, Riedmiller (2015), arXiv:1412.6806, section 3.4.
-    """
-    return _guided_relu(x)
+def _guided_gradient(x, upstream):
+    passes = ops.logical_and(x > 0, upstream > 0)
+    return (ops.where(passes, upstream, ops.zeros_like(upstream)),)
 
 
-@ops.custom_gradient
-def _guided_relu(x):
-    def gradient(*inputs, upstream=None):
-        if upstream is None:  # torch passes x and the keyword, the others the gradient only
-            (upstream,) = inputs
-        passes = ops.logical_and(x > 0, upstream > 0)
-        return ops.where(passes, upstream, ops.zeros_like(upstream))
-
-    return ops.relu(x), gradient
+# ReLU, whose backward pass drops negative gradients (guided backpropagation): Springenberg,
+# Dosovitskiy, Brox, Riedmiller (2015), arXiv:1412.6806, section 3.4.
+guided_relu = with_gradient(lambda x: (ops.relu(x), x), _guided_gradient)
 
 
 def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int) -> Tensor:
@@ -262,11 +244,6 @@ def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int
 
     The weights are tensors or variables `(depth, ...)`, and `slices` one slice of each; `step`
     keeps the shape and dtype of `x`. Returns the last x.
-
-    Example:
-    >>> factors = ops.array([2.0, 3.0, 5.0])
-    >>> ops.convert_to_numpy(scan_layers(lambda x, w: x * w[0], ops.array([7.0]), [factors], 3))
-    array([210.], dtype=float32)
     """
     weights = [ops.convert_to_tensor(weight) for weight in weights]
     x = ops.convert_to_tensor(x)
@@ -291,12 +268,6 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
     twice on TensorFlow and torch, and could not be traced on JAX. Here variables that the call
     changes (averages, seeds of dropout) change once, and the repetition reads what the first
     pass read. `call` is a method of the built layer that returns one tensor.
-
-    Example:
-    >>> dense = keras.layers.Dense(2)
-    >>> dense.build((None, 2))
-    >>> rematerialized(dense, dense.call)(keras.ops.ones((3, 2))).shape[1]
-    2
     """
 
     def run(*args, **kwargs):

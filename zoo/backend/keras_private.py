@@ -35,11 +35,6 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
-def own_losses(layer: keras.layers.Layer) -> list[Any]:
-    """Return the losses that the last calls of `layer` itself added."""
-    return layer._losses
-
-
 def seed_generators(layer: keras.layers.Layer) -> list[Any]:
     """Return the seed generators that `layer` itself holds."""
     return layer._seed_generators
@@ -66,10 +61,7 @@ def nodes_by_depth(model: keras.Model) -> dict[int, list[Any]]:
 
 
 def current_scopes() -> Callable[[], contextlib.AbstractContextManager]:
-    """Return a function that opens again the scopes of the layer call that is running now.
-
-    They are the autocast scope and the context that hands `training` to inner layers.
-    """
+    """Return a function that opens the autocast scope and the context of the running call again."""
     context = copy.copy(global_state.get_global_attribute(CALL_CONTEXT))
     autocast = get_autocast_scope()
 

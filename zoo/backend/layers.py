@@ -89,12 +89,12 @@ def _pad_to_same(x, sizes, strides, value):
     """
     from torch.nn import functional
 
-    sides = zip(x.shape[2:], sizes, strides, strict=True)
-    whole = [
-        max(0, (-(-side // stride) - 1) * stride + size - side) for side, size, stride in sides
-    ]
-    pads = [pad // 2 for pad in whole]
-    odd = [pad % 2 for pad in whole]
+    pads = []
+    odd = []
+    for side, size, stride in zip(x.shape[2:], sizes, strides, strict=True):
+        whole = max(0, (-(-side // stride) - 1) * stride + size - side)
+        pads.append(whole // 2)
+        odd.append(whole % 2)
     if not any(odd):
         return x, pads
     x = functional.pad(x, (pads[1], pads[1] + odd[1], pads[0], pads[0] + odd[0]), value=value)
@@ -180,7 +180,6 @@ def _tensorflow_norm(x, gamma, beta, mean, variance, epsilon, training):
 
 
 def _torch_norm(x, gamma, beta, mean, variance, epsilon, training):
-    """Return the normalized features, the mean and the biased variance of the batch."""
     import torch
 
     if training:  # a momentum of 1 keeps nothing of these

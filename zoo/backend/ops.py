@@ -49,20 +49,10 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     `ops.take(values, inverse) == ids` holds whenever `count <= size`. `keras.ops.unique` has a
     dynamic shape inside on TensorFlow, which XLA refuses, and does not count what it truncates.
 
-    Args:
-        ids: Integers of shape `(n,)`.
-        size: Length of `values` on TensorFlow and JAX, where shapes must be static; torch
-            returns exactly `count` values.
-
     Returns:
-        values: `(size,)`, sorted, padded with the smallest id.
-        inverse: `(n,)`, the index in `values` of each input.
+        values: `(size,)`, sorted, padded with the smallest id; on torch as many as there are.
+        inverse: `(n,)`, the index in `values` of each of the `n` integers.
         count: Scalar, the number of distinct ids; if it exceeds `size`, `values` is truncated.
-
-    Example:
-    >>> values, inverse, count = unique(ops.array([7, 3, 7]), size=2)
-    >>> ops.convert_to_numpy(values).tolist(), ops.convert_to_numpy(inverse).tolist(), int(count)
-    ([3, 7], [1, 0, 1], 2)
     """
     if BACKEND == "torch":
         values, inverse = ops.unique(ids, return_inverse=True)
@@ -83,10 +73,6 @@ def nll(logits: Tensor, targets: Tensor) -> Tensor:
     The logits are `(n, classes)`, the targets integers `(n,)`.
     On torch the probabilities of the forward pass are kept instead of their logarithms and become
     the gradient in place; torch's own loss fills and reads two more buffers of the logits' size.
-
-    Example:
-    >>> float(nll(ops.array([[0.0, 0.0]]), ops.array([1]))[0])  # log 2
-    0.6931471824645996
     """
     logits = ops.convert_to_tensor(logits)
     targets = ops.cast(targets, "int32")
@@ -119,7 +105,6 @@ def _torch_nll() -> Any:
             targets = targets.long()
             ctx.save_for_backward(p, targets)
             ctx.consumed = False
-            # log sum exp(logits) = logits[k] - log p[k]; for the largest, p does not underflow
             log_sum = logits.amax(-1) - torch.log(p.amax(-1))
             return log_sum - logits.gather(1, targets[:, None])[:, 0]
 
@@ -143,18 +128,8 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str =
     On a CPU, torch multiplies by a library that uses half of the width of the vector units of
     processors by AMD; here it multiplies by oneDNN, as in its convolutions. With `products`
     "bfloat16", the factors of the product and of both of its gradients, and each product, are
-    rounded to bfloat16; weights, bias and gradients keep their dtype.
-
-    Args:
-        x: `(..., features)`.
-        kernel: `(features, units)`.
-        bias: `(units,)`, or None.
-        products: "bfloat16", of float32 factors only, or "" for the dtype of `x`.
-
-    Example:
-    >>> x, kernel = ops.array([[1.0, 2.0]]), ops.array([[1.0], [1.001]])  # 1 in bfloat16
-    >>> float(dense(x, kernel, products="bfloat16")[0, 0])
-    3.0
+    rounded to bfloat16, from float32 only; weights, bias and gradients keep their dtype. `x` is
+    `(..., features)`, the kernel `(features, units)`, the bias `(units,)`.
     """
     x, kernel = ops.convert_to_tensor(x), ops.convert_to_tensor(kernel)
     if products:

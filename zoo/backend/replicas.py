@@ -18,10 +18,7 @@ def num_replicas() -> int:
 
 
 def local_shard(rows: Tensor) -> Tensor:
-    """Return this replica's shard of a tensor whose first axis is the global batch.
-
-    The batch is a multiple of `num_replicas()`.
-    """
+    """Return this replica's shard of a tensor whose first axis is the global batch."""
     num = num_replicas()
     if num == 1:
         return rows
@@ -54,9 +51,8 @@ def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
 
 
 def _readable(value):
-    if keras.backend.backend() != "jax":
-        return value
-    if value.is_fully_addressable or value.is_fully_replicated:
+    on_jax = keras.backend.backend() == "jax"
+    if not on_jax or value.is_fully_addressable or value.is_fully_replicated:
         return value
     from jax.experimental import multihost_utils
 

@@ -14,7 +14,6 @@ M_TRIM_THRESHOLD = -1  # malloc.h
 M_TOP_PAD = -2
 M_MMAP_MAX = -4
 
-
 GENERATOR = np.random.default_rng()  # what unseeded zoo initializers sample from
 RETURNS_EARLY = keras.backend.backend() == "jax"  # a compiled step, before it is done
 STATIC_SHAPES = keras.backend.backend() != "torch"  # another shape is compiled again
@@ -27,14 +26,8 @@ def seed_everything(seed: int) -> None:
     and does not freeze TensorFlow's shuffling (`tf.random.set_seed` would repeat one
     permutation in every epoch). Dropout masks still differ from backend to backend.
 
-    Args:
-        seed: A non-negative integer.
-
     Raises:
         ValueError: if `seed` is negative or not an integer.
-
-    Example:
-    >>> seed_everything(3435)
     """
     check_integers(0, seed=seed)
     random.seed(seed)  # Keras seeds unseeded dropout layers from it
@@ -49,16 +42,12 @@ def keep_memory() -> bool:
 
     A training step on a CPU frees and allocates the same large buffers (28 MB of logits in the
     language model) again and again; by default each is mapped afresh and every page of it
-    faults. Measured on two cores: recipes/benchmarks char_lm. It does nothing without glibc.
-
-    Returns:
-        True if the setting took effect.
+    faults. Measured on two cores: recipes/benchmarks char_lm. Returns True if it took effect, as
+    nothing does without glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    mallopt = getattr(library, "mallopt", None)
+    if mallopt is None:
         return False
     settings = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**28}
     return all([mallopt(name, value) for name, value in settings.items()])
@@ -70,10 +59,6 @@ def double_precision_error() -> float:
     About 1e-15 where Keras computes in float64, 1e-8 to 1e-6 where it rounds to float32 on the way,
     as Keras 3.15.1 does on torch and JAX without a warning. On JAX without `jax_enable_x64` there
     are no float64 arrays.
-
-    Example:
-    >>> double_precision_error() < 1e-5
-    True
     """
     x = np.random.default_rng(0).uniform(1, 2, (64, 64))
     with warnings.catch_warnings():

@@ -14,14 +14,10 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 
 class Part(keras.utils.PyDataset):
-    """One of equal parts of each batch of a dataset: the data of one of several processes.
+    """Part `number`, from 0, of `parts` equal ones of each batch: the data of one process.
 
     A dataset with a method `part` prepares only this part of the batch; any other is read whole.
-
-    Args:
-        batches: A dataset of whole batches.
-        number: Index of the part, from 0.
-        parts: Number of parts, cut as `numpy.array_split` does.
+    Parts are cut as `numpy.array_split` does.
 
     Example:
     >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
@@ -152,13 +148,10 @@ class Batches(keras.utils.PyDataset):
 
 
 class Ahead(keras.utils.PyDataset):
-    """The batches of another dataset, each prepared by a thread while its predecessor is in use.
+    """`Batches` or `RecordBatches`, each prepared by a thread while its predecessor is in use.
 
     Unlike Keras's own `workers`, which carry the first batches of an epoch into the next one, it
     prepares no batch of another epoch.
-
-    Args:
-        batches: `Batches` or `zoo.datasets.imagenet.RecordBatches`.
 
     Example:
     >>> ahead = Ahead(Batches(np.arange(4.0), np.arange(4), batch_size=2, shuffle=False))

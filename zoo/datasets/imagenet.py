@@ -30,9 +30,7 @@ CENTER = 224 / 256  # ibid.: of the shorter side, scaled to 256, the center 224
 def prepared(split: str, data_dir: PathLike | None = None) -> list[str]:
     """Return the TFRecord files of tensorflow-datasets' imagenet2012, if it has been prepared.
 
-    Args:
-        split: "train" or "validation".
-        data_dir: Its folder; default: $TFDS_DATA_DIR or ~/tensorflow_datasets.
+    The split is "train" or "validation"; default folder: $TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Raises:
         ValueError: If it has not been prepared as TFRecords.
@@ -154,10 +152,8 @@ class RecordBatches(keras.utils.PyDataset):
     def _example(self, record, key):
         import tensorflow as tf
 
-        features = {
-            "image": tf.io.FixedLenFeature([], "string"),
-            "label": tf.io.FixedLenFeature([], "int64"),
-        }
+        types = {"image": "string", "label": "int64"}
+        features = {key: tf.io.FixedLenFeature([], kind) for key, kind in types.items()}
         parsed = tf.io.parse_single_example(record, features)
         jpeg, label = parsed["image"], tf.cast(parsed["label"], "int32")
         uniform = tf.random.stateless_uniform([6, TRIES], key)
@@ -186,17 +182,9 @@ def decode(jpeg: Any, box: Any, image_size: int) -> Any:
 
 @dataclass(frozen=True)
 class Crops:
-    """Crops of arrays that fit into memory, as `RecordBatches` cuts JPEGs.
+    """Crops of arrays that fit into memory, as `RecordBatches` cuts JPEGs; a side in pixels.
 
     Gray images become three equal channels, as ImageNet's few gray ones do.
-
-    Args:
-        image_size: Side of the network's images, in pixels.
-
-    Example:
-    >>> crops, images = Crops(32), np.zeros((2, 8, 8, 1), "uint8")
-    >>> crops(images).shape, crops.augment(images, np.random.default_rng(0)).shape
-    ((2, 32, 32, 3), (2, 32, 32, 3))
     """
 
     image_size: int
@@ -219,12 +207,7 @@ class Crops:
 
 
 def center_box(shape: Sequence[int], fraction: float = CENTER) -> np.ndarray:
-    """Return the central square, `fraction` of the shorter side: top, left, height, width.
-
-    Example:
-    >>> center_box((32, 40)).tolist()
-    [2, 6, 28, 28]
-    """
+    """Return the central square, `fraction` of the shorter side: top, left, height, width."""
     side = max(int(np.rint(fraction * min(shape))), 1)
     return np.array([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
 
@@ -254,11 +237,6 @@ def resize_boxes(images: np.ndarray, boxes: np.ndarray, size: int) -> np.ndarray
     """Resize the pixels in a box of each image to a square of `size`: bilinear, not antialiased.
 
     `boxes` are top, left, height, width. One channel becomes three; float32.
-
-    Example:
-    >>> image = np.array([0.0, 4.0]).reshape(1, 1, 2, 1)
-    >>> resize_boxes(image, [[0, 0, 1, 2]], 4)[0, 0, :, 0].tolist()
-    [0.0, 1.0, 3.0, 4.0]
     """
     boxes = np.asarray(boxes)
     image = np.arange(len(images))[:, None]

@@ -61,12 +61,10 @@ WAYS_OUT = "Give an .npz file (--data_dir, or `data_dir=`), or use `digits`, no 
 class Images:
     """Labelled images for training and test.
 
+    Images are uint8, `(num_images, height, width, channels)`, labels int32 from 0, `(num_images,)`.
+
     Args:
         name: "MNIST", "CIFAR-10" or "CIFAR-100" only for the original images.
-        x_train: uint8 array of shape `(num_train, height, width, channels)`.
-        y_train: int32 array of shape `(num_train,)`, labels from 0.
-        x_test: uint8 array of shape `(num_test, height, width, channels)`.
-        y_test: int32 array of shape `(num_test,)`.
         classes: Number of classes.
         notice: Warning that belongs to every number measured on these images, or "".
     """
@@ -83,9 +81,7 @@ class Images:
 def averaged(images: Images, side: int) -> Images:
     """Return images of up to 32 x 32 pixels, padded to that size and averaged over squares.
 
-    Args:
-        images: The images.
-        side: Side of the new images, in pixels; a divisor of 32.
+    `side` is that of the new images, in pixels; a divisor of 32.
 
     Raises:
         ValueError: if they are larger, or `side` is no divisor.
@@ -176,12 +172,9 @@ def digits() -> Images:
 def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
     """Load `Images` from tensorflow-datasets, in its order, which is shuffled but always the same.
 
-    A dataset that it has prepared is read in any format; TFRecords need TensorFlow, array_record
-    needs none. Others are downloaded and prepared as array_record, by TensorFlow.
-
-    Args:
-        name: A name in `KNOWN`.
-        data_dir: Folder of prepared datasets; default: $TFDS_DATA_DIR or ~/tensorflow_datasets.
+    A dataset of `KNOWN` that it has prepared is read in any format; TFRecords need TensorFlow,
+    array_record needs none. Others are downloaded and prepared as array_record, by TensorFlow, in
+    `data_dir`; default: $TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Raises:
         DownloadError: If the images are not prepared, and their server does not answer in time.
@@ -264,8 +257,7 @@ def _read_npz(path):
 def _checked(name, arrays, source):
     """Return valid arrays as `Images`; errors name the `source`."""
     known = KNOWN.get(name)
-    shape = known.shape if known else None
-    classes = known.classes if known else None
+    shape, classes = (known.shape, known.classes) if known else (None, None)
     advice = " If these are other images, name them: `--data NAME`, a NAME of your own."
     checked = {}
     for split in SPLITS:  # the first fixes shape and classes

@@ -15,14 +15,10 @@ CHUNK = 1024  # ours: images that are float at a time, 12 MB of CIFAR
 
 
 def global_contrast_normalize(images: np.ndarray, epsilon: float = EPSILON) -> np.ndarray:
-    """Compute (x - mean) / sqrt(variance + epsilon) over all values of each image.
+    """Compute (x - mean) / sqrt(variance + epsilon) over all values of each image, in float32.
 
-    Args:
-        images: Shape `(num_images, height, width, channels)`, values from 0 to 255.
-        epsilon: Squared gray levels that keep the noise of flat images small.
-
-    Returns:
-        float32 array of the same shape.
+    Images are `(num_images, height, width, channels)`, values from 0 to 255. Epsilon, in squared
+    gray levels, keeps the noise of flat images small.
 
     Example:
     >>> global_contrast_normalize(np.array([[[[9.0], [15.0]]], [[[7.0], [7.0]]]]), 7.0).tolist()
@@ -147,11 +143,7 @@ RECIPES = {
 
 
 def fit(name: str, train: np.ndarray) -> Preprocessing:
-    """Fit a recipe to the training images.
-
-    Args:
-        name: A name in `RECIPES`.
-        train: uint8 array of shape `(num_images, height, width, channels)`.
+    """Fit one of `RECIPES` to training images `(num_images, height, width, channels)`, uint8.
 
     Raises:
         ValueError: If there is no such recipe, or the standard deviation to divide by is 0.
@@ -169,10 +161,9 @@ def fit(name: str, train: np.ndarray) -> Preprocessing:
         total += chunk.sum(axis=0)
         squares += np.square(chunk).sum()
     mean = total / len(train)
-    if recipe.scale == "std":
+    scale = recipe.scale
+    if scale == "std":
         scale = float(np.sqrt(squares / train.size - mean.mean() ** 2))
-    else:
-        scale = recipe.scale
     if not scale > 0:
         raise ValueError(
             f"The training images must differ from pixel to pixel. Received: {len(train)} images "

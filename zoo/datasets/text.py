@@ -39,10 +39,10 @@ PTB_SHA256 = {
     "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
     "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
 }
-UNKNOWN = "|"  # Kim et al., main.lua: opt.tokens
-END_OF_SENTENCE = "+"  # ibid.
-START = "{"  # ibid.
-END = "}"  # ibid.
+UNKNOWN = "|"  # Kim et al., main.lua: opt.tokens, as are the next three
+END_OF_SENTENCE = "+"
+START = "{"
+END = "}"
 SPECIAL_CHARACTERS = (" ", START, END)  # ibid.; pad, start, end: ids 0, 1, 2
 MAX_WORD_LENGTH = 65  # Kim et al., main.lua: -max_word_l
 
@@ -92,12 +92,9 @@ class Vocabulary:
 
     @classmethod
     def from_texts(cls, *texts: str, max_word_length: int = MAX_WORD_LENGTH) -> "Vocabulary":
-        """Return the vocabulary of `texts`, in the order train, valid, test.
+        """Return the vocabulary of `texts`, one sentence a line, in the order train, valid, test.
 
-        Args:
-            *texts: Contents of files, one sentence a line.
-            max_word_length: Largest number of slots for a word: characters, start and end. Longer
-                words are cut.
+        Words that do not fit into `max_word_length` slots, start and end included, are cut.
 
         Raises:
             ValueError: If `max_word_length` has no slot for a character, or there is no text.
@@ -105,9 +102,7 @@ class Vocabulary:
         check_integers(3, max_word_length=max_word_length)  # start, one character, end
         words = list(dict.fromkeys(word for text in texts for word in tokenize(text)))
         if not words:
-            raise ValueError(
-                f"Expected at least one line. Received: {len(texts)} texts without any"
-            )
+            raise ValueError(f"Expected at least one line. Received: {len(texts)} empty texts")
         characters = SPECIAL_CHARACTERS + tuple(dict.fromkeys("".join(words)))
         words.sort(key=lambda word: word != UNKNOWN)  # `|` first; the sort is stable
         longest = max(map(len, words)) + 2
@@ -142,11 +137,8 @@ class Vocabulary:
     def spell(self, words: Sequence[str]) -> np.ndarray:
         """Return the spelling of words as ids of characters; they need not be in the vocabulary.
 
-        Characters outside the alphabet are left out. A word that has no others is spelled as the
-        unknown word `|`.
-
-        Args:
-            words: Words as `tokenize` returns them.
+        Characters outside the alphabet are left out. A word of `tokenize` that has no others is
+        spelled as the unknown word `|`.
 
         Returns:
             int32 array of shape `(len(words), word_length)`: start, characters, end, then pads.
@@ -263,14 +255,11 @@ def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Train, validation and test text as word ids.
+    """Train, validation and test text as word ids, int32 arrays of shape `(num_tokens,)`.
 
     Args:
         name: "PTB" only for Mikolov's Penn Treebank; "pydoc"; or a folder's name.
         vocabulary: The `Vocabulary` of the three parts.
-        train: int32 array of shape `(num_tokens,)`.
-        valid: int32 array of shape `(num_tokens,)`.
-        test: int32 array of shape `(num_tokens,)`.
         notice: Warning that belongs to every number measured on this corpus, or "".
     """
 
@@ -284,11 +273,8 @@ class Corpus:
     @property
     def checksum(self) -> int:
         """CRC-32 of the word ids of all three parts."""
-        value = 0
-        for part in (self.train, self.valid, self.test):
-            value = zlib.crc32(str(len(part)).encode(), value)
-            value = zlib.crc32(part.tobytes(), value)
-        return value
+        parts = (self.train, self.valid, self.test)
+        return zlib.crc32(b"".join(str(len(part)).encode() + part.tobytes() for part in parts))
 
     @property
     def unigram_perplexity(self) -> float:
@@ -302,10 +288,7 @@ class Corpus:
         return float(np.exp(-np.mean(log_p[self.test])))
 
     def most_frequent(self, num_words: int) -> "Corpus":
-        r"""Return the corpus with `<unk>` for all but the most frequent words.
-
-        Args:
-            num_words: Number of words of the training text to keep, beside `<unk>` and `+`.
+        r"""Return the corpus with `<unk>` for all but `+` and the most frequent words of `train`.
 
         Raises:
             ValueError: If `num_words` is not positive.
@@ -380,13 +363,12 @@ def load(data_dir: PathLike | None = None, max_word_length: int = MAX_WORD_LENGT
     texts = [_read_text(path) for path in paths]
     if [hashlib.sha256(text.encode()).hexdigest() for text in texts] == [*PTB_SHA256.values()]:
         return Corpus.from_texts("PTB", texts, max_word_length)
-    notice = ""
-    if paths[0].name.startswith("ptb."):
-        notice = (
-            f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
-            "perplexities are not comparable with published results."
-        )
-    return Corpus.from_texts(folder.name, texts, max_word_length, notice)
+    notice = (
+        f"The files in {folder} are named as Mikolov's Penn Treebank but differ from it: "
+        "perplexities are not comparable with published results."
+    )
+    is_named = paths[0].name.startswith("ptb.")
+    return Corpus.from_texts(folder.name, texts, max_word_length, notice if is_named else "")
 
 
 def _find(folder):
@@ -454,16 +436,12 @@ def streams(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return batches of inputs and next tokens that a recurrent state can be carried across.
 
-    The ids are cut to whole batches and arranged as `batch_size` contiguous streams: row b of batch
-    k + 1 continues row b of batch k. The target of the last token is the first token.
+    The ids, `(num_tokens,)`, are cut to whole batches and arranged as `batch_size` contiguous
+    streams: row b of batch k + 1 continues row b of batch k with `num_steps` tokens. The target of
+    the last token is the first token.
 
     Kim et al. do not cut the test set, one stream: `streams(test, 1, 10)`, or another divisor,
     has all of Penn Treebank's 82,430 tokens.
-
-    Args:
-        ids: Token ids, of shape `(num_tokens,)`.
-        batch_size: Number of streams.
-        num_steps: Tokens per stream and batch.
 
     Returns:
         x and y, int32 arrays of shape `(num_batches, batch_size, num_steps)`.

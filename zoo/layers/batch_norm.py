@@ -29,7 +29,6 @@ class UnsharedBatchNormalization(Configured):
         gamma: Initial gamma.
         beta: Initial beta.
         momentum: Share of a moving average that an update keeps.
-        **kwargs: `name`, `dtype`.
 
     Call arguments:
         x: Features.
@@ -49,8 +48,6 @@ class UnsharedBatchNormalization(Configured):
 
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5; gamma 0.1 is theirs.
     """
-
-    arguments = ("uses", "share", "gamma", "beta", "momentum")
 
     def __init__(
         self,
@@ -78,31 +75,21 @@ class UnsharedBatchNormalization(Configured):
         channels = input_shape[-1]
         num_statistics = 1 if "statistics" in self.share else self.uses
         num_affine = 1 if "affine" in self.share else self.uses
-        self.statistics = [
-            BatchNormalization(
-                momentum=self.momentum,
-                center=False,
-                scale=False,
-                dtype=self.dtype_policy,
-                name=f"use{use:02d}",
-            )
-            for use in range(num_statistics)
-        ]
+        options = {"momentum": self.momentum, "center": False, "scale": False}
+        options["dtype"] = self.dtype_policy
+        names = [f"use{use:02d}" for use in range(num_statistics)]
+        self.statistics = [BatchNormalization(**options, name=name) for name in names]
         for layer in self.statistics:
             layer.build(input_shape)
         gamma = keras.initializers.Constant(self.gamma)
         beta = keras.initializers.Constant(self.beta)
-        shape = (channels,)
-        self.gammas = [self.add_weight(shape, gamma, name=f"gamma{u}") for u in range(num_affine)]
-        self.betas = [self.add_weight(shape, beta, name=f"beta{u}") for u in range(num_affine)]
+        uses = range(num_affine)
+        self.gammas = [self.add_weight((channels,), gamma, name=f"gamma{u}") for u in uses]
+        self.betas = [self.add_weight((channels,), beta, name=f"beta{u}") for u in uses]
 
     def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
         """Return normalized features."""
-        if not 0 <= use < self.uses:
-            raise ValueError(
-                f"`use` must be one of this layer's {self.uses} uses, counted from 0. "
-                f"Received: use={use}. Make the block with more `uses`."
-            )
+        check_use(use, self.uses)
         gamma = ops.cast(self.gammas[use % len(self.gammas)], self.compute_dtype)
         beta = ops.cast(self.betas[use % len(self.betas)], self.compute_dtype)
         statistics = self.statistics[use % len(self.statistics)]
@@ -113,16 +100,21 @@ class UnsharedBatchNormalization(Configured):
         return input_shape
 
 
+def check_use(use: int, uses: int) -> None:
+    """Raise a `ValueError` unless a block that occurs `uses` times has the occurrence `use`."""
+    if not 0 <= use < uses:
+        raise ValueError(
+            f"`use` must be one of {uses} uses, counted from 0. Received: use={use}. Make the "
+            f"block with more `uses`."
+        )
+
+
 @contextlib.contextmanager
 def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     """Within the context, set the moving averages to what training on one batch converges to.
 
     An untrained network can then be evaluated; initial averages of 0 and 1 do not describe data.
     Averages that several uses share become the mean over the uses, weighted by momentum.
-
-    Args:
-        model: A built `keras.Model`.
-        x: The batch.
     """
 
     def train(x):
@@ -142,9 +134,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
             uses |= dict.fromkeys(map(id, layer.statistics), count)
     try:
         for layer in (v for v in layers if isinstance(v, keras.layers.BatchNormalization)):
-            decay = layer.momentum ** uses.get(
-                id(layer), 1
-            )  # weight of the old average; the rest is the batch's
+            decay = layer.momentum ** uses.get(id(layer), 1)  # share of the old average
             for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
                 place = places[id(variable)]
                 old = before[place].astype("float64")

@@ -22,12 +22,7 @@ class CarryLSTM(Configured):
     models hold the weights only; `checkpoint.Resume` saves the state too. Each of several
     replicas reads and writes its rows of the state.
 
-    Args:
-        units: Size of the state.
-        kernel_initializer: Initializer of the input's kernel.
-        recurrent_initializer: Initializer of the state's kernel.
-        bias_initializer: Initializer of the bias, in the gate order i, f, g, o.
-        **kwargs: `name`, `dtype`.
+    `units` is the size of the state, and the weights are in the gate order i, f, g, o.
 
     Input shape: `(batch, steps, features)`; the batch size must be known when it is built.
     Output shape: `(batch, steps, units)`.
@@ -38,8 +33,6 @@ class CarryLSTM(Configured):
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2.1 and `main.lua` of its code, where
     the state is carried over batches and epochs.
     """
-
-    arguments = ("units", "kernel_initializer", "recurrent_initializer", "bias_initializer")
 
     def __init__(
         self,
@@ -89,9 +82,8 @@ class CarryLSTM(Configured):
         rows = self.h.shape[0] // backend.num_replicas()
         if x.shape[0] not in (None, rows):
             raise ValueError(
-                f"This `CarryLSTM` carries the state of {rows} rows. "
-                f"Received: {x.shape[0]} rows. Drop the last, smaller batch, or use "
-                f"`ExplicitState`."
+                f"This `CarryLSTM` carries the state of {rows} rows. Received: {x.shape[0]} rows. "
+                f"Drop the last, smaller batch, or use `ExplicitState`."
             )
         # TensorFlow may know the batch size at run time only, and would broadcast the state.
         x = ops.reshape(x, (rows, ops.shape(x)[1], x.shape[-1]))
@@ -131,8 +123,6 @@ class ExplicitState(Configured):
     features)`, h and c, `(batch, units)`, it returns outputs `(batch, steps, units)`, h and c.
     """
 
-    arguments = ("lstm",)
-
     def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
         super().__init__(**kwargs)
         if not isinstance(lstm, CarryLSTM):  # a saved model names it
@@ -151,14 +141,7 @@ class ExplicitState(Configured):
 
 @keras.saving.register_keras_serializable("zoo")
 class ZeroState(Configured):
-    """The initial state of a text, with as many rows as the input has: `(batch, units)`.
-
-    Example:
-    >>> ZeroState(3)(ops.ones((2, 5), "int32")).shape == (2, 3)
-    True
-    """
-
-    arguments = ("units",)
+    """The initial state of a text, with as many rows as the input has: `(batch, units)`."""
 
     def __init__(self, units: int, **kwargs) -> None:
         super().__init__(**kwargs)

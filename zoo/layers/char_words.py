@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.checks import check_integers
 from zoo.initializers import Uniform
 from zoo.layers.configured import Configured
 from zoo.types import Initializer, Shape, Tensor
@@ -31,12 +32,10 @@ class CharCNN(Configured):
 
     Args:
         num_characters: Size of the character vocabulary; character 0 is the pad.
-        dim: Dimension of a character vector.
+        dim: Dimension of a character vector; the pad's is zero initially and after each update.
         widths: Filter widths, in characters.
         filters: Number of filters of each width.
-        initializer: Initializer of every weight; `None` is U(-0.05, 0.05). The pad's vector is
-            zero initially and after each update.
-        **kwargs: `name`, `dtype`.
+        initializer: Initializer of every weight; `None` is U(-0.05, 0.05).
 
     Input shape: `(words, slots)`, integers.
     Output shape: `(words, sum(filters))`.
@@ -47,8 +46,6 @@ class CharCNN(Configured):
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2.2, equations 1 and 2.
     """
-
-    arguments = ("num_characters", "dim", "widths", "filters", "initializer")
 
     def __init__(
         self,
@@ -82,16 +79,14 @@ class CharCNN(Configured):
                 f"Received: input shape={tuple(input_shape)}. Pad the words."
             )
         zero_pad = ZeroPad()
+        shape = (self.num_characters, self.dim)
         self.embeddings = self.add_weight(
-            (self.num_characters, self.dim),
-            self.initializer,
-            constraint=zero_pad,
-            name="embeddings",
+            shape, self.initializer, constraint=zero_pad, name="embeddings"
         )
         self.embeddings.assign(zero_pad(self.embeddings.value))
         for width, filters in zip(self.widths, self.filters, strict=True):
-            shape = (width, self.dim, filters)
-            self.kernels.append(self.add_weight(shape, self.initializer, name=f"kernel{width}"))
+            kernel = (width, self.dim, filters)
+            self.kernels.append(self.add_weight(kernel, self.initializer, name=f"kernel{width}"))
             self.biases.append(self.add_weight((filters,), self.initializer, name=f"bias{width}"))
 
     def call(self, characters: Tensor) -> Tensor:
@@ -120,7 +115,6 @@ class CharWordEmbedding(Configured):
         word_length: Length of a word in the table, in characters.
         max_distinct: Largest number of distinct words in a batch that compiled code has room
             for. `None` encodes each occurrence.
-        **kwargs: `name`, `dtype`.
 
     Input shape: `(batch, steps)`, integers below `num_words`; the vectors of others are NaN. Or
     `(batch, steps, word_length)`, the characters of words, which need not be in the table.
@@ -128,8 +122,6 @@ class CharWordEmbedding(Configured):
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2; the saving is ours.
     """
-
-    arguments = ("encoder", "num_words", "word_length", "max_distinct")
 
     def __init__(
         self,
@@ -140,10 +132,8 @@ class CharWordEmbedding(Configured):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        if max_distinct is not None and max_distinct < 1:
-            raise ValueError(
-                f"`max_distinct` must be positive, or None. Received: max_distinct={max_distinct}"
-            )
+        if max_distinct is not None:
+            check_integers(1, max_distinct=max_distinct)
         if not isinstance(encoder, keras.Model):  # a saved model names it
             raise ValueError(f"`encoder` must be a keras.Model. Received: encoder={encoder!r}")
         self.encoder = encoder
@@ -153,20 +143,11 @@ class CharWordEmbedding(Configured):
 
     def build(self, input_shape: Shape) -> None:
         """Create the table of the words' characters, zero until `set_table`."""
-        self.table = self.add_weight(
-            shape=(self.num_words, self.word_length),
-            initializer="zeros",
-            dtype="int32",
-            trainable=False,
-            name="table",
-        )
+        shape = (self.num_words, self.word_length)
+        self.table = self.add_weight(shape, "zeros", "int32", trainable=False, name="table")
 
     def set_table(self, table: np.ndarray) -> None:
-        """Store the characters of each word, `(num_words, word_length)`.
-
-        Raises:
-            ValueError: if the shape differs.
-        """
+        """Store the characters of each word; another shape than the table's is a `ValueError`."""
         if tuple(table.shape) != (self.num_words, self.word_length):
             raise ValueError(
                 f"The table must have shape {(self.num_words, self.word_length)}, a row a word. "

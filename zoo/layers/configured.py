@@ -1,18 +1,31 @@
 """The base of the zoo's layers: a configuration made of the constructor's arguments."""
 
+import inspect
 from typing import Any
 
 import keras
 
 
 class Configured(keras.layers.Layer):
-    """A layer whose configuration has the attributes that `arguments` names."""
+    """A layer whose configuration has the attributes that `arguments` names.
+
+    They are the arguments of its constructor and those of the class it inherits from, unless it
+    lists them itself.
+    """
 
     arguments: tuple[str, ...] = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "arguments" not in vars(cls):
+            _, *parameters = inspect.signature(cls.__init__).parameters.values()
+            named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+            cls.arguments = tuple(dict.fromkeys([*cls.arguments, *named]))
+
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        own = {name: _serialized(name, getattr(self, name)) for name in self.arguments}
+        known = [name for name in self.arguments if hasattr(self, name)]
+        own = {name: _serialized(name, getattr(self, name)) for name in known}
         return {**super().get_config(), **own}
 
     @classmethod

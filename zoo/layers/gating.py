@@ -42,10 +42,6 @@ def gate(x: Tensor) -> Tensor:
     """Compute the sigmoid of logits, in float32 where they are half precision.
 
     In bfloat16, 1 - T is 1 for every T below 0.002, and a deep network's gates start there.
-
-    Example:
-    >>> 1 - float(gate(ops.cast([-7.0], "bfloat16"))[0]) < 1
-    True
     """
     if keras.backend.standardize_dtype(x.dtype) in HALF:
         x = ops.cast(x, "float32")
@@ -70,10 +66,6 @@ def form(variant: str) -> Form:
 
     Raises:
         ValueError: if there is no such form.
-
-    Example:
-    >>> form("coupled").combine(h=4.0, x=2.0, t=0.25, c=None)
-    2.5
     """
     if variant not in FORMS:
         raise ValueError(

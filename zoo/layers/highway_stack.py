@@ -21,14 +21,8 @@ class HighwayDenseStack(HighwayDense):
     not `depth` times: a thousand layers take seconds, where a graph of them is deeper than Keras
     builds. To inspect or modify single layers, rewire it with its `to_layers()`.
 
-    Args:
-        depth: Number of layers.
-        units: Width, in features, as for `HighwayDense`.
-        **kwargs: Other arguments of `HighwayDense`, save the regularizers. Initializers are those
-            of one layer, sampled for each.
-
-    Input shape: `(batch, ..., units)`.
-    Output shape: `(batch, ..., units)`.
+    Arguments and shapes are those of `HighwayDense`, save the regularizers. Initializers are those
+    of one layer, sampled for each.
 
     Raises:
         ValueError: if `depth` is not positive, for a regularizer, and as `HighwayDense`.
@@ -42,8 +36,6 @@ class HighwayDenseStack(HighwayDense):
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, sections 2 and 3.
     """
-
-    arguments = ("depth", *HighwayDense.arguments)
 
     def __init__(self, depth: int, units: int | None = None, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
@@ -143,13 +135,9 @@ class StackedDense(keras.layers.Layer):
 
 
 def each_layer(initializer: keras.initializers.Initializer) -> Callable:
-    """Return an initializer of stacked weights that samples `initializer` once per layer.
-
-    `initializer` itself would count the axis of layers into the fan.
-    """
+    """Return an initializer of stacked weights, without the axis of layers in the fan."""
 
     def sample(shape, dtype=None):
-        samples = [initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])]
-        return ops.stack(samples)
+        return ops.stack([initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])])
 
     return sample

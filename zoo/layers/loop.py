@@ -24,10 +24,8 @@ class Loop(Configured):
             shape.
         times: Number of uses. The attribute may be assigned at any time; on TensorFlow and JAX,
             call `model.compile` afterwards.
-        **kwargs: `name`, `dtype`.
 
-    Input shape: that of the layers.
-    Output shape: the input's.
+    Input and output shape: that of the layers.
 
     Raises:
         ValueError: if `times` is not positive, or the layers change the shape.
@@ -42,8 +40,6 @@ class Loop(Configured):
 
     Reference: Dehghani et al. (2018), "Universal Transformers", arXiv:1807.03819.
     """
-
-    arguments = ("layers", "times")
 
     def __init__(
         self,

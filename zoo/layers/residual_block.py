@@ -7,7 +7,7 @@ import keras
 from zoo.backend.layers import BatchNormalization, Conv2D
 from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
-from zoo.layers.batch_norm import UnsharedBatchNormalization
+from zoo.layers.batch_norm import UnsharedBatchNormalization, check_use
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip
 from zoo.types import Initializer, Shape, Tensor
@@ -115,23 +115,6 @@ class ResidualBlock(Skip):
     Reference: He et al. (2015), arXiv:1512.03385; He et al. (2016), arXiv:1603.05027; the gated
     ones: Greff et al. (2017), arXiv:1612.07771, section 5.1.
     """
-
-    arguments = (
-        *Skip.arguments,
-        "filters",
-        "strides",
-        "bottleneck",
-        "preactivation",
-        "batch_norm",
-        "use_bias",
-        "closing_relu",
-        "uses",
-        "share",
-        "gamma",
-        "kernel_initializer",
-        "last_initializer",
-        "momentum",
-    )
 
     def __init__(  # noqa: PLR0913 (each is a choice that one of the papers' blocks makes)
         self,
@@ -249,14 +232,5 @@ class ResidualBlock(Skip):
 
     def call(self, x: Tensor, training: bool | None = None, use: int = 0) -> Tensor:
         """Return the block's output."""
-        if not 0 <= use < self.uses:
-            raise ValueError(
-                f"`use` must be one of this block's {self.uses} uses, counted from 0. "
-                f"Received: use={use}."
-            )
+        check_use(use, self.uses)
         return self.output_of(self.parts(x, training=training, use=use))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the output's shape."""
-        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
-        return (input_shape[0], *sides, self.width)

@@ -41,7 +41,7 @@ class Identity(keras.layers.Layer):
 class Simplified(Skip):
     """Base of the three blocks: y = ReLU(conv(x) + b [+ S(x)])."""
 
-    arguments = (
+    arguments = (  # without the variant, which the class determines
         "stage",
         "kernel_regularizer",
         "bias_regularizer",
@@ -67,17 +67,12 @@ class Simplified(Skip):
         super().__init__(variant=self.default_variant, **kwargs)
         check_integers(1, filters=filters)
         self.kernel_size = as_side(kernel_size=kernel_size)
-        if self.kernel_size % 2 == 0:
-            raise ValueError(
-                f"`kernel_size` must be odd: the identity sits at the kernel's center. "
-                f"Received: kernel_size={kernel_size!r}"
-            )
         identity = self.identities[0] if identity is None else identity
         if identity not in self.identities:
             raise ValueError(
                 f"`identity` must be one of {self.identities}. Received: identity={identity!r}"
             )
-        self.filters = filters
+        self.width = self.filters = filters
         self.strides = as_side(strides=strides)
         self.identity = identity
         self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
@@ -112,11 +107,6 @@ class Simplified(Skip):
     def finish(self, y: Tensor) -> Tensor:
         """Return ReLU(y)."""
         return self.activation(y)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Return the output's shape."""
-        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
-        return (input_shape[0], *sides, self.filters)
 
 
 class SymmetricConv2D(Conv2D):
@@ -226,16 +216,9 @@ class DominantConv2D(keras.layers.Layer):
         """Return the convolution of the symmetrically padded input."""
         side = (self.kernel_size // 2,) * 2
         padded = ops.pad(x, [(0, 0), side, side, (0, 0)])
-        groups = [
-            ops.depthwise_conv(
-                padded,
-                self.kernel[..., i : i + 1],
-                self.strides,
-                "valid",
-                data_format="channels_last",
-            )
-            for i in range(self.kernel.shape[-1])
-        ]
+        kernels = [self.kernel[..., i : i + 1] for i in range(self.kernel.shape[-1])]
+        options = {"strides": self.strides, "data_format": "channels_last"}
+        groups = [ops.depthwise_conv(padded, kernel, **options) for kernel in kernels]
         return ops.concatenate(groups, axis=-1) + self.bias
 
 
@@ -271,22 +254,13 @@ class SimplifiedDominant(Simplified):
 
 
 def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.ndarray, ...]:
-    """Return the indices of a kernel's identity entries.
+    """Return the indices of a kernel's identity entries; see `SimplifiedResidual`.
 
-    They are at its center, from each input channel to its own output.
-
-    Args:
-        kernel: Array of shape `(side, side, channels, filters)`, or that shape.
-        identity: See `SimplifiedResidual`.
+    They are at its center, from each input channel to its own output. The kernel is an array
+    `(side, side, channels, filters)`, or that shape.
 
     Raises:
         ValueError: if the side is even, or channels and filters do not allow the identity.
-
-    Example:
-    >>> kernel = np.zeros((3, 3, 2, 2))
-    >>> kernel[id_entries(kernel)] = 1
-    >>> kernel[1, 1].tolist(), int(kernel.sum())
-    ([[1.0, 0.0], [0.0, 1.0]], 2)
     """
     shape = tuple(kernel.shape) if hasattr(kernel, "shape") else tuple(kernel)
     if identity not in IDENTITIES:

@@ -67,14 +67,6 @@ class Skip(Configured):
     Table 1a.
     """
 
-    arguments: tuple[str, ...] = (  # to serialize
-        "variant",
-        "gate_bias",
-        "stage",
-        "kernel_regularizer",
-        "bias_regularizer",
-    )
-
     def __init__(
         self,
         variant: str = "coupled",
@@ -95,6 +87,8 @@ class Skip(Configured):
         self.transform_gate: keras.layers.Layer | None = None
         self.carry_gate: keras.layers.Layer | None = None
         self.shortcut: keras.layers.Layer | None = None
+        self.strides = 1
+        self.width: int | None = None  # of the output; None: the input's
         self.opens_stage = False  # true if it changes the shape, and so projects its skip input
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
@@ -125,10 +119,7 @@ class Skip(Configured):
         """Return the formula's terms by letter: x, h and, if present, t and c.
 
         Where the block changes the shape, x is the projected input, and a plain block has none.
-
-        Args:
-            x: The input.
-            **context: Further arguments of `call`, passed to every branch.
+        `context` are further arguments of `call`, passed to every branch.
         """
         branches = {letter: layer(x, **context) for letter, layer in self._branches().items()}
         if self.shortcut is not None:
@@ -155,7 +146,8 @@ class Skip(Configured):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the output's shape."""
-        return input_shape
+        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:-1])
+        return (input_shape[0], *sides, self.width or input_shape[-1])
 
     def regularizers(self) -> dict[str, Any]:
         """Return the regularizers of a branch, as Keras's layers take them."""
@@ -165,9 +157,14 @@ class Skip(Configured):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer's configuration."""
-        dtype = keras.dtype_policies.serialize(self._policies())
-        return {**super().get_config(), "dtype": dtype}
+        """Return the layer's configuration, with the policies that `quantize` gave to branches."""
+        policy = self.dtype_policy
+        quantized = [v for v in self._branches().values() if v.quantization_mode]
+        if quantized:
+            default: Any = getattr(policy, "default_policy", policy)
+            policies = {f"branch:{v.name}": v.dtype_policy for v in quantized}
+            policy = DTypePolicyMap(default.name, policies)
+        return {**super().get_config(), "dtype": keras.dtype_policies.serialize(policy)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Skip":
@@ -181,15 +178,7 @@ class Skip(Configured):
         policy = self.dtype_policy
         return policy[key] if isinstance(policy, DTypePolicyMap) and key in policy else policy
 
-    def _policies(self):
-        """Return the block's dtype policy, with those that `quantize` gave to its branches."""
-        branches = [v for v in self._branches().values() if v.quantization_mode]
-        if not branches:
-            return self.dtype_policy
-        default = getattr(self.dtype_policy, "default_policy", self.dtype_policy)
-        return DTypePolicyMap(default.name, {f"branch:{v.name}": v.dtype_policy for v in branches})
-
-    def _branches(self):
+    def _branches(self) -> dict[str, keras.layers.Layer]:
         """Return the layers that compute h, t and c, by letter, without those that are absent."""
         layers = {"h": self.transform, "t": self.transform_gate, "c": self.carry_gate}
         return {letter: layer for letter, layer in layers.items() if layer is not None}
@@ -199,17 +188,8 @@ class Skip(Configured):
 class DropBlock(Configured):
     """A block's output y in training, or for a random share of the examples its skip input x.
 
-    In inference x + (1 - rate) (y - x), the expected output.
-
-    Args:
-        rate: Probability of x, from 0 to 1.
-        seed: Random seed.
-        **kwargs: `name`, `dtype`.
-
-    Call arguments:
-        x: Skip input.
-        y: Output, of the same shape.
-        training: True to drop.
+    In inference x + (1 - rate) (y - x), the expected output. The rate, from 0 to 1, is the
+    probability of x. It is called on x and y, of the same shape.
 
     Raises:
         ValueError: if `rate` is out of range.
@@ -217,8 +197,6 @@ class DropBlock(Configured):
     Reference: Huang et al. (2016), "Deep Networks with Stochastic Depth", arXiv:1603.09382,
     section 3 (where all examples of a batch drop the same blocks).
     """
-
-    arguments = ("rate", "seed")
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
