@@ -16,7 +16,7 @@ from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.registry import Top
 from zoo.datasets.images import averaged
 from zoo.optimizers import CaffeSGD
-from zoo.recipes.experiment import ImageSettings, setting
+from zoo.recipes.experiment import ImageSettings, plots, setting
 from zoo.recipes.experiment.networks import piecewise
 
 BATCH = 128  # of probes, too
@@ -68,6 +68,7 @@ DEVIATIONS = (
 class Paper(ImageSettings):
     """Settings of a training of the paper."""
 
+    fewest_layers = 14  # no setting
     data: str = setting("cifar10", "Data set.")
     depth: int = setting(110, "Number of layers, 6 n + 2; Table 1.")
     batch: int = setting(BATCH, "Images in a batch; the first author's later code.")
@@ -79,9 +80,11 @@ class Paper(ImageSettings):
     probe_every: int = setting(1, "Number of epochs between probings.")
 
     def __post_init__(self) -> None:
-        """Check the depth."""
-        if self.depth % 6 != 2 or self.depth < 14:
-            raise ValueError(f"Expected a `depth` of 6 n + 2 from 14 on. Received: {self.depth}")
+        if self.depth % 6 != 2 or self.depth < self.fewest_layers:
+            raise ValueError(
+                f"Expected a `depth` of 6 n + 2 from {self.fewest_layers} on. "
+                f"Received: {self.depth}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,43 +113,39 @@ SMOKE = {
 }
 
 
-def miniature_optimizer(iterations):
-    """Return the optimizer of a training of so many iterations."""
-    rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
-    return keras.optimizers.SGD(rate, momentum=0.9)
-
-
 def prepare_miniature(settings, run, variant="residual"):
     """Return the network, "residual" or "plain", ready to be trained."""
-    resize = functools.partial(averaged, side=settings.side)
-    data = run.images(settings, "miniature", tested=VALIDATED, resize=resize)
-    stages = tuple(
-        (width, settings.blocks, 1 + (index > 0)) for index, width in enumerate(settings.widths)
+    widths = settings.widths
+    stages = [(width, settings.blocks, 1 + (i > 0)) for i, width in enumerate(widths)]
+    identity = {"widths": widths, "blocks": settings.blocks}
+    return prepare_small(
+        settings, run, f"{variant}-miniature", stages, VALIDATED, variant, **identity
     )
+
+
+def prepare_small(settings, run, name, stages, tested, variant="residual", shared=None, **identity):
+    """Return a network of `preactivated` for averaged images that is ready to be trained.
+
+    `tested` is the number of test images of the learning curve, `identity` as for `Run.network`.
+    """
+    resize = functools.partial(averaged, side=settings.side)
+    data = run.images(settings, "miniature", tested=tested, resize=resize)
+    top = Top(name=variant)
 
     def build():
-        top = Top(name=variant)
-        first = settings.widths[0]
         classes = data.images.classes
-        return preactivated(first, stages, classes, data.shape, top, variant, momentum=MOMENTUM)
+        stem = stages[0][0]
+        return preactivated(stem, stages, classes, data.shape, top, variant, shared, MOMENTUM)
 
-    return run.network(
-        f"{variant}-miniature",
-        settings,
-        data,
-        build,
-        miniature_optimizer,
-        widths=settings.widths,
-        blocks=settings.blocks,
-    )
+    def optimizer(iterations):
+        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
+        return keras.optimizers.SGD(rate, momentum=0.9)
+
+    return run.network(name, settings, data, build, optimizer, **identity)
 
 
 def train_miniature(network):
-    """Train a network of `prepare_miniature`.
-
-    The file training.csv in its folder has probes of the last stage's residual blocks after each
-    epoch.
-    """
+    """Train a network of `prepare_miniature`; of a residual one, training.csv is as of `train`."""
     data = network.data
     probing = []
     if network.name.startswith("residual"):
@@ -165,12 +164,7 @@ def probes():
 def prepare(settings, run, name, build, **identity):
     """Return a network of the paper that is ready to be trained.
 
-    Args:
-        settings: A `Paper`.
-        run: The run.
-        name: Name of the network.
-        build: Function from the data to the model.
-        **identity: As for `Run.network`.
+    `build` is a function from the data to the model, `identity` as for `Run.network`.
     """
     data = run.images(settings, "jastrzebski_cifar")
     rates, drops, total = SCHEDULES[settings.schedule]
@@ -221,6 +215,11 @@ def table_of(network, name):
     return callbacks.Table.from_csv(path) if path.exists() else callbacks.Table()
 
 
+def of_blocks(table, probe):
+    """Return a probe's value of each block."""
+    return np.array([value for block, value in table.values(probe).items() if block])
+
+
 def last_stage(table, probe):
     """Return a probe's values at the blocks of the last stage, `(epochs, blocks)`."""
     rows = [row for row in table if row.probe == probe and row.block and row.unit is None]
@@ -234,22 +233,24 @@ def in_training(network):
     table = table_of(network, "training")
     if not len(table):
         return {}
-    epochs = sorted({row.epoch for row in table})
-    return {
-        "epochs": np.array(epochs),
-        **{probe: last_stage(table, probe) for probe in IN_TRAINING},
-    }
+    epochs = np.array(sorted({row.epoch for row in table}))
+    return {"epochs": epochs, **{probe: last_stage(table, probe) for probe in IN_TRAINING}}
 
 
-def epoch_rows(one, probes):
-    """Return rows of probes of the last stage's blocks after each epoch."""
-    if not one:
-        return []
-    return [
-        {"epoch": int(epoch), "block": block, **{p: one[p][i, block] for p in probes}}
-        for i, epoch in enumerate(one["epochs"])
-        for block in range(one[probes[0]].shape[1])
-    ]
+def epochs_figure(seeds, probes):
+    """Draw probes of the last stage's blocks in training; `in_training` found them for each seed.
+
+    None if no epoch was probed.
+    """
+
+    def rows_of(one):
+        for i, epoch in enumerate(one.get("epochs", ())):
+            for block in range(one[probes[0]].shape[1]):
+                values = {probe: one[probe][i, block] for probe in probes}
+                yield {"epoch": int(epoch), "block": block, **values}
+
+    rows = plots.with_seeds(seeds, rows_of)
+    return plots.lines(rows, x="epoch", y=probes, by="block", labels=LABELS) if rows else None
 
 
 def errors(network, kind, depth):
@@ -272,11 +273,11 @@ def errors(network, kind, depth):
 
 def table1(rows_of_seeds):
     """Return a row a network: its errors, mean over seeds, beside the paper's."""
-    rows = []
-    for same in zip(*rows_of_seeds, strict=True):
-        means = {
-            key: round(float(np.mean([row[key] for row in same])), 3)
-            for key in ("training_error", "test_error")
-        }
-        rows.append({**same[0], **means})
-    return rows
+
+    def mean(rows, key):
+        return {key: round(float(np.mean([row[key] for row in rows])), 3)}
+
+    return [
+        {**same[0], **mean(same, "training_error"), **mean(same, "test_error")}
+        for same in zip(*rows_of_seeds, strict=True)
+    ]
