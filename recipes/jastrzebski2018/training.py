@@ -256,7 +256,7 @@ def epochs_figure(seeds, probes):
 def errors(network, kind, depth):
     """Return a network's errors and parameters, and those of Table 1 on these data."""
     data = network.data.images.name
-    paper = ERRORS[kind].get(depth, ())
+    paper = ERRORS.get(kind, {}).get(depth, ())
     start = 2 * DATA.index(data) if data in DATA else len(paper)
     on_train, on_test = paper[start : start + 2] or (None, None)
     weights = network.model.trainable_variables
