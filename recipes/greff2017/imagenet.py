@@ -72,7 +72,6 @@ class Settings(ImageSettings):
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
 
     def __post_init__(self) -> None:
-        """Check the size and the number of stages."""
         if self.image_size < 32 or not 1 <= len(self.blocks) <= len(BLOCKS):
             raise ValueError(
                 f"Expected an `image_size` of 32 or more, and `blocks` of 1 to {len(BLOCKS)} "
@@ -113,20 +112,23 @@ SCALES = {
 
 def measure(settings, run):
     """Train and inspect the networks; one is inspected before training, too."""
+    load = load_records if settings.data in ("imagenet", "imagenet2012") else load_arrays
     data, probed, indices = load(settings, run)
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
     pictured = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
     for name in settings.networks:
         network = prepare(settings, run, name, data)
+        inspect = functools.partial(
+            inspection.inspect, network.model, name, probed, indices, run=run
+        )
         if name == pictured:
-            start = functools.partial(before, network, name, probed, indices, run)
-            measured["untrained"] = {"inspected": {name: run.part(f"{name}-untrained", start)}}
+            with batch_statistics(network.model, np.asarray(probed[0][0])):
+                start = run.part(f"{name}-untrained", functools.partial(inspect, pictured=False))
+            measured["untrained"] = {"inspected": {name: start}}
         network.train()
         measured["trained"][name] = curves(network)
-        arguments = network.model, name, probed, indices, name == pictured, run
-        measured["inspected"][name] = run.part(
-            name, functools.partial(inspection.inspect, *arguments)
-        )
+        pictures = functools.partial(inspect, pictured=name == pictured)
+        measured["inspected"][name] = run.part(name, pictures)
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
@@ -134,15 +136,12 @@ def measure(settings, run):
     return measured
 
 
-def load(settings, run):
-    """Return `ImageData`, batches to probe, and indices of their images in the validation set."""
-    if settings.data in ("imagenet", "imagenet2012"):
-        return load_records(settings, run)
-    return load_arrays(settings, run)
-
-
 def load_records(settings, run):
-    """Read ImageNet as TFDS prepared it."""
+    """Read ImageNet as TFDS prepared it.
+
+    Returns:
+        `ImageData`, batches to probe, and indices of their images in the validation set.
+    """
     train = imagenet.prepared("train", run.options.data_dir)
     validation = imagenet.prepared("validation", run.options.data_dir)
     size, batch = settings.image_size, settings.batch
@@ -168,22 +167,14 @@ def load_records(settings, run):
 
 
 def load_arrays(settings, run):
-    """Load images into memory; parts of the data set are random ones, as of sets sorted by class.
+    """Load images into memory, and return what `load_records` does.
 
-    The test images that are probed are a random part of those that are validated on.
+    Test images are random ones, and those that are probed a random part of them: sets may be sorted
+    by class.
     """
-    images = sources.load(settings.data, run.options.data_dir)
-    run.deviations += [f"{images.name}: {images.notice}"] * bool(images.notice)
-    run.data.append(images.name)
-    train = sample(len(images.x_train), settings.train_examples, run.seed)
+    images = run.load_images(dataclasses.replace(settings, test_examples=None))
     test = sample(len(images.x_test), settings.test_examples, run.seed)
-    images = dataclasses.replace(
-        images,
-        x_train=images.x_train[train],
-        y_train=images.y_train[train],
-        x_test=images.x_test[test],
-        y_test=images.y_test[test],
-    )
+    images = dataclasses.replace(images, x_test=images.x_test[test], y_test=images.y_test[test])
     crops = Crops(settings.image_size)
 
     def center(x, _generator):
@@ -199,14 +190,9 @@ def load_arrays(settings, run):
     augment = crops.augment if settings.augment else center
     arrays = images.x_train, images.y_train
     batches = Batches(*arrays, settings.batch, run.seed, augment, drop_remainder=True)
-    data = ImageData(
-        images,
-        crops,
-        batches,
-        centers(slice(None), settings.batch),
-        crops(images.x_test[:4]),
-        {"data": images.name, "images": len(train), "checksum": checksum(images)},
-    )
+    validation = centers(slice(None), settings.batch)
+    identity = {"data": images.name, "images": len(images.x_train), "checksum": checksum(images)}
+    data = ImageData(images, crops, batches, validation, crops(images.x_test[:4]), identity)
     return data, centers(probed, PROBE_BATCH), test[probed]
 
 
@@ -215,25 +201,18 @@ def sample(total, count, seed):
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
-def before(network, name, batches, indices, run):
-    """Inspect a network before training, where batches normalize."""
-    with batch_statistics(network.model, np.asarray(batches[0][0])):
-        return inspection.inspect(network.model, name, batches, indices, False, run)
-
-
 def prepare(settings, run, name, data):
     """Return a network that is ready to be trained."""
     form, *rest = name.split("_bn")  # highway_bn_1x1: highway, _1x1
     builder = zoo.resnet50 if form == "resnet" else getattr(zoo, f"{form}_resnet50")
-    all_widths = RESNET if form == "resnet" else HIGHWAY
-    widths = [max(1, round(width * settings.width)) for width in all_widths]
+    widths = RESNET if form == "resnet" else HIGHWAY
     few = data.images.classes < FEW_CLASSES
 
     def build():
         size = settings.image_size
         model = builder(
             batch_norm="_bn" in name,
-            widths=widths[: len(settings.blocks)],
+            widths=[round(width * settings.width) for width in widths[: len(settings.blocks)]],
             blocks=settings.blocks,
             classes=data.images.classes,
             input_shape=(size, size, 3),
@@ -285,13 +264,11 @@ def with_pointwise_gates(model: keras.Model) -> keras.Model:
 
 def curves(network):
     """Return validation errors in % and training loss by epoch."""
-    history = network.history
-    errors = {
-        f"top{k}_error": 100 - 100 * np.array(history[key])
-        for k, key in ((1, "val_accuracy"), (5, "val_top5_accuracy"))
-        if key in history
-    }
-    return {**errors, "loss": np.array(history["loss"]), "parameters": network.model.count_params()}
+    history = {key: np.array(values) for key, values in network.history.items()}
+    found = {"top1_error": 100 - 100 * history["val_accuracy"]}
+    if "val_top5_accuracy" in history:
+        found["top5_error"] = 100 - 100 * history["val_top5_accuracy"]
+    return {**found, "loss": history["loss"], "parameters": network.model.count_params()}
 
 
 def metric_of(one):
@@ -337,17 +314,18 @@ def fig5(seeds):
     """Draw error and training loss by epoch, with and without batch normalization."""
     metric = metric_of(seeds[0])
 
-    panels = {
-        name: f"{'with' if '_bn' in name else 'without'} batch normalization" for name in NETWORKS
-    }
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "panel": panels[name], "epoch": epoch, metric: value, "loss": loss}
-            for name, facts in one["trained"].items()
-            for epoch, (value, loss) in enumerate(zip(facts[metric], facts["loss"], strict=True), 1)
-        ],
-    )
+    def rows_of(one):
+        for name, facts in one["trained"].items():
+            line = {
+                "network": name,
+                "panel": f"{'with' if '_bn' in name else 'without'} batch normalization",
+            }
+            for epoch, (value, loss) in enumerate(
+                zip(facts[metric], facts["loss"], strict=True), 1
+            ):
+                yield {**line, "epoch": epoch, metric: value, "loss": loss}
+
+    rows = plots.with_seeds(seeds, rows_of)
     names = [name for name in seeds[0]["trained"] if name in PAPER]
     title = ""
     if len(names) > 1:
@@ -374,8 +352,8 @@ def bias(one):
     Those are the blocks of all stages but the last; the last block of a stage has no error.
     """
     stages = inspection.by_stage(one["inspected"]["resnet_bn"])
-    blocks = np.concatenate([stage[:-1] for stage in stages[:-1]])
-    return float(np.mean(np.abs(blocks[:, 0]) / blocks[:, 1]))
+    mean, deviation = np.concatenate([stage[:-1] for stage in stages[:-1]]).T
+    return float(np.mean(np.abs(mean) / deviation))
 
 
 def refinement(one):
@@ -406,8 +384,7 @@ def least_harm(one):
 
 def fit_ratio(one, name, other):
     """Return the last training loss of a network over another's."""
-    losses = [one["trained"][key]["loss"][-1] for key in (name, other)]
-    return float(losses[0] / losses[1])
+    return float(one["trained"][name]["loss"][-1] / one["trained"][other]["loss"][-1])
 
 
 TO_THE_END = (
