@@ -149,7 +149,7 @@ def intervene(run, model, data, batch, name):
         "without_a_block": columns(single, "lesion"),
         "without_random_blocks": columns(several, "lesions"),
         "shuffled": {**columns(orders, "shuffle"), "tau": np.array(tau)},
-        "intermediate_accuracy": np.array([*table.values("intermediate_accuracy").values()]),
+        "intermediate_accuracy": training.of_blocks(table, "intermediate_accuracy"),
         "relative_residual_mean": np.array(
             [row.value for row in table if row.probe == "residual_mean_relative"]
         ),
