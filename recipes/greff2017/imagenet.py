@@ -49,8 +49,6 @@ PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
 NETWORKS = (*PAPER, "highway_bn_1x1")
 BATCH = 256  # fb.resnet.torch
 EPOCHS = 90  # ibid.
-RATE_FACTORS = (1.0, 0.1, 0.01)  # ibid.
-DROPS = (30, 60)  # ibid., in epochs
 FEW_CLASSES = 11  # with fewer, the top-5 error says little
 POINTWISE = "T is one 1 x 1 convolution, as in He et al. (2016), not a branch like H"
 PROBE_BATCH = 32  # ours: top patches keep every activation in memory
@@ -70,13 +68,6 @@ class Settings(ImageSettings):
     blocks: tuple[int, ...] = setting(tuple(BLOCKS), "Blocks of each stage.")
     augment: bool = setting(True, "Train on random crops and mirror images; else on the centers.")
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
-
-    def __post_init__(self) -> None:
-        if self.image_size < 32 or not 1 <= len(self.blocks) <= len(BLOCKS):
-            raise ValueError(
-                f"Expected an `image_size` of 32 or more, and `blocks` of 1 to {len(BLOCKS)} "
-                f"stages. Received: {self.image_size}, {self.blocks}"
-            )
 
 
 SCALES = {
@@ -116,19 +107,20 @@ def measure(settings, run):
     data, probed, indices = load(settings, run)
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
     pictured = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
+
+    def inspect(part, network, with_patches):
+        arguments = network.model, network.name, probed, indices, with_patches, run
+        return run.part(part, functools.partial(inspection.inspect, *arguments))
+
     for name in settings.networks:
         network = prepare(settings, run, name, data)
-        inspect = functools.partial(
-            inspection.inspect, network.model, name, probed, indices, run=run
-        )
         if name == pictured:
             with batch_statistics(network.model, np.asarray(probed[0][0])):
-                start = run.part(f"{name}-untrained", functools.partial(inspect, pictured=False))
+                start = inspect(f"{name}-untrained", network, False)
             measured["untrained"] = {"inspected": {name: start}}
         network.train()
         measured["trained"][name] = curves(network)
-        pictures = functools.partial(inspect, pictured=name == pictured)
-        measured["inspected"][name] = run.part(name, pictures)
+        measured["inspected"][name] = inspect(name, network, name == pictured)
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
@@ -206,7 +198,6 @@ def prepare(settings, run, name, data):
     form, *rest = name.split("_bn")  # highway_bn_1x1: highway, _1x1
     builder = zoo.resnet50 if form == "resnet" else getattr(zoo, f"{form}_resnet50")
     widths = RESNET if form == "resnet" else HIGHWAY
-    few = data.images.classes < FEW_CLASSES
 
     def build():
         size = settings.image_size
@@ -220,19 +211,12 @@ def prepare(settings, run, name, data):
         return with_pointwise_gates(model) if rest == ["_1x1"] else model
 
     rate = settings.rate * settings.batch / BATCH  # the batch: Goyal et al. (2017)
-    return run.network(
-        name,
-        settings,
-        data,
-        build,
-        fb_resnet_sgd([rate * factor for factor in RATE_FACTORS], DROPS, EPOCHS),
-        [] if few else [keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")],
-        width=settings.width,
-        blocks=settings.blocks,
-        image_size=settings.image_size,
-        augment=settings.augment,
-        test_examples=settings.test_examples,
-    )
+    optimizer = fb_resnet_sgd([rate, rate * 0.1, rate * 0.01], (30, 60), EPOCHS)  # fb.resnet.torch
+    few = data.images.classes < FEW_CLASSES
+    top5 = [] if few else [keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")]
+    keys = ("width", "blocks", "image_size", "augment", "test_examples")
+    identity = {key: getattr(settings, key) for key in keys}
+    return run.network(name, settings, data, build, optimizer, top5, **identity)
 
 
 @keras.saving.register_keras_serializable("greff2017")
@@ -316,22 +300,17 @@ def fig5(seeds):
 
     def rows_of(one):
         for name, facts in one["trained"].items():
-            line = {
-                "network": name,
-                "panel": f"{'with' if '_bn' in name else 'without'} batch normalization",
-            }
-            for epoch, (value, loss) in enumerate(
-                zip(facts[metric], facts["loss"], strict=True), 1
-            ):
-                yield {**line, "epoch": epoch, metric: value, "loss": loss}
+            panel = f"{'with' if '_bn' in name else 'without'} batch normalization"
+            pairs = zip(facts[metric], facts["loss"], strict=True)
+            for epoch, (value, loss) in enumerate(pairs, 1):
+                row = {"network": name, "panel": panel, "epoch": epoch}
+                yield {**row, metric: value, "loss": loss}
 
-    rows = plots.with_seeds(seeds, rows_of)
-    names = [name for name in seeds[0]["trained"] if name in PAPER]
     title = ""
-    if len(names) > 1:
+    if len(PAPER.keys() & seeds[0]["trained"]) > 1:
         title = f"Kendall's tau of the order of errors and the paper's: {order(seeds):.2f}"
     return plots.lines(
-        rows,
+        plots.with_seeds(seeds, rows_of),
         x="epoch",
         y=[metric, "loss"],
         by="network",

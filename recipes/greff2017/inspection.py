@@ -24,14 +24,9 @@ HALF_OF_RANDOM = 0.28  # of 1 / sqrt(pi), |E[F]| / rms of random weights after a
 def inspect(model, label, batches, indices, pictured, run):
     """Return estimation errors and means of the residual functions by block, and patches.
 
-    Args:
-        model: The network.
-        label: Its name.
-        batches: Batches of the validation images to probe, preprocessed, and their labels.
-        indices: Their indices in the validation set.
-        pictured: True to find the patches of Fig. 4, of the channel of the largest rectified mean
-            after stage 1.
-        run: The `Run`.
+    `batches` have preprocessed images to probe and their labels, `indices` are the images' places
+    in the validation set. Patches are those of Fig. 4, found if `pictured`, of the channel of the
+    largest rectified mean after stage 1.
     """
     probes = [
         callbacks.EstimationError(rectified=True),  # after the ReLU that ends a block
@@ -165,12 +160,11 @@ def infer_guided(call, *args, **kwargs):
 
 def _extent(gradient):
     """Return the rows and columns that a value depends on."""
-    touched = np.abs(gradient).max(-1) > 0
-    if not touched.any():
+    touched = np.argwhere(gradient.any(-1))
+    if not len(touched):
         return np.s_[:, :]
-    rows = np.flatnonzero(touched.any(1))
-    columns = np.flatnonzero(touched.any(0))
-    return np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    (top, left), (bottom, right) = touched.min(0), touched.max(0)
+    return np.s_[top : bottom + 1, left : right + 1]
 
 
 def by_stage(facts):
@@ -203,32 +197,25 @@ def fig3(seeds):
 
 def fig4(seeds):
     """Draw patches of a unit and their gradients by guided backpropagation, of the first seed."""
-    for name, facts in seeds[0]["inspected"].items():
-        if facts["patches"]:
-            figure = draw_patches([*facts["patches"].values()])
-            title = f"{name}, unit {facts['unit']}: values, patches, guided backpropagation"
-            figure.suptitle(title, fontsize=9)
-            return figure
-    return None
+    networks = seeds[0]["inspected"]
+    name = next(name for name, facts in networks.items() if facts["patches"])
+    figure = draw_patches([*networks[name]["patches"].values()])
+    unit = networks[name]["unit"]
+    figure.suptitle(f"{name}, unit {unit}: values, patches, guided backpropagation", fontsize=9)
+    return figure
 
 
 def section3_2(seeds):
     """Draw the relative mean of each block's residual function; of equation 9 it is 0."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "index": index, "relative_mean": mean}
-            for name, facts in one["inspected"].items()
-            for index, mean in enumerate(facts["relative_residual_mean"], 1)
-        ],
-    )
-    return plots.lines(
-        rows,
-        x="index",
-        y="relative_mean",
-        by="network",
-        labels={"index": "block", "relative_mean": "norm of E[F] / root mean square of F"},
-    )
+
+    def rows_of(one):
+        for name, facts in one["inspected"].items():
+            for block, mean in enumerate(facts["relative_residual_mean"], 1):
+                yield {"network": name, "block": block, "mean": mean}
+
+    rows = plots.with_seeds(seeds, rows_of)
+    labels = {"mean": "norm of E[F] / root mean square of F"}
+    return plots.lines(rows, x="block", y="mean", by="network", labels=labels)
 
 
 def draw_patches(patches):

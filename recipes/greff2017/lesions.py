@@ -25,7 +25,6 @@ from scipy import stats
 
 import zoo
 from zoo import callbacks
-from zoo.graph.blocks import find_blocks
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
@@ -34,6 +33,7 @@ from zoo.recipes.experiment.networks import fb_resnet_sgd
 from zoo.recipes.greff2017.inspection import HALF_OF_RANDOM
 from zoo.recipes.jastrzebski2018 import training
 
+NETWORKS = ("residual", "plain")
 SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage; blocks that are left out
 REPEATS = 5  # random choices and orders of each kind
 TOLERATED = 5  # points of accuracy; ours
@@ -45,9 +45,7 @@ WIDTH = 0.1  # standard deviation of the weights of orders near it; ours
 class Lesions(training.Miniature):
     """Settings of the miniature, and of the study of lesions."""
 
-    networks: tuple[str, ...] = setting(
-        ("residual", "plain"), "Networks to train.", ["residual", "plain"]
-    )
+    networks: tuple[str, ...] = setting(NETWORKS, "Networks to train.", NETWORKS)
     probe_examples: int | None = setting(1000, "Test images to measure on; none: all.")
 
 
@@ -58,9 +56,7 @@ class FullLesions(ImageSettings):
     data: str = setting("cifar10", "Data set.")
     batch: int = setting(128, "Images in a batch; fb.resnet.torch.")
     epochs: int = setting(164, "Number of epochs; fb.resnet.torch.")
-    networks: tuple[str, ...] = setting(
-        ("residual", "plain"), "Networks to train.", ["residual", "plain"]
-    )
+    networks: tuple[str, ...] = setting(NETWORKS, "Networks to train.", NETWORKS)
     depths: tuple[int, ...] = setting((110, 20), "Layers of residual and plain network, 6 n + 2.")
     probe_examples: int | None = setting(None, "Test images to measure on; none: all.")
 
@@ -110,7 +106,7 @@ def prepare(settings, run, name):
     if not isinstance(settings, FullLesions):
         return training.prepare_miniature(settings, run, name)
     data = run.images(settings, "he_cifar")
-    depth = dict(zip(("residual", "plain"), settings.depths, strict=True))[name]
+    depth = settings.depths[NETWORKS.index(name)]
 
     def build():
         return zoo.cifar_resnet(depth, data.images.classes, data.shape, variant=name)
@@ -124,7 +120,7 @@ def intervene(run, model, data, batch, name):
 
     `data` are images, prepared for the network, and labels; `name` is "plain" without skips.
     """
-    blocks = [b for b in find_blocks(model)[0] if name != "plain" or not b.changes_shape]
+    blocks = [b for b in zoo.graph.find_blocks(model)[0] if name != "plain" or not b.changes_shape]
     movable = sum(not block.changes_shape for block in blocks)
     names = [block.name for block in blocks]
     options = {"blocks": names, "batch_size": batch}

@@ -222,14 +222,13 @@ def unroll(run, model, times, splits, sought):
 
 def by_block(name, seeds):
     """Draw a probe over the blocks of the trained network, a line a split."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"split": split, "index": index, name: value}
-            for split, facts in one["blocks"].items()
-            for index, value in enumerate(facts[name])
-        ],
-    )
+
+    def rows_of(one):
+        for split, facts in one["blocks"].items():
+            for index, value in enumerate(facts[name]):
+                yield {"split": split, "index": index, name: value}
+
+    rows = plots.with_seeds(seeds, rows_of)
     marks = []
     if name == "lesion_accuracy":
         for split in seeds[0]["blocks"]:
@@ -299,11 +298,6 @@ def fig20(seeds):
         marks=[{"block": trained - 0.5, "label": "repetitions begin"}],
         labels={**LABELS, "block": "block of the last stage"},
     )
-
-
-def table1(seeds):
-    """Return the errors of the network beside those of Table 1."""
-    return training.table1([[one["network"]] for one in seeds])
 
 
 def negative_blocks_percent(one):
@@ -547,7 +541,7 @@ def experiment(model, data):
         if (number := first if data == "cifar10" else other)
     ]
     if model == "cifar_resnet":
-        artifacts.append(Artifact("table1", "CIFAR errors and parameters", table1))
+        artifacts.append(training.table1(lambda one: [one["network"]]))
     name = f"refinement_{model}_{data}".replace("_cifar_resnet", "").removesuffix("_cifar10")
     return Experiment(
         name=f"jastrzebski2018/{name}",

@@ -53,8 +53,6 @@ NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "ubn": {"batch_norm": "unshared"},
 }
 UNSHARED_DEPTH = 38  # five blocks of a stage, and the one that is shared
-PAIR = ("unshared", "naive")  # of Fig. 8
-ABLATION = ("naive", "statistics", "gamma", "ubn")  # of Fig. 9
 RATIO = "gradient_norm_first_to_last_stage"
 AVERAGES = ("initial averages", "batch statistics")
 
@@ -210,7 +208,13 @@ def curves(history):
 
 
 def curve_figure(names, panels, seeds):
-    """Draw accuracies of both splits by epoch, and ratios of gradient norms if they are known."""
+    """Draw accuracies of both splits by epoch, and ratios of gradient norms if they are known.
+
+    Of the names those that were trained; None if they are fewer than two.
+    """
+    names = [name for name in names if name in seeds[0]["trained"]]
+    if len(names) < 2:
+        return None
 
     def rows_of(one):
         for name in names:
@@ -222,8 +226,6 @@ def curve_figure(names, panels, seeds):
                 for epoch, value in enumerate(trained.get(f"{split}_ratio", ())):
                     yield {"network": label, "split": split, "epoch": epoch, "ratio": value}
 
-    if not {*names} <= {*seeds[0]["trained"]}:
-        return None
     rows = plots.with_seeds(seeds, rows_of)
     known = [panel for panel in panels if any(panel in row for row in rows)]
     return plots.lines(
@@ -242,25 +244,23 @@ def curve_figure(names, panels, seeds):
 
 def fig8(seeds):
     """Draw accuracies and gradient norms of naive sharing beside those without sharing."""
-    return curve_figure(PAIR, ["accuracy", "ratio"], seeds)
+    return curve_figure(["unshared", "naive"], ["accuracy", "ratio"], seeds)
 
 
 def fig9(seeds):
     """Draw the accuracies of the ablation, and of the other networks."""
-    names = seeds[0]["trained"]
-    return curve_figure(names, ["accuracy"], seeds) if {*ABLATION} <= {*names} else None
+    return curve_figure(NETWORKS, ["accuracy"], seeds)
 
 
 def start_figure(averages, seeds):
     """Draw the norm of each block's output before training."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "index": index, "norm": norm}
-            for name, facts in one["start"].items()
-            for index, norm in enumerate(facts[averages])
-        ],
-    )
+
+    def rows_of(one):
+        for name, facts in one["start"].items():
+            for index, norm in enumerate(facts[averages]):
+                yield {"network": name, "index": index, "norm": norm}
+
+    rows = plots.with_seeds(seeds, rows_of)
     labels = {"index": "block, before training", "norm": "mean norm of the block's output"}
     return plots.lines(rows, x="index", y="norm", by="network", labels=labels, log=["norm"])
 
@@ -271,10 +271,9 @@ def probes_figure(name, seeds):
     return training.epochs_figure(found, IN_TRAINING)
 
 
-def table1(seeds):
-    """Return the errors of the networks beside those of Table 1."""
-    facts = [[one.get("network") for one in seed["trained"].values()] for seed in seeds]
-    return training.table1([[*filter(None, errors)] for errors in facts])
+def networks_of(one):
+    """Return the errors of the trained networks of the paper, none of small ones."""
+    return [facts["network"] for facts in one["trained"].values() if facts.get("network")]
 
 
 def growth(one, network):
@@ -408,7 +407,7 @@ EXPERIMENTS = (
             Artifact(
                 "fig19", "the probes of naive sharing", functools.partial(probes_figure, "naive")
             ),
-            Artifact("table1", "CIFAR errors and parameters", table1),
+            training.table1(networks_of),
         ],
         claims=CLAIMS,
         deviations=[

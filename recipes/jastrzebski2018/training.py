@@ -16,7 +16,7 @@ from zoo.applications.cifar_resnet import preactivated
 from zoo.applications.registry import Top
 from zoo.datasets.images import averaged
 from zoo.optimizers import CaffeSGD
-from zoo.recipes.experiment import ImageSettings, plots, setting
+from zoo.recipes.experiment import Artifact, ImageSettings, plots, setting
 from zoo.recipes.experiment.networks import piecewise
 
 BATCH = 128  # of probes, too
@@ -31,7 +31,6 @@ SCHEDULES = {  # section 4: learning rates, the epochs at which each ends, epoch
 MOMENTUM = 0.9  # of moving averages: 0.99 needs a longer training
 PROBED = 256  # test images that are probed after each epoch
 VALIDATED = 2000  # test images of the learning curve
-DATA = ("CIFAR-10", "CIFAR-100")
 ERRORS = {  # Table 1: training and test error in %, CIFAR-10's and CIFAR-100's, by layers
     "cifar_resnet": {
         32: (1.53, 7.14, 12.62, 30.08),
@@ -167,18 +166,11 @@ def prepare(settings, run, name, build, **identity):
     `build` is a function from the data to the model, `identity` as for `Run.network`.
     """
     data = run.images(settings, "jastrzebski_cifar")
-    rates, drops, total = SCHEDULES[settings.schedule]
-    schedule = piecewise(rates, drops, total)
+    schedule = piecewise(*SCHEDULES[settings.schedule])
+    decay = {"decay": DECAY, "last_decay": DECAY, "bias_rate": 1.0}
 
     def optimizer(iterations):
-        return CaffeSGD(
-            schedule(iterations),
-            momentum=0.9,
-            nesterov=False,
-            decay=DECAY,
-            last_decay=DECAY,
-            bias_rate=1.0,
-        )
+        return CaffeSGD(schedule(iterations), momentum=0.9, nesterov=False, **decay)
 
     probing = {"probe_examples": settings.probe_examples, "probe_every": settings.probe_every}
     return run.network(name, settings, data, lambda: build(data), optimizer, **probing, **identity)
@@ -229,7 +221,7 @@ def last_stage(table, probe):
 
 
 def in_training(network):
-    """Return the probes of the last stage after each epoch, arrays `(epochs, blocks)`."""
+    """Return the probes of the last stage after each epoch, arrays `(epochs, blocks)`, if any."""
     table = table_of(network, "training")
     if not len(table):
         return {}
@@ -257,8 +249,8 @@ def errors(network, kind, depth):
     """Return a network's errors and parameters, and those of Table 1 on these data."""
     data = network.data.images.name
     paper = ERRORS.get(kind, {}).get(depth, ())
-    start = 2 * DATA.index(data) if data in DATA else len(paper)
-    on_train, on_test = paper[start : start + 2] or (None, None)
+    by_data = {"CIFAR-10": paper[:2], "CIFAR-100": paper[2:]}
+    on_train, on_test = by_data.get(data) or (None, None)
     weights = network.model.trainable_variables
     return {
         "network": network.name,
@@ -271,13 +263,19 @@ def errors(network, kind, depth):
     }
 
 
-def table1(rows_of_seeds):
-    """Return a row a network: its errors, mean over seeds, beside the paper's."""
+def table1(networks_of):
+    """Return Table 1: a row a network, its errors, mean over seeds, beside the paper's.
+
+    `networks_of` is a function from the measurements of a seed to what `errors` returned.
+    """
 
     def mean(rows, key):
         return {key: round(float(np.mean([row[key] for row in rows])), 3)}
 
-    return [
-        {**same[0], **mean(same, "training_error"), **mean(same, "test_error")}
-        for same in zip(*rows_of_seeds, strict=True)
-    ]
+    def make(seeds):
+        return [
+            {**same[0], **mean(same, "training_error"), **mean(same, "test_error")}
+            for same in zip(*map(networks_of, seeds), strict=True)
+        ]
+
+    return Artifact("table1", "CIFAR errors and parameters", make)
