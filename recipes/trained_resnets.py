@@ -40,10 +40,7 @@ def open_network(settings, run):
         ValueError: if there is no network of this seed.
     """
     if run.seed >= len(DEPTHS):
-        raise ValueError(
-            f"Expected seeds 0 to {len(DEPTHS) - 1}, for the networks of {DEPTHS} layers. "
-            f"Received: {run.seed}."
-        )
+        raise ValueError(f"Expected seeds 0 to 3, for {DEPTHS} layers. Received: {run.seed}.")
     depth = DEPTHS[run.seed]
     run.start(settings)
     untrained = zoo.he_resnet(depth)

@@ -18,7 +18,6 @@ takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s 
 
 import dataclasses
 import functools
-from typing import Any
 
 import keras
 import numpy as np
@@ -27,9 +26,8 @@ from scipy import stats
 import zoo
 from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
 from zoo.datasets import imagenet
-from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
-from zoo.datasets.imagenet import Crops
+from zoo.datasets.images import Images
 from zoo.layers.batch_norm import batch_statistics
 from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
@@ -139,19 +137,17 @@ def load_records(settings, run):
     size, batch = settings.image_size, settings.batch
     num_train = min(settings.train_examples or imagenet.NUM_TRAIN, imagenet.NUM_TRAIN)
     num_test = min(settings.test_examples or imagenet.NUM_VALIDATION, imagenet.NUM_VALIDATION)
-    if num_train < batch:
+    if num_train < batch or not settings.augment:
         raise ValueError(
-            f"Expected at least one batch of {batch} training images. Received: {num_train}. "
-            "Give more --train_examples, or a smaller --batch."
+            f"Expected --augment, and at least one batch of {batch} training images. Received: "
+            f"--{'' if settings.augment else 'no'}augment, --train_examples={num_train}."
         )
-    if not settings.augment:
-        raise ValueError("Expected --augment for ImageNet's records. Received: --noaugment")
     batches = imagenet.RecordBatches(train, batch, num_train // batch * batch, size, run.seed)
     center = functools.partial(imagenet.RecordBatches, validation, image_size=size, augment=False)
     probed = center(PROBE_BATCH, settings.probe_examples)
     tested = center(batch, num_test)
     few = center(4, 4)[0]
-    images = sources.Images("ImageNet", *few, *few, classes=1000)  # for shapes only
+    images = Images("ImageNet", *few, *few, classes=1000)  # for shapes only
     identity = {"data": "ImageNet", "images": num_train}
     run.data.append("ImageNet")
     data = ImageData(images, None, batches, tested, few[0], identity)
@@ -167,7 +163,7 @@ def load_arrays(settings, run):
     images = run.load_images(dataclasses.replace(settings, test_examples=None))
     test = sample(len(images.x_test), settings.test_examples, run.seed)
     images = dataclasses.replace(images, x_test=images.x_test[test], y_test=images.y_test[test])
-    crops = Crops(settings.image_size)
+    crops = imagenet.Crops(settings.image_size)
 
     def center(x, _generator):
         return crops(x)
@@ -236,10 +232,10 @@ class PointwiseGatedBlock(ResidualBlock):
         return Branch([convolution, sigmoid], dtype=self.dtype_policy, name=name)
 
 
-def with_pointwise_gates(model: keras.Model) -> keras.Model:
+def with_pointwise_gates(model):
     """Return a new network, with new weights, of `PointwiseGatedBlock`s for `ResidualBlock`s."""
 
-    def clone(layer: keras.layers.Layer) -> Any:
+    def clone(layer):
         kind = PointwiseGatedBlock if type(layer) is ResidualBlock else type(layer)
         return kind.from_config(layer.get_config())
 
@@ -346,9 +342,9 @@ def refinement(one):
     )
 
 
-def residual_mean(one, name):
-    """Return the relative mean of a network's residual functions, mean over blocks."""
-    return float(np.mean(one["inspected"][name]["relative_residual_mean"]))
+def residual_mean(one):
+    """Return the relative mean of the residual functions, mean over blocks."""
+    return float(np.mean(one["inspected"]["resnet_bn"]["relative_residual_mean"]))
 
 
 def difference(one, name, other):
@@ -454,10 +450,8 @@ CLAIMS = (
         section="sections 3.2 and 5.1, equation 9",
         statement="Where a branch ends in normalization, training leaves its mean near zero.",
         quantity="norm of E[F] over the root mean square of F, mean over blocks",
-        measure=lambda one: residual_mean(one, "resnet_bn"),
-        control=Control(
-            "the untrained network", lambda one: residual_mean(one["untrained"], "resnet_bn")
-        ),
+        measure=residual_mean,
+        control=Control("the untrained network", lambda one: residual_mean(one["untrained"])),
         at_most=inspection.HALF_OF_RANDOM,
         figure="section3.2",
         changed="it was this number over that without normalization, at most 0.5. By itself "

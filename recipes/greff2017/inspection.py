@@ -43,8 +43,7 @@ def inspect(model, label, batches, indices, pictured, run):
     if pictured:
         print(f"top patches of unit {unit} of {label}", flush=True)
         for index, patch in enumerate(top_patches(model, batches, unit, NUM_PATCHES)):
-            patch["example"] = int(indices[patch["example"]])
-            patches[f"{index:03d}"] = patch
+            patches[f"{index:03d}"] = patch | {"example": int(indices[patch["example"]])}
     return {
         "blocks": [row.block for row in rows],
         "stage": stages,
@@ -87,21 +86,19 @@ def top_patches(model, batches, unit, count):
 def _maxima(graph, blocks, batches, unit, count):
     """Return the `count` largest maxima by block, dictionaries, each with its whole image."""
 
-    def largest(values):
+    def maps_of(values):
         values = graph.run({**values}, keep=True)
-        maps = [values[block.y][..., unit] for block in blocks]
-        flat = [ops.reshape(v, (ops.shape(v)[0], -1)) for v in maps]
-        return [(ops.max(v, axis=1), ops.argmax(v, axis=1)) for v in flat]
+        return [values[block.y][..., unit] for block in blocks]
 
-    largest = compiled(largest, graph.model)
+    maps_of = compiled(maps_of, graph.model)
     maxima = {block.name: [] for block in blocks}
     seen = 0
     for x, _ in batches:
         images = np.asarray(x)
-        for block, pair in zip(blocks, largest(graph.start(images)), strict=True):
-            values, indices = map(ops.convert_to_numpy, pair)
-            rows, columns = np.divmod(indices, block.shape[2])
-            places = zip(values.tolist(), rows.tolist(), columns.tolist(), images, strict=True)
+        for block, values in zip(blocks, maps_of(graph.start(images)), strict=True):
+            values = ops.convert_to_numpy(values).reshape(len(images), -1)
+            rows, columns = (v.tolist() for v in np.divmod(values.argmax(1), block.shape[2]))
+            places = zip(values.max(1).tolist(), rows, columns, images, strict=True)
             candidates = maxima[block.name] + [
                 {"example": example, "row": row, "column": column, "value": value, "image": image}
                 for example, (value, row, column, image) in enumerate(places, seen)

@@ -11,10 +11,9 @@ the early readout (Fig. 5), the effect of the last blocks on borderline examples
 of repeating the last block (Figs 7 and 20). Figs 13 and 14 are the first two, of the last stage,
 epoch by epoch. With CIFAR-100, Figs 2, 3, 4, 5, 13 and 14 are Figs 11, 12, 10, 17, 15 and 16.
 
-The miniature has 18 blocks, on MNIST averaged to 16 x 16 pixels. The paper's test errors on
-CIFAR-10: ResNet-110 6.13 %, ResNet-56 6.53, ResNet-38 6.99, ResNet-32 7.14; its unrolled
-ResNet-110: training loss 0.0012 to 0.001, accuracy of borderline test examples 43 to 53 %; its last
-block's cosine loss: about -0.1.
+The miniature has 18 blocks, on MNIST averaged to 16 x 16 pixels. The paper's unrolled ResNet-110:
+training loss 0.0012 to 0.001, accuracy of borderline test examples 43 to 53 %; its last block's
+cosine loss: about -0.1.
 """
 
 import dataclasses
@@ -26,7 +25,6 @@ from scipy import stats
 import zoo
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
-from zoo.applications.registry import Top
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
@@ -79,18 +77,15 @@ def measure(settings, run):
     """Train the network, and return all probes of its blocks and of the repeated last block."""
     if isinstance(settings, Trained):
         network = trained_resnets.open_network(settings, run)
-        name = network.name
     elif isinstance(settings, Miniature):
         network = training.prepare_miniature(settings, run)
-        name = "miniature"
     else:
         network = prepare(settings, run)
-        name = settings.model
     model = network.model
     splits = training.examples(network, settings.probe_examples, run.seed)
 
-    def part(key, measure, *arguments):
-        return run.part(f"{name}-{key}", functools.partial(measure, *arguments))
+    def part(name, measure, *arguments):
+        return run.part(f"{network.name}-{name}", functools.partial(measure, *arguments))
 
     untrained = part("untrained", before, getattr(network, "untrained", model), splits)
     if isinstance(settings, Miniature):
@@ -125,12 +120,11 @@ def prepare(settings, run):
     name = settings.model
     arguments = {"depth": settings.depth} if name == "cifar_resnet" else {}
 
-    def build(data):
+    def build(images):
+        shape = images.x_train.shape[1:]
         if settings.reduced and name in REDUCED:
-            stem, stages = REDUCED[name]
-            return preactivated(stem, stages, data.images.classes, data.shape, Top(name=name))
-        options = {"input_shape": data.shape, "classes": data.images.classes}
-        return zoo.create_model(name, **options, **arguments)
+            return preactivated(*REDUCED[name], images.classes, shape, {"name": name})
+        return zoo.create_model(name, input_shape=shape, classes=images.classes, **arguments)
 
     full_name = f"{name}{settings.depth}" if arguments else name
     return training.prepare(settings, run, full_name, build, reduced=settings.reduced)
@@ -201,11 +195,7 @@ def unroll(run, model, times, splits, sought):
         "training_loss": {f"{factor}": values for factor, values in losses.items()},
         "other_block": losses_of(other, (1, times + 1), scale),
     }
-    probes = [
-        callbacks.CosineLoss(),
-        callbacks.CosineLoss("block", "cosine_loss_block"),
-        callbacks.L2Ratio(),
-    ]
+    probes = [callbacks.CosineLoss(), *training.probes()]
     for key, factor in (("unscaled", 1.0), ("scaled", scale)):
         looped = zoo.graph.loop(model, last, times=times + 1, scale=factor)
         measured[key] = {}
