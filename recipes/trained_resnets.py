@@ -27,25 +27,21 @@ class Trained(ImageSettings):
 
     data: str = setting("cifar10", "Data set that they were trained on.")
     batch: int = setting(200, "Images in a batch.")
-    probe_examples: int | None = setting(None, "Images of each split to measure on; none: all.")
+    probe_examples: int | None = setting(2000, "Images of each split to measure on; none: all.")
 
 
 def open_network(settings, run):
     """Return the trained network of the run's seed, with its images.
 
-    The result has `name`, `model`, `data`; `untrained`, a network of this depth with initial
-    weights; and `errors`, as `zoo.recipes.jastrzebski2018.training.errors`.
+    The result has `untrained`, a network of this depth with initial weights; and `name`, `model`,
+    `data`, `folder`, `history` and `accuracies` as a `zoo.recipes.experiment.Network`.
 
     Raises:
         ValueError: if there is no network of this seed.
     """
     if run.seed >= len(DEPTHS):
-        raise ValueError(
-            f"Expected seeds 0 to {len(DEPTHS) - 1}, for the networks of {DEPTHS} layers. "
-            f"Received: {run.seed}."
-        )
+        raise ValueError(f"Expected seeds 0 to 3, for {DEPTHS} layers. Received: {run.seed}.")
     depth = DEPTHS[run.seed]
-    name = f"resnet{depth}"
     run.start(settings)
     untrained = zoo.he_resnet(depth)
     data_dir = pathlib.Path(run.options.data_dir or "data")
@@ -54,19 +50,18 @@ def open_network(settings, run):
     data = ImageData(images, prepare, None, None, prepare(images.x_test), {"data": images.name})
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     scores = model.evaluate(data.x_test, images.y_test, settings.batch, verbose=0, return_dict=True)
-    errors = {
-        "network": name,
-        "data": images.name,
-        "parameters": sum(math.prod(weight.shape) for weight in model.trainable_weights),
-        "training_error": math.nan,
-        "paper_training_error": None,
-        "test_error": 100 - 100 * scores["accuracy"],
-        "paper": None,
-    }
-    print(f"{name}: test error {errors['test_error']:.2f} %", flush=True)
+    accuracy = 100 * scores["accuracy"]
+    name = f"resnet{depth}"
+    print(f"{name}: test error {100 - accuracy:.2f} %", flush=True)
     run.deviations.append(f"{name} of akamaster/pytorch_resnet_cifar10")
     return types.SimpleNamespace(
-        name=name, model=model, data=data, untrained=untrained, errors=errors
+        name=name,
+        model=model,
+        data=data,
+        untrained=untrained,
+        folder=run.folder,
+        history={"accuracy": [math.nan]},
+        accuracies=[accuracy],
     )
 
 
@@ -77,15 +72,11 @@ def prepare(images):
 
 
 def load(depth, folder):
-    """Return `zoo.he_resnet(depth)` with weights that plain PyTorch saved.
-
-    Args:
-        depth: 20, 32, 44 or 56.
-        folder: Folder of the file resnetDEPTH*.th.
+    """Return `zoo.he_resnet(depth)` with the weights of the file resnetDEPTH*.th in a folder.
 
     Raises:
-        ValueError: if there is no such file, PyTorch is not installed, or the file is of another
-            network.
+        ValueError: if there is no such file, or it is of another network.
+        ImportError: if PyTorch, which reads it, is not installed.
     """
     files = sorted(pathlib.Path(folder).glob(f"resnet{depth}*.th"))
     if not files:
@@ -93,21 +84,13 @@ def load(depth, folder):
             f"Expected resnet{depth}*.th in a folder. Received: {folder}. Copy there "
             "pretrained_models of akamaster/pytorch_resnet_cifar10; see --data_dir."
         )
-    try:
-        import torch
-    except ImportError as error:
-        raise ValueError("Expected PyTorch, to read its files: install torch.") from error
+    import torch
+
     state = torch.load(files[0], "cpu", weights_only=True)["state_dict"]
     arrays = [value.numpy() for key, value in state.items() if "num_batches" not in key]
+    arrays = [array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T for array in arrays]
     model = zoo.he_resnet(depth)
-    shapes = [tuple(variable.shape) for variable in model.weights]
-    arrays = [_keras_layout(array) for array in arrays]
-    if [array.shape for array in arrays] != shapes:
+    if [array.shape for array in arrays] != [tuple(weight.shape) for weight in model.weights]:
         raise ValueError(f"Expected the weights of resnet{depth}. Received: {files[0]}.")
     model.set_weights(arrays)
     return model
-
-
-def _keras_layout(array):
-    """Return a kernel of PyTorch with its output channels last; vectors as they are."""
-    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T

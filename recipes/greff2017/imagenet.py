@@ -18,7 +18,6 @@ takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s 
 
 import dataclasses
 import functools
-from typing import Any
 
 import keras
 import numpy as np
@@ -27,9 +26,8 @@ from scipy import stats
 import zoo
 from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
 from zoo.datasets import imagenet
-from zoo.datasets import images as sources
 from zoo.datasets.batches import Batches
-from zoo.datasets.imagenet import Crops
+from zoo.datasets.images import Images
 from zoo.layers.batch_norm import batch_statistics
 from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
@@ -49,8 +47,6 @@ PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
 NETWORKS = (*PAPER, "highway_bn_1x1")
 BATCH = 256  # fb.resnet.torch
 EPOCHS = 90  # ibid.
-RATE_FACTORS = (1.0, 0.1, 0.01)  # ibid.
-DROPS = (30, 60)  # ibid., in epochs
 FEW_CLASSES = 11  # with fewer, the top-5 error says little
 POINTWISE = "T is one 1 x 1 convolution, as in He et al. (2016), not a branch like H"
 PROBE_BATCH = 32  # ours: top patches keep every activation in memory
@@ -70,14 +66,6 @@ class Settings(ImageSettings):
     blocks: tuple[int, ...] = setting(tuple(BLOCKS), "Blocks of each stage.")
     augment: bool = setting(True, "Train on random crops and mirror images; else on the centers.")
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
-
-    def __post_init__(self) -> None:
-        """Check the size and the number of stages."""
-        if self.image_size < 32 or not 1 <= len(self.blocks) <= len(BLOCKS):
-            raise ValueError(
-                f"Expected an `image_size` of 32 or more, and `blocks` of 1 to {len(BLOCKS)} "
-                f"stages. Received: {self.image_size}, {self.blocks}"
-            )
 
 
 SCALES = {
@@ -113,20 +101,24 @@ SCALES = {
 
 def measure(settings, run):
     """Train and inspect the networks; one is inspected before training, too."""
+    load = load_records if settings.data in ("imagenet", "imagenet2012") else load_arrays
     data, probed, indices = load(settings, run)
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
     pictured = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
+
+    def inspect(part, network, with_patches):
+        arguments = network.model, network.name, probed, indices, with_patches, run
+        return run.part(part, functools.partial(inspection.inspect, *arguments))
+
     for name in settings.networks:
         network = prepare(settings, run, name, data)
         if name == pictured:
-            start = functools.partial(before, network, name, probed, indices, run)
-            measured["untrained"] = {"inspected": {name: run.part(f"{name}-untrained", start)}}
+            with batch_statistics(network.model, np.asarray(probed[0][0])):
+                start = inspect(f"{name}-untrained", network, False)
+            measured["untrained"] = {"inspected": {name: start}}
         network.train()
         measured["trained"][name] = curves(network)
-        arguments = network.model, name, probed, indices, name == pictured, run
-        measured["inspected"][name] = run.part(
-            name, functools.partial(inspection.inspect, *arguments)
-        )
+        measured["inspected"][name] = inspect(name, network, name == pictured)
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
@@ -134,33 +126,28 @@ def measure(settings, run):
     return measured
 
 
-def load(settings, run):
-    """Return `ImageData`, batches to probe, and indices of their images in the validation set."""
-    if settings.data in ("imagenet", "imagenet2012"):
-        return load_records(settings, run)
-    return load_arrays(settings, run)
-
-
 def load_records(settings, run):
-    """Read ImageNet as TFDS prepared it."""
+    """Read ImageNet as TFDS prepared it.
+
+    Returns:
+        `ImageData`, batches to probe, and indices of their images in the validation set.
+    """
     train = imagenet.prepared("train", run.options.data_dir)
     validation = imagenet.prepared("validation", run.options.data_dir)
     size, batch = settings.image_size, settings.batch
     num_train = min(settings.train_examples or imagenet.NUM_TRAIN, imagenet.NUM_TRAIN)
     num_test = min(settings.test_examples or imagenet.NUM_VALIDATION, imagenet.NUM_VALIDATION)
-    if num_train < batch:
+    if num_train < batch or not settings.augment:
         raise ValueError(
-            f"Expected at least one batch of {batch} training images. Received: {num_train}. "
-            "Give more --train_examples, or a smaller --batch."
+            f"Expected --augment, and at least one batch of {batch} training images. Received: "
+            f"--{'' if settings.augment else 'no'}augment, --train_examples={num_train}."
         )
-    if not settings.augment:
-        raise ValueError("Expected --augment for ImageNet's records. Received: --noaugment")
     batches = imagenet.RecordBatches(train, batch, num_train // batch * batch, size, run.seed)
     center = functools.partial(imagenet.RecordBatches, validation, image_size=size, augment=False)
     probed = center(PROBE_BATCH, settings.probe_examples)
     tested = center(batch, num_test)
     few = center(4, 4)[0]
-    images = sources.Images("ImageNet", *few, *few, classes=1000)  # for shapes only
+    images = Images("ImageNet", *few, *few, classes=1000)  # for shapes only
     identity = {"data": "ImageNet", "images": num_train}
     run.data.append("ImageNet")
     data = ImageData(images, None, batches, tested, few[0], identity)
@@ -168,23 +155,15 @@ def load_records(settings, run):
 
 
 def load_arrays(settings, run):
-    """Load images into memory; parts of the data set are random ones, as of sets sorted by class.
+    """Load images into memory, and return what `load_records` does.
 
-    The test images that are probed are a random part of those that are validated on.
+    Test images are random ones, and those that are probed a random part of them: sets may be sorted
+    by class.
     """
-    images = sources.load(settings.data, run.options.data_dir)
-    run.deviations += [f"{images.name}: {images.notice}"] * bool(images.notice)
-    run.data.append(images.name)
-    train = sample(len(images.x_train), settings.train_examples, run.seed)
+    images = run.load_images(dataclasses.replace(settings, test_examples=None))
     test = sample(len(images.x_test), settings.test_examples, run.seed)
-    images = dataclasses.replace(
-        images,
-        x_train=images.x_train[train],
-        y_train=images.y_train[train],
-        x_test=images.x_test[test],
-        y_test=images.y_test[test],
-    )
-    crops = Crops(settings.image_size)
+    images = dataclasses.replace(images, x_test=images.x_test[test], y_test=images.y_test[test])
+    crops = imagenet.Crops(settings.image_size)
 
     def center(x, _generator):
         return crops(x)
@@ -199,14 +178,9 @@ def load_arrays(settings, run):
     augment = crops.augment if settings.augment else center
     arrays = images.x_train, images.y_train
     batches = Batches(*arrays, settings.batch, run.seed, augment, drop_remainder=True)
-    data = ImageData(
-        images,
-        crops,
-        batches,
-        centers(slice(None), settings.batch),
-        crops(images.x_test[:4]),
-        {"data": images.name, "images": len(train), "checksum": checksum(images)},
-    )
+    validation = centers(slice(None), settings.batch)
+    identity = {"data": images.name, "images": len(images.x_train), "checksum": checksum(images)}
+    data = ImageData(images, crops, batches, validation, crops(images.x_test[:4]), identity)
     return data, centers(probed, PROBE_BATCH), test[probed]
 
 
@@ -215,25 +189,17 @@ def sample(total, count, seed):
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
-def before(network, name, batches, indices, run):
-    """Inspect a network before training, where batches normalize."""
-    with batch_statistics(network.model, np.asarray(batches[0][0])):
-        return inspection.inspect(network.model, name, batches, indices, False, run)
-
-
 def prepare(settings, run, name, data):
     """Return a network that is ready to be trained."""
     form, *rest = name.split("_bn")  # highway_bn_1x1: highway, _1x1
     builder = zoo.resnet50 if form == "resnet" else getattr(zoo, f"{form}_resnet50")
-    all_widths = RESNET if form == "resnet" else HIGHWAY
-    widths = [max(1, round(width * settings.width)) for width in all_widths]
-    few = data.images.classes < FEW_CLASSES
+    widths = RESNET if form == "resnet" else HIGHWAY
 
     def build():
         size = settings.image_size
         model = builder(
             batch_norm="_bn" in name,
-            widths=widths[: len(settings.blocks)],
+            widths=[round(width * settings.width) for width in widths[: len(settings.blocks)]],
             blocks=settings.blocks,
             classes=data.images.classes,
             input_shape=(size, size, 3),
@@ -241,19 +207,12 @@ def prepare(settings, run, name, data):
         return with_pointwise_gates(model) if rest == ["_1x1"] else model
 
     rate = settings.rate * settings.batch / BATCH  # the batch: Goyal et al. (2017)
-    return run.network(
-        name,
-        settings,
-        data,
-        build,
-        fb_resnet_sgd([rate * factor for factor in RATE_FACTORS], DROPS, EPOCHS),
-        [] if few else [keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")],
-        width=settings.width,
-        blocks=settings.blocks,
-        image_size=settings.image_size,
-        augment=settings.augment,
-        test_examples=settings.test_examples,
-    )
+    optimizer = fb_resnet_sgd([rate, rate * 0.1, rate * 0.01], (30, 60), EPOCHS)  # fb.resnet.torch
+    few = data.images.classes < FEW_CLASSES
+    top5 = [] if few else [keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")]
+    keys = ("width", "blocks", "image_size", "augment", "test_examples")
+    identity = {key: getattr(settings, key) for key in keys}
+    return run.network(name, settings, data, build, optimizer, top5, **identity)
 
 
 @keras.saving.register_keras_serializable("greff2017")
@@ -273,10 +232,10 @@ class PointwiseGatedBlock(ResidualBlock):
         return Branch([convolution, sigmoid], dtype=self.dtype_policy, name=name)
 
 
-def with_pointwise_gates(model: keras.Model) -> keras.Model:
+def with_pointwise_gates(model):
     """Return a new network, with new weights, of `PointwiseGatedBlock`s for `ResidualBlock`s."""
 
-    def clone(layer: keras.layers.Layer) -> Any:
+    def clone(layer):
         kind = PointwiseGatedBlock if type(layer) is ResidualBlock else type(layer)
         return kind.from_config(layer.get_config())
 
@@ -285,13 +244,11 @@ def with_pointwise_gates(model: keras.Model) -> keras.Model:
 
 def curves(network):
     """Return validation errors in % and training loss by epoch."""
-    history = network.history
-    errors = {
-        f"top{k}_error": 100 - 100 * np.array(history[key])
-        for k, key in ((1, "val_accuracy"), (5, "val_top5_accuracy"))
-        if key in history
-    }
-    return {**errors, "loss": np.array(history["loss"]), "parameters": network.model.count_params()}
+    history = {key: np.array(values) for key, values in network.history.items()}
+    found = {"top1_error": 100 - 100 * history["val_accuracy"]}
+    if "val_top5_accuracy" in history:
+        found["top5_error"] = 100 - 100 * history["val_top5_accuracy"]
+    return {**found, "loss": history["loss"], "parameters": network.model.count_params()}
 
 
 def metric_of(one):
@@ -337,23 +294,19 @@ def fig5(seeds):
     """Draw error and training loss by epoch, with and without batch normalization."""
     metric = metric_of(seeds[0])
 
-    panels = {
-        name: f"{'with' if '_bn' in name else 'without'} batch normalization" for name in NETWORKS
-    }
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "panel": panels[name], "epoch": epoch, metric: value, "loss": loss}
-            for name, facts in one["trained"].items()
-            for epoch, (value, loss) in enumerate(zip(facts[metric], facts["loss"], strict=True), 1)
-        ],
-    )
-    names = [name for name in seeds[0]["trained"] if name in PAPER]
+    def rows_of(one):
+        for name, facts in one["trained"].items():
+            panel = f"{'with' if '_bn' in name else 'without'} batch normalization"
+            pairs = zip(facts[metric], facts["loss"], strict=True)
+            for epoch, (value, loss) in enumerate(pairs, 1):
+                row = {"network": name, "panel": panel, "epoch": epoch}
+                yield {**row, metric: value, "loss": loss}
+
     title = ""
-    if len(names) > 1:
+    if len(PAPER.keys() & seeds[0]["trained"]) > 1:
         title = f"Kendall's tau of the order of errors and the paper's: {order(seeds):.2f}"
     return plots.lines(
-        rows,
+        plots.with_seeds(seeds, rows_of),
         x="epoch",
         y=[metric, "loss"],
         by="network",
@@ -374,8 +327,8 @@ def bias(one):
     Those are the blocks of all stages but the last; the last block of a stage has no error.
     """
     stages = inspection.by_stage(one["inspected"]["resnet_bn"])
-    blocks = np.concatenate([stage[:-1] for stage in stages[:-1]])
-    return float(np.mean(np.abs(blocks[:, 0]) / blocks[:, 1]))
+    mean, deviation = np.concatenate([stage[:-1] for stage in stages[:-1]]).T
+    return float(np.mean(np.abs(mean) / deviation))
 
 
 def refinement(one):
@@ -389,9 +342,9 @@ def refinement(one):
     )
 
 
-def residual_mean(one, name):
-    """Return the relative mean of a network's residual functions, mean over blocks."""
-    return float(np.mean(one["inspected"][name]["relative_residual_mean"]))
+def residual_mean(one):
+    """Return the relative mean of the residual functions, mean over blocks."""
+    return float(np.mean(one["inspected"]["resnet_bn"]["relative_residual_mean"]))
 
 
 def difference(one, name, other):
@@ -406,8 +359,7 @@ def least_harm(one):
 
 def fit_ratio(one, name, other):
     """Return the last training loss of a network over another's."""
-    losses = [one["trained"][key]["loss"][-1] for key in (name, other)]
-    return float(losses[0] / losses[1])
+    return float(one["trained"][name]["loss"][-1] / one["trained"][other]["loss"][-1])
 
 
 TO_THE_END = (
@@ -498,10 +450,8 @@ CLAIMS = (
         section="sections 3.2 and 5.1, equation 9",
         statement="Where a branch ends in normalization, training leaves its mean near zero.",
         quantity="norm of E[F] over the root mean square of F, mean over blocks",
-        measure=lambda one: residual_mean(one, "resnet_bn"),
-        control=Control(
-            "the untrained network", lambda one: residual_mean(one["untrained"], "resnet_bn")
-        ),
+        measure=residual_mean,
+        control=Control("the untrained network", lambda one: residual_mean(one["untrained"])),
         at_most=inspection.HALF_OF_RANDOM,
         figure="section3.2",
         changed="it was this number over that without normalization, at most 0.5. By itself "

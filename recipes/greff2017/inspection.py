@@ -15,6 +15,7 @@ from zoo.backend import compiled, gradients_at_marks, guided_relu, keras_private
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
 from zoo.recipes.experiment import plots
+from zoo.recipes.jastrzebski2018.training import of_blocks
 
 NUM_PATCHES = 9  # Fig. 4, of each block
 HALF_OF_RANDOM = 0.28  # of 1 / sqrt(pi), |E[F]| / rms of random weights after a ReLU; ours
@@ -23,14 +24,9 @@ HALF_OF_RANDOM = 0.28  # of 1 / sqrt(pi), |E[F]| / rms of random weights after a
 def inspect(model, label, batches, indices, pictured, run):
     """Return estimation errors and means of the residual functions by block, and patches.
 
-    Args:
-        model: The network.
-        label: Its name.
-        batches: Batches of the validation images to probe.
-        indices: Their indices in the validation set.
-        pictured: True to find the patches of Fig. 4, of the channel of the largest rectified mean
-            after stage 1.
-        run: The `Run`.
+    `batches` have preprocessed images to probe and their labels, `indices` are the images' places
+    in the validation set. Patches are those of Fig. 4, found if `pictured`, of the channel of the
+    largest rectified mean after stage 1.
     """
     probes = [
         callbacks.EstimationError(rectified=True),  # after the ReLU that ends a block
@@ -39,29 +35,25 @@ def inspect(model, label, batches, indices, pictured, run):
     ]
     progress = run.progress(f"probes of {label}", len(indices))
     table = callbacks.run(probes, model, batches, progress=progress)
-    means = table.values("estimation_error")
-    stage_of = {row.block: row.stage for row in table if row.probe == "estimation_error"}
-    names = [*dict.fromkeys(stage_of.values())]
-    stages = np.array([1 + names.index(stage_of[block]) for block in means])
-    last = [*means][np.flatnonzero(stages == 1)[-1]]
-    strengths = [row.value for row in table if row.probe == "strength_units" and row.block == last]
-    unit = int(np.argmax(strengths))
-    measured = {
-        "blocks": [*means],
-        "stage": stages,
-        "estimation_error": np.array([*means.values()]),
-        "estimation_error_std": np.array([*table.values("estimation_error_std").values()]),
-        "residual_mean": np.array([*table.values("residual_mean").values()]),
-        "relative_residual_mean": np.array([*table.values("residual_mean_relative").values()]),
-        "unit": unit,
-        "patches": {},
-    }
+    rows = table.of_probe("estimation_error")
+    stages = 1 + np.unique([row.stage for row in rows], return_inverse=True)[1]
+    last = int(np.sum(stages == 1)) - 1  # block of stage 1
+    unit = int(np.nanargmax(table.array("strength_units")[last]))  # NaN: of wider blocks
+    patches = {}
     if pictured:
         print(f"top patches of unit {unit} of {label}", flush=True)
         for index, patch in enumerate(top_patches(model, batches, unit, NUM_PATCHES)):
-            patch["example"] = int(indices[patch["example"]])
-            measured["patches"][f"{index:03d}"] = patch
-    return measured
+            patches[f"{index:03d}"] = patch | {"example": int(indices[patch["example"]])}
+    return {
+        "blocks": [row.block for row in rows],
+        "stage": stages,
+        "estimation_error": of_blocks(table, "estimation_error"),
+        "estimation_error_std": of_blocks(table, "estimation_error_std"),
+        "residual_mean": of_blocks(table, "residual_mean"),
+        "relative_residual_mean": of_blocks(table, "residual_mean_relative"),
+        "unit": unit,
+        "patches": patches,
+    }
 
 
 def top_patches(model, batches, unit, count):
@@ -70,27 +62,15 @@ def top_patches(model, batches, unit, count):
     If the blocks of a stage refine one representation, a unit means the same after each of them,
     and later blocks select it more purely.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model` of images.
-        batches: Batches of images, preprocessed for the model, and labels.
-        unit: Index of the channel.
-        count: Number of patches of each block; of one image at most one.
-
     Returns:
-        By block and rank, dictionaries: `block`; `rank`, from 0; `example`, the image's index;
-        `row` and `column` of the largest value in the block's output; `value`; `image`, the part
-        of the image that the value depends on; and `gradient`, the value's by this part, by guided
-        backpropagation.
-
-    Raises:
-        ValueError: if there is no such unit.
+        By block and rank, dictionaries, `count` of each block, of one image at most one: `block`;
+        `rank`, from 0; `example`, the image's index; `row` and `column` of the largest value in the
+        block's output; `value`; `image`, the part of the image that the value depends on; and
+        `gradient`, the value's by this part, by guided backpropagation.
     """
     graph = Graph(model)
     blocks, _ = find_blocks(graph)
     blocks = [block for block in blocks if block.stage == blocks[0].stage]
-    channels = blocks[0].shape[-1]
-    if not 0 <= unit < channels:
-        raise ValueError(f"Expected a unit from 0 to {channels - 1}. Received: {unit}")
     found = _maxima(graph, blocks, batches, unit, count)
     patches = []
     for block in blocks:
@@ -106,21 +86,19 @@ def top_patches(model, batches, unit, count):
 def _maxima(graph, blocks, batches, unit, count):
     """Return the `count` largest maxima by block, dictionaries, each with its whole image."""
 
-    def largest(values):
+    def maps_of(values):
         values = graph.run({**values}, keep=True)
-        maps = [values[block.y][..., unit] for block in blocks]
-        flat = [ops.reshape(v, (ops.shape(v)[0], -1)) for v in maps]
-        return [(ops.max(v, axis=1), ops.argmax(v, axis=1)) for v in flat]
+        return [values[block.y][..., unit] for block in blocks]
 
-    largest = compiled(largest, graph.model)
+    maps_of = compiled(maps_of, graph.model)
     maxima = {block.name: [] for block in blocks}
     seen = 0
     for x, _ in batches:
         images = np.asarray(x)
-        for block, pair in zip(blocks, largest(graph.start(images)), strict=True):
-            values, indices = map(ops.convert_to_numpy, pair)
-            rows, columns = np.divmod(indices, block.shape[2])
-            places = zip(values.tolist(), rows.tolist(), columns.tolist(), images, strict=True)
+        for block, values in zip(blocks, maps_of(graph.start(images)), strict=True):
+            values = ops.convert_to_numpy(values).reshape(len(images), -1)
+            rows, columns = (v.tolist() for v in np.divmod(values.argmax(1), block.shape[2]))
+            places = zip(values.max(1).tolist(), rows, columns, images, strict=True)
             candidates = maxima[block.name] + [
                 {"example": example, "row": row, "column": column, "value": value, "image": image}
                 for example, (value, row, column, image) in enumerate(places, seen)
@@ -171,22 +149,19 @@ def guided_relus(model):
 
 
 def infer_guided(call, *args, **kwargs):
-    """Run a call in inference mode; a layer or operation that is a ReLU is a `guided_relu`."""
-    is_relu = type(call.layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
-    options = ("negative_slope", "max_value", "threshold")
-    if is_relu and not any(getattr(call.layer, name, None) for name in options):
+    """Run a call in inference mode; a layer `ReLU` is a `guided_relu`."""
+    if isinstance(call.layer, keras.layers.ReLU):
         return guided_relu(args[0])
     return infer(call, *args, **kwargs)
 
 
 def _extent(gradient):
     """Return the rows and columns that a value depends on."""
-    touched = np.abs(gradient).max(-1) > 0
-    if not touched.any():
+    touched = np.argwhere(gradient.any(-1))
+    if not len(touched):
         return np.s_[:, :]
-    rows = np.flatnonzero(touched.any(1))
-    columns = np.flatnonzero(touched.any(0))
-    return np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    (top, left), (bottom, right) = touched.min(0), touched.max(0)
+    return np.s_[top : bottom + 1, left : right + 1]
 
 
 def by_stage(facts):
@@ -200,56 +175,44 @@ def fig3(seeds):
 
     Of several seeds each block's two values are averaged.
     """
-    networks = {
-        name: [
-            np.mean(same, axis=0)
-            for same in zip(*(by_stage(one["inspected"][name]) for one in seeds), strict=True)
-        ]
-        for name in seeds[0]["inspected"]
-    }
-    columns = max(len(stages) for stages in networks.values())
-    figure, axes = plots.new(
-        2.5 * columns, 2.5 * len(networks), nrows=len(networks), ncols=columns, squeeze=False
-    )
-    for line, (name, stages) in zip(axes, networks.items(), strict=True):
+    networks = seeds[0]["inspected"]
+    rows, columns = len(networks), len({*networks[[*networks][0]]["stage"].tolist()})
+    size = {"nrows": rows, "ncols": columns, "squeeze": False}
+    figure, axes = plots.new(2.5 * columns, 2.5 * rows, **size)
+    style = {"color": plots.COLORS[0], "marker": "o", "markersize": 4, "capsize": 3}
+    for line, name in zip(axes, networks, strict=True):
         line[0].set_ylabel(f"{name}\nestimation error (activation)", fontsize=8)
-        for number, (axis, values) in enumerate(zip(line, stages, strict=True), 1):
-            blocks = np.arange(1, 1 + len(values))
+        stages = zip(*(by_stage(one["inspected"][name]) for one in seeds), strict=True)
+        for number, (axis, same) in enumerate(zip(line, stages, strict=True), 1):
+            mean, deviation = np.mean(same, axis=0).T
+            blocks = np.arange(1, 1 + len(mean))
             axis.axhline(0, color="0.75", linewidth=0.8)
-            style = {"color": plots.COLORS[0], "marker": "o", "markersize": 4, "capsize": 3}
-            axis.errorbar(blocks, *values.T, **style)
+            axis.errorbar(blocks, mean, deviation, **style)
             axis.set(title=f"stage {number}", xlabel="block", xticks=blocks)
     return figure
 
 
 def fig4(seeds):
     """Draw patches of a unit and their gradients by guided backpropagation, of the first seed."""
-    for name, facts in seeds[0]["inspected"].items():
-        if facts["patches"]:
-            figure = draw_patches([*facts["patches"].values()])
-            title = f"{name}, unit {facts['unit']}: values, patches, guided backpropagation"
-            figure.suptitle(title, fontsize=9)
-            return figure
-    return None
+    networks = seeds[0]["inspected"]
+    name = next(name for name, facts in networks.items() if facts["patches"])
+    figure = draw_patches([*networks[name]["patches"].values()])
+    unit = networks[name]["unit"]
+    figure.suptitle(f"{name}, unit {unit}: values, patches, guided backpropagation", fontsize=9)
+    return figure
 
 
 def section3_2(seeds):
     """Draw the relative mean of each block's residual function; of equation 9 it is 0."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "index": index, "relative_mean": mean}
-            for name, facts in one["inspected"].items()
-            for index, mean in enumerate(facts["relative_residual_mean"], 1)
-        ],
-    )
-    return plots.lines(
-        rows,
-        x="index",
-        y="relative_mean",
-        by="network",
-        labels={"index": "block", "relative_mean": "norm of E[F] / root mean square of F"},
-    )
+
+    def rows_of(one):
+        for name, facts in one["inspected"].items():
+            for block, mean in enumerate(facts["relative_residual_mean"], 1):
+                yield {"network": name, "block": block, "mean": mean}
+
+    rows = plots.with_seeds(seeds, rows_of)
+    labels = {"mean": "norm of E[F] / root mean square of F"}
+    return plots.lines(rows, x="block", y="mean", by="network", labels=labels)
 
 
 def draw_patches(patches):
@@ -262,17 +225,13 @@ def draw_patches(patches):
         axis.set_axis_off()
     for patch in patches:
         row, rank = 2 * blocks.index(patch["block"]), patch["rank"]
-        axes[row, rank].imshow(_scaled(patch["image"]), cmap="gray")
-        axes[row + 1, rank].imshow(_scaled(patch["gradient"]), cmap="gray")
-        value = f"{patch['value']:.3g}"
-        title = f"{patch['block']}\n{value}" if rank == 0 else value
-        axes[row, rank].set_title(title, fontsize=8)
+        axes[row, rank].imshow(_scaled(patch["image"]))
+        axes[row + 1, rank].imshow(_scaled(patch["gradient"]))
+        name = f"{patch['block']}\n" if rank == 0 else ""
+        axes[row, rank].set_title(f"{name}{patch['value']:.3g}", fontsize=8)
     return figure
 
 
 def _scaled(pixels):
-    """Return pixels scaled to [0, 1], with one channel or three."""
-    low = pixels.min()
-    high = pixels.max()
-    pixels = (pixels - low) / ((high - low) or 1.0)
-    return pixels if pixels.shape[-1] == 3 else pixels.mean(-1)
+    """Return pixels of three channels scaled to [0, 1]."""
+    return (pixels - pixels.min()) / (np.ptp(pixels) or 1.0)

@@ -19,14 +19,12 @@ left out, either, as nothing else has their output's shape.
 
 import dataclasses
 import functools
-import statistics
 
 import numpy as np
 from scipy import stats
 
 import zoo
 from zoo import callbacks
-from zoo.graph.blocks import find_blocks
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
@@ -35,7 +33,8 @@ from zoo.recipes.experiment.networks import fb_resnet_sgd
 from zoo.recipes.greff2017.inspection import HALF_OF_RANDOM
 from zoo.recipes.jastrzebski2018 import training
 
-SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage
+NETWORKS = ("residual", "plain")
+SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage; blocks that are left out
 REPEATS = 5  # random choices and orders of each kind
 TOLERATED = 5  # points of accuracy; ours
 DISORDER = 0.8  # Kendall's tau at which orders are compared; ours: about one swap of 54 blocks
@@ -46,9 +45,7 @@ WIDTH = 0.1  # standard deviation of the weights of orders near it; ours
 class Lesions(training.Miniature):
     """Settings of the miniature, and of the study of lesions."""
 
-    networks: tuple[str, ...] = setting(
-        ("residual", "plain"), "Networks to train.", ["residual", "plain"]
-    )
+    networks: tuple[str, ...] = setting(NETWORKS, "Networks to train.", NETWORKS)
     probe_examples: int | None = setting(1000, "Test images to measure on; none: all.")
 
 
@@ -59,58 +56,46 @@ class FullLesions(ImageSettings):
     data: str = setting("cifar10", "Data set.")
     batch: int = setting(128, "Images in a batch; fb.resnet.torch.")
     epochs: int = setting(164, "Number of epochs; fb.resnet.torch.")
-    networks: tuple[str, ...] = setting(
-        ("residual", "plain"), "Networks to train.", ["residual", "plain"]
-    )
+    networks: tuple[str, ...] = setting(NETWORKS, "Networks to train.", NETWORKS)
     depths: tuple[int, ...] = setting((110, 20), "Layers of residual and plain network, 6 n + 2.")
     probe_examples: int | None = setting(None, "Test images to measure on; none: all.")
 
     def __post_init__(self) -> None:
-        """Check the depths."""
         if len(self.depths) != 2 or any(depth % 6 != 2 for depth in self.depths):
             raise ValueError(f"Expected two `depths` of 6 n + 2 layers. Received: {self.depths}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainedLesions(trained_resnets.Trained):
-    """Settings of the study of a network that others trained."""
-
-    probe_examples: int | None = setting(2000, "Test images to measure on; none: all.")
 
 
 SMALL = {"widths": (8, 8), "blocks": 2, "train_examples": 40, "test_examples": 40}
 SCALES = {
     "smoke": Lesions(**SMALL, batch=20, epochs=1, probe_examples=20),
     "miniature": Lesions(),
-    "trained": TrainedLesions(),
+    "trained": trained_resnets.Trained(),
     "full": FullLesions(),
 }
 
 
 def measure(settings, run):
     """Train the networks; return accuracies and losses without blocks and with shuffled blocks."""
-    measured = {}
-    if isinstance(settings, TrainedLesions):
-        network = trained_resnets.open_network(settings, run)
-        count = settings.probe_examples
+    count = settings.probe_examples
+
+    def study(network, name):
         data = network.data.x_test[:count], network.data.images.y_test[:count]
-        study = functools.partial(intervene, run, network.model, data, settings.batch)
-        return {"residual": run.part("residual", functools.partial(study, "residual"))}
+        arguments = run, network.model, data, settings.batch, name
+        return run.part(name, functools.partial(intervene, *arguments))
+
+    if isinstance(settings, trained_resnets.Trained):
+        return {"residual": study(trained_resnets.open_network(settings, run), "residual")}
+    measured = dict.fromkeys(settings.networks)
     for name in settings.networks:
         network = prepare(settings, run, name)
-        count = settings.probe_examples
-        data = network.data.x_test[:count], network.data.images.y_test[:count]
-        study = functools.partial(intervene, run, network.model, data, settings.batch)
         if name == "residual":
-            start = functools.partial(before, study, network.model, data[0][: settings.batch])
-            untrained = run.part("untrained", start)
+            with batch_statistics(network.model, network.data.x_test[:count][: settings.batch]):
+                measured["untrained"] = study(network, "untrained")
         if isinstance(settings, FullLesions):
             network.train()
         else:
             training.train_miniature(network)
-        measured[name] = run.part(name, functools.partial(study, name))
-    if "residual" in settings.networks:
-        measured["untrained"] = untrained
+        measured[name] = study(network, name)
     if "plain" in settings.networks:
         run.deviations.append("plain: the same network without skips, not VGG")
     return measured
@@ -121,7 +106,7 @@ def prepare(settings, run, name):
     if not isinstance(settings, FullLesions):
         return training.prepare_miniature(settings, run, name)
     data = run.images(settings, "he_cifar")
-    depth = dict(zip(("residual", "plain"), settings.depths, strict=True))[name]
+    depth = settings.depths[NETWORKS.index(name)]
 
     def build():
         return zoo.cifar_resnet(depth, data.images.classes, data.shape, variant=name)
@@ -130,18 +115,12 @@ def prepare(settings, run, name):
     return run.network(f"{name}{depth}-lesions", settings, data, build, optimizer)
 
 
-def before(study, model, x):
-    """Return what `intervene` measures of the residual network before training."""
-    with batch_statistics(model, x):
-        return study("untrained")
-
-
 def intervene(run, model, data, batch, name):
     """Return accuracies and losses of a network without blocks, and with shuffled blocks.
 
     `data` are images, prepared for the network, and labels; `name` is "plain" without skips.
     """
-    blocks = [b for b in find_blocks(model)[0] if name != "plain" or not b.changes_shape]
+    blocks = [b for b in zoo.graph.find_blocks(model)[0] if name != "plain" or not b.changes_shape]
     movable = sum(not block.changes_shape for block in blocks)
     names = [block.name for block in blocks]
     options = {"blocks": names, "batch_size": batch}
@@ -150,13 +129,12 @@ def intervene(run, model, data, batch, name):
         return run.progress(f"{text} of {name}", len(data[0]))
 
     single = callbacks.lesions(model, data, progress=progress("lesions"), **options)
-    counts = [n for n in (1, 2, 4, 8, 16, 32) if n < movable]
+    sample = {"repeats": REPEATS, "seed": run.seed, **options}
+    counts = [count for count in SWAPS if count < movable]
     several = callbacks.random_lesions(
-        model, data, counts, REPEATS, run.seed, progress=progress("random lesions"), **options
+        model, data, counts, progress=progress("random lesions"), **sample
     )
-    orders = callbacks.shuffles(
-        model, data, SWAPS, REPEATS, run.seed, progress=progress("shuffles"), **options
-    )
+    orders = callbacks.shuffles(model, data, SWAPS, progress=progress("shuffles"), **sample)
     probes = [callbacks.IntermediateAccuracy()]
     if name != "plain":
         probes.append(callbacks.ResidualMean())
@@ -167,7 +145,7 @@ def intervene(run, model, data, batch, name):
         "without_a_block": columns(single, "lesion"),
         "without_random_blocks": columns(several, "lesions"),
         "shuffled": {**columns(orders, "shuffle"), "tau": np.array(tau)},
-        "intermediate_accuracy": np.array([*table.values("intermediate_accuracy").values()]),
+        "intermediate_accuracy": training.of_blocks(table, "intermediate_accuracy"),
         "relative_residual_mean": np.array(
             [row.value for row in table if row.probe == "residual_mean_relative"]
         ),
@@ -186,38 +164,30 @@ def columns(table, probe):
 
 def section2(seeds):
     """Draw accuracy and loss without each block."""
-    whole = {}
 
     def rows_of(one):
         for network, facts in one.items():
             values = facts["without_a_block"]
-            pairs = [*zip(values["accuracy"], values["loss"], strict=True)]
-            whole.setdefault(network, []).append(pairs[0])
             order = np.argsort(np.argsort(facts["blocks"]))
-            for index, (accuracy, loss) in zip(order, pairs[1:], strict=True):
+            pairs = zip(values["accuracy"][1:], values["loss"][1:], strict=True)
+            for index, (accuracy, loss) in zip(order, pairs, strict=True):
                 yield {"network": network, "index": int(index), "accuracy": accuracy, "loss": loss}
 
-    rows = plots.with_seeds(seeds, rows_of)
     marks = []
-    for network, pairs in whole.items():
-        accuracies, losses = zip(*pairs, strict=True)
-        label = f"{network}, whole"
-        marks.append({"network": network, "label": label, "accuracy": np.mean(accuracies)})
-        mean = statistics.geometric_mean(losses)  # as the curve on its logarithmic axis
-        marks.append({"network": network, "label": label, "loss": mean})
-    return plots.lines(
-        rows,
-        x="index",
-        y=["accuracy", "loss"],
-        by="network",
-        marks=marks,
-        labels={
-            "index": "block that is left out",
-            "accuracy": "test accuracy",
-            "loss": "test loss (nats)",
-        },
-        log=["loss"],
-    )
+    means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
+    for network in seeds[0]:
+        for key, mean in means.items():
+            whole = mean([one[network]["without_a_block"][key][0] for one in seeds])
+            marks.append({"network": network, "label": f"{network}, whole", key: whole})
+    rows = plots.with_seeds(seeds, rows_of)
+    return draw(rows, "index", marks, index="block that is left out")
+
+
+def draw(rows, x, marks=(), **labels):
+    """Draw accuracy and loss of networks."""
+    labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
+    y = ["accuracy", "loss"]
+    return plots.lines(rows, x=x, y=y, by="network", marks=marks, labels=labels, log=["loss"])
 
 
 def section2_random(seeds):
@@ -230,11 +200,7 @@ def section2_random(seeds):
             zip(*facts["without_random_blocks"].values(), strict=True)
         )
     ]
-    labels = {"left_out": "blocks left out", "accuracy": "test accuracy"}
-    labels["loss"] = "test loss (nats)"
-    return plots.lines(
-        rows, x="left_out", y=["accuracy", "loss"], by="network", labels=labels, log=["loss"]
-    )
+    return draw(rows, "left_out", left_out="blocks left out")
 
 
 def section4_4(seeds):
@@ -287,9 +253,9 @@ def residual_mean(one, network="residual"):
     return float(np.mean(one[network]["relative_residual_mean"]))
 
 
-def plain(measure):
-    """Return the control by the network without skips."""
-    return Control("the plain network", functools.partial(measure, network="plain"))
+def control(measure, network="plain"):
+    """Return the control by another network."""
+    return Control(f"the {network} network", functools.partial(measure, network=network))
 
 
 HISTORY = (
@@ -297,35 +263,32 @@ HISTORY = (
     "followed a result on record (0dcb1f7: G3 66.7 %); then the miniature was cut twice, from 25 "
     "epochs and 10,000 shifted images to 16 and 5,000. The control is new"
 )
+claim = functools.partial(Claim, seeds=5)
 CLAIMS = (
-    Claim(
+    claim(
         name="G1b",
         section="sections 3.2 and 4.2, equation 9",
         statement="Branches have a mean near zero even where none ends in normalization.",
         quantity="norm of E[F] over the root mean square of F, pre-activation, mean over blocks",
         measure=residual_mean,
-        control=Control(
-            "the untrained network", functools.partial(residual_mean, network="untrained")
-        ),
+        control=control(residual_mean, "untrained"),
         at_most=HALF_OF_RANDOM,
-        seeds=5,
         figure="section2",
         changed="new beside G1 and G9, in which a ReLU after the sum and a normalization decide; "
         "the bound is half of the 0.56 of random weights after a ReLU",
     ),
-    Claim(
+    claim(
         name="G3",
         section="sections 2 and 4.4, after Veit et al. (2016)",
         statement="Most blocks of a residual network can be left out, one at a time.",
         quantity="share of the blocks without which it keeps its test accuracy to 5 points, in %",
         measure=spared_percent,
-        control=plain(spared_percent),
+        control=control(spared_percent),
         at_least=50,
-        seeds=5,
         figure="section2",
         changed=f"{HISTORY}; an untrained network is none, as it has no accuracy to lose",
     ),
-    Claim(
+    claim(
         name="G4",
         section="sections 2 and 4.4, after Veit et al. (2016)",
         statement="The error rises smoothly with the disorder of a stage's blocks.",
@@ -336,19 +299,17 @@ CLAIMS = (
             lambda one: max(smoothness(one, "plain"), smoothness(one, "untrained")),
         ),
         at_least=0.4,
-        seeds=5,
         figure="section4.4",
         changed=f"{HISTORY}. Equal accuracies had counted as falling ones: tau-b now",
     ),
-    Claim(
+    claim(
         name="G4b",
         section="section 2, after Veit et al. (2016)",
         statement="Many orders of a stage's blocks increase the error only a little.",
         quantity="test error that orders of Kendall's tau 0.8 add, in points",
         measure=cost_of_disorder,
-        control=plain(cost_of_disorder),
+        control=control(cost_of_disorder),
         at_most=10,
-        seeds=5,
         figure="section4.4",
         changed=f"{HISTORY}. It was the median error that a swap in each stage adds (at most 10, "
         "too), which disorders nine blocks (tau about 0.6) more than the 54 of Veit et al.",

@@ -6,9 +6,8 @@
 Trains a ResNet-38 (`unshared`) and networks of as many parameters whose stages repeat one block
 from the sixth on: `naive`, which shares normalizations too, and `ubn`, which shares none. Between
 them, `statistics` has moving averages of its own for each use, and `gamma` also an initial gamma of
-0.1; `affine` shares the averages, but neither gamma, from 0.1, nor beta. The paper's training and
-test errors on CIFAR-10: ResNet-38 1.20 and 6.99 %, UBN of 110 layers 0.63 and 6.62, 146: 0.68 and
-6.82, 182: 0.48 and 6.97; naive sharing overfits, its gradients and activations explode, and
+0.1; `affine` shares the averages, but neither gamma, from 0.1, nor beta. In the paper UBN does as
+well as ResNet-38 (Table 1), naive sharing overfits, its gradients and activations explode, and
 unsharing the statistics matters most.
 
 The miniature measures the paper's networks before training, on 16 images of CIFAR-10: how much the
@@ -27,24 +26,14 @@ import numpy as np
 
 import zoo
 from zoo import callbacks
-from zoo.applications.cifar_resnet import SHARE, UNSHARED, preactivated
-from zoo.applications.registry import Top
+from zoo.applications.cifar_resnet import SHARE, UNSHARED
 from zoo.datasets import preprocessing
-from zoo.datasets.images import averaged
 from zoo.layers.batch_norm import batch_statistics
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    DivergenceError,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
+from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.jastrzebski2018 import training
-from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, LABELS
+from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, of_blocks
 
 NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "unshared": None,
@@ -55,24 +44,16 @@ NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "ubn": {"batch_norm": "unshared"},
 }
 UNSHARED_DEPTH = 38  # five blocks of a stage, and the one that is shared
-PAIR = ("unshared", "naive")  # of Fig. 8
-ABLATION = ("naive", "statistics", "gamma", "ubn")  # of Fig. 9
 RATIO = "gradient_norm_first_to_last_stage"
+AVERAGES = ("initial averages", "batch statistics")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharing(training.Paper):
     """Settings of the trainings of the paper."""
 
+    fewest_layers = 44  # that share; no setting
     networks: tuple[str, ...] = setting(tuple(NETWORKS), "Networks to train.", [*NETWORKS])
-
-    def __post_init__(self) -> None:
-        """Check the depth."""
-        if self.depth % 6 != 2 or self.depth < 44:
-            raise ValueError(
-                f"Expected a `depth` of 6 n + 2 from 44 on, the fewest layers that share. "
-                f"Received: {self.depth}"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,93 +82,105 @@ def measure(settings, run):
     """Return norms before training, and the learning curves of the trained networks."""
     measured = {"start": {}, "trained": {}}
     for name in settings.networks:
-        if isinstance(settings, Miniature):
-            start = functools.partial(at_start, settings, run, name)
-            measured["start"][name] = run.part(f"{name}-start", start)
-            measured["trained"][name] = train_small(settings, run, name)
-        else:
-            measured["start"][name], measured["trained"][name] = train(settings, run, name)
+        study = study_small if isinstance(settings, Miniature) else study_network
+        measured["start"][name], measured["trained"][name] = study(settings, run, name)
     return measured
 
 
-def build(name, depth, classes, shape):
+def build(name, depth, images):
     """Return one of the paper's networks."""
-    options = {"classes": classes, "input_shape": shape}
+    options = {"classes": images.classes, "input_shape": images.x_train.shape[1:]}
     if NETWORKS[name] is None:
         return zoo.cifar_resnet(UNSHARED_DEPTH, **options)
     return zoo.shared_resnet(depth, **NETWORKS[name], **options)
 
 
-def norms(table):
-    """Return the mean norm of each block's output."""
-    values = table.values("activation_norm")
-    return np.array([value for block, value in values.items() if block])
+def study_small(settings, run, name):
+    """Return norms through one of the paper's networks, and the curves of a small network."""
+    start = run.part(f"{name}-start", functools.partial(at_start, settings, run, name))
+    arguments = NETWORKS[name]
+    blocks, shared = UNSHARED + 1, None
+    if arguments is not None:
+        blocks = UNSHARED
+        share, gamma = SHARE[arguments["batch_norm"]]
+        gamma = arguments.get("gamma", gamma)
+        shared = {"uses": settings.uses, "share": share, "gamma": gamma}
+    network = training.prepare_small(
+        settings,
+        run,
+        f"{name}-sharing",
+        ((settings.width, blocks, 1),),
+        tested=1000,
+        shared=shared,
+        uses=settings.uses,
+        width=settings.width,
+    )
+    network.train()
+    evaluated = run.part(f"{name}-evaluated", functools.partial(evaluate, network))
+    return start, {**curves(network.history), **evaluated}
 
 
 def at_start(settings, run, name):
     """Return the norms through one of the paper's networks before training."""
-    few = dataclasses.replace(
-        settings, data="cifar10", batch=settings.start_examples, train_examples=None
-    )
+    count = settings.start_examples
+    few = dataclasses.replace(settings, data="cifar10", batch=count, train_examples=None)
     images = run.load_images(few)
     prepare = preprocessing.fit("jastrzebski_cifar", images.x_train)
-    count = settings.start_examples
     chosen = np.random.default_rng(run.seed).permutation(len(images.x_train))[:count]
     data = prepare(images.x_train[chosen]), images.y_train[chosen]
     run.start(settings)
-    model = build(name, settings.depth, images.classes, data[0].shape[1:])
-    options = {"loss": "sparse_categorical_crossentropy"}
+    return before(run, build(name, settings.depth, images), {"train": data})
+
+
+def study_network(settings, run, name):
+    """Train one of the paper's networks; return its norms before training, and its curves."""
+    depth = settings.depth if NETWORKS[name] else UNSHARED_DEPTH
+    full_name = f"{name}{depth}" if NETWORKS[name] else f"cifar_resnet{depth}"
+    network = training.prepare(settings, run, full_name, functools.partial(build, name, depth))
+    splits = training.examples(network, settings.probe_examples, run.seed)
+    start = run.part(f"{name}-start", lambda: before(run, network.model, splits))
+    trained = {"evaluated_accuracy": float("nan"), "diverged": "", "network": {}}
+    try:
+        training.train(settings, network, splits)
+        trained |= run.part(f"{name}-evaluated", functools.partial(evaluate, network))
+        kind = "cifar_resnet" if name == "unshared" else name
+        trained["network"] = training.errors(network, kind, depth)
+    except DivergenceError as error:  # the claim of Fig. 8
+        print(f"{name}: {error}", flush=True)
+        trained["diverged"] = f"{error}"
+    trained |= {**curves(network.history), "in_training": training.in_training(network)}
+    for split, table, probe, key in (
+        ("training", "gradients", f"training_{RATIO}", "gradient_ratio"),
+        ("test", "training", RATIO, "test_gradient_ratio"),
+    ):
+        later = [row.value for row in training.table_of(network, table) if row.probe == probe]
+        trained[f"{split}_ratio"] = np.array([start[key], *later])  # by epoch, 0: before training
+    return start, trained
+
+
+def before(run, model, splits):
+    """Return norms of activations and gradients through a network that is not trained."""
+    options = {"loss": "sparse_categorical_crossentropy", "batch_size": BATCH}
     norm = callbacks.ActivationNorm()
-    found = {"initial averages": norms(callbacks.run([norm], model, data, **options))}
-    with batch_statistics(model, data[0]):
-        table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
-    found["batch statistics"] = norms(table)
-    (ratio,) = table.of_probe(RATIO)
-    found["gradient_ratio"] = ratio.value
+    table = callbacks.run([norm], model, splits["train"], **options)
+    found = {"initial averages": of_blocks(table, norm.name)}
+    with batch_statistics(model, splits["train"][0][:BATCH]):
+        for split, data in splits.items():
+            options["progress"] = run.progress(f"before training, {split}", len(data[0]))
+            table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
+            ratio = table.values(RATIO)[None]
+            if split == "train":
+                found |= {"batch statistics": of_blocks(table, norm.name), "gradient_ratio": ratio}
+            else:
+                found["test_gradient_ratio"] = ratio
     return found
-
-
-def train_small(settings, run, name):
-    """Train a small network, and return its learning curve."""
-    arguments = NETWORKS[name]
-    resize = functools.partial(averaged, side=settings.side)
-    data = run.images(settings, "miniature", tested=1000, resize=resize)
-
-    def build_small():
-        blocks, shared = UNSHARED + 1, None
-        if arguments is not None:
-            blocks = UNSHARED
-            share, gamma = SHARE[arguments["batch_norm"]]
-            shared = {
-                "uses": settings.uses,
-                "share": share,
-                "gamma": arguments.get("gamma", gamma),
-            }
-        width = settings.width
-        return preactivated(
-            width,
-            ((width, blocks, 1),),
-            data.images.classes,
-            data.shape,
-            Top(name="sharing"),
-            shared=shared,
-            momentum=training.MOMENTUM,
-        )
-
-    identity = {"uses": settings.uses, "width": settings.width}
-    network = run.network(
-        f"{name}-sharing", settings, data, build_small, training.miniature_optimizer, **identity
-    )
-    network.train()
-    evaluated = run.part(f"{name}-evaluated", functools.partial(evaluate, network))
-    return {**curves(network.history), **evaluated}
 
 
 def evaluate(network):
     """Return the accuracy on training images in evaluation mode in %."""
-    images = network.data.images
-    x, y = network.data.preprocess(images.x_train), images.y_train
-    found = network.model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    data = network.data
+    x = data.preprocess(data.images.x_train)
+    found = network.model.evaluate(x, data.images.y_train, BATCH, verbose=0, return_dict=True)
     return {"evaluated_accuracy": 100 * found["accuracy"]}
 
 
@@ -200,62 +193,14 @@ def curves(history):
     }
 
 
-def train(settings, run, name):
-    """Train one of the paper's networks; return its norms before training, and its curves."""
-    depth = settings.depth if NETWORKS[name] else UNSHARED_DEPTH
-    full_name = f"{name}{depth}" if NETWORKS[name] else f"cifar_resnet{depth}"
-    network = training.prepare(
-        settings,
-        run,
-        full_name,
-        lambda data: build(name, settings.depth, data.images.classes, data.shape),
-    )
-    splits = training.examples(network, settings.probe_examples, run.seed)
-    start = run.part(f"{name}-start", lambda: before(run, network, splits))
-    diverged = ""
-    facts = {}
-    evaluated = {"evaluated_accuracy": float("nan")}
-    try:
-        training.train(settings, network, splits)
-        evaluated = run.part(f"{name}-evaluated", functools.partial(evaluate, network))
-        kind = "ubn" if name == "ubn" else "cifar_resnet"
-        facts = training.errors(network, kind, depth if name in ("unshared", "ubn") else None)
-    except DivergenceError as error:  # the claim of Fig. 8
-        print(f"{name}: {error}", flush=True)
-        diverged = f"{error}"
-    trained = {**curves(network.history), **evaluated, "diverged": diverged, "network": facts}
-    trained["in_training"] = training.in_training(network)
-    for split, table, probe in (
-        ("training", "gradients", f"training_{RATIO}"),
-        ("test", "training", RATIO),
-    ):
-        later = [row.value for row in training.table_of(network, table) if row.probe == probe]
-        first = start["gradient_ratio"] if split == "training" else start["test_gradient_ratio"]
-        trained[f"{split}_ratio"] = np.array([first, *later])  # by epoch, 0: before training
-    return start, trained
-
-
-def before(run, network, splits):
-    """Return norms of activations and gradients before the first epoch."""
-    table = callbacks.run(
-        [callbacks.ActivationNorm()], network.model, splits["train"], batch_size=BATCH
-    )
-    found = {"initial averages": norms(table)}
-    with batch_statistics(network.model, splits["train"][0][:BATCH]):
-        for split, data in splits.items():
-            probes = [callbacks.ActivationNorm(), callbacks.GradientNorm()]
-            progress = run.progress(f"before training, {split}", len(data[0]))
-            table = callbacks.run(probes, network.model, data, batch_size=BATCH, progress=progress)
-            (ratio,) = table.of_probe(RATIO)
-            if split == "train":
-                found |= {"batch statistics": norms(table), "gradient_ratio": ratio.value}
-            else:
-                found["test_gradient_ratio"] = ratio.value
-    return found
-
-
 def curve_figure(names, panels, seeds):
-    """Draw accuracies of both splits by epoch, and ratios of gradient norms if they are known."""
+    """Draw accuracies of both splits by epoch, and ratios of gradient norms if they are known.
+
+    Of the names those that were trained; None if they are fewer than two.
+    """
+    names = [name for name in names if name in seeds[0]["trained"]]
+    if len(names) < 2:
+        return None
 
     def rows_of(one):
         for name in names:
@@ -267,8 +212,6 @@ def curve_figure(names, panels, seeds):
                 for epoch, value in enumerate(trained.get(f"{split}_ratio", ())):
                     yield {"network": label, "split": split, "epoch": epoch, "ratio": value}
 
-    if not {*names} <= {*seeds[0]["trained"]}:
-        return None
     rows = plots.with_seeds(seeds, rows_of)
     known = [panel for panel in panels if any(panel in row for row in rows)]
     return plots.lines(
@@ -287,65 +230,41 @@ def curve_figure(names, panels, seeds):
 
 def fig8(seeds):
     """Draw accuracies and gradient norms of naive sharing beside those without sharing."""
-    return curve_figure(PAIR, ["accuracy", "ratio"], seeds)
+    return curve_figure(["unshared", "naive"], ["accuracy", "ratio"], seeds)
 
 
 def fig9(seeds):
-    """Draw the accuracies of the ablation."""
-    known = [name for name in NETWORKS if name in seeds[0]["trained"]]
-    names = known if {*ABLATION} <= {*known} else ABLATION
-    return curve_figure(names, ["accuracy"], seeds)
+    """Draw the accuracies of the ablation, and of the other networks."""
+    return curve_figure(NETWORKS, ["accuracy"], seeds)
 
 
 def start_figure(averages, seeds):
     """Draw the norm of each block's output before training."""
-    if any(averages not in facts for facts in seeds[0]["start"].values()):
-        return None
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "index": index, "norm": norm}
-            for name, facts in one["start"].items()
-            for index, norm in enumerate(facts[averages])
-        ],
-    )
+
+    def rows_of(one):
+        for name, facts in one["start"].items():
+            for index, norm in enumerate(facts[averages]):
+                yield {"network": name, "index": index, "norm": norm}
+
+    rows = plots.with_seeds(seeds, rows_of)
     labels = {"index": "block, before training", "norm": "mean norm of the block's output"}
     return plots.lines(rows, x="index", y="norm", by="network", labels=labels, log=["norm"])
 
 
 def probes_figure(name, seeds):
     """Draw the probes of one network's last stage in training."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: training.epoch_rows(
-            one["trained"].get(name, {}).get("in_training", {}), IN_TRAINING
-        ),
-    )
-    return plots.lines(rows, x="epoch", y=IN_TRAINING, by="block", labels=LABELS) if rows else None
-
-
-def table1(seeds):
-    """Return the errors of the networks beside those of Table 1."""
-    return training.table1(
-        [
-            [facts["network"] for facts in one["trained"].values() if facts.get("network")]
-            for one in seeds
-        ]
-    )
+    found = [one["trained"].get(name, {}).get("in_training", {}) for one in seeds]
+    return training.epochs_figure(found, IN_TRAINING)
 
 
 def growth(one, network):
-    """Return how many times more the norm of activations grows than without sharing.
-
-    The smaller one of two: with the initial moving averages, and with the images' statistics.
-    """
+    """Return how many times more the norm grows than without sharing, the smaller of `AVERAGES`."""
 
     def of(name, averages):
         norms = one["start"][name][averages]
         return norms[-1] / norms[0]
 
-    averages = "initial averages", "batch statistics"
-    return float(min(of(network, kind) / of("unshared", kind) for kind in averages))
+    return float(min(of(network, kind) / of("unshared", kind) for kind in AVERAGES))
 
 
 def gradient_growth(one, network):
@@ -458,7 +377,7 @@ EXPERIMENTS = (
                     f"norms of activations before training, {averages}",
                     functools.partial(start_figure, averages),
                 )
-                for averages in ("initial averages", "batch statistics")
+                for averages in AVERAGES
             ),
             Artifact("fig9", "ablation of unshared normalization", fig9),
             Artifact(
@@ -469,7 +388,9 @@ EXPERIMENTS = (
             Artifact(
                 "fig19", "the probes of naive sharing", functools.partial(probes_figure, "naive")
             ),
-            Artifact("table1", "CIFAR errors and parameters", table1),
+            training.table1(
+                lambda one: [f["network"] for f in one["trained"].values() if f.get("network")]
+            ),
         ],
         claims=CLAIMS,
         deviations=[

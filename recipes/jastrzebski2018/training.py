@@ -1,8 +1,4 @@
-"""Trainings of Jastrzebski et al. (2018), of a miniature of ResNet-110, and Table 1.
-
-Whether the network of Figs 13 to 19 trained for 300 epochs is not clear: section 4 says so, and the
-axes end at 200; from epoch 200 on the learning rate is 1e-5.
-"""
+"""Trainings of Jastrzebski et al. (2018), of a miniature of ResNet-110, and Table 1."""
 
 import dataclasses
 import functools
@@ -13,10 +9,9 @@ import numpy as np
 
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
-from zoo.applications.registry import Top
 from zoo.datasets.images import averaged
 from zoo.optimizers import CaffeSGD
-from zoo.recipes.experiment import ImageSettings, setting
+from zoo.recipes.experiment import Artifact, ImageSettings, plots, setting
 from zoo.recipes.experiment.networks import piecewise
 
 BATCH = 128  # of probes, too
@@ -30,8 +25,6 @@ SCHEDULES = {  # section 4: learning rates, the epochs at which each ends, epoch
 }
 MOMENTUM = 0.9  # of moving averages: 0.99 needs a longer training
 PROBED = 256  # test images that are probed after each epoch
-VALIDATED = 2000  # test images of the learning curve
-DATA = ("CIFAR-10", "CIFAR-100")
 ERRORS = {  # Table 1: training and test error in %, CIFAR-10's and CIFAR-100's, by layers
     "cifar_resnet": {
         32: (1.53, 7.14, 12.62, 30.08),
@@ -68,6 +61,7 @@ DEVIATIONS = (
 class Paper(ImageSettings):
     """Settings of a training of the paper."""
 
+    fewest_layers = 14  # no setting
     data: str = setting("cifar10", "Data set.")
     depth: int = setting(110, "Number of layers, 6 n + 2; Table 1.")
     batch: int = setting(BATCH, "Images in a batch; the first author's later code.")
@@ -79,17 +73,18 @@ class Paper(ImageSettings):
     probe_every: int = setting(1, "Number of epochs between probings.")
 
     def __post_init__(self) -> None:
-        """Check the depth."""
-        if self.depth % 6 != 2 or self.depth < 14:
-            raise ValueError(f"Expected a `depth` of 6 n + 2 from 14 on. Received: {self.depth}")
+        if self.depth % 6 != 2 or self.depth < self.fewest_layers:
+            raise ValueError(
+                f"Expected a `depth` of 6 n + 2 from {self.fewest_layers} on. "
+                f"Received: {self.depth}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Miniature(ImageSettings):
     """Settings of a miniature of ResNet-110; ours.
 
-    18 residual blocks on 5,000 images of MNIST averaged to 16 x 16 pixels, 208,170 parameters, 16
-    epochs to the end of the schedule: its training loss is then near the paper's 0.0012, and its
+    It has 208,170 parameters; after 16 epochs its training loss is near the paper's 0.0012, and its
     late blocks are redundant. Nine blocks a stage are needed: three refine nothing.
     """
 
@@ -110,43 +105,37 @@ SMOKE = {
 }
 
 
-def miniature_optimizer(iterations):
-    """Return the optimizer of a training of so many iterations."""
-    rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
-    return keras.optimizers.SGD(rate, momentum=0.9)
-
-
 def prepare_miniature(settings, run, variant="residual"):
     """Return the network, "residual" or "plain", ready to be trained."""
+    widths = settings.widths
+    stages = [(width, settings.blocks, 1 + (i > 0)) for i, width in enumerate(widths)]
+    identity = {"widths": widths, "blocks": settings.blocks}
+    return prepare_small(settings, run, f"{variant}-miniature", stages, 2000, variant, **identity)
+
+
+def prepare_small(settings, run, name, stages, tested, variant="residual", shared=None, **identity):
+    """Return a network of `preactivated` for averaged images that is ready to be trained.
+
+    `tested` is the number of test images of the learning curve, `identity` as for `Run.network`.
+    """
     resize = functools.partial(averaged, side=settings.side)
-    data = run.images(settings, "miniature", tested=VALIDATED, resize=resize)
-    stages = tuple(
-        (width, settings.blocks, 1 + (index > 0)) for index, width in enumerate(settings.widths)
-    )
+    data = run.images(settings, "miniature", tested=tested, resize=resize)
+    top = {"name": variant}
 
     def build():
-        top = Top(name=variant)
-        first = settings.widths[0]
         classes = data.images.classes
-        return preactivated(first, stages, classes, data.shape, top, variant, momentum=MOMENTUM)
+        stem = stages[0][0]
+        return preactivated(stem, stages, classes, data.shape, top, variant, shared, MOMENTUM)
 
-    return run.network(
-        f"{variant}-miniature",
-        settings,
-        data,
-        build,
-        miniature_optimizer,
-        widths=settings.widths,
-        blocks=settings.blocks,
-    )
+    def optimizer(iterations):
+        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
+        return keras.optimizers.SGD(rate, momentum=0.9)
+
+    return run.network(name, settings, data, build, optimizer, **identity)
 
 
 def train_miniature(network):
-    """Train a network of `prepare_miniature`.
-
-    The file training.csv in its folder has probes of the last stage's residual blocks after each
-    epoch.
-    """
+    """Train a network of `prepare_miniature`; of a residual one, training.csv is as of `train`."""
     data = network.data
     probing = []
     if network.name.startswith("residual"):
@@ -165,36 +154,24 @@ def probes():
 def prepare(settings, run, name, build, **identity):
     """Return a network of the paper that is ready to be trained.
 
-    Args:
-        settings: A `Paper`.
-        run: The run.
-        name: Name of the network.
-        build: Function from the data to the model.
-        **identity: As for `Run.network`.
+    `build` is a function from `Images` to the model, `identity` as for `Run.network`.
     """
     data = run.images(settings, "jastrzebski_cifar")
-    rates, drops, total = SCHEDULES[settings.schedule]
-    schedule = piecewise(rates, drops, total)
+    schedule = piecewise(*SCHEDULES[settings.schedule])
+    decay = {"decay": DECAY, "last_decay": DECAY, "bias_rate": 1.0}
 
     def optimizer(iterations):
-        return CaffeSGD(
-            schedule(iterations),
-            momentum=0.9,
-            nesterov=False,
-            decay=DECAY,
-            last_decay=DECAY,
-            bias_rate=1.0,
-        )
+        return CaffeSGD(schedule(iterations), momentum=0.9, nesterov=False, **decay)
 
     probing = {"probe_examples": settings.probe_examples, "probe_every": settings.probe_every}
-    return run.network(name, settings, data, lambda: build(data), optimizer, **probing, **identity)
+    make = functools.partial(build, data.images)
+    return run.network(name, settings, data, make, optimizer, **probing, **identity)
 
 
 def examples(network, count, seed):
     """Return the images to probe, prepared for evaluation, and their labels, by split."""
     data = network.data
-    order = np.random.default_rng(seed).permutation(len(data.images.x_train))
-    chosen = np.sort(order[:count])
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(data.images.x_train))[:count])
     train = data.preprocess(data.images.x_train[chosen]), data.images.y_train[chosen]
     return {"train": train, "test": (data.x_test[:count], data.images.y_test[:count])}
 
@@ -221,6 +198,11 @@ def table_of(network, name):
     return callbacks.Table.from_csv(path) if path.exists() else callbacks.Table()
 
 
+def of_blocks(table, probe):
+    """Return a probe's value of each block."""
+    return np.array([value for block, value in table.values(probe).items() if block])
+
+
 def last_stage(table, probe):
     """Return a probe's values at the blocks of the last stage, `(epochs, blocks)`."""
     rows = [row for row in table if row.probe == probe and row.block and row.unit is None]
@@ -230,34 +212,33 @@ def last_stage(table, probe):
 
 
 def in_training(network):
-    """Return the probes of the last stage after each epoch, arrays `(epochs, blocks)`."""
+    """Return the probes of the last stage after each epoch, arrays `(epochs, blocks)`, if any."""
     table = table_of(network, "training")
     if not len(table):
         return {}
-    epochs = sorted({row.epoch for row in table})
-    return {
-        "epochs": np.array(epochs),
-        **{probe: last_stage(table, probe) for probe in IN_TRAINING},
-    }
+    epochs = np.array(sorted({row.epoch for row in table}))
+    return {"epochs": epochs, **{probe: last_stage(table, probe) for probe in IN_TRAINING}}
 
 
-def epoch_rows(one, probes):
-    """Return rows of probes of the last stage's blocks after each epoch."""
-    if not one:
-        return []
-    return [
-        {"epoch": int(epoch), "block": block, **{p: one[p][i, block] for p in probes}}
-        for i, epoch in enumerate(one["epochs"])
-        for block in range(one[probes[0]].shape[1])
-    ]
+def epochs_figure(seeds, probes):
+    """Draw probes in training, of what `in_training` returned for each seed; None if nothing."""
+
+    def rows_of(one):
+        for i, epoch in enumerate(one.get("epochs", ())):
+            for block in range(one[probes[0]].shape[1]):
+                values = {probe: one[probe][i, block] for probe in probes}
+                yield {"epoch": int(epoch), "block": block, **values}
+
+    rows = plots.with_seeds(seeds, rows_of)
+    return plots.lines(rows, x="epoch", y=probes, by="block", labels=LABELS) if rows else None
 
 
 def errors(network, kind, depth):
     """Return a network's errors and parameters, and those of Table 1 on these data."""
     data = network.data.images.name
-    paper = ERRORS[kind].get(depth, ())
-    start = 2 * DATA.index(data) if data in DATA else len(paper)
-    on_train, on_test = paper[start : start + 2] or (None, None)
+    paper = ERRORS.get(kind, {}).get(depth, ())
+    by_data = {"CIFAR-10": paper[:2], "CIFAR-100": paper[2:]}
+    on_train, on_test = by_data.get(data) or (None, None)
     weights = network.model.trainable_variables
     return {
         "network": network.name,
@@ -270,13 +251,19 @@ def errors(network, kind, depth):
     }
 
 
-def table1(rows_of_seeds):
-    """Return a row a network: its errors, mean over seeds, beside the paper's."""
-    rows = []
-    for same in zip(*rows_of_seeds, strict=True):
-        means = {
-            key: round(float(np.mean([row[key] for row in same])), 3)
-            for key in ("training_error", "test_error")
-        }
-        rows.append({**same[0], **means})
-    return rows
+def table1(networks_of):
+    """Return Table 1: a row a network, its errors, mean over seeds, beside the paper's.
+
+    `networks_of` is a function from the measurements of a seed to what `errors` returned.
+    """
+
+    def mean(rows, key):
+        return {key: round(float(np.mean([row[key] for row in rows])), 3)}
+
+    def make(seeds):
+        return [
+            {**same[0], **mean(same, "training_error"), **mean(same, "test_error")}
+            for same in zip(*map(networks_of, seeds), strict=True)
+        ]
+
+    return Artifact("table1", "CIFAR errors and parameters", make)

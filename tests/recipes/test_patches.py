@@ -54,8 +54,6 @@ def relu_models():
     return {
         "layer": keras.Model(inputs, layers.ReLU()(inputs)),
         "activation layer": keras.Model(inputs, layers.Activation("relu")(inputs)),
-        "operation": keras.Model(inputs, ops.relu(inputs)),
-        "function": keras.Model(inputs, keras.activations.relu(inputs)),
         "activation of a dense layer": keras.Model(
             inputs, layers.Dense(3, "relu", kernel_initializer="identity")(inputs)
         ),
@@ -110,8 +108,3 @@ def test_blocks_of_the_first_stage_have_a_row_each_in_the_figure():
     patches = top_patches(model, [(x, None)], unit=1, count=2)
     assert [patch["block"] for patch in patches[::2]] == ["stage1_block00", "stage1_block01"]
     assert len(draw_patches(patches).axes) == 2 * 2 * 2
-
-
-def test_a_unit_that_a_network_does_not_have_is_refused(model):
-    with pytest.raises(ValueError, match="from 0 to 1. Received: 2"):
-        top_patches(model, [], unit=2, count=1)

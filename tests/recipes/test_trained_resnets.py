@@ -11,6 +11,7 @@ from helpers.test_data import write_images
 from zoo.graph import find_blocks
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Options, Run
+from zoo.recipes.jastrzebski2018 import training
 
 
 class Block(nn.Module):
@@ -93,8 +94,9 @@ def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_pat
     settings = trained_resnets.Trained(batch=4)
     options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "cifar10.npz"))
     network = trained_resnets.open_network(settings, Run(tmp_path / "0", 0, options))
-    assert network.name == "resnet20" and 0 <= network.errors["test_error"] <= 100
-    assert network.errors["parameters"] == 269_722
+    errors = training.errors(network, "cifar_resnet", None)
+    assert errors["network"] == "resnet20" and 0 <= errors["test_error"] <= 100
+    assert errors["parameters"] == 269_722
     blocks = [(block.name, block.stage) for block in find_blocks(network.model)[0]]
     assert blocks == [(f"stage{s + 1}_block{i:02d}", s) for s in range(3) for i in range(3)]
     with pytest.raises(ValueError, match=r"Expected resnet32\*.th in a folder"):
