@@ -85,18 +85,12 @@ class SideBySide(keras.layers.Layer):
         super().__init__(name=name)
         self.form = form
         self.activation = keras.activations.get(activation)
-        self.stacked = {key: self._constant(key, values) for key, values in weights.items()}
-
-    def _constant(self, name, values):
-        def initializer(shape, dtype=None):
-            return ops.convert_to_tensor(values, dtype)
-
-        return self.add_weight(
-            values.shape,
-            initializer=initializer,
-            name=name,
-            autocast=not name.startswith("last"),  # the classifier's sum over classes is float32
-        )
+        self.stacked = {}
+        for key, values in weights.items():
+            is_last = key.startswith("last")  # the classifier's sum over classes is float32
+            weight = self.add_weight(values.shape, "zeros", name=key, autocast=not is_last)
+            weight.assign(values)
+            self.stacked[key] = weight
 
     def call(self, x: Tensor) -> Tensor:
         """Return logits, `(batch, networks, classes)`."""
@@ -128,31 +122,18 @@ def compile_networks(model: keras.Model, settings: Sequence[Any], steps: int) ->
         values = [getattr(network, name) for network in settings]
         return np.reshape(np.array(values, "float32"), (-1, 1, 1))  # to all weights' shapes
 
-    rates = Rates(column("rate"), column("decay"), steps)
-    model.compile(
-        SGD(rates, column("momentum")), summed_loss, metrics=[NetworkLosses(len(settings))]
-    )
-
-
-class Rates(keras.optimizers.schedules.LearningRateSchedule):
-    """`keras.optimizers.schedules.ExponentialDecay` of arrays: a rate for each network."""
-
-    def __init__(self, rates: np.ndarray, decays: np.ndarray, steps: int) -> None:
-        self.rates = rates
-        self.decays = decays
-        self.steps = steps
-
-    def __call__(self, step: Tensor) -> Tensor:
-        """Return the rates at a step."""
-        epochs = ops.divide(ops.cast(step, "float32"), float(self.steps))
-        return ops.multiply(self.rates, ops.power(self.decays, epochs))
+    decay = keras.optimizers.schedules.ExponentialDecay
+    optimizer = SGD(decay(column("rate"), steps, column("decay")), column("momentum"))
+    model.compile(optimizer, summed_loss, metrics=[NetworkLosses(len(settings))])
 
 
 class SGD(keras.optimizers.Optimizer):
     """`keras.optimizers.SGD` with a momentum for each network."""
 
-    def __init__(self, rates: Rates, momenta: np.ndarray, **kwargs: Any) -> None:
-        super().__init__(rates, **kwargs)
+    def __init__(
+        self, rates: keras.optimizers.schedules.LearningRateSchedule, momenta: np.ndarray
+    ) -> None:
+        super().__init__(rates)
         self.momenta = momenta
 
     def build(self, variables: Sequence[keras.Variable]) -> None:

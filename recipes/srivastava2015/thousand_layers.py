@@ -51,32 +51,18 @@ def measure(settings, run):
     """Train both networks, and return their training losses by epoch."""
     data = run.images(settings, "highway_mlp")
 
-    def build(variant):
-        return zoo.highway_mlp(
-            settings.depth,
-            settings.units,
-            "tanh",
-            variant,
-            settings.gate_bias,
-            data.images.classes,
-            data.shape,
-            stacked=True,
-        )
-
     def optimizer(_iterations):
         return keras.optimizers.SGD(settings.rate, momentum=0.9)
 
     measured = {"guessing": math.log(data.images.classes), "loss_by_epoch": {}}
-    identity = {"units": settings.units, "gate_bias": settings.gate_bias, "stacked": True}
+    shape = {"input_shape": data.shape, "classes": data.images.classes}
+    options = {"units": settings.units, "gate_bias": settings.gate_bias, "stacked": True}
     for name, variant in (("highway", "coupled"), ("plain", "plain")):
-        network = run.network(
-            f"{name}_mlp{settings.depth}",
-            settings,
-            data,
-            functools.partial(build, variant),
-            optimizer,
-            **identity,
+        build = functools.partial(
+            zoo.highway_mlp, settings.depth, activation="tanh", variant=variant, **shape, **options
         )
+        folder = f"{name}_mlp{settings.depth}"
+        network = run.network(folder, settings, data, build, optimizer, **options)
         network.train()
         measured["loss_by_epoch"][name] = np.array(network.history["loss"])
     return measured
