@@ -17,7 +17,6 @@ paper's two networks of 20 layers takes 4 s on two cores in double precision, 1 
 import contextlib
 import dataclasses
 import json
-import sys
 
 import keras
 import numpy as np
@@ -25,7 +24,6 @@ from keras import ops
 
 from zoo.backend import double_precision_error
 from zoo.graph.fold import fold_identity
-from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import (
     Artifact,
     Claim,
@@ -66,8 +64,7 @@ def measure(settings, run):
     """Train the pairs of networks, and return their differences after each step."""
     if run.split(batch=1).num_replicas > 1:
         raise ValueError("Expected one device: batches that are split round in another order.")
-    with floating_point(settings.precision):
-        error = double_precision_error()
+    error = double_precision_error()
     if settings.precision != CONTROL and error > 1e-12:
         raise ValueError(
             f"Expected KERAS_BACKEND=tensorflow, or --precision float32. Received: "
@@ -87,19 +84,13 @@ def measure(settings, run):
 @contextlib.contextmanager
 def floating_point(precision):
     """Within the context, Keras computes in this precision."""
-
-    def choose(name):
-        if keras.config.backend() == "jax":
-            sys.modules["jax"].config.update("jax_enable_x64", name == "float64")
-        keras.config.set_floatx(name)
-        keras.config.set_dtype_policy(name)
-
     before = keras.config.floatx()
-    choose(precision)
+    keras.config.set_floatx(precision)
     try:
         yield
     finally:
-        choose(before)
+        keras.config.set_floatx(before)
+        keras.config.set_dtype_policy(before)
 
 
 def train(settings, run, data, depth):
@@ -122,7 +113,8 @@ def train(settings, run, data, depth):
         "optimizer": keras.optimizers.serialize(residual.optimizer)["config"],
     }
     folder, _ = run.open_network(name, data.images.name, identity)
-    differences = restore(folder, pair) if run.options.resume else []
+    variables = [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
+    differences = restore(folder, variables) if run.options.resume else []
     progress = run.progress(name, count)
     for step in range(len(differences), count):
         epoch, batch = divmod(step, len(data.train))
@@ -134,42 +126,34 @@ def train(settings, run, data, depth):
         if not np.isfinite(differences[-1]):
             raise DivergenceError(f"The difference is {differences[-1]} after step {step + 1}.")
         if step + 1 == count or step % SAVE_EVERY == 0:
-            save(folder, pair, differences)
+            save(folder, variables, differences)
         progress(step + 1)
     print(f"{name}, {settings.precision}: {differences[count - 1]:.3g}", flush=True)
     return np.array(differences[:count])
 
 
-def variables_of(pair):
-    """Return the variables of both networks and their optimizers."""
-    return [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
-
-
-def save(folder, pair, differences):
-    """Save both networks, and the differences after their steps."""
-    values = [ops.convert_to_numpy(variable) for variable in variables_of(pair)]
+def save(folder, variables, differences):
+    """Save the variables of both networks and their optimizers, and the differences by step."""
+    values = map(ops.convert_to_numpy, variables)
     arrays = {f"{index:05d}": value for index, value in enumerate(values)}
     store.save(folder / "pair", {"differences": np.array(differences), "values": arrays}, {})
     (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
 
 
-def restore(folder, pair):
+def restore(folder, variables):
     """Restore what `save` saved, if it did, and return the differences."""
     if not (folder / "pair" / store.MEASURED).exists():
         return []
     saved, _ = store.load(folder / "pair")
-    for index, variable in enumerate(variables_of(pair)):
+    for index, variable in enumerate(variables):
         variable.assign(saved["values"][f"{index:05d}"])
     return saved["differences"].tolist()
 
 
 def largest_difference(residual, plain):
     """Return the largest difference of a weight from the plain equivalent of `residual`."""
-    blocks = [layer for layer in residual.layers if isinstance(layer, SimplifiedResidual)]
-    mapped = {id(block.transform.kernel): plain_kernel(block) for block in blocks}
-    pairs = zip(residual.weights, plain.weights, strict=True)
-    gaps = [ops.convert_to_numpy(mapped.get(id(w), w)) - ops.convert_to_numpy(v) for w, v in pairs]
-    return max(float(np.abs(gap).max()) for gap in gaps)
+    pairs = zip(networks.plain_weights(residual), networks.plain_weights(plain), strict=True)
+    return max(float(np.abs(w - v).max()) for w, v in pairs)
 
 
 def largest(one, precision=None):
@@ -189,8 +173,9 @@ def fig6(seeds):
             for step, gap in enumerate(gaps, 1)
         ],
     )
-    options = {"labels": {"gap": "largest difference of a weight"}, "log": ["gap"]}
-    return plots.lines(rows, x="step", y="gap", by=["precision", "depth"], **options)
+    labels = {"gap": "largest difference of a weight"}
+    by = ["precision", "depth"]
+    return plots.lines(rows, x="step", y="gap", by=by, labels=labels, log=["gap"])
 
 
 EXPERIMENTS = (

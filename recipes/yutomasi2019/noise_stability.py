@@ -21,7 +21,6 @@ import keras
 import numpy as np
 
 from zoo import callbacks
-from zoo.layers.simplified import SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import compared, depths_of, row, series, table
@@ -58,13 +57,11 @@ SCALES = {
 
 def measure(settings, run):
     """Train the networks; return cushions, effects of noise, final features and dominance."""
-    inspected = functools.partial(inspect, settings, run)
-    return {"data": settings.data, "networks": networks.measure_each(settings, run, inspected)}
+    return networks.measure_each(settings, run, lambda network, _: inspect(settings, run, network))
 
 
-def inspect(settings, run, network, kind):
+def inspect(settings, run, network):
     """Train one network, and return what is measured of it."""
-    del kind
     model = network.model
     images = network.data.images
     count = settings.flow_examples
@@ -121,7 +118,9 @@ def accuracy_under_noise(network, count, seed):
     print(f"noise on the weights, {count} images", flush=True)
     model = network.model
     weights = model.get_weights()
-    norms = kernel_norms(model)
+    paths = [weight.path.split("/")[-1] for weight in model.weights]
+    plain = networks.plain_weights(model)
+    norms = {i: np.linalg.norm(plain[i]) for i, path in enumerate(paths) if "kernel" in path}
     rng = np.random.default_rng(seed)
 
     def accuracy():
@@ -145,17 +144,6 @@ def accuracy_under_noise(network, count, seed):
         accuracies.append(np.mean(samples))
     model.set_weights(weights)
     return np.array(accuracies, "float64")
-
-
-def kernel_norms(model):
-    """Return the norms of the kernels, or of their plain equivalents, by index of the weight."""
-    blocks = [layer for layer in model.layers if isinstance(layer, SimplifiedResidual)]
-    plain = {id(block.transform.kernel): plain_kernel(block) for block in blocks}
-    return {
-        i: np.linalg.norm(plain.get(id(weight), keras.ops.convert_to_numpy(weight)))
-        for i, weight in enumerate(model.weights)
-        if "kernel" in weight.path.split("/")[-1]
-    }
 
 
 def final_features(network, count):

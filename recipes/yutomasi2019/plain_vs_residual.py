@@ -24,15 +24,7 @@ from zoo.initializers import KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots
 from zoo.recipes.yutomasi2019 import networks
-from zoo.recipes.yutomasi2019.networks import (
-    by_depth,
-    compared,
-    depths_of,
-    each,
-    facts_of,
-    series,
-    table,
-)
+from zoo.recipes.yutomasi2019.networks import by_depth, compared, depths_of, each, series, table
 from zoo.regularizers import penalty
 
 FULL = networks.Networks()
@@ -91,7 +83,7 @@ LEARNED = 1.0  # risk of a network that has left the plateau; ours
 
 def measure(settings, run):
     """Train the networks; return losses, penalties, weights, and risk and test error by epoch."""
-    return {"data": settings.data, "networks": networks.measure_each(settings, run, inspect)}
+    return networks.measure_each(settings, run, inspect)
 
 
 def inspect(network, kind):
@@ -336,8 +328,8 @@ def error_at_equal_risk(one, kind):
     It is the mean over risks that both went through, equally spaced by their logarithm. The
     networks are the shallowest, which all train.
     """
-    depth = depths_of(one)[0]
-    pair = [facts_of(one, name, depth) for name in (kind, "residual")]
+    shallowest = one["networks"][str(depths_of(one)[0])]
+    pair = [shallowest[name] for name in (kind, "residual")]
     lowest = max(min(facts["risk_by_epoch"]) for facts in pair)
     risks = np.geomspace(lowest, max(lowest, LEARNED), RISK_LEVELS)
     errors, residual = (error_at(facts, risks) for facts in pair)
@@ -350,8 +342,8 @@ def center_of_gap(one, is_trained=True):
     A constant difference has 0.5, one that falls to nothing at a constant rate 1/3. If not
     `is_trained`, the network from Kaiming's start has its risk before training.
     """
-    depth = depths_of(one, "transferred")[0]
-    plain, transferred = (facts_of(one, kind, depth) for kind in ("plain", "transferred"))
+    shallowest = one["networks"][str(depths_of(one, "transferred")[0])]
+    plain, transferred = (shallowest[kind] for kind in ("plain", "transferred"))
     risk = plain["risk_by_epoch"] if is_trained else training_loss(plain, "before")
     gap = np.abs(risk - transferred["risk_by_epoch"])
     return float((np.arange(len(gap)) + 0.5) @ gap / gap.sum() / len(gap))
