@@ -194,10 +194,14 @@ def epochs_to(one, kind, depth, level=0.1):
     return int(reached[0]) + 1 if len(reached) else len(losses)
 
 
-def loss_ratio(one, above, below):
-    """Return the lowest loss of some networks over that of others, both given by kind, depth."""
-    numbers = (lowest_losses(one[kind][depth]).min() for kind, depth in (above, below))
-    return float(np.divide(*numbers))
+def loss_ratio(*pair):
+    """Return a function to the lowest loss of networks, kind and depth, over that of others."""
+
+    def measure(one):
+        numbers = (lowest_losses(one[kind][depth]).min() for kind, depth in pair)
+        return float(np.divide(*numbers))
+
+    return measure
 
 
 def speed(one):
@@ -256,11 +260,8 @@ CLAIMS = (
         name="S1",
         statement="Plain networks degrade with depth, highway networks do not.",
         quantity="growth of a plain network's lowest training loss from 10 to 100 layers",
-        measure=lambda one: loss_ratio(one, ("plain", "100"), ("plain", "10")),
-        control=Control(
-            "highway networks",
-            lambda one: loss_ratio(one, ("highway", "100"), ("highway", "10")),
-        ),
+        measure=loss_ratio(("plain", "100"), ("plain", "10")),
+        control=Control("highway networks", loss_ratio(("highway", "100"), ("highway", "10"))),
         at_least=10,
         changed=f"{FOUR_SEEDS}; at first the ratio of both growths, at least 10, which the "
         "spread of the highway networks' search decides",
@@ -269,11 +270,8 @@ CLAIMS = (
         name="S2",
         statement="At 100 layers the highway network's training loss is over 100 times lower.",
         quantity="lowest training loss at 100 layers, plain over highway",
-        measure=lambda one: loss_ratio(one, ("plain", "100"), ("highway", "100")),
-        control=Control(
-            "networks of 10 layers",
-            lambda one: loss_ratio(one, ("plain", "10"), ("highway", "10")),
-        ),
+        measure=loss_ratio(("plain", "100"), ("highway", "100")),
+        control=Control("networks of 10 layers", loss_ratio(("plain", "10"), ("highway", "10"))),
         at_least=100,
         changed=FOUR_SEEDS,
         reason="2,000 images are few enough that the plain network of 100 layers memorizes them, "

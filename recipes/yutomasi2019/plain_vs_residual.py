@@ -166,7 +166,7 @@ def losses_table(*kinds):
         "with the penalty": (lambda one: training_loss(one) + one["after"]["penalty"], COSTS),
         "test error": (test_error, ERRORS),
     }
-    return lambda seeds: table(seeds, quantities, kinds)
+    return functools.partial(table, quantities=quantities, kinds=kinds)
 
 
 def shown(seeds, rows):
