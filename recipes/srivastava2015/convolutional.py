@@ -14,16 +14,8 @@ import numpy as np
 
 import zoo
 from zoo.optimizers import CaffeSGD
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import piecewise
 
 NETWORKS = {  # builder and arguments
@@ -46,7 +38,7 @@ PAPER = {  # test accuracy in %, and mean and deviation of the paper's runs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the convolutional highway networks."""
 
     networks: tuple[str, ...] = setting(("mnist16", "mnist32"), "Networks to train.", [*NETWORKS])

@@ -22,16 +22,8 @@ import keras
 import numpy as np
 
 from zoo.callbacks.training import Epochs
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
 from zoo.recipes.srivastava2015 import ensemble
 
@@ -42,7 +34,7 @@ PLAIN_LOSS = 1e-4  # ibid.: of the best plain networks of 10 and 20 layers, at m
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the search."""
 
     depths: tuple[int, ...] = setting((10, 20, 50, 100), "Layers below the classifier; sec. 3.1.")
@@ -106,9 +98,7 @@ def measure(settings, run):
     measured = {kind: {} for kind in UNITS}
     for depth in settings.depths:
         for kind in UNITS:
-            samples = [
-                sample(settings, kind, depth, index, run.seed) for index in range(settings.samples)
-            ]
+            samples = [sample(settings, kind, depth, i, run.seed) for i in range(settings.samples)]
             losses = np.zeros((len(samples), settings.epochs))
             for indices in groups(samples, settings.at_once):
                 members = [samples[index] for index in indices]
@@ -160,15 +150,8 @@ def train(settings, run, data, kind, depth, members):
     folder, resume = run.open_network(f"{kind}_mlps{depth}", data.images.name, identity)
     progress = run.progress(f"{kind} {depth}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
-    fit(
-        run.devices,
-        model,
-        data.train,
-        folder=folder,
-        epochs=settings.epochs,
-        resume=resume,
-        callbacks=[Epochs(data.train), count_epochs],
-    )
+    options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
+    fit(run.devices, model, data.train, callbacks=[Epochs(data.train), count_epochs], **options)
     history = history_of(resume)
     return np.array([history[ensemble.key(index)] for index in range(len(members))])
 
@@ -198,8 +181,8 @@ def loss_ratio(*pair):
     """Return a function to the lowest loss of networks, kind and depth, over that of others."""
 
     def measure(one):
-        numbers = (lowest_losses(one[kind][depth]).min() for kind, depth in pair)
-        return float(np.divide(*numbers))
+        above, below = (float(lowest_losses(one[kind][depth]).min()) for kind, depth in pair)
+        return above / below
 
     return measure
 

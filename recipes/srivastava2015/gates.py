@@ -23,16 +23,8 @@ from keras import ops
 
 import zoo
 from zoo import callbacks
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 
 EARLY_LAYERS = 15  # section 4, of MNIST: those in which the outputs change
 IDLE_LAYERS = 15, 45  # section 4.2, of MNIST: the first and the last idle layer
@@ -41,7 +33,7 @@ END_LAYERS = 10  # at either end, whose biases are compared; ours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the study of gates."""
 
     depth: int = setting(50, "Number of layers, a plain one first; section 4.")
@@ -221,11 +213,6 @@ def idle(one):
     return one["accuracy_without"] >= one["training_accuracy"] - IDLE_POINTS
 
 
-def idle_on_mnist(mnist, cifar):
-    """Return the percentage of idle layers on MNIST minus that on CIFAR."""
-    return 100 * float(idle(mnist).mean()) - 100 * float(idle(cifar).mean())
-
-
 def idle_late(one):
     """Return the percentage of idle layers from the 15th to the 45th minus that of earlier ones."""
     first, last = IDLE_LAYERS
@@ -242,11 +229,6 @@ def selectivity(one):
     """Return how much sparser an example's gates are than their mean, mean over layers."""
     mean = ops.convert_to_numpy(sparsity(ops.convert_to_tensor(one["mean_gates"], "float32")))
     return float(np.mean(one["sparsity"] - mean))
-
-
-def early_change(one):
-    """Return the percentage of the change of the outputs in the first 15 highway layers."""
-    return 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
 
 
 def class_difference(one):
@@ -311,7 +293,9 @@ CLAIMS = (
         section="section 4, Fig. 2",
         statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
         quantity="share of the change of the outputs in the first 15 highway layers, in %",
-        **against_untrained(early_change),
+        **against_untrained(
+            lambda one: 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
+        ),
         at_least=50,
         reason="before training 83 % of the change is there: a layer moves its input by T = 0.12 "
         "towards a smaller H, so that outputs shrink. Training moves the change to later layers",
@@ -354,7 +338,9 @@ CIFAR_CLAIMS = (
         section="section 4.2, Fig. 4",
         statement="Harder data use more of the layers (the paper: CIFAR-100 against MNIST).",
         quantity="share of idle layers, on MNIST minus on CIFAR, in points",
-        **against_untrained(idle_on_mnist),
+        **against_untrained(
+            lambda mnist, cifar: 100 * float(idle(mnist).mean()) - 100 * float(idle(cifar).mean())
+        ),
         at_least=10,
         figure="fig4",
         changed="at first idle meant a loss less than 10 % higher: see S9",

@@ -17,20 +17,12 @@ import keras
 import numpy as np
 
 import zoo
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the deep network."""
 
     depth: int = setting(1001, "Number of layers, a plain one first; section 2.2: over 1,000.")

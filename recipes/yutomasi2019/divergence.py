@@ -24,18 +24,8 @@ from keras import ops
 
 from zoo.backend import double_precision_error
 from zoo.graph.fold import fold_identity
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    DivergenceError,
-    Experiment,
-    main,
-    plots,
-    provenance,
-    setting,
-    store,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Claim, Control, main, plots, provenance, setting, store
 from zoo.recipes.experiment.networks import TRAINED
 from zoo.recipes.yutomasi2019 import networks
 from zoo.regularizers import penalize
@@ -124,7 +114,9 @@ def train(settings, run, data, depth):
             model.train_on_batch(x, y)
         differences.append(largest_difference(*pair))
         if not np.isfinite(differences[-1]):
-            raise DivergenceError(f"The difference is {differences[-1]} after step {step + 1}.")
+            raise experiment.DivergenceError(
+                f"The difference is {differences[-1]} after step {step + 1}."
+            )
         if step + 1 == count or step % SAVE_EVERY == 0:
             save(folder, variables, differences)
         progress(step + 1)
@@ -179,11 +171,11 @@ def fig6(seeds):
 
 
 EXPERIMENTS = (
-    Experiment(
+    experiment.Experiment(
         name="yutomasi2019/divergence",
         scales=SCALES,
         measure=measure,
-        artifacts=[Artifact("fig6", "divergence of equivalent networks", fig6)],
+        artifacts=[experiment.Artifact("fig6", "divergence of equivalent networks", fig6)],
         claims=[
             Claim(
                 name="Y1",
