@@ -16,8 +16,6 @@ from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.gating import Form, form, gate
 from zoo.types import Tensor
 
-FORMS = {"plain": "plain", "highway": "coupled"}
-
 
 def build(
     kind: str,
@@ -33,7 +31,7 @@ def build(
 
     Each has the weights that `zoo.seed_everything` of its seed and `zoo.highway_mlp` give it.
     """
-    chosen = form(FORMS[kind])
+    chosen = form("coupled" if kind == "highway" else kind)
     sizes = math.prod(input_shape), units, classes, depth
     networks = [
         sample(chosen, activation, sizes, seed, bias)
@@ -173,7 +171,6 @@ class NetworkLosses(keras.metrics.Metric):
 
     def __init__(self, networks: int, name: str = "each") -> None:
         super().__init__(name=name)
-        self.networks = networks
         self.total = self.add_weight((networks,), initializer="zeros", name="total")
         self.batches = self.add_weight((), initializer="zeros", name="batches")
 
@@ -188,4 +185,4 @@ class NetworkLosses(keras.metrics.Metric):
     def result(self) -> dict[str, Tensor]:
         """Return the losses by `key`."""
         means = ops.divide_no_nan(self.total, self.batches)
-        return {key(index): means[index] for index in range(self.networks)}
+        return {key(index): means[index] for index in range(self.total.shape[0])}

@@ -285,7 +285,7 @@ def each(seeds, kinds):
             yield kind, depth, [kinds[kind] for kinds in measured if kind in kinds]
 
 
-def series(seeds, columns, kinds=SIMPLE + FULL, **more):
+def series(seeds, columns, kinds=SIMPLE + FULL):
     """Return the rows of a figure: columns, functions of a network's facts, of each network."""
     rows = []
     for kind, depth, runs in each(seeds, kinds):
@@ -293,7 +293,7 @@ def series(seeds, columns, kinds=SIMPLE + FULL, **more):
             place = {"seed": seed, "network": kind, "depth": depth, "layers": f"{depth} layers"}
             arrays = columns(one)
             lines = zip(*arrays.values(), strict=True)
-            rows += [{**place, **more, **dict(zip(arrays, line, strict=True))} for line in lines]
+            rows += [{**place, **dict(zip(arrays, line, strict=True))} for line in lines]
     return rows
 
 
@@ -304,19 +304,14 @@ def table(seeds, quantities, kinds=SIMPLE + FULL):
     depth.
     """
     return [
-        row(seeds, kind, depth, name, [value(one) for one in runs], published)
+        row(seeds, kind, depth, name, map(value, runs), published.get(kind, {}).get(depth))
         for kind, depth, runs in each(seeds, kinds)
         for name, (value, published) in quantities.items()
     ]
 
 
-def row(seeds, kind, depth, quantity, values, published):
+def row(seeds, kind, depth, quantity, values, paper):
     """Return the row of a table: mean and deviation over seeds, and the number in the paper."""
-    known = published.get(kind, {}).get(depth) if seeds[0]["data"] == "cifar10" else None
-    return {
-        "network": kind,
-        "depth": depth,
-        "quantity": quantity,
-        **plots.over_seeds("measured", values),
-        "paper": "" if known is None else known,
-    }
+    measured = plots.over_seeds("measured", [*values])
+    paper = "" if paper is None or seeds[0]["data"] != "cifar10" else paper
+    return {"network": kind, "depth": depth, "quantity": quantity, **measured, "paper": paper}

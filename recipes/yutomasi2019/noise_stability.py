@@ -154,15 +154,12 @@ def final_features(network, count):
     classifier = network.model.layers[-1]
     both = keras.Model(network.model.input, [classifier.input, network.model.output])
     kernel = keras.ops.convert_to_numpy(classifier.kernel)
-    features, gradients = [], []
+    values = {"feature": [], "gradient": []}
     for x, y in networks.batches(network, count):
         inputs, p = both.predict_on_batch(x)
-        features.append(inputs)
-        gradients.append((p - np.eye(p.shape[-1])[y.reshape(-1)]) @ kernel.T)
-    return {
-        "feature": {"density": density(np.concatenate(features))},
-        "gradient": {"density": density(np.concatenate(gradients))},
-    }
+        values["feature"].append(inputs)
+        values["gradient"].append((p - np.eye(p.shape[-1])[y.reshape(-1)]) @ kernel.T)
+    return {key: {"density": density(np.concatenate(parts))} for key, parts in values.items()}
 
 
 def density(values):
@@ -245,13 +242,14 @@ def section5_numbers(seeds):
         depths = depths_of(seeds[0], pair[0])
         if any(depths_of(one, kind) != depths for one in seeds for kind in pair):
             continue
-        name = " over ".join(pair)
         ratios = np.array([dominance_ratios(one, prefix) for one in seeds])
         for i, depth in enumerate(depths):
             for half, part in enumerate(("shallow", "deep")):
-                known = {name: dict.fromkeys(depths, published[half])}
                 quantity = f"dominance in the {part} half of the blocks"
-                rows.append(row(seeds, name, depth, quantity, ratios[:, i, half], known))
+                values = ratios[:, i, half]
+                rows.append(
+                    row(seeds, " over ".join(pair), depth, quantity, values, published[half])
+                )
     return rows
 
 

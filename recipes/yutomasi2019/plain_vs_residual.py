@@ -231,15 +231,16 @@ def fig7(seeds):
 
     Each network has panels of its own: those that are equal at the start would hide each other.
     """
-    rows = []
-    for group, most in (("all", MOST_ENTRIES), ("identity", math.inf)):
 
-        def columns(one, group=group, most=most):
-            before, after = (one["weights"][when][group] for when in ("before", "after"))
-            clipped = {"before": np.minimum(before, most), "after": np.minimum(after, most)}
-            return {"from": BINS[:-1], **clipped}
+    def columns(one):
+        names = np.repeat(["all", "identity"], len(BINS) - 1).tolist()
+        counts = {"entries": names, "from": np.tile(BINS[:-1], 2)}
+        for when in ("before", "after"):
+            weights = one["weights"][when]
+            counts[when] = [*np.minimum(weights["all"], MOST_ENTRIES), *weights["identity"]]
+        return counts
 
-        rows += series(seeds, columns, networks.CONVOLUTIONAL, entries=group)
+    rows = series(seeds, columns, networks.CONVOLUTIONAL)
     labels = {
         "all": "all entries of the plain kernels",
         "identity": "entries of the identity",
