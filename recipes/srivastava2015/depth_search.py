@@ -165,13 +165,13 @@ def best_losses(networks):
     return networks["losses"][int(np.argmin(lowest_losses(networks)))]
 
 
-def epochs_to(one, kind, depth, level=0.1):
-    """Return the number of epochs in which the best network's training loss falls below a level.
+def epochs_to(one, kind, depth):
+    """Return the number of epochs in which the best network's training loss falls below 0.1.
 
     One that does not get there counts with all epochs, which understates the difference.
     """
     losses = best_losses(one[kind][str(depth)])
-    reached = np.flatnonzero(losses < level)
+    reached = np.flatnonzero(losses < 0.1)
     return int(reached[0]) + 1 if len(reached) else len(losses)
 
 

@@ -14,7 +14,6 @@ equivalent of the residual one. A step of the paper's two networks of 20 layers 
 cores in double precision, 1 s in single, the control.
 """
 
-import contextlib
 import dataclasses
 import json
 
@@ -60,27 +59,19 @@ def measure(settings, run):
             f"Expected KERAS_BACKEND=tensorflow, or --precision float32. Received: "
             f"{keras.config.backend()}, whose float64 products or means err by {error:.1g}."
         )
-    differences = {}
-    for precision in dict.fromkeys((settings.precision, CONTROL)):
-        chosen = dataclasses.replace(settings, precision=precision)
-        with floating_point(precision):
-            data = networks.load(chosen, run)
-            differences[precision] = {
-                str(depth): train(chosen, run, data, depth) for depth in settings.depths
-            }
-    return {"precision": settings.precision, "differences": differences}
-
-
-@contextlib.contextmanager
-def floating_point(precision):
-    """Within the context, Keras computes in this precision."""
     before = keras.config.floatx()
-    keras.config.set_floatx(precision)
+    differences = {}
     try:
-        yield
+        for precision in dict.fromkeys((settings.precision, CONTROL)):
+            keras.config.set_floatx(precision)
+            chosen = dataclasses.replace(settings, precision=precision)
+            data = networks.load(chosen, run)
+            gaps = {str(depth): train(chosen, run, data, depth) for depth in settings.depths}
+            differences[precision] = gaps
     finally:
         keras.config.set_floatx(before)
         keras.config.set_dtype_policy(before)
+    return {"precision": settings.precision, "differences": differences}
 
 
 def train(settings, run, data, depth):

@@ -159,18 +159,15 @@ def final_features(network, count):
         inputs, p = both.predict_on_batch(x)
         values["feature"].append(inputs)
         values["gradient"].append((p - np.eye(p.shape[-1])[y.reshape(-1)]) @ kernel.T)
-    return {key: {"density": density(np.concatenate(parts))} for key, parts in values.items()}
 
+    def density(parts):  # in standard deviations of each feature; dead ones are left out
+        all_values = np.concatenate(parts)
+        deviations = all_values.std(0)
+        scaled = (all_values[:, deviations > 0] / deviations[deviations > 0]).ravel()
+        width = FEATURE_BINS[1] - FEATURE_BINS[0]
+        return np.histogram(scaled, FEATURE_BINS)[0] / max(scaled.size, 1) / width
 
-def density(values):
-    """Return the density of `(images, features)` in standard deviations of each feature.
-
-    Features that are dead, the same for all images, are left out.
-    """
-    deviations = values.std(0)
-    scaled = (values[:, deviations > 0] / deviations[deviations > 0]).ravel()
-    width = FEATURE_BINS[1] - FEATURE_BINS[0]
-    return np.histogram(scaled, FEATURE_BINS)[0] / max(scaled.size, 1) / width
+    return {key: {"density": density(parts)} for key, parts in values.items()}
 
 
 def fig3(seeds):

@@ -27,17 +27,15 @@ from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import by_depth, compared, depths_of, each, series, table
 from zoo.regularizers import penalty
 
-FULL = networks.Networks()
 SCALES = {
-    "smoke": dataclasses.replace(FULL, **networks.SMOKE),
-    "miniature": dataclasses.replace(FULL, **networks.MINIATURE),
-    "full": FULL,
+    "smoke": networks.Networks(**networks.SMOKE),
+    "miniature": networks.Networks(**networks.MINIATURE),
+    "full": networks.Networks(),
 }
-STARTS = {"networks": ("plain", "transferred")}
+DEPTHS = {"smoke": SCALES["smoke"].depths, "miniature": (32,), "full": (32, 44)}  # of Fig. 9
 STARTS_SCALES = {
-    "smoke": dataclasses.replace(SCALES["smoke"], **STARTS),
-    "miniature": dataclasses.replace(SCALES["miniature"], **STARTS, depths=(32,)),
-    "full": dataclasses.replace(FULL, **STARTS, depths=(32, 44)),
+    scale: dataclasses.replace(SCALES[scale], networks=("plain", "transferred"), depths=depths)
+    for scale, depths in DEPTHS.items()
 }
 LOSSES = {  # Tables 1, 2 and 5: training loss
     "plain": {20: 0.07227, 32: 0.1225, 44: 0.4950},
@@ -66,7 +64,6 @@ PENALTIES = {  # ibid., after training
     "transferred": {20: 5.122e-4, 32: 5.561e-4, 44: 6.194e-4},
 }
 LARGE_SHARES = {"plain": {32: 10.29}, "residual": {32: 76}}  # appendix C: in %, and "more than" 76
-MODES = {"residual": {32: 0.9}}  # ibid., of the identity's entries after training
 WEIGHTS = {  # ibid., of plain32: what is left of Table 3
     "L1 of identity, before": 67,
     "L1 of identity, after": 72,
@@ -92,7 +89,7 @@ def inspect(network, kind):
     before = losses(network)
     if has_kernels:
         start = entries_of(network.model)
-        kaiming = entries_of(network.model, kaiming_kernel)
+        kaiming, _ = entries_of(network.model, kaiming_kernel)
     networks.train(network)
     measured = {
         "risk_by_epoch": np.array(network.history["risk"]),
@@ -103,8 +100,8 @@ def inspect(network, kind):
     if has_kernels:
         end = entries_of(network.model)
         measured["weights"] = {"before": weights_of(*start), "after": weights_of(*end)}
-        for name, (place, _) in (("start", start), ("kaiming", kaiming)):
-            moved = np.linalg.norm(end[0] - place) / np.linalg.norm(start[0] - kaiming[0])
+        for name, place in (("start", start[0]), ("kaiming", kaiming)):
+            moved = np.linalg.norm(end[0] - place) / np.linalg.norm(start[0] - kaiming)
             measured["weights"][f"distance_from_{name}"] = float(moved)
     return measured
 
@@ -178,12 +175,19 @@ def shown(seeds, rows):
 def table3(seeds):
     """Return statistics of the plain kernels' weights, and how much of large ones is identity."""
 
-    def statistic(one, when, name):
+    def statistic(one, name, when="after"):
         return one["weights"][when]["statistics"][name]
+
+    def large_share(one):
+        return 100 * statistic(one, "L1 of identity") / statistic(one, "L1 of > 0.25")
+
+    def mode(one):  # center of the fullest bin
+        fullest = int(one["weights"]["after"]["identity"].argmax())
+        return float(BINS[fullest : fullest + 2].mean())
 
     quantities = {
         "identity entries' L1 in % of that of > 0.25, after": (large_share, LARGE_SHARES),
-        "mode of identity entries, after": (mode, MODES),
+        "mode of identity entries, after": (mode, {"residual": {32: 0.9}}),  # appendix C
         "distance from the start, over the start's from Kaiming's": (distance, {}),
     }
     for when in ("before", "after"):
@@ -197,18 +201,6 @@ def table3(seeds):
 def distance(facts, place="start"):
     """Return how far trained kernels are from a start, over that of their own from Kaiming's."""
     return facts["weights"][f"distance_from_{place}"]
-
-
-def large_share(facts):
-    """Return the L1 norm of identity entries in % of that of all weights above 0.25."""
-    statistics = facts["weights"]["after"]["statistics"]
-    return 100 * statistics["L1 of identity"] / statistics["L1 of > 0.25"]
-
-
-def mode(facts):
-    """Return the center of the fullest bin of identity entries."""
-    fullest = int(facts["weights"]["after"]["identity"].argmax())
-    return float(BINS[fullest : fullest + 2].mean())
 
 
 def table4(seeds):
@@ -315,14 +307,6 @@ def disadvantage(one, kind):
     return min(np.divide(*compared(one, pair, f))[-1] for f in (training_loss, test_error))
 
 
-def error_at(facts, risks):
-    """Return a network's test error when its risk was as given, interpolated over the logarithm."""
-    risk = np.minimum.accumulate(facts["risk_by_epoch"])
-    error = facts["test_error_by_epoch"]
-    lowered = np.flatnonzero(np.diff(risk, prepend=math.inf) < 0)[::-1]  # np.interp: increasing
-    return np.interp(np.log(risks), np.log(risk[lowered]), error[lowered])
-
-
 def error_at_equal_risk(one, kind):
     """Return by how many points a network's error is above the residual's at equal risk.
 
@@ -333,7 +317,14 @@ def error_at_equal_risk(one, kind):
     pair = [shallowest[name] for name in (kind, "residual")]
     lowest = max(min(facts["risk_by_epoch"]) for facts in pair)
     risks = np.geomspace(lowest, max(lowest, LEARNED), RISK_LEVELS)
-    errors, residual = (error_at(facts, risks) for facts in pair)
+
+    def errors_of(facts):  # interpolated over the logarithm of the risk
+        risk = np.minimum.accumulate(facts["risk_by_epoch"])
+        error = facts["test_error_by_epoch"]
+        lowered = np.flatnonzero(np.diff(risk, prepend=math.inf) < 0)[::-1]  # np.interp: increasing
+        return np.interp(np.log(risks), np.log(risk[lowered]), error[lowered])
+
+    errors, residual = map(errors_of, pair)
     return 100 * float(np.mean(errors - residual))
 
 
@@ -365,7 +356,7 @@ ARTIFACTS = (  # the paper's numbers are in the tables
     Artifact("fig7", "weight histograms", fig7),
     Artifact("fig8", "risk by epoch", fig8),
 )
-claim = functools.partial(Claim, seeds=networks.SEEDS)
+claim = functools.partial(Claim, seeds=networks.SEEDS, figure="fig8")
 CLAIMS = (
     claim(
         name="Y2",
@@ -376,7 +367,6 @@ CLAIMS = (
         control=Control("Kaiming's start instead", lambda one: extra_error(one, "plain")),
         at_least=-1,  # ours; the paper: -0.10, -0.58, -0.23
         at_most=1,
-        figure="fig8",
         changed="after three seeds on record (shown): no lower limit then; six seeds",
     ),
     claim(
@@ -388,7 +378,6 @@ CLAIMS = (
         control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
         ratio=True,
-        figure="fig8",
         changed="after three seeds had left it undecided: six",
     ),
     claim(
@@ -400,7 +389,6 @@ CLAIMS = (
         control=Control(networks.TRANSFERRED, lambda one: disadvantage(one, "transferred")),
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
         ratio=True,
-        figure="fig8",
         changed="after three seeds on record (undecided): at least 1, which equal networks reach, "
         "too; six seeds",
     ),
@@ -413,7 +401,6 @@ CLAIMS = (
         measure=lambda one: error_at_equal_risk(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: error_at_equal_risk(one, "transferred")),
         at_least=0.4,  # half of what separates plain20 and residual44, of equal risk, in Table 1
-        figure="fig8",
         changed="after three seeds on record: first over 20 and 56 layers (plain networks of 56 "
         "did not train in seed 0); then (undecided) of risks within an epoch and errors at its "
         "end, at least 0, which equal networks reach, too; six seeds",
@@ -446,7 +433,6 @@ CLAIMS = (
             lambda one: kept_accuracy(one, "dominant_kaiming"),
         ),
         at_least=75,  # ours, the text's is lost; Table 5: 77
-        figure="fig8",
         changed="after three seeds on record (undecided): the lower of two depths then; six seeds",
     ),
 )
