@@ -136,10 +136,7 @@ def interlayer_cushions(
         return inputs
 
     inputs_of_blocks = compiled(inputs_of_blocks, chain.graph.model)
-    products = [
-        [compiled(function, chain.graph.model) for function in _products(chain, block.index)]
-        for block in chain.blocks
-    ]
+    products = [_products(chain, block.index) for block in chain.blocks]
     rng = np.random.default_rng(seed)
     measured: list[list[np.ndarray]] = [[] for _ in chain.blocks]
     for x, _ in batches(data, batch_size):
@@ -163,6 +160,7 @@ def interlayer_cushions(
 
 def _products(chain, index):
     """Return functions of x, and of x and r: |J x| / |x| (inf at 0), and |J' r|^2, by example."""
+    model = chain.graph.model
 
     def forward(x, sides):
         return chain.do(chain.plan[index], State(x, sides)).x
@@ -180,7 +178,7 @@ def _products(chain, index):
 
         return ops.square(norm(gradients_at_marks(observe, state.x)[1]["x"]))
 
-    return signal, noise
+    return compiled(signal, model), compiled(noise, model)
 
 
 def _summary(signal, squares):
@@ -211,8 +209,7 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     share of its channels with r_i > 1 (equation 13), averaged over examples. Final features are the
     input of the last `Dense`; if there are fewer of these than channels in a layer, the rest of its
     channels is left out. So are blocks after which channels are only pooled: there d is 1 in any
-    network. All features' gradients come from one backward pass over a batch that is repeated for
-    each.
+    network.
 
     Args:
         model: A Functional or built Sequential `keras.Model` that ends in a `Dense` classifier.

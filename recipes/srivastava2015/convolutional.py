@@ -75,17 +75,17 @@ def measure(settings, run):
     """Train the networks, and return their test accuracies by epoch in %."""
     data = run.images(settings, settings.preprocessing)
 
-    def optimizer(iterations):
-        rates = [settings.rate * 0.1**i for i in range(len(settings.drops) + 1)]
-        return CaffeSGD(piecewise(rates, settings.drops, 1)(iterations))
-
+    rates = [settings.rate * 0.1**i for i in range(len(settings.drops) + 1)]
+    schedule = piecewise(rates, settings.drops, 1)
     shape = {"input_shape": data.shape, "classes": data.images.classes}
     measured = {}
     for name in settings.networks:
         builder, arguments = NETWORKS[name]
         options = {"variant": settings.variant, **arguments}
         build = functools.partial(zoo.create_model, builder, **shape, **options)
-        network = run.network(builder, settings, data, build, optimizer, **options)
+        network = run.network(
+            builder, settings, data, build, lambda steps: CaffeSGD(schedule(steps)), **options
+        )
         before = network.model.evaluate(network.data.validation, verbose=0, return_dict=True)
         network.train()
         measured[name] = {

@@ -103,7 +103,9 @@ def train(settings, run, data, depth):
         x, y = data.train[batch]
         for model in pair:
             model.train_on_batch(x, y)
-        differences.append(largest_difference(*pair))
+        weights = map(networks.plain_weights, pair)
+        gaps = [np.abs(w - v).max() for w, v in zip(*weights, strict=True)]
+        differences.append(float(max(gaps)))
         if not np.isfinite(differences[-1]):
             raise experiment.DivergenceError(
                 f"The difference is {differences[-1]} after step {step + 1}."
@@ -131,12 +133,6 @@ def restore(folder, variables):
     for index, variable in enumerate(variables):
         variable.assign(saved["values"][f"{index:05d}"])
     return saved["differences"].tolist()
-
-
-def largest_difference(residual, plain):
-    """Return the largest difference of a weight from the plain equivalent of `residual`."""
-    pairs = zip(networks.plain_weights(residual), networks.plain_weights(plain), strict=True)
-    return max(float(np.abs(w - v).max()) for w, v in pairs)
 
 
 def largest(one, precision=None):

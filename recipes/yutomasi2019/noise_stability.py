@@ -32,7 +32,6 @@ NOISE_IMAGES = 10_000  # at most: of noise on the weights, of which the paper sh
 LARGEST_CUSHION = 4.0  # of Fig. 3; ours: larger ones are in the last bin
 FEATURE_BINS = np.linspace(-4, 8, 61)  # of Fig. 10
 RATIOS = {"": (1.24, 4.06), "full_": (0.99, 3.07)}  # Fig. 12: shallow, deep layers
-CUSHION = {"full_residual": {20: 0.20}}  # section 5, of one block
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,10 +46,11 @@ class Settings(networks.Networks):
     projections: int = setting(128, "Random projections of interlayer cushions; ours.")
 
 
-SMALL = {"probe_examples": 1000, "flow_examples": 32, "projections": 16}
 SCALES = {
     "smoke": Settings(**networks.SMOKE, probe_examples=8, flow_examples=2, projections=4),
-    "miniature": Settings(**networks.MINIATURE, **SMALL),
+    "miniature": Settings(
+        **networks.MINIATURE, probe_examples=1000, flow_examples=32, projections=16
+    ),
     "full": Settings(),
 }
 
@@ -124,10 +124,8 @@ def accuracy_under_noise(network, count, seed):
     rng = np.random.default_rng(seed)
 
     def accuracy():
-        hits = [
-            model.predict_on_batch(x).argmax(-1) == y.reshape(-1)
-            for x, y in networks.batches(network, count)
-        ]
+        pairs = networks.batches(network, count)
+        hits = [model.predict_on_batch(x).argmax(-1) == y.reshape(-1) for x, y in pairs]
         return np.concatenate(hits).mean(dtype="float32")
 
     accuracies = [accuracy()]
@@ -205,9 +203,8 @@ def fig10(seeds):
         "gradient": "density of the loss's gradient there",
     }
     options = {"by": ["network", "depth"], "labels": labels, "steps": True}
-    return plots.lines(
-        [*series(seeds, columns), *rows], x="from", y=["feature", "gradient"], **options
-    )
+    rows = [*series(seeds, columns), *rows]
+    return plots.lines(rows, x="from", y=["feature", "gradient"], **options)
 
 
 def fig12(seeds):
@@ -227,7 +224,10 @@ def section5_numbers(seeds):
     before, after = (functools.partial(mean_cushion, when=when) for when in ("before", "after"))
     quantities = {
         "interlayer cushion before training, mean over blocks": (before, {}),
-        "interlayer cushion, mean over blocks": (after, CUSHION),
+        "interlayer cushion, mean over blocks": (
+            after,
+            {"full_residual": {20: 0.20}},
+        ),  # of one block
         "layer cushion, mean over blocks": (lambda one: one["after"]["layer_cushion"].mean(), {}),
     }
     for index, size in enumerate(NOISES, 1):

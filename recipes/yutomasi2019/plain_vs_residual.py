@@ -8,9 +8,6 @@ Trains the simplified networks of yutomasi2019/networks.py, and measures losses,
 weights before and after training, risk (the training loss without the penalty) and test error by
 epoch. The experiment "starts" compares plain networks from Kaiming's and from the residual's
 initial weights (Fig. 9).
-
-The miniature is trained to the end of its schedule: widths 8, 16, 32, on 5,000 digits of 16 x 16
-pixels; 20 and 56 layers.
 """
 
 import dataclasses
@@ -247,9 +244,8 @@ def fig7(seeds):
 
 def curves(one):
     """Return the columns of Figs 8 and 9: risk and test error by epoch."""
-    risk = one["risk_by_epoch"]
-    epochs = range(1, len(risk) + 1)
-    return {"epoch": epochs, "risk": risk, "test_error": one["test_error_by_epoch"]}
+    columns = {"risk": one["risk_by_epoch"], "test_error": one["test_error_by_epoch"]}
+    return {"epoch": range(1, len(columns["risk"]) + 1), **columns}
 
 
 LABELS = {
