@@ -166,9 +166,8 @@ def _products(chain, index):
         return chain.do(chain.plan[index], State(x, sides)).x
 
     def signal(state):
-        x = state.x
-        _, product = jacobian_product(lambda x: forward(x, state.sides), x, x)
-        length = norm(x)
+        product = jacobian_product(lambda x: forward(x, state.sides), state.x, state.x)[1]
+        length = norm(state.x)
         return ops.where(length == 0, np.inf, norm(product) / length)
 
     def noise(state, r):
@@ -234,11 +233,12 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
         )
     classifier = dense[-1]
     features = classifier.inputs[0][1]
-    measured = [
-        block
-        for block in find_blocks(graph)[0]
-        if any(map(_has_kernel, graph.between(block.y, features)))
-    ]
+    measured = []
+    for block in find_blocks(graph)[0]:
+        later = [getattr(call.layer, "weights", ()) for call in graph.between(block.y, features)]
+        paths = [weight.path for weights in later for weight in weights]
+        if any("kernel" in path.split("/")[-1] for path in paths):  # which mixes channels
+            measured.append(block)
     if not measured:
         raise ValueError(
             f"Expected a block whose channels reach several features. Received: "
@@ -261,12 +261,6 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
         Row("dominant_flow", block.name, block.stage, None, None, sums[block.name] / count)
         for block in measured
     )
-
-
-def _has_kernel(call):
-    """Return True if a call mixes channels; without, each reaches the feature of its index."""
-    weights = getattr(call.layer, "weights", ())  # an operation has none
-    return any("kernel" in weight.path.split("/")[-1] for weight in weights)
 
 
 def _activation(graph, block):

@@ -3,8 +3,7 @@
     python recipes/srivastava2015/convolutional.py --data_dir DATA
     python recipes/reproduce.py srivastava2015/table2 --scale full --data_dir DATA
 
-The miniature of Table 1 trains on 10,000 MNIST images for 20 epochs, those of Tables 2 and 3 on
-2,000 CIFAR images, all to the end of a shorter schedule. The scale "full" needs an accelerator.
+The miniatures train to the end of a shorter schedule. The scale "full" needs an accelerator.
 """
 
 import dataclasses

@@ -8,13 +8,13 @@ layers of 71 units, highway layers of 50. A loss is the mean training cross entr
 measured in training; a network is judged by its lowest loss (footnote 3), and one that becomes NaN
 or Inf has diverged and is left out.
 
-The miniature trains to the end of a short schedule: 10 samples a kind and depth for 200 epochs of
-2,000 images, few enough for each network to memorize; what is left is optimization.
+The miniature has images few enough for each network to memorize; what is left is optimization.
 """
 
 import dataclasses
 import functools
 import statistics
+import types
 
 import keras
 import numpy as np
@@ -63,23 +63,11 @@ SCALES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """One network of the search; `seed` is that of its initial weights."""
-
-    rate: float
-    momentum: float
-    decay: float
-    activation: str
-    gate_bias: int | None
-    seed: int
-
-
 def sample(settings, kind, depth, index, seed):
-    """Sample one network of the search, which depends on the arguments only."""
+    """Sample one network's settings and the seed of its weights; they depend on nothing else."""
     random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
     has_gates = kind == "highway"
-    return Sample(  # drawn in this order
+    return types.SimpleNamespace(  # drawn in this order
         rate=10 ** random.uniform(*settings.rates),
         momentum=random.uniform(*settings.momenta),
         decay=random.uniform(*settings.decays),
@@ -101,8 +89,7 @@ def measure(settings, run):
             for indices in groups(samples, settings.at_once):
                 members = [samples[index] for index in indices]
                 losses[indices] = train(settings, run, data, kind, depth, members)
-            columns = dataclasses.fields(Sample)
-            facts = {f.name: [getattr(one, f.name) for one in samples] for f in columns}
+            facts = {key: [vars(one)[key] for one in samples] for key in vars(samples[0])}
             measured[kind][str(depth)] = {"losses": losses, **facts}
             lowest = lowest_losses(measured[kind][str(depth)])
             print(
@@ -140,7 +127,7 @@ def train(settings, run, data, kind, depth, members):
         "data": data.images.name,
         "images": len(data.images.x_train),
         "depth": depth,
-        "members": [dataclasses.asdict(member) for member in members],
+        "members": [vars(member) for member in members],
         "batch": settings.batch,
         "epochs": settings.epochs,
         "precision": settings.precision,

@@ -111,22 +111,17 @@ def train(settings, run, data, depth):
                 f"The difference is {differences[-1]} after step {step + 1}."
             )
         if step + 1 == count or step % SAVE_EVERY == 0:
-            save(folder, variables, differences)
+            values = {f"{i:05d}": ops.convert_to_numpy(v) for i, v in enumerate(variables)}
+            saved = {"differences": np.array(differences), "values": values}
+            store.save(folder / "pair", saved, {})
+            (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
         progress(step + 1)
     print(f"{name}, {settings.precision}: {differences[count - 1]:.3g}", flush=True)
     return np.array(differences[:count])
 
 
-def save(folder, variables, differences):
-    """Save the variables of both networks and their optimizers, and the differences by step."""
-    values = map(ops.convert_to_numpy, variables)
-    arrays = {f"{index:05d}": value for index, value in enumerate(values)}
-    store.save(folder / "pair", {"differences": np.array(differences), "values": arrays}, {})
-    (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
-
-
 def restore(folder, variables):
-    """Restore what `save` saved, if it did, and return the differences."""
+    """Restore the variables that an earlier run saved, if there are any; return the differences."""
     if not (folder / "pair" / store.MEASURED).exists():
         return []
     saved, _ = store.load(folder / "pair")

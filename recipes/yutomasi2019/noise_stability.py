@@ -10,8 +10,6 @@ Measures the networks of yutomasi2019/networks.py before and after training:
 * the effect of noise on the weights on accuracy (section 5);
 * the distribution of final features and their gradients (Fig. 10: nearly normal);
 * dominant gradient flow at the start and after each tenth of the training (Fig. 12).
-
-The miniature is that of plain_vs_residual.py, which finds the networks that this one trained.
 """
 
 import dataclasses
@@ -68,6 +66,9 @@ def inspect(settings, run, network):
     sample = network.data.preprocess(images.x_train[:count]), images.y_train[:count]
     probed = min(settings.probe_examples or len(images.x_train), len(images.x_train))
 
+    def by_block(table, name):
+        return np.array([*table.values(name).values()])
+
     def cushions():
         progress = run.progress("layer cushions", probed)
         probe = callbacks.LayerCushion(largest=LARGEST_CUSHION)
@@ -102,11 +103,6 @@ def inspect(settings, run, network):
         "flow_epochs": np.array([*flows]),
         "flows": np.array([*flows.values()]),
     }
-
-
-def by_block(table, name):
-    """Return a probe's values by block."""
-    return np.array([*table.values(name).values()])
 
 
 def accuracy_under_noise(network, count, seed):
@@ -221,13 +217,11 @@ def fig12(seeds):
 
 def section5_numbers(seeds):
     """Return means over blocks, the effects of noise, and residual networks against plain ones."""
-    before, after = (functools.partial(mean_cushion, when=when) for when in ("before", "after"))
+    before = functools.partial(mean_cushion, when="before")
+    published = {"full_residual": {20: 0.20}}  # of one block
     quantities = {
         "interlayer cushion before training, mean over blocks": (before, {}),
-        "interlayer cushion, mean over blocks": (
-            after,
-            {"full_residual": {20: 0.20}},
-        ),  # of one block
+        "interlayer cushion, mean over blocks": (mean_cushion, published),
         "layer cushion, mean over blocks": (lambda one: one["after"]["layer_cushion"].mean(), {}),
     }
     for index, size in enumerate(NOISES, 1):

@@ -82,6 +82,10 @@ def measure(settings, run):
 
 def inspect(network, kind):
     """Train one network, and return what is measured of it."""
+
+    def kaiming_kernel(block):
+        return keras.ops.convert_to_numpy(KaimingNormal()(block.transform.kernel.shape))
+
     has_kernels = kind in networks.CONVOLUTIONAL
     before = losses(network)
     if has_kernels:
@@ -122,11 +126,6 @@ def entries_of(model, kernel_of=plain_kernel):
     kernels = [(kernel_of(block), block.identity) for block in blocks]
     entries = np.concatenate([kernel.ravel() for kernel, _ in kernels])
     return entries, np.concatenate([kernel[id_entries(kernel, pad)] for kernel, pad in kernels])
-
-
-def kaiming_kernel(block):
-    """Return a kernel of this block's shape from Kaiming's start."""
-    return keras.ops.convert_to_numpy(KaimingNormal()(block.transform.kernel.shape))
 
 
 def weights_of(entries, identity):
