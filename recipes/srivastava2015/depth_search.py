@@ -92,11 +92,9 @@ def measure(settings, run):
             facts = {key: [vars(one)[key] for one in samples] for key in vars(samples[0])}
             measured[kind][str(depth)] = {"losses": losses, **facts}
             lowest = lowest_losses(measured[kind][str(depth)])
-            print(
-                f"{kind} {depth}: lowest training loss {lowest.min():.3g}, "
-                f"{np.isinf(lowest).sum()} of {len(lowest)} diverged",
-                flush=True,
-            )
+            diverged = f"{np.isinf(lowest).sum()} of {len(lowest)} diverged"
+            text = f"{kind} {depth}: lowest training loss {lowest.min():.3g}, {diverged}"
+            print(text, flush=True)
     return measured
 
 

@@ -180,10 +180,7 @@ def fig3(seeds):
 def fig4(seeds):
     """Draw the training loss without each layer, and that of the whole network."""
     rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"layer": layer, "loss": loss} for layer, loss in enumerate(one["loss_without"], 1)
-        ],
+        seeds, lambda one: [{"layer": i, "loss": x} for i, x in enumerate(one["loss_without"], 1)]
     )
     whole = statistics.geometric_mean(one["loss"] for one in seeds)
     marks = [
@@ -204,11 +201,6 @@ def idle_late(one):
     first, last = IDLE_LAYERS
     layers = idle(one)
     return 100 * float(layers[first - 1 : last].mean() - layers[: first - 1].mean())
-
-
-def percent_below(biases, start):
-    """Return the percentage of the biases that are below their initial value."""
-    return 100 * float(np.mean(biases < start))
 
 
 def selectivity(one):
@@ -255,9 +247,10 @@ CLAIMS = (
         section="section 4, Fig. 2",
         statement="Most gate biases fall in training.",
         quantity="share of the biases of T below their start, in %",
-        measure=lambda one: percent_below(one["bias"], one["initial_bias"]),
+        measure=lambda one: 100 * float(np.mean(one["bias"] < one["initial_bias"])),
         control=Control(
-            "the biases of H, which start at 0", lambda one: percent_below(one["bias_of_h"], 0)
+            "the biases of H, which start at 0",
+            lambda one: 100 * float(np.mean(one["bias_of_h"] < 0)),
         ),
         at_least=60,
         figure="fig2",
@@ -316,8 +309,7 @@ CLAIMS = (
         "layers",
     ),
 )
-MNIST_AND_CIFAR = ("srivastava2015/gates", "srivastava2015/gates_cifar")
-cifar_claim = functools.partial(Claim, needs=MNIST_AND_CIFAR)
+cifar_claim = functools.partial(Claim, needs=("srivastava2015/gates", "srivastava2015/gates_cifar"))
 CIFAR_CLAIMS = (
     cifar_claim(
         name="S10",

@@ -216,8 +216,7 @@ def train(network):
     def save(epoch, logs):
         logs["risk"] = risk(network, RISK_IMAGES)
         if epoch + 1 in tenths(network):
-            values = whole_values(network.model.weights)
-            arrays = {f"{index:04d}": value for index, value in enumerate(values)}
+            arrays = {f"{i:04d}": v for i, v in enumerate(whole_values(network.model.weights))}
             store.save(network.folder / "weights" / str(epoch + 1), arrays, {})
 
     network.train([keras.callbacks.LambdaCallback(on_epoch_end=save)])
@@ -254,8 +253,7 @@ def risk(network, count=None):
     """Return the mean cross entropy of the first training images (None: all), as in evaluation."""
     total, seen = 0.0, 0
     for x, y in batches(network, count):
-        p = network.model.predict_on_batch(x)
-        values = keras.losses.sparse_categorical_crossentropy(y, p)
+        values = keras.losses.sparse_categorical_crossentropy(y, network.model.predict_on_batch(x))
         total += float(np.sum(keras.ops.convert_to_numpy(values)))
         seen += len(y)
     return total / seen

@@ -13,6 +13,7 @@ initial weights (Fig. 9).
 import dataclasses
 import functools
 import math
+import operator
 
 import keras
 import numpy as np
@@ -108,10 +109,7 @@ def inspect(network, kind):
 
 
 def losses(network):
-    """Return the training loss in evaluation, the penalty, and that of the weights as they are.
-
-    In training, a residual network pays the penalty of its plain equivalent.
-    """
+    """Return the training loss in evaluation, the penalty, and that of the weights as they are."""
     return {
         "training_loss": networks.risk(network),
         "penalty": float(penalty(network.model)),
@@ -122,8 +120,7 @@ def losses(network):
 def entries_of(model, kernel_of=plain_kernel):
     """Return the entries of all blocks' plain kernels, and those of the identity."""
     kinds = (SimplifiedPlain, SimplifiedResidual)
-    blocks = [layer for layer in model.layers if isinstance(layer, kinds)]
-    kernels = [(kernel_of(block), block.identity) for block in blocks]
+    kernels = [(kernel_of(one), one.identity) for one in model.layers if isinstance(one, kinds)]
     entries = np.concatenate([kernel.ravel() for kernel, _ in kernels])
     return entries, np.concatenate([kernel[id_entries(kernel, pad)] for kernel, pad in kernels])
 
@@ -271,10 +268,7 @@ def fig8(seeds):
 def fig9(seeds):
     """Draw the risk of plain networks from both starts by epoch, and the difference of both."""
     rows = series(seeds, curves)
-
-    def place(one):
-        return one["depth"], one["epoch"], one["seed"]
-
+    place = operator.itemgetter("depth", "epoch", "seed")
     other = {place(one): one["risk"] for one in rows if one["network"] == "transferred"}
     for one in rows:
         if one["network"] == "plain" and place(one) in other:

@@ -21,8 +21,7 @@ PARAMETERS = {  # label, usual value, and values; ours: the axes of the paper's 
     "feature_sigma": ("deviation of a feature's gradient", 1.0, (0.01, 0.1, 1.0, 10.0)),
     "keep": ("share p of open ReLUs", 0.9, (0.5, 0.7, 0.9, 1.0)),
 }
-LABELS = {name: label for name, (label, _, _) in PARAMETERS.items()}
-LABELS |= {
+LABELS = {name: label for name, (label, _, _) in PARAMETERS.items()} | {
     "dominance": "P(r > 1)",
     "ratio": "ratio of the deviations",
     "probability": "P(|X| > |Y|)",
