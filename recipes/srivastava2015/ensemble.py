@@ -80,8 +80,8 @@ class SideBySide(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.stacked = []
         for index, values in enumerate(weights, 1):
-            is_deep = index < len(weights) - 1  # the classifier's sum over classes is float32
-            self.stacked.append(self.add_weight(values.shape, "zeros", autocast=is_deep))
+            is_last = index >= len(weights) - 1  # the classifier's sum over classes is float32
+            self.stacked.append(self.add_weight(values.shape, "zeros", autocast=not is_last))
             self.stacked[-1].assign(values)
 
     def call(self, x: Tensor) -> Tensor:
