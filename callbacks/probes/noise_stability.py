@@ -23,6 +23,8 @@ from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import Simplified
 from zoo.types import Tensor
 
+KINDS = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Dense)  # with one kernel
+
 
 class LayerCushion(Ratio):
     """Layer cushion |A x| / (|A|_F |x|) of a block's convolutions and dense layers A.
@@ -50,24 +52,19 @@ class LayerCushion(Ratio):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each example's mean cushion of its convolutions, and the histogram."""
-        layer = block.info.layer
-        if isinstance(layer, Simplified):
-            z = layer.form.combine(block["h"], block.get("x"), None, None)
-            steps = [(layer.transform, block["input"], z)]
-        else:
-            steps = [step for step in _branch_steps(block) if _is_linear(step[0])]
-        if not steps:
-            return {}
-        cushions = []
         mask = block.get("mask")
-        steps = [(layer, shown(x, mask), y) for layer, x, y in steps]
-        for layer, x, y in steps:
+        cushions = []
+        exist = []
+        for layer, x, y in _linear_steps(block):
+            length = norm(shown(x, mask))
             passed = norm(shown(y if layer.bias is None else y - layer.bias, mask))
             size = ops.sqrt(ops.sum(ops.square(layer.kernel)))
-            cushions.append(passed / (size * norm(x)))
-        exist = ops.stack([norm(x) != 0 for _, x, _ in steps], axis=1)
-        ratios = ops.where(exist, ops.stack(cushions, axis=1), 0.0)
-        alive = ops.cast(exist, ratios.dtype)
+            cushions.append(passed / (size * length))
+            exist.append(length != 0)
+        if not cushions:
+            return {}
+        ratios = ops.where(ops.stack(exist, axis=1), ops.stack(cushions, axis=1), 0.0)
+        alive = ops.cast(ops.stack(exist, axis=1), ratios.dtype)
         index = ops.floor(ratios * (self.bins / self.largest))
         index = ops.cast(ops.clip(index, 0, self.bins - 1), "int32")
         shares = ops.one_hot(index, self.bins) * ops.expand_dims(alive, -1)
@@ -80,25 +77,24 @@ class LayerCushion(Ratio):
         return {**super().summarize(mean), "histogram": histogram}
 
 
-def _is_linear(layer):
-    """Return True for a convolution or dense layer, each with one kernel, and no activation."""
-    kinds = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Dense)
-    return type(layer) in kinds and layer.activation in (None, keras.activations.linear)
-
-
-def _branch_steps(block):
-    """Return the layers of the residual branch with their inputs and outputs."""
+def _linear_steps(block):
+    """Return a block's layers of one kernel and no activation, with their inputs and outputs."""
     layer = block.info.layer
+    if isinstance(layer, Simplified):
+        z = layer.form.combine(block["h"], block.get("x"), None, None)
+        return [(layer.transform, block["input"], z)]
     if isinstance(layer, ResidualBlock):
-        return [*layer.transform.steps(block["input"], block.use)]
-    if layer is None:
-        pairs = zip(block.layers, block["steps"], strict=True)
-        return [(inner, x, y) for inner, (x, y) in pairs]
-    raise ValueError(
-        f"The layer cushion is defined for convolutions of SimplifiedPlain, SimplifiedResidual, "
-        f"ResidualBlock and the residual branches of sums. Received: {type(layer).__name__} "
-        f"{block.info.name!r}"
-    )
+        steps = layer.transform.steps(block["input"], block.use)
+    elif layer is None:
+        steps = [(inner, *pair) for inner, pair in zip(block.layers, block["steps"], strict=True)]
+    else:
+        raise ValueError(
+            f"The layer cushion is defined for convolutions of SimplifiedPlain, "
+            f"SimplifiedResidual, ResidualBlock and the residual branches of sums. Received: "
+            f"{type(layer).__name__} {block.info.name!r}"
+        )
+    linear = (None, keras.activations.linear)
+    return [step for step in steps if type(step[0]) in KINDS and step[0].activation in linear]
 
 
 def interlayer_cushions(
@@ -140,10 +136,7 @@ def interlayer_cushions(
         return inputs
 
     inputs_of_blocks = compiled(inputs_of_blocks, chain.graph.model)
-    products = [
-        [compiled(function, chain.graph.model) for function in _products(chain, block.index)]
-        for block in chain.blocks
-    ]
+    products = [_products(chain, block.index) for block in chain.blocks]
     rng = np.random.default_rng(seed)
     measured: list[list[np.ndarray]] = [[] for _ in chain.blocks]
     for x, _ in batches(data, batch_size):
@@ -167,14 +160,14 @@ def interlayer_cushions(
 
 def _products(chain, index):
     """Return functions of x, and of x and r: |J x| / |x| (inf at 0), and |J' r|^2, by example."""
+    model = chain.graph.model
 
     def forward(x, sides):
         return chain.do(chain.plan[index], State(x, sides)).x
 
     def signal(state):
-        x = state.x
-        _, product = jacobian_product(lambda x: forward(x, state.sides), x, x)
-        length = norm(x)
+        product = jacobian_product(lambda x: forward(x, state.sides), state.x, state.x)[1]
+        length = norm(state.x)
         return ops.where(length == 0, np.inf, norm(product) / length)
 
     def noise(state, r):
@@ -184,7 +177,7 @@ def _products(chain, index):
 
         return ops.square(norm(gradients_at_marks(observe, state.x)[1]["x"]))
 
-    return signal, noise
+    return compiled(signal, model), compiled(noise, model)
 
 
 def _summary(signal, squares):
@@ -215,8 +208,7 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     share of its channels with r_i > 1 (equation 13), averaged over examples. Final features are the
     input of the last `Dense`; if there are fewer of these than channels in a layer, the rest of its
     channels is left out. So are blocks after which channels are only pooled: there d is 1 in any
-    network. All features' gradients come from one backward pass over a batch that is repeated for
-    each.
+    network.
 
     Args:
         model: A Functional or built Sequential `keras.Model` that ends in a `Dense` classifier.
@@ -241,11 +233,12 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
         )
     classifier = dense[-1]
     features = classifier.inputs[0][1]
-    measured = [
-        block
-        for block in find_blocks(graph)[0]
-        if any(map(_has_kernel, graph.between(block.y, features)))
-    ]
+    measured = []
+    for block in find_blocks(graph)[0]:
+        later = [getattr(call.layer, "weights", ()) for call in graph.between(block.y, features)]
+        paths = [weight.path for weights in later for weight in weights]
+        if any("kernel" in path.split("/")[-1] for path in paths):  # which mixes channels
+            measured.append(block)
     if not measured:
         raise ValueError(
             f"Expected a block whose channels reach several features. Received: "
@@ -270,17 +263,14 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     )
 
 
-def _has_kernel(call):
-    """Return True if a call mixes channels; without, each reaches the feature of its index."""
-    weights = getattr(call.layer, "weights", ())  # an operation has none
-    return any("kernel" in weight.path.split("/")[-1] for weight in weights)
-
-
 def _activation(graph, block):
     """Return the slot of the ReLU that alone reads a block's output, or of that output."""
     readers = [call for call in graph.calls if block.y in call.sources]
     layer = readers[0].layer if len(readers) == 1 else None
-    return readers[0].outputs[0] if _is_relu(layer) else block.y
+    is_relu = type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations
+    if isinstance(layer, keras.layers.Activation):
+        is_relu = layer.activation is keras.activations.relu
+    return readers[0].outputs[0] if is_relu else block.y
 
 
 def _flow(graph, blocks, classifier, objective):
@@ -292,14 +282,13 @@ def _flow(graph, blocks, classifier, objective):
 
     def weighted_features(mark, values, weights):
         """Return the sum of the features, each example's weighted by its row of `weights`."""
-        values = {**values}
 
         def apply(call, *args, **kwargs):
             y = infer(call, *args, **kwargs)
             slot = call.outputs[0]
             return mark(names[slot], y) if slot in names else y
 
-        graph.run(values, apply, below, keep=True)
+        values = graph.run({**values}, apply, below, keep=True)
         return ops.sum(values[features] * weights), None
 
     def summed_loss(mark, values, labels):
@@ -316,10 +305,7 @@ def _flow(graph, blocks, classifier, objective):
         # repetition j of the batch has the gradient of feature j alone
         identity = ops.expand_dims(ops.eye(num_features, dtype=gradient.dtype), 1)
         single = ops.reshape(identity * ops.expand_dims(gradient, 0), (-1, num_features))
-        repeated = {
-            slot: ops.tile(v, (num_features, *[1] * (len(v.shape) - 1)))
-            for slot, v in values.items()
-        }
+        repeated = {slot: ops.concatenate([v] * num_features) for slot, v in values.items()}
         alone = gradients_at_marks(weighted_features, repeated, single)[1]
         return {name: _shares(alone[name], whole[name], batch, num_features) for name in alone}
 
@@ -330,21 +316,12 @@ def _shares(alone, whole, batch, num_features):
     """Return the share of channels with r > 1 of each example."""
     channels = whole.shape[-1]
     common = min(channels, num_features)
-    alone = ops.cast(alone, "float32")  # sums of half precision cancel
-    whole = ops.cast(whole, "float32")
-    alone = ops.reshape(alone, (num_features, batch, -1, channels))
-    whole = ops.reshape(whole, (batch, -1, channels))[..., :common]
+    # float32: sums of half precision cancel
+    alone = ops.reshape(ops.cast(alone, "float32"), (num_features, batch, -1, channels))
+    whole = ops.reshape(ops.cast(whole, "float32"), (batch, -1, channels))[..., :common]
     own = ops.stack([alone[i, :, :, i] for i in range(common)], axis=-1)  # (batch, places, common)
-    rest = ops.abs(whole - own)
     size = ops.abs(own)
     # 0 / 0, a dead entry, is no dominance
-    ratio = ops.where(size == 0, 0.0, size / ops.maximum(rest, 1e-30))
+    ratio = ops.where(size == 0, 0.0, size / ops.maximum(ops.abs(whole - own), 1e-30))
     r = ops.mean(ratio, axis=1)  # (batch, common)
     return ops.mean(ops.where(r == r, ops.cast(r > 1, r.dtype), r), axis=1)  # NaN stays
-
-
-def _is_relu(layer):
-    """Return True for a layer or operation that is a ReLU."""
-    if isinstance(layer, keras.layers.Activation):
-        return layer.activation is keras.activations.relu
-    return type(layer).__name__ in ("ReLU", "Relu")  # a layer; keras.ops and .activations

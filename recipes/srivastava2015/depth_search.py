@@ -6,34 +6,22 @@
 For each kind and depth, networks with randomly sampled settings train side by side on MNIST: plain
 layers of 71 units, highway layers of 50. A loss is the mean training cross entropy of an epoch,
 measured in training; a network is judged by its lowest loss (footnote 3), and one that becomes NaN
-or Inf has diverged and is left out. The paper: plain networks of depth 10 and 20 fall below 1e-4
-and deeper ones degrade; at depth 100 the best highway network's loss is less than a hundredth of
-the plain one's.
+or Inf has diverged and is left out.
 
-The miniature trains to the end of a short schedule: 10 samples a kind and depth for 200 epochs of
-2,000 images, few enough for each network to memorize; what is left is optimization.
+The miniature has images few enough for each network to memorize; what is left is optimization.
 """
 
 import dataclasses
 import functools
 import statistics
+import types
 
 import keras
 import numpy as np
 
 from zoo.callbacks.training import Epochs
-from zoo.datasets import preprocessing
-from zoo.datasets.batches import Batches
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
 from zoo.recipes.srivastava2015 import ensemble
 
@@ -44,7 +32,7 @@ PLAIN_LOSS = 1e-4  # ibid.: of the best plain networks of 10 and 20 layers, at m
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the search."""
 
     depths: tuple[int, ...] = setting((10, 20, 50, 100), "Layers below the classifier; sec. 3.1.")
@@ -75,55 +63,38 @@ SCALES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """One network of the search; `seed` is that of its initial weights."""
-
-    rate: float
-    momentum: float
-    decay: float
-    activation: str
-    gate_bias: int | None
-    seed: int
-
-
 def sample(settings, kind, depth, index, seed):
-    """Sample one network of the search, which depends on the arguments only."""
+    """Sample one network's settings and the seed of its weights; they depend on nothing else."""
     random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
-    rate = 10 ** random.uniform(*settings.rates)
-    momentum = random.uniform(*settings.momenta)
-    decay = random.uniform(*settings.decays)
-    activation = str(random.choice(ACTIVATIONS))
-    bias = None
-    if kind == "highway":
-        bias = int(random.integers(*GATE_BIASES, endpoint=True))
-    weight_seed = int(random.integers(2**31))
-    return Sample(float(rate), momentum, decay, activation, bias, weight_seed)
+    has_gates = kind == "highway"
+    return types.SimpleNamespace(  # drawn in this order
+        rate=10 ** random.uniform(*settings.rates),
+        momentum=random.uniform(*settings.momenta),
+        decay=random.uniform(*settings.decays),
+        activation=str(random.choice(ACTIVATIONS)),
+        gate_bias=int(random.integers(*GATE_BIASES, endpoint=True)) if has_gates else None,
+        seed=int(random.integers(2**31)),
+    )
 
 
 def measure(settings, run):
     """Train all networks, and return the losses by epoch and the settings of each."""
-    images = run.load_images(settings)
+    data = run.images(settings, "highway_mlp")
     run.split(settings.batch).check_batch(settings.batch)
     measured = {kind: {} for kind in UNITS}
     for depth in settings.depths:
         for kind in UNITS:
-            samples = [
-                sample(settings, kind, depth, index, run.seed) for index in range(settings.samples)
-            ]
+            samples = [sample(settings, kind, depth, i, run.seed) for i in range(settings.samples)]
             losses = np.zeros((len(samples), settings.epochs))
             for indices in groups(samples, settings.at_once):
                 members = [samples[index] for index in indices]
-                losses[indices] = train(settings, run, images, kind, depth, members)
-            columns = dataclasses.fields(Sample)
-            facts = {f.name: [getattr(one, f.name) for one in samples] for f in columns}
+                losses[indices] = train(settings, run, data, kind, depth, members)
+            facts = {key: [vars(one)[key] for one in samples] for key in vars(samples[0])}
             measured[kind][str(depth)] = {"losses": losses, **facts}
             lowest = lowest_losses(measured[kind][str(depth)])
-            print(
-                f"{kind} {depth}: lowest training loss {lowest.min():.3g}, "
-                f"{np.isinf(lowest).sum()} of {len(lowest)} diverged",
-                flush=True,
-            )
+            diverged = f"{np.isinf(lowest).sum()} of {len(lowest)} diverged"
+            text = f"{kind} {depth}: lowest training loss {lowest.min():.3g}, {diverged}"
+            print(text, flush=True)
     return measured
 
 
@@ -140,52 +111,30 @@ def groups(samples, at_once):
                 yield indices
 
 
-def train(settings, run, images, kind, depth, members):
+def train(settings, run, data, kind, depth, members):
     """Return the losses of networks that train side by side, `(networks, epochs)`."""
-    preprocess = preprocessing.fit("highway_mlp", images.x_train)
-    batches = Batches(
-        images.x_train,
-        images.y_train,
-        settings.batch,
-        run.seed,
-        preprocess.augment,
-        drop_remainder=True,
-    )
     run.start(settings)
     keras.utils.clear_session()  # the compiled steps of the networks before
+    seeds = [member.seed for member in members]
+    biases = [member.gate_bias for member in members]
+    shape = depth, UNITS[kind], members[0].activation
     with run.devices.scope():
-        model = ensemble.build(
-            kind,
-            depth,
-            UNITS[kind],
-            members[0].activation,
-            [member.seed for member in members],
-            [member.gate_bias for member in members],
-            images.x_train.shape[1:],
-            images.classes,
-        )
-        ensemble.compile_networks(model, members, len(batches))
+        model = ensemble.build(kind, *shape, seeds, biases, data.shape, data.images.classes)
+        ensemble.compile_networks(model, members, len(data.train))
     identity = {
-        "data": images.name,
-        "images": len(images.x_train),
+        "data": data.images.name,
+        "images": len(data.images.x_train),
         "depth": depth,
-        "members": [dataclasses.asdict(member) for member in members],
+        "members": [vars(member) for member in members],
         "batch": settings.batch,
         "epochs": settings.epochs,
         "precision": settings.precision,
     }
-    folder, resume = run.open_network(f"{kind}_mlps{depth}", images.name, identity)
+    folder, resume = run.open_network(f"{kind}_mlps{depth}", data.images.name, identity)
     progress = run.progress(f"{kind} {depth}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
-    fit(
-        run.devices,
-        model,
-        batches,
-        folder=folder,
-        epochs=settings.epochs,
-        resume=resume,
-        callbacks=[Epochs(batches), count_epochs],
-    )
+    options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
+    fit(run.devices, model, data.train, callbacks=[Epochs(data.train), count_epochs], **options)
     history = history_of(resume)
     return np.array([history[ensemble.key(index)] for index in range(len(members))])
 
@@ -193,41 +142,38 @@ def train(settings, run, images, kind, depth, members):
 def lowest_losses(networks):
     """Return the lowest loss of each network; infinity if it diverged."""
     losses = networks["losses"]
-    diverged = ~np.isfinite(losses).all(axis=1)
-    return np.where(diverged, np.inf, np.nanmin(np.nan_to_num(losses, nan=np.inf), axis=1))
+    return np.where(np.isfinite(losses).all(axis=1), losses.min(axis=1), np.inf)
 
 
-def best_loss(one, kind, depth):
-    """Return the lowest training loss of the networks of one kind and depth."""
-    return float(lowest_losses(one[kind][str(depth)]).min())
+def best_losses(networks):
+    """Return the losses by epoch of the network with the lowest one."""
+    return networks["losses"][int(np.argmin(lowest_losses(networks)))]
 
 
-def epochs_to(one, kind, depth, level=0.1):
-    """Return the number of epochs in which the best network's training loss falls below a level.
+def epochs_to(one, kind, depth):
+    """Return the number of epochs in which the best network's training loss falls below 0.1.
 
     One that does not get there counts with all epochs, which understates the difference.
     """
-    networks = one[kind][str(depth)]
-    losses = networks["losses"][int(np.argmin(lowest_losses(networks)))]
-    reached = np.flatnonzero(losses < level)
+    losses = best_losses(one[kind][str(depth)])
+    reached = np.flatnonzero(losses < 0.1)
     return int(reached[0]) + 1 if len(reached) else len(losses)
 
 
-def growth(one, kind):
-    """Return how many times higher a kind's best loss is with 100 layers than with 10."""
-    return best_loss(one, kind, 100) / best_loss(one, kind, 10)
+def loss_ratio(*pair):
+    """Return a function to the lowest loss of networks, kind and depth, over that of others."""
 
+    def measure(one):
+        above, below = (float(lowest_losses(one[kind][depth]).min()) for kind, depth in pair)
+        return above / below
 
-def loss_ratio(one, depth):
-    """Return the best loss at a depth, plain over highway."""
-    return best_loss(one, "plain", depth) / best_loss(one, "highway", depth)
+    return measure
 
 
 def speed(one):
     """Return how many times as many epochs plain networks take, geometric mean over depths."""
-    depths = [int(depth) for depth in one["plain"]]
     return statistics.geometric_mean(
-        epochs_to(one, "plain", depth) / epochs_to(one, "highway", depth) for depth in depths
+        epochs_to(one, "plain", depth) / epochs_to(one, "highway", depth) for depth in one["plain"]
     )
 
 
@@ -252,60 +198,49 @@ def fig1(seeds):
                 if not len(best):
                     continue
                 yield {"kind": kind, "layers": int(depth), "mean": float(best.mean())}
-                curve = networks["losses"][int(np.argmin(lowest_losses(networks)))]
-                for epoch, loss in enumerate(curve, 1):
+                for epoch, loss in enumerate(best_losses(networks), 1):
                     yield {"kind": kind, "depth": int(depth), "epoch": epoch, "best": float(loss)}
 
-    return plots.lines(
-        plots.with_seeds(seeds, rows_of),
-        x=["epoch", "layers"],
-        y=["best", "mean"],
-        by=["kind", "depth"],
-        marks=[{"best": PLAIN_LOSS, "label": "the paper: plain 10, 20 fall below"}],
-        labels={
-            "best": "mean training cross entropy, nats",
-            "mean": "mean of the best tenth, nats",
-            "layers": "depth, layers",
-        },
-        log=["best", "mean"],
-    )
+    rows = plots.with_seeds(seeds, rows_of)
+    marks = [{"best": PLAIN_LOSS, "label": "the paper: plain 10, 20 fall below"}]
+    labels = {
+        "best": "mean training cross entropy, nats",
+        "mean": "mean of the best tenth, nats",
+        "layers": "depth, layers",
+    }
+    y = ["best", "mean"]
+    options = {"by": ["kind", "depth"], "marks": marks, "labels": labels, "log": y}
+    return plots.lines(rows, x=["epoch", "layers"], y=y, **options)
 
 
-SEARCH = {
-    "section": "section 3.1, Fig. 1",
-    "ratio": True,
-    "figure": "fig1",
-    "seeds": 4,
-}
+claim = functools.partial(Claim, section="section 3.1, Fig. 1", ratio=True, figure="fig1", seeds=4)
 FOUR_SEEDS = (
     "seed 0 ran eight minutes before the first criteria; four seeds, after three had left S1 and "
     "S2 undecided"
 )
 CLAIMS = (
-    Claim(
+    claim(
         name="S1",
         statement="Plain networks degrade with depth, highway networks do not.",
         quantity="growth of a plain network's lowest training loss from 10 to 100 layers",
-        measure=functools.partial(growth, kind="plain"),
-        control=Control("highway networks", functools.partial(growth, kind="highway")),
+        measure=loss_ratio(("plain", "100"), ("plain", "10")),
+        control=Control("highway networks", loss_ratio(("highway", "100"), ("highway", "10"))),
         at_least=10,
         changed=f"{FOUR_SEEDS}; at first the ratio of both growths, at least 10, which the "
         "spread of the highway networks' search decides",
-        **SEARCH,
     ),
-    Claim(
+    claim(
         name="S2",
         statement="At 100 layers the highway network's training loss is over 100 times lower.",
         quantity="lowest training loss at 100 layers, plain over highway",
-        measure=functools.partial(loss_ratio, depth=100),
-        control=Control("networks of 10 layers", functools.partial(loss_ratio, depth=10)),
+        measure=loss_ratio(("plain", "100"), ("highway", "100")),
+        control=Control("networks of 10 layers", loss_ratio(("plain", "10"), ("highway", "10"))),
         at_least=100,
         changed=FOUR_SEEDS,
         reason="2,000 images are few enough that the plain network of 100 layers memorizes them, "
         "too: the losses of seeds 0 to 3 are 0.015 to 0.097, and the highway's 0.0012 to 0.012",
-        **SEARCH,
     ),
-    Claim(
+    claim(
         name="S3",
         statement="Highway networks converge faster.",
         quantity="epochs to a training loss of 0.1, plain over highway, mean over four depths",
@@ -315,7 +250,6 @@ CLAIMS = (
         ),
         at_least=1.25,
         changed=f"{FOUR_SEEDS}; at least 1 before there was a control, which is 1 on average",
-        **SEARCH,
     ),
 )
 EXPERIMENTS = (

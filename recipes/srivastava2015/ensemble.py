@@ -4,19 +4,18 @@ On a CPU, layers of 50 units are too small to compute network by network.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+from keras.optimizers import schedules
 
 from zoo import backend
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.gating import Form, form, gate
 from zoo.types import Tensor
-
-FORMS = {"plain": "plain", "highway": "coupled"}
 
 
 def build(
@@ -33,16 +32,13 @@ def build(
 
     Each has the weights that `zoo.seed_everything` of its seed and `zoo.highway_mlp` give it.
     """
-    chosen = form(FORMS[kind])
+    chosen = form("coupled" if kind == "highway" else kind)
     sizes = math.prod(input_shape), units, classes, depth
     networks = [
         sample(chosen, activation, sizes, seed, bias)
         for seed, bias in zip(seeds, gate_biases, strict=True)
     ]
-    stacked = {
-        name: np.stack([weights[name] for weights in networks], axis=kernel.ndim - 2)
-        for name, kernel in networks[0].items()
-    }
+    stacked = [np.stack(values, axis=-3) for values in zip(*networks, strict=True)]
     inputs = keras.Input(tuple(input_shape))
     x = keras.layers.Flatten()(inputs)
     x = SideBySide(chosen, activation, stacked, name="networks")(x)
@@ -51,56 +47,46 @@ def build(
 
 def sample(
     form: Form, activation: str, sizes: Sequence[int], seed: int, gate_bias: float | None
-) -> dict[str, np.ndarray]:
+) -> list[np.ndarray]:
     """Sample one network's weights in the order in which the builders make layers."""
     generator = np.random.default_rng(seed)
     initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
     features, units, classes, depth = sizes
-    branches = "h" + form.gates
+    biases = [0.0, gate_bias] if form.gates else [0.0]  # of H and T
 
     def kernel(rows, columns):
         return initializer.sample(generator, (rows, columns))
 
-    first = kernel(features, units)
-    blocks = [[kernel(units, units) for _ in branches] for _ in range(depth - 1)]
-    weights = {"first": first, "first_bias": np.zeros((1, units))}
-    for branch, kernels in zip(branches, zip(*blocks, strict=True), strict=True):
-        bias = 0.0 if branch == "h" else gate_bias
-        weights[branch] = np.stack(kernels)
-        weights[f"{branch}_bias"] = np.full((depth - 1, 1, units), float(bias))
-    last = kernel(units, classes)
-    return {**weights, "last": last, "last_bias": np.zeros((1, classes))}
+    weights = [kernel(features, units), np.zeros((1, units))]
+    blocks = [[kernel(units, units) for _ in biases] for _ in range(depth - 1)]
+    for bias, kernels in zip(biases, zip(*blocks, strict=True), strict=True):
+        weights += [np.stack(kernels), np.full((depth - 1, 1, units), float(bias))]
+    return [*weights, kernel(units, classes), np.zeros((1, classes))]
 
 
 class SideBySide(keras.layers.Layer):
     """Networks with the stacked weights of `build`, from flat images to logits.
 
-    The first and last weights have the shape `(networks, in, out)`, those between `(depth - 1,
-    networks, in, out)`; biases have an `in` of 1.
+    Kernels and biases alternate: of the first layer, H, T, and the last layer. The first and last
+    ones have the shape `(networks, in, out)`, those between `(depth - 1, networks, in, out)`;
+    biases have an `in` of 1.
     """
 
     def __init__(
-        self, form: Form, activation: str, weights: Mapping[str, np.ndarray], name: str
+        self, form: Form, activation: str, weights: Sequence[np.ndarray], name: str
     ) -> None:
         super().__init__(name=name)
         self.form = form
         self.activation = keras.activations.get(activation)
-        self.stacked = {key: self._constant(key, values) for key, values in weights.items()}
-
-    def _constant(self, name, values):
-        def initializer(shape, dtype=None):
-            return ops.convert_to_tensor(values, dtype)
-
-        return self.add_weight(
-            values.shape,
-            initializer=initializer,
-            name=name,
-            autocast=not name.startswith("last"),  # the classifier's sum over classes is float32
-        )
+        self.stacked = []
+        for index, values in enumerate(weights, 1):
+            is_last = index >= len(weights) - 1  # the classifier's sum over classes is float32
+            self.stacked.append(self.add_weight(values.shape, "zeros", autocast=not is_last))
+            self.stacked[-1].assign(values)
 
     def call(self, x: Tensor) -> Tensor:
         """Return logits, `(batch, networks, classes)`."""
-        w = self.stacked
+        first, first_bias, *deep, last, last_bias = self.stacked
 
         def dense(x, kernel, bias, activation):
             return activation(ops.add(ops.matmul(x, kernel), bias))
@@ -110,11 +96,10 @@ class SideBySide(keras.layers.Layer):
             t = dense(x, *slices[2:], gate) if self.form.gates else None
             return self.form.mix(h, x, t, None, self.compute_dtype)
 
-        x = dense(x, w["first"], w["first_bias"], self.activation)  # (networks, batch, units)
-        deep = [w[branch + end] for branch in "h" + self.form.gates for end in ("", "_bias")]
+        x = dense(x, first, first_bias, self.activation)  # (networks, batch, units)
         x = backend.scan_layers(step, x, deep, deep[0].shape[0])
         x = ops.cast(x, self.variable_dtype)
-        logits = ops.add(ops.matmul(x, w["last"]), w["last_bias"])
+        logits = ops.add(ops.matmul(x, last), last_bias)
         return ops.transpose(logits, (1, 0, 2))
 
 
@@ -128,31 +113,16 @@ def compile_networks(model: keras.Model, settings: Sequence[Any], steps: int) ->
         values = [getattr(network, name) for network in settings]
         return np.reshape(np.array(values, "float32"), (-1, 1, 1))  # to all weights' shapes
 
-    rates = Rates(column("rate"), column("decay"), steps)
-    model.compile(
-        SGD(rates, column("momentum")), summed_loss, metrics=[NetworkLosses(len(settings))]
-    )
-
-
-class Rates(keras.optimizers.schedules.LearningRateSchedule):
-    """`keras.optimizers.schedules.ExponentialDecay` of arrays: a rate for each network."""
-
-    def __init__(self, rates: np.ndarray, decays: np.ndarray, steps: int) -> None:
-        self.rates = rates
-        self.decays = decays
-        self.steps = steps
-
-    def __call__(self, step: Tensor) -> Tensor:
-        """Return the rates at a step."""
-        epochs = ops.divide(ops.cast(step, "float32"), float(self.steps))
-        return ops.multiply(self.rates, ops.power(self.decays, epochs))
+    decay = schedules.ExponentialDecay
+    optimizer = SGD(decay(column("rate"), steps, column("decay")), column("momentum"))
+    model.compile(optimizer, summed_loss, metrics=[NetworkLosses(len(settings))])
 
 
 class SGD(keras.optimizers.Optimizer):
     """`keras.optimizers.SGD` with a momentum for each network."""
 
-    def __init__(self, rates: Rates, momenta: np.ndarray, **kwargs: Any) -> None:
-        super().__init__(rates, **kwargs)
+    def __init__(self, rates: schedules.LearningRateSchedule, momenta: np.ndarray) -> None:
+        super().__init__(rates)
         self.momenta = momenta
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
@@ -192,7 +162,6 @@ class NetworkLosses(keras.metrics.Metric):
 
     def __init__(self, networks: int, name: str = "each") -> None:
         super().__init__(name=name)
-        self.networks = networks
         self.total = self.add_weight((networks,), initializer="zeros", name="total")
         self.batches = self.add_weight((), initializer="zeros", name="batches")
 
@@ -207,4 +176,4 @@ class NetworkLosses(keras.metrics.Metric):
     def result(self) -> dict[str, Tensor]:
         """Return the losses by `key`."""
         means = ops.divide_no_nan(self.total, self.batches)
-        return {key(index): means[index] for index in range(self.networks)}
+        return {key(index): means[index] for index in range(self.total.shape[0])}

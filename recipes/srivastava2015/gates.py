@@ -7,10 +7,7 @@ Trains highway_mlp(50), a plain layer and 49 highway layers of 50 tanh units. Be
 training it measures, on the training images, the biases of T, the mean of T, its mean over the
 images of one class (Fig. 3), the sparsity of an image's T, how much each layer changes its input,
 and loss and accuracy without each highway layer (Fig. 4); and, on the first image alone, T and the
-outputs of all layers (Fig. 2). A layer is idle if the network without it has at most 0.5 points
-less training accuracy (our threshold). The paper found that most biases fell in training, that the
-outputs change in the first 15 layers or so (CIFAR-100: 40), and that about 60 % of the layers, 15
-to 45, are idle.
+outputs of all layers (Fig. 2). The paper found about 60 % of the layers idle.
 """
 
 import dataclasses
@@ -23,26 +20,17 @@ from keras import ops
 
 import zoo
 from zoo import callbacks
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 
 EARLY_LAYERS = 15  # section 4, of MNIST: those in which the outputs change
 IDLE_LAYERS = 15, 45  # section 4.2, of MNIST: the first and the last idle layer
 IDLE_POINTS = 0.5  # of training accuracy, that an idle layer adds at most; ours
 END_LAYERS = 10  # at either end, whose biases are compared; ours
-GATE_LABEL = "T (0: carry, 1: transform)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the study of gates."""
 
     depth: int = setting(50, "Number of layers, a plain one first; section 4.")
@@ -104,28 +92,19 @@ def sparsity(gates):
 def measure(settings, run):
     """Train the network, and return what `inspect` does, before and after."""
     data = run.images(settings, settings.preprocessing)
-
-    def build():
-        return zoo.highway_mlp(
-            settings.depth,
-            settings.units,
-            "tanh",
-            "coupled",
-            settings.gate_bias,
-            data.images.classes,
-            data.shape,
-        )
+    options = {"gate_bias": settings.gate_bias, "classes": data.images.classes}
+    build = functools.partial(
+        zoo.highway_mlp, settings.depth, settings.units, "tanh", input_shape=data.shape, **options
+    )
 
     def optimizer(_iterations):
-        rate = keras.optimizers.schedules.ExponentialDecay(
-            settings.rate, settings.decay_updates, 0.97
-        )
+        decay = keras.optimizers.schedules.ExponentialDecay
+        rate = decay(settings.rate, settings.decay_updates, 0.97)
         return keras.optimizers.SGD(rate, momentum=0.9)
 
     name = f"highway_mlp{settings.depth}"
-    network = run.network(
-        name, settings, data, build, optimizer, units=settings.units, bias=settings.gate_bias
-    )
+    identity = {"units": settings.units, "bias": settings.gate_bias}
+    network = run.network(name, settings, data, build, optimizer, **identity)
     untrained = run.part("untrained", functools.partial(inspect, settings, run, network))
     network.train()
     return {
@@ -144,19 +123,13 @@ def inspect(settings, run, network):
     y = data.images.y_train[: settings.probe_examples]
     probes = [callbacks.GateBias(), callbacks.GateActivity(), GateSparsity(), LayerChange()]
     probes += [callbacks.ClassGates(label, data.images.classes) for label in settings.classes]
-    table = callbacks.run(
-        probes, network.model, (x, y), batch_size=500, progress=run.progress("probes", len(x))
-    )
-    lesions = callbacks.lesions(
-        network.model,
-        (x, y),
-        mode="closed",
-        batch_size=500,
-        progress=run.progress(f"lesions of {settings.depth - 1} layers", len(x)),
-    )
-    first_image = callbacks.run(
-        [callbacks.GateActivity(), callbacks.BlockOutputs()], network.model, x[:1]
-    )
+    progress = run.progress("probes", len(x))
+    table = callbacks.run(probes, network.model, (x, y), batch_size=500, progress=progress)
+    progress = run.progress(f"lesions of {settings.depth - 1} layers", len(x))
+    options = {"mode": "closed", "batch_size": 500, "progress": progress}
+    lesions = callbacks.lesions(network.model, (x, y), **options)
+    shown = [callbacks.GateActivity(), callbacks.BlockOutputs()]
+    first_image = callbacks.run(shown, network.model, x[:1])
     losses, accuracies = (lesions.values(f"lesion_{key}") for key in ("loss", "accuracy"))
     whole = losses.pop(None), accuracies.pop(None)  # of the network without a lesion
     highways = [layer for layer in network.model.layers if isinstance(layer, zoo.HighwayDense)]
@@ -180,18 +153,17 @@ def inspect(settings, run, network):
 
 def fig2(seeds):
     """Draw the biases and the mean gates, and the gates and outputs of one example."""
-    keys = {
-        "bias of T": "bias",
-        "mean T": "mean_gates",
-        "T of one example": "gates_of_one_example",
-        "outputs of one example": "outputs_of_one_example",
+    gate_label = "T (0: carry, 1: transform)"
+    panels = {  # by title: array, value in the middle of the colors, label of the colors
+        "bias of T": ("bias", seeds[0]["initial_bias"], "logit"),
+        "mean T": ("mean_gates", None, gate_label),
+        "T of one example": ("gates_of_one_example", None, gate_label),
+        "outputs of one example": ("outputs_of_one_example", 0.0, "output"),
     }
-    centers = {"bias of T": seeds[0]["initial_bias"], "outputs of one example": 0.0}
-    labels = {"bias of T": "logit", "outputs of one example": "output"}
     return plots.maps(
-        [{title: one[key] for title, key in keys.items()} for one in seeds],
-        {title: centers.get(title) for title in keys},
-        {title: labels.get(title, GATE_LABEL) for title in keys},
+        [{title: one[key] for title, (key, _, _) in panels.items()} for one in seeds],
+        {title: center for title, (_, center, _) in panels.items()},
+        {title: label for title, (_, _, label) in panels.items()},
     )
 
 
@@ -208,23 +180,15 @@ def fig3(seeds):
 def fig4(seeds):
     """Draw the training loss without each layer, and that of the whole network."""
     rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"layer": layer, "loss": loss} for layer, loss in enumerate(one["loss_without"], 1)
-        ],
+        seeds, lambda one: [{"layer": i, "loss": x} for i, x in enumerate(one["loss_without"], 1)]
     )
     whole = statistics.geometric_mean(one["loss"] for one in seeds)
-    return plots.lines(
-        rows,
-        x="layer",
-        y="loss",
-        log=["loss"],
-        marks=[
-            {"loss": whole, "label": "whole network"},
-            {"layer": IDLE_LAYERS, "label": "idle in the paper, on MNIST"},
-        ],
-        labels={"layer": "layer left out", "loss": "mean training cross entropy, nats"},
-    )
+    marks = [
+        {"loss": whole, "label": "whole network"},
+        {"layer": IDLE_LAYERS, "label": "idle in the paper, on MNIST"},
+    ]
+    labels = {"layer": "layer left out", "loss": "mean training cross entropy, nats"}
+    return plots.lines(rows, x="layer", y="loss", log=["loss"], marks=marks, labels=labels)
 
 
 def idle(one):
@@ -232,32 +196,17 @@ def idle(one):
     return one["accuracy_without"] >= one["training_accuracy"] - IDLE_POINTS
 
 
-def idle_percent(one):
-    """Return the percentage of idle layers."""
-    return 100 * float(idle(one).mean())
-
-
-def idle_late_percent(one):
+def idle_late(one):
     """Return the percentage of idle layers from the 15th to the 45th minus that of earlier ones."""
     first, last = IDLE_LAYERS
     layers = idle(one)
     return 100 * float(layers[first - 1 : last].mean() - layers[: first - 1].mean())
 
 
-def fallen_percent(one):
-    """Return the percentage of the biases of T that are below their initial value."""
-    return 100 * float(np.mean(one["bias"] < one["initial_bias"]))
-
-
 def selectivity(one):
     """Return how much sparser an example's gates are than their mean, mean over layers."""
     mean = ops.convert_to_numpy(sparsity(ops.convert_to_tensor(one["mean_gates"], "float32")))
     return float(np.mean(one["sparsity"] - mean))
-
-
-def early_change_percent(one):
-    """Return the percentage of the change of the outputs in the first 15 highway layers."""
-    return 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
 
 
 def class_difference(one):
@@ -273,13 +222,13 @@ def bias_rise(one):
     return float(biases[-END_LAYERS:].mean() - biases[:END_LAYERS].mean())
 
 
-def untrained(quantity):
-    """Return the control of a quantity: the networks before training."""
+def against_untrained(quantity):
+    """Return the fields of a claim on a quantity whose control are the untrained networks."""
 
     def measure(*networks):
         return quantity(*(one["untrained"] for one in networks))
 
-    return Control("the untrained network", measure)
+    return {"measure": quantity, "control": Control("the untrained network", measure)}
 
 
 ARTIFACTS = (
@@ -287,109 +236,94 @@ ARTIFACTS = (
     Artifact("fig3", "how classes open the gates", fig3),
     Artifact("fig4", "training loss without each layer", fig4),
 )
-FIVE_SEEDS = {
-    "seeds": 5,
-    "changed": "five seeds, after three had left some of these claims undecided; the control is "
-    "new",
-}
 ONE_IMAGE = (
     "at first of one image, whose values differ by 5 points and more from another's; now the mean "
     "over images"
 )
+mnist_claim = functools.partial(Claim, seeds=5)
 CLAIMS = (
-    Claim(
+    mnist_claim(
         name="S5",
         section="section 4, Fig. 2",
         statement="Most gate biases fall in training.",
         quantity="share of the biases of T below their start, in %",
-        measure=fallen_percent,
+        measure=lambda one: 100 * float(np.mean(one["bias"] < one["initial_bias"])),
         control=Control(
             "the biases of H, which start at 0",
             lambda one: 100 * float(np.mean(one["bias_of_h"] < 0)),
         ),
         at_least=60,
         figure="fig2",
-        **FIVE_SEEDS
-        | {
-            "changed": "at least 50 before there was a control, which a drift without a direction "
-            "reaches; five seeds, after three had left some of these claims undecided"
-        },
+        changed="at least 50 before there was a control, which a drift without a direction "
+        "reaches; five seeds, after three had left some of these claims undecided",
     ),
-    Claim(
+    mnist_claim(
         name="S6",
         section="section 4, Fig. 2",
         statement="The gates of one example are sparse, their mean over examples is not.",
         quantity="Hoyer's sparsity of a layer's T, of one example minus that of the mean",
-        measure=selectivity,
-        control=untrained(selectivity),
+        **against_untrained(selectivity),
         at_least=0.1,
         figure="fig2",
-        **FIVE_SEEDS | {"changed": f"{ONE_IMAGE} and layers"},
+        changed=f"{ONE_IMAGE} and layers",
     ),
-    Claim(
+    mnist_claim(
         name="S7",
         section="section 4, Fig. 2",
         statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
         quantity="share of the change of the outputs in the first 15 highway layers, in %",
-        measure=early_change_percent,
-        control=untrained(early_change_percent),
+        **against_untrained(
+            lambda one: 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
+        ),
         at_least=50,
         reason="before training 83 % of the change is there: a layer moves its input by T = 0.12 "
         "towards a smaller H, so that outputs shrink. Training moves the change to later layers",
         figure="fig2",
-        **FIVE_SEEDS | {"changed": f"{ONE_IMAGE}; the first highway layer was left out"},
+        changed=f"{ONE_IMAGE}; the first highway layer was left out",
     ),
-    Claim(
+    mnist_claim(
         name="S8",
         section="section 4.1, Fig. 3",
         statement="On MNIST, classes open the gates differently in the first 15 layers.",
         quantity="difference of mean T between the classes 0 and 7 over mean T, first 15 layers",
-        measure=class_difference,
-        control=untrained(class_difference),
+        **against_untrained(class_difference),
         at_least=0.25,
         figure="fig3",
-        **FIVE_SEEDS
-        | {
-            "changed": "at first the share of the differences that lies in the first 15 layers, at "
-            "least 50 %, which is not what the paper says"
-        },
+        changed="at first the share of the differences that lies in the first 15 layers, at least "
+        "50 %, which is not what the paper says",
     ),
-    Claim(
+    mnist_claim(
         name="S9",
         section="section 4.2, Fig. 4",
         statement="On MNIST the layers 15 to 45 of a 50-layer network are idle, earlier ones not.",
         quantity="share of idle layers from the 15th to the 45th minus that of earlier ones, in "
         "points",
-        measure=idle_late_percent,
-        control=untrained(idle_late_percent),
+        **against_untrained(idle_late),
         at_least=50,
         reason="with 99.99 % of the training images right, 0.5 points are more than nearly any "
         "layer adds. By the loss the paper's picture is there: without one of the first 14 layers "
         "it is 7 to 12 times as high, without one of the layers 15 to 45 1.05 to 1.13 times",
         figure="fig4",
-        **FIVE_SEEDS
-        | {
-            "changed": "at first the share of all layers without which the training loss rises by "
-            "less than 10 %: of a loss of 0.001, which one image decides. Now the accuracy, and "
-            "the paper's layers"
-        },
+        changed="at first the share of all layers without which the training loss rises by less "
+        "than 10 %: of a loss of 0.001, which one image decides. Now the accuracy, and the paper's "
+        "layers",
     ),
 )
-MNIST_AND_CIFAR = ("srivastava2015/gates", "srivastava2015/gates_cifar")
+cifar_claim = functools.partial(Claim, needs=("srivastava2015/gates", "srivastava2015/gates_cifar"))
 CIFAR_CLAIMS = (
-    Claim(
+    cifar_claim(
         name="S10",
         section="section 4.2, Fig. 4",
         statement="Harder data use more of the layers (the paper: CIFAR-100 against MNIST).",
         quantity="share of idle layers, on MNIST minus on CIFAR, in points",
-        measure=lambda mnist, cifar: idle_percent(mnist) - idle_percent(cifar),
-        control=untrained(lambda mnist, cifar: idle_percent(mnist) - idle_percent(cifar)),
+        **against_untrained(
+            lambda mnist, cifar: 100 * float(idle(mnist).mean()) - 100 * float(idle(cifar).mean())
+        ),
         at_least=10,
-        needs=MNIST_AND_CIFAR,
         figure="fig4",
         changed="at first idle meant a loss less than 10 % higher: see S9",
     ),
-    Claim(
+    cifar_claim(
         name="S10b",
         section="section 4, Fig. 2",
         statement="On the harder data the gates' biases rise with depth.",
@@ -397,7 +331,6 @@ CIFAR_CLAIMS = (
         measure=lambda mnist, cifar: bias_rise(cifar),
         control=Control("the same on MNIST", lambda mnist, cifar: bias_rise(mnist)),
         at_least=0.25,
-        needs=MNIST_AND_CIFAR,
         figure="fig2",
         changed="at first the correlation with depth, at least 0.5, which MNIST's biases reach, "
         "too, and which a rise of 0.05 fulfills",
@@ -407,23 +340,10 @@ DEVIATIONS = (
     "rate, momentum and decay are ours: the paper took the best of a search",
     "idle: without the layer the training accuracy falls by at most 0.5 points",
 )
+study = functools.partial(Experiment, measure=measure, artifacts=ARTIFACTS, deviations=DEVIATIONS)
 EXPERIMENTS = (
-    Experiment(
-        name="srivastava2015/gates",
-        scales=SCALES,
-        measure=measure,
-        artifacts=ARTIFACTS,
-        claims=CLAIMS,
-        deviations=DEVIATIONS,
-    ),
-    Experiment(
-        name="srivastava2015/gates_cifar",
-        scales=CIFAR_SCALES,
-        measure=measure,
-        artifacts=ARTIFACTS,
-        claims=CIFAR_CLAIMS,
-        deviations=DEVIATIONS,
-    ),
+    study(name="srivastava2015/gates", scales=SCALES, claims=CLAIMS),
+    study(name="srivastava2015/gates_cifar", scales=CIFAR_SCALES, claims=CIFAR_CLAIMS),
 )
 
 if __name__ == "__main__":

@@ -17,20 +17,12 @@ import keras
 import numpy as np
 
 import zoo
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    Experiment,
-    ImageSettings,
-    main,
-    plots,
-    setting,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(experiment.ImageSettings):
     """Settings of the deep network."""
 
     depth: int = setting(1001, "Number of layers, a plain one first; section 2.2: over 1,000.")
@@ -51,32 +43,18 @@ def measure(settings, run):
     """Train both networks, and return their training losses by epoch."""
     data = run.images(settings, "highway_mlp")
 
-    def build(variant):
-        return zoo.highway_mlp(
-            settings.depth,
-            settings.units,
-            "tanh",
-            variant,
-            settings.gate_bias,
-            data.images.classes,
-            data.shape,
-            stacked=True,
-        )
-
     def optimizer(_iterations):
         return keras.optimizers.SGD(settings.rate, momentum=0.9)
 
     measured = {"guessing": math.log(data.images.classes), "loss_by_epoch": {}}
-    identity = {"units": settings.units, "gate_bias": settings.gate_bias, "stacked": True}
+    shape = {"input_shape": data.shape, "classes": data.images.classes}
+    options = {"units": settings.units, "gate_bias": settings.gate_bias, "stacked": True}
     for name, variant in (("highway", "coupled"), ("plain", "plain")):
-        network = run.network(
-            f"{name}_mlp{settings.depth}",
-            settings,
-            data,
-            functools.partial(build, variant),
-            optimizer,
-            **identity,
+        build = functools.partial(
+            zoo.highway_mlp, settings.depth, activation="tanh", variant=variant, **shape, **options
         )
+        folder = f"{name}_mlp{settings.depth}"
+        network = run.network(folder, settings, data, build, optimizer, **options)
         network.train()
         measured["loss_by_epoch"][name] = np.array(network.history["loss"])
     return measured

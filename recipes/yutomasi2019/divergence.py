@@ -9,15 +9,12 @@ and a ReLU keeps in one what it cuts off in the other. The paper, in double prec
 "a very slow divergence over training time". Double precision needs TensorFlow: Keras computes
 products on PyTorch, and means on PyTorch and JAX, in single precision.
 
-After each step the largest difference of a weight is measured, between the plain network and the
-plain equivalent of the residual one, and the same in single precision, the control. A step of the
-paper's two networks of 20 layers takes 4 s on two cores in double precision, 1 s in single.
+Measures the largest difference of a weight after each step. A step of the paper's two networks of
+20 layers takes 4 s on two cores in double precision, 1 s in single, the control.
 """
 
-import contextlib
 import dataclasses
 import json
-import sys
 
 import keras
 import numpy as np
@@ -25,19 +22,8 @@ from keras import ops
 
 from zoo.backend import double_precision_error
 from zoo.graph.fold import fold_identity
-from zoo.layers.simplified import SimplifiedResidual, plain_kernel
-from zoo.recipes.experiment import (
-    Artifact,
-    Claim,
-    Control,
-    DivergenceError,
-    Experiment,
-    main,
-    plots,
-    provenance,
-    setting,
-    store,
-)
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Claim, Control, main, plots, provenance, setting, store
 from zoo.recipes.experiment.networks import TRAINED
 from zoo.recipes.yutomasi2019 import networks
 from zoo.regularizers import penalize
@@ -66,40 +52,25 @@ def measure(settings, run):
     """Train the pairs of networks, and return their differences after each step."""
     if run.split(batch=1).num_replicas > 1:
         raise ValueError("Expected one device: batches that are split round in another order.")
-    with floating_point(settings.precision):
-        error = double_precision_error()
+    error = double_precision_error()
     if settings.precision != CONTROL and error > 1e-12:
         raise ValueError(
             f"Expected KERAS_BACKEND=tensorflow, or --precision float32. Received: "
             f"{keras.config.backend()}, whose float64 products or means err by {error:.1g}."
         )
-    differences = {}
-    for precision in dict.fromkeys((settings.precision, CONTROL)):
-        chosen = dataclasses.replace(settings, precision=precision)
-        with floating_point(precision):
-            data = networks.load(chosen, run)
-            differences[precision] = {
-                str(depth): train(chosen, run, data, depth) for depth in settings.depths
-            }
-    return {"precision": settings.precision, "differences": differences}
-
-
-@contextlib.contextmanager
-def floating_point(precision):
-    """Within the context, Keras computes in this precision."""
-
-    def choose(name):
-        if keras.config.backend() == "jax":
-            sys.modules["jax"].config.update("jax_enable_x64", name == "float64")
-        keras.config.set_floatx(name)
-        keras.config.set_dtype_policy(name)
-
     before = keras.config.floatx()
-    choose(precision)
+    differences = {}
     try:
-        yield
+        for precision in dict.fromkeys((settings.precision, CONTROL)):
+            keras.config.set_floatx(precision)
+            chosen = dataclasses.replace(settings, precision=precision)
+            data = networks.load(chosen, run)
+            gaps = {str(depth): train(chosen, run, data, depth) for depth in settings.depths}
+            differences[precision] = gaps
     finally:
-        choose(before)
+        keras.config.set_floatx(before)
+        keras.config.set_dtype_policy(before)
+    return {"precision": settings.precision, "differences": differences}
 
 
 def train(settings, run, data, depth):
@@ -122,7 +93,8 @@ def train(settings, run, data, depth):
         "optimizer": keras.optimizers.serialize(residual.optimizer)["config"],
     }
     folder, _ = run.open_network(name, data.images.name, identity)
-    differences = restore(folder, pair) if run.options.resume else []
+    variables = [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
+    differences = restore(folder, variables) if run.options.resume else []
     progress = run.progress(name, count)
     for step in range(len(differences), count):
         epoch, batch = divmod(step, len(data.train))
@@ -130,46 +102,31 @@ def train(settings, run, data, depth):
         x, y = data.train[batch]
         for model in pair:
             model.train_on_batch(x, y)
-        differences.append(largest_difference(*pair))
+        weights = map(networks.plain_weights, pair)
+        gaps = [np.abs(w - v).max() for w, v in zip(*weights, strict=True)]
+        differences.append(float(max(gaps)))
         if not np.isfinite(differences[-1]):
-            raise DivergenceError(f"The difference is {differences[-1]} after step {step + 1}.")
+            raise experiment.DivergenceError(
+                f"The difference is {differences[-1]} after step {step + 1}."
+            )
         if step + 1 == count or step % SAVE_EVERY == 0:
-            save(folder, pair, differences)
+            values = {f"{i:05d}": ops.convert_to_numpy(v) for i, v in enumerate(variables)}
+            saved = {"differences": np.array(differences), "values": values}
+            store.save(folder / "pair", saved, {})
+            (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
         progress(step + 1)
     print(f"{name}, {settings.precision}: {differences[count - 1]:.3g}", flush=True)
     return np.array(differences[:count])
 
 
-def variables_of(pair):
-    """Return the variables of both networks and their optimizers."""
-    return [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
-
-
-def save(folder, pair, differences):
-    """Save both networks, and the differences after their steps."""
-    values = [ops.convert_to_numpy(variable) for variable in variables_of(pair)]
-    arrays = {f"{index:05d}": value for index, value in enumerate(values)}
-    store.save(folder / "pair", {"differences": np.array(differences), "values": arrays}, {})
-    (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
-
-
-def restore(folder, pair):
-    """Restore what `save` saved, if it did, and return the differences."""
+def restore(folder, variables):
+    """Restore the variables that an earlier run saved, if there are any; return the differences."""
     if not (folder / "pair" / store.MEASURED).exists():
         return []
     saved, _ = store.load(folder / "pair")
-    for index, variable in enumerate(variables_of(pair)):
+    for index, variable in enumerate(variables):
         variable.assign(saved["values"][f"{index:05d}"])
     return saved["differences"].tolist()
-
-
-def largest_difference(residual, plain):
-    """Return the largest difference of a weight from the plain equivalent of `residual`."""
-    blocks = [layer for layer in residual.layers if isinstance(layer, SimplifiedResidual)]
-    mapped = {id(block.transform.kernel): plain_kernel(block) for block in blocks}
-    pairs = zip(residual.weights, plain.weights, strict=True)
-    gaps = [ops.convert_to_numpy(mapped.get(id(w), w)) - ops.convert_to_numpy(v) for w, v in pairs]
-    return max(float(np.abs(gap).max()) for gap in gaps)
 
 
 def largest(one, precision=None):
@@ -189,16 +146,17 @@ def fig6(seeds):
             for step, gap in enumerate(gaps, 1)
         ],
     )
-    options = {"labels": {"gap": "largest difference of a weight"}, "log": ["gap"]}
-    return plots.lines(rows, x="step", y="gap", by=["precision", "depth"], **options)
+    labels = {"gap": "largest difference of a weight"}
+    by = ["precision", "depth"]
+    return plots.lines(rows, x="step", y="gap", by=by, labels=labels, log=["gap"])
 
 
 EXPERIMENTS = (
-    Experiment(
+    experiment.Experiment(
         name="yutomasi2019/divergence",
         scales=SCALES,
         measure=measure,
-        artifacts=[Artifact("fig6", "divergence of equivalent networks", fig6)],
+        artifacts=[experiment.Artifact("fig6", "divergence of equivalent networks", fig6)],
         claims=[
             Claim(
                 name="Y1",

@@ -21,13 +21,14 @@ import numpy as np
 from keras import layers
 
 import zoo
+from zoo.applications.registry import classifier
 from zoo.applications.simplified_resnet import WIDTHS
 from zoo.backend import whole_values
 from zoo.datasets.images import averaged
 from zoo.graph.fold import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
-from zoo.layers.simplified import SimplifiedDominant
+from zoo.layers.simplified import SimplifiedDominant, SimplifiedResidual, plain_kernel
 from zoo.recipes.experiment import DivergenceError, ImageSettings, plots, setting, store
 from zoo.recipes.experiment.networks import piecewise
 from zoo.regularizers import FACTOR, penalize
@@ -153,12 +154,15 @@ def fully_fledged(depth, variant, input_shape, classes, widths):
             options = {"preactivation": False, "variant": variant, "stage": stage, "name": name}
             x = ResidualBlock(width, strides=strides, **options)(x)
             x = layers.ReLU(name=f"stage{stage}_relu{i:02d}")(x)
-    x = layers.GlobalAveragePooling2D(name="avg_pool")(x)
-    whole = keras.config.dtype_policy().variable_dtype  # in mixed precision, too
-    x = layers.Dense(
-        classes, "softmax", kernel_initializer=Uniform(None), dtype=whole, name="predictions"
-    )(x)
-    return keras.Model(inputs, x)
+    head = [layers.GlobalAveragePooling2D(name="avg_pool")]
+    return classifier(inputs, x, head, classes, Uniform(None), {})
+
+
+def plain_weights(model):
+    """Return a network's weights as arrays, residual kernels as their plain equivalents."""
+    blocks = [layer for layer in model.layers if isinstance(layer, SimplifiedResidual)]
+    plain = {id(block.transform.kernel): plain_kernel(block) for block in blocks}
+    return [plain.get(id(v), keras.ops.convert_to_numpy(v)) for v in model.weights]
 
 
 def own_penalty(model):
@@ -169,23 +173,19 @@ def own_penalty(model):
 
 
 def measure_each(settings, run, measure):
-    """Return what `measure(network, kind)` returns of each network, by depth and kind.
+    """Return the data's name, and what `measure(network, kind)` returns by depth and kind.
 
     The network is a `zoo.recipes.experiment.Network` before its training. One whose training
     diverges is left out, and named among the deviations.
     """
     data = load(settings, run)
+    schedule = functools.partial(optimizer, settings)
+    identity = {"widths": settings.widths, "penalty": FACTOR}
 
     def part(kind, depth):
-        network = run.network(
-            f"{kind}{depth}",
-            settings,
-            data,
-            lambda: build(kind, depth, data.shape, data.images.classes, settings.widths),
-            functools.partial(optimizer, settings),
-            widths=settings.widths,
-            penalty=FACTOR,
-        )
+        shape = data.shape, data.images.classes, settings.widths
+        make = functools.partial(build, kind, depth, *shape)
+        network = run.network(f"{kind}{depth}", settings, data, make, schedule, **identity)
         try:
             return measure(network, kind)
         except DivergenceError as error:
@@ -207,7 +207,7 @@ def measure_each(settings, run, measure):
             measured.setdefault(str(depth), {})[kind] = one
     if not measured:
         raise DivergenceError("; ".join(run.deviations))
-    return measured
+    return {"data": settings.data, "networks": measured}
 
 
 def train(network):
@@ -216,8 +216,7 @@ def train(network):
     def save(epoch, logs):
         logs["risk"] = risk(network, RISK_IMAGES)
         if epoch + 1 in tenths(network):
-            values = whole_values(network.model.weights)
-            arrays = {f"{index:04d}": value for index, value in enumerate(values)}
+            arrays = {f"{i:04d}": v for i, v in enumerate(whole_values(network.model.weights))}
             store.save(network.folder / "weights" / str(epoch + 1), arrays, {})
 
     network.train([keras.callbacks.LambdaCallback(on_epoch_end=save)])
@@ -254,8 +253,7 @@ def risk(network, count=None):
     """Return the mean cross entropy of the first training images (None: all), as in evaluation."""
     total, seen = 0.0, 0
     for x, y in batches(network, count):
-        p = network.model.predict_on_batch(x)
-        values = keras.losses.sparse_categorical_crossentropy(y, p)
+        values = keras.losses.sparse_categorical_crossentropy(y, network.model.predict_on_batch(x))
         total += float(np.sum(keras.ops.convert_to_numpy(values)))
         seen += len(y)
     return total / seen
@@ -266,14 +264,10 @@ def depths_of(one, kind="residual"):
     return sorted(int(depth) for depth, kinds in one["networks"].items() if kind in kinds)
 
 
-def facts_of(one, kind, depth):
-    """Return what one seed measured of a network."""
-    return one["networks"][str(depth)][kind]
-
-
 def by_depth(one, kind, quantity):
     """Return a quantity, a function of a network's facts, at each depth of one seed: an array."""
-    return np.array([quantity(facts_of(one, kind, depth)) for depth in depths_of(one, kind)])
+    depths = depths_of(one, kind)
+    return np.array([quantity(one["networks"][str(depth)][kind]) for depth in depths])
 
 
 def compared(one, kinds, quantity):
@@ -285,19 +279,19 @@ def each(seeds, kinds):
     """Yield kind, depth and what the seeds measured, of each network of these kinds."""
     for kind in kinds:
         for depth in sorted({depth for one in seeds for depth in depths_of(one, kind)}):
-            known = [one for one in seeds if depth in depths_of(one, kind)]
-            yield kind, depth, [facts_of(one, kind, depth) for one in known]
+            measured = (one["networks"].get(str(depth), {}) for one in seeds)
+            yield kind, depth, [kinds[kind] for kinds in measured if kind in kinds]
 
 
-def series(seeds, columns, kinds=SIMPLE + FULL, **more):
+def series(seeds, columns, kinds=SIMPLE + FULL):
     """Return the rows of a figure: columns, functions of a network's facts, of each network."""
     rows = []
     for kind, depth, runs in each(seeds, kinds):
         for seed, one in enumerate(runs):
             place = {"seed": seed, "network": kind, "depth": depth, "layers": f"{depth} layers"}
             arrays = columns(one)
-            for numbers in zip(*arrays.values(), strict=True):
-                rows.append({**place, **more, **dict(zip(arrays, numbers, strict=True))})
+            lines = zip(*arrays.values(), strict=True)
+            rows += [{**place, **dict(zip(arrays, line, strict=True))} for line in lines]
     return rows
 
 
@@ -308,19 +302,14 @@ def table(seeds, quantities, kinds=SIMPLE + FULL):
     depth.
     """
     return [
-        row(seeds, kind, depth, name, [value(one) for one in runs], published)
+        row(seeds, kind, depth, name, map(value, runs), published.get(kind, {}).get(depth))
         for kind, depth, runs in each(seeds, kinds)
         for name, (value, published) in quantities.items()
     ]
 
 
-def row(seeds, kind, depth, quantity, values, published):
+def row(seeds, kind, depth, quantity, values, paper):
     """Return the row of a table: mean and deviation over seeds, and the number in the paper."""
-    known = published.get(kind, {}).get(depth) if seeds[0]["data"] == "cifar10" else None
-    return {
-        "network": kind,
-        "depth": depth,
-        "quantity": quantity,
-        **plots.over_seeds("measured", values),
-        "paper": "" if known is None else known,
-    }
+    measured = plots.over_seeds("measured", [*values])
+    paper = "" if paper is None or seeds[0]["data"] != "cifar10" else paper
+    return {"network": kind, "depth": depth, "quantity": quantity, **measured, "paper": paper}

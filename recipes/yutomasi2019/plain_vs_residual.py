@@ -8,14 +8,12 @@ Trains the simplified networks of yutomasi2019/networks.py, and measures losses,
 weights before and after training, risk (the training loss without the penalty) and test error by
 epoch. The experiment "starts" compares plain networks from Kaiming's and from the residual's
 initial weights (Fig. 9).
-
-The miniature is trained to the end of its schedule: widths 8, 16, 32, on 5,000 digits of 16 x 16
-pixels; 20 and 56 layers.
 """
 
 import dataclasses
 import functools
 import math
+import operator
 
 import keras
 import numpy as np
@@ -24,28 +22,18 @@ from zoo.initializers import KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots
 from zoo.recipes.yutomasi2019 import networks
-from zoo.recipes.yutomasi2019.networks import (
-    by_depth,
-    compared,
-    depths_of,
-    each,
-    facts_of,
-    series,
-    table,
-)
+from zoo.recipes.yutomasi2019.networks import by_depth, compared, depths_of, each, series, table
 from zoo.regularizers import penalty
 
-FULL = networks.Networks()
 SCALES = {
-    "smoke": dataclasses.replace(FULL, **networks.SMOKE),
-    "miniature": dataclasses.replace(FULL, **networks.MINIATURE),
-    "full": FULL,
+    "smoke": networks.Networks(**networks.SMOKE),
+    "miniature": networks.Networks(**networks.MINIATURE),
+    "full": networks.Networks(),
 }
-STARTS = {"networks": ("plain", "transferred")}
+DEPTHS = {"smoke": SCALES["smoke"].depths, "miniature": (32,), "full": (32, 44)}  # of Fig. 9
 STARTS_SCALES = {
-    "smoke": dataclasses.replace(SCALES["smoke"], **STARTS),
-    "miniature": dataclasses.replace(SCALES["miniature"], **STARTS, depths=(32,)),
-    "full": dataclasses.replace(FULL, **STARTS, depths=(32, 44)),
+    scale: dataclasses.replace(SCALES[scale], networks=("plain", "transferred"), depths=depths)
+    for scale, depths in DEPTHS.items()
 }
 LOSSES = {  # Tables 1, 2 and 5: training loss
     "plain": {20: 0.07227, 32: 0.1225, 44: 0.4950},
@@ -74,7 +62,6 @@ PENALTIES = {  # ibid., after training
     "transferred": {20: 5.122e-4, 32: 5.561e-4, 44: 6.194e-4},
 }
 LARGE_SHARES = {"plain": {32: 10.29}, "residual": {32: 76}}  # appendix C: in %, and "more than" 76
-MODES = {"residual": {32: 0.9}}  # ibid., of the identity's entries after training
 WEIGHTS = {  # ibid., of plain32: what is left of Table 3
     "L1 of identity, before": 67,
     "L1 of identity, after": 72,
@@ -91,16 +78,20 @@ LEARNED = 1.0  # risk of a network that has left the plateau; ours
 
 def measure(settings, run):
     """Train the networks; return losses, penalties, weights, and risk and test error by epoch."""
-    return {"data": settings.data, "networks": networks.measure_each(settings, run, inspect)}
+    return networks.measure_each(settings, run, inspect)
 
 
 def inspect(network, kind):
     """Train one network, and return what is measured of it."""
+
+    def kaiming_kernel(block):
+        return keras.ops.convert_to_numpy(KaimingNormal()(block.transform.kernel.shape))
+
     has_kernels = kind in networks.CONVOLUTIONAL
     before = losses(network)
     if has_kernels:
         start = entries_of(network.model)
-        kaiming = entries_of(network.model, kaiming_kernel)
+        kaiming, _ = entries_of(network.model, kaiming_kernel)
     networks.train(network)
     measured = {
         "risk_by_epoch": np.array(network.history["risk"]),
@@ -111,17 +102,14 @@ def inspect(network, kind):
     if has_kernels:
         end = entries_of(network.model)
         measured["weights"] = {"before": weights_of(*start), "after": weights_of(*end)}
-        for name, (place, _) in (("start", start), ("kaiming", kaiming)):
-            moved = np.linalg.norm(end[0] - place) / np.linalg.norm(start[0] - kaiming[0])
+        for name, place in (("start", start[0]), ("kaiming", kaiming)):
+            moved = np.linalg.norm(end[0] - place) / np.linalg.norm(start[0] - kaiming)
             measured["weights"][f"distance_from_{name}"] = float(moved)
     return measured
 
 
 def losses(network):
-    """Return the training loss in evaluation, the penalty, and that of the weights as they are.
-
-    In training, a residual network pays the penalty of its plain equivalent.
-    """
+    """Return the training loss in evaluation, the penalty, and that of the weights as they are."""
     return {
         "training_loss": networks.risk(network),
         "penalty": float(penalty(network.model)),
@@ -132,15 +120,9 @@ def losses(network):
 def entries_of(model, kernel_of=plain_kernel):
     """Return the entries of all blocks' plain kernels, and those of the identity."""
     kinds = (SimplifiedPlain, SimplifiedResidual)
-    blocks = [layer for layer in model.layers if isinstance(layer, kinds)]
-    kernels = [(kernel_of(block), block.identity) for block in blocks]
+    kernels = [(kernel_of(one), one.identity) for one in model.layers if isinstance(one, kinds)]
     entries = np.concatenate([kernel.ravel() for kernel, _ in kernels])
     return entries, np.concatenate([kernel[id_entries(kernel, pad)] for kernel, pad in kernels])
-
-
-def kaiming_kernel(block):
-    """Return a kernel of this block's shape from Kaiming's start."""
-    return keras.ops.convert_to_numpy(KaimingNormal()(block.transform.kernel.shape))
 
 
 def weights_of(entries, identity):
@@ -174,7 +156,7 @@ def losses_table(*kinds):
         "with the penalty": (lambda one: training_loss(one) + one["after"]["penalty"], COSTS),
         "test error": (test_error, ERRORS),
     }
-    return lambda seeds: table(seeds, quantities, kinds)
+    return functools.partial(table, quantities=quantities, kinds=kinds)
 
 
 def shown(seeds, rows):
@@ -186,12 +168,19 @@ def shown(seeds, rows):
 def table3(seeds):
     """Return statistics of the plain kernels' weights, and how much of large ones is identity."""
 
-    def statistic(one, when, name):
+    def statistic(one, name, when="after"):
         return one["weights"][when]["statistics"][name]
+
+    def large_share(one):
+        return 100 * statistic(one, "L1 of identity") / statistic(one, "L1 of > 0.25")
+
+    def mode(one):  # center of the fullest bin
+        fullest = int(one["weights"]["after"]["identity"].argmax())
+        return float(BINS[fullest : fullest + 2].mean())
 
     quantities = {
         "identity entries' L1 in % of that of > 0.25, after": (large_share, LARGE_SHARES),
-        "mode of identity entries, after": (mode, MODES),
+        "mode of identity entries, after": (mode, {"residual": {32: 0.9}}),  # appendix C
         "distance from the start, over the start's from Kaiming's": (distance, {}),
     }
     for when in ("before", "after"):
@@ -205,18 +194,6 @@ def table3(seeds):
 def distance(facts, place="start"):
     """Return how far trained kernels are from a start, over that of their own from Kaiming's."""
     return facts["weights"][f"distance_from_{place}"]
-
-
-def large_share(facts):
-    """Return the L1 norm of identity entries in % of that of all weights above 0.25."""
-    statistics = facts["weights"]["after"]["statistics"]
-    return 100 * statistics["L1 of identity"] / statistics["L1 of > 0.25"]
-
-
-def mode(facts):
-    """Return the center of the fullest bin of identity entries."""
-    fullest = int(facts["weights"]["after"]["identity"].argmax())
-    return float(BINS[fullest : fullest + 2].mean())
 
 
 def table4(seeds):
@@ -239,15 +216,16 @@ def fig7(seeds):
 
     Each network has panels of its own: those that are equal at the start would hide each other.
     """
-    rows = []
-    for group, most in (("all", MOST_ENTRIES), ("identity", math.inf)):
 
-        def columns(one, group=group, most=most):
-            before, after = (one["weights"][when][group] for when in ("before", "after"))
-            clipped = {"before": np.minimum(before, most), "after": np.minimum(after, most)}
-            return {"from": BINS[:-1], **clipped}
+    def columns(one):
+        names = np.repeat(["all", "identity"], len(BINS) - 1).tolist()
+        counts = {"entries": names, "from": np.tile(BINS[:-1], 2)}
+        for when in ("before", "after"):
+            weights = one["weights"][when]
+            counts[when] = [*np.minimum(weights["all"], MOST_ENTRIES), *weights["identity"]]
+        return counts
 
-        rows += series(seeds, columns, networks.CONVOLUTIONAL, entries=group)
+    rows = series(seeds, columns, networks.CONVOLUTIONAL)
     labels = {
         "all": "all entries of the plain kernels",
         "identity": "entries of the identity",
@@ -262,9 +240,8 @@ def fig7(seeds):
 
 def curves(one):
     """Return the columns of Figs 8 and 9: risk and test error by epoch."""
-    risk = one["risk_by_epoch"]
-    epochs = range(1, len(risk) + 1)
-    return {"epoch": epochs, "risk": risk, "test_error": one["test_error_by_epoch"]}
+    columns = {"risk": one["risk_by_epoch"], "test_error": one["test_error_by_epoch"]}
+    return {"epoch": range(1, len(columns["risk"]) + 1), **columns}
 
 
 LABELS = {
@@ -291,10 +268,7 @@ def fig8(seeds):
 def fig9(seeds):
     """Draw the risk of plain networks from both starts by epoch, and the difference of both."""
     rows = series(seeds, curves)
-
-    def place(one):
-        return one["depth"], one["epoch"], one["seed"]
-
+    place = operator.itemgetter("depth", "epoch", "seed")
     other = {place(one): one["risk"] for one in rows if one["network"] == "transferred"}
     for one in rows:
         if one["network"] == "plain" and place(one) in other:
@@ -322,25 +296,24 @@ def disadvantage(one, kind):
     return min(np.divide(*compared(one, pair, f))[-1] for f in (training_loss, test_error))
 
 
-def error_at(facts, risks):
-    """Return a network's test error when its risk was as given, interpolated over the logarithm."""
-    risk = np.minimum.accumulate(facts["risk_by_epoch"])
-    error = facts["test_error_by_epoch"]
-    lowered = np.flatnonzero(np.diff(risk, prepend=math.inf) < 0)[::-1]  # np.interp: increasing
-    return np.interp(np.log(risks), np.log(risk[lowered]), error[lowered])
-
-
 def error_at_equal_risk(one, kind):
     """Return by how many points a network's error is above the residual's at equal risk.
 
     It is the mean over risks that both went through, equally spaced by their logarithm. The
     networks are the shallowest, which all train.
     """
-    depth = depths_of(one)[0]
-    pair = [facts_of(one, name, depth) for name in (kind, "residual")]
+    shallowest = one["networks"][str(depths_of(one)[0])]
+    pair = [shallowest[name] for name in (kind, "residual")]
     lowest = max(min(facts["risk_by_epoch"]) for facts in pair)
     risks = np.geomspace(lowest, max(lowest, LEARNED), RISK_LEVELS)
-    errors, residual = (error_at(facts, risks) for facts in pair)
+
+    def errors_of(facts):  # interpolated over the logarithm of the risk
+        risk = np.minimum.accumulate(facts["risk_by_epoch"])
+        error = facts["test_error_by_epoch"]
+        lowered = np.flatnonzero(np.diff(risk, prepend=math.inf) < 0)[::-1]  # np.interp: increasing
+        return np.interp(np.log(risks), np.log(risk[lowered]), error[lowered])
+
+    errors, residual = map(errors_of, pair)
     return 100 * float(np.mean(errors - residual))
 
 
@@ -350,8 +323,8 @@ def center_of_gap(one, is_trained=True):
     A constant difference has 0.5, one that falls to nothing at a constant rate 1/3. If not
     `is_trained`, the network from Kaiming's start has its risk before training.
     """
-    depth = depths_of(one, "transferred")[0]
-    plain, transferred = (facts_of(one, kind, depth) for kind in ("plain", "transferred"))
+    shallowest = one["networks"][str(depths_of(one, "transferred")[0])]
+    plain, transferred = (shallowest[kind] for kind in ("plain", "transferred"))
     risk = plain["risk_by_epoch"] if is_trained else training_loss(plain, "before")
     gap = np.abs(risk - transferred["risk_by_epoch"])
     return float((np.arange(len(gap)) + 0.5) @ gap / gap.sum() / len(gap))
@@ -372,7 +345,7 @@ ARTIFACTS = (  # the paper's numbers are in the tables
     Artifact("fig7", "weight histograms", fig7),
     Artifact("fig8", "risk by epoch", fig8),
 )
-claim = functools.partial(Claim, seeds=networks.SEEDS)
+claim = functools.partial(Claim, seeds=networks.SEEDS, figure="fig8")
 CLAIMS = (
     claim(
         name="Y2",
@@ -383,7 +356,6 @@ CLAIMS = (
         control=Control("Kaiming's start instead", lambda one: extra_error(one, "plain")),
         at_least=-1,  # ours; the paper: -0.10, -0.58, -0.23
         at_most=1,
-        figure="fig8",
         changed="after three seeds on record (shown): no lower limit then; six seeds",
     ),
     claim(
@@ -395,7 +367,6 @@ CLAIMS = (
         control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
         ratio=True,
-        figure="fig8",
         changed="after three seeds had left it undecided: six",
     ),
     claim(
@@ -407,7 +378,6 @@ CLAIMS = (
         control=Control(networks.TRANSFERRED, lambda one: disadvantage(one, "transferred")),
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
         ratio=True,
-        figure="fig8",
         changed="after three seeds on record (undecided): at least 1, which equal networks reach, "
         "too; six seeds",
     ),
@@ -420,7 +390,6 @@ CLAIMS = (
         measure=lambda one: error_at_equal_risk(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: error_at_equal_risk(one, "transferred")),
         at_least=0.4,  # half of what separates plain20 and residual44, of equal risk, in Table 1
-        figure="fig8",
         changed="after three seeds on record: first over 20 and 56 layers (plain networks of 56 "
         "did not train in seed 0); then (undecided) of risks within an epoch and errors at its "
         "end, at least 0, which equal networks reach, too; six seeds",
@@ -453,7 +422,6 @@ CLAIMS = (
             lambda one: kept_accuracy(one, "dominant_kaiming"),
         ),
         at_least=75,  # ours, the text's is lost; Table 5: 77
-        figure="fig8",
         changed="after three seeds on record (undecided): the lower of two depths then; six seeds",
     ),
 )

@@ -4,8 +4,7 @@
 
 Needs neither data nor a network. Fig. 11: the probability that a channel learns mostly from the
 feature of its own index, in a network of 1 x 1 convolutions on one pixel, against each of its
-parameters: residual and plain networks simulated, and the closed approximation for residual ones.
-Fig. 13: P(|X| > |Y|) of two normal variables and its logistic approximation (appendix E).
+parameters. Fig. 13: P(|X| > |Y|) of two normal variables (appendix E).
 """
 
 import dataclasses
@@ -15,20 +14,14 @@ import numpy as np
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Experiment, main, plots, setting
 
-USUAL = {"width": 64, "depth": 5, "sigma": 0.03, "keep": 0.9, "feature_sigma": 1.0}
-SWEEPS = {  # ours: the axes of the paper's figure are lost
-    "width": (16, 32, 64, 128),
-    "depth": (1, 2, 5, 10, 20),
-    "sigma": (0.003, 0.01, 0.03, 0.1),
-    "feature_sigma": (0.01, 0.1, 1.0, 10.0),
-    "keep": (0.5, 0.7, 0.9, 1.0),
+PARAMETERS = {  # label, usual value, and values; ours: the axes of the paper's figure are lost
+    "width": ("channels d", 64, (16, 32, 64, 128)),
+    "depth": ("layers n", 5, (1, 2, 5, 10, 20)),
+    "sigma": ("deviation of an entry", 0.03, (0.003, 0.01, 0.03, 0.1)),
+    "feature_sigma": ("deviation of a feature's gradient", 1.0, (0.01, 0.1, 1.0, 10.0)),
+    "keep": ("share p of open ReLUs", 0.9, (0.5, 0.7, 0.9, 1.0)),
 }
-LABELS = {
-    "width": "channels d",
-    "depth": "layers n",
-    "sigma": "deviation of an entry",
-    "feature_sigma": "deviation of a feature's gradient",
-    "keep": "share p of open ReLUs",
+LABELS = {name: label for name, (label, _, _) in PARAMETERS.items()} | {
     "dominance": "P(r > 1)",
     "ratio": "ratio of the deviations",
     "probability": "P(|X| > |Y|)",
@@ -50,16 +43,15 @@ SCALES = {"smoke": Settings(samples=5), "miniature": Settings(samples=100), "ful
 
 def measure(settings, run):
     """Return the probability of dominance by parameter, simulated and approximated."""
+    usual = {name: value for name, (_, value, _) in PARAMETERS.items()}
     sweeps = {}
-    for parameter, values in SWEEPS.items():
-        cases = [{**USUAL, parameter: value} for value in values]
-        simulated = {
-            kind: [simulate(kind, settings.samples, run.seed, **case) for case in cases]
-            for kind in ("residual", "plain")
-        }
-        series = {"value": values, **simulated, "approximation": [approximate(**c) for c in cases]}
-        sweeps[parameter] = {name: np.array(numbers) for name, numbers in series.items()}
-        print(f"{LABELS[parameter]}: {len(values)} values, {settings.samples} networks each")
+    for parameter, (label, _, values) in PARAMETERS.items():
+        cases = [{**usual, parameter: value} for value in values]
+        sweep = {"value": values, "approximation": [approximate(**case) for case in cases]}
+        for kind in ("residual", "plain"):
+            sweep[kind] = [simulate(kind, settings.samples, run.seed, **case) for case in cases]
+        sweeps[parameter] = {name: np.array(numbers) for name, numbers in sweep.items()}
+        print(f"{label}: {len(values)} values, {settings.samples} networks each")
     return sweeps
 
 
@@ -119,8 +111,8 @@ def fig11(seeds):
         ],
     )
     log = ["depth", "sigma", "feature_sigma"]
-    y = ["dominance"] * len(SWEEPS)
-    return plots.lines(rows, x=[*SWEEPS], y=y, by="kind", labels=LABELS, log=log)
+    y = ["dominance"] * len(PARAMETERS)
+    return plots.lines(rows, x=[*PARAMETERS], y=y, by="kind", labels=LABELS, log=log)
 
 
 def fig13(_seeds):
