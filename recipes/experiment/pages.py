@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from zoo.io import replace
 from zoo.recipes import publish_weights
-from zoo.recipes.experiment import catalog, plots, store
-from zoo.recipes.experiment.definitions import Claim, Experiment, Measured, holm, interval
+from zoo.recipes.experiment import catalog, plots, provenance, store
+from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured, holm, interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
@@ -60,23 +60,26 @@ names and flags than today; DATA is a folder of data sets.
 """
 
 
-def draw(experiment: Experiment, measured: Sequence[Measured], folder: pathlib.Path) -> None:
-    """Write all tables and figures of an experiment, as NAME.csv and NAME.png.
+def draw(
+    experiment: Experiment, measured: Sequence[Measured], folder: pathlib.Path
+) -> dict[Artifact, Any]:
+    """Write all tables and figures of an experiment as NAME.csv and NAME.png, and return them.
 
     An artifact whose function returns None, because these runs do not have its numbers, is left
     out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for artifact in experiment.artifacts:
-        made = artifact.make(measured)
-        if isinstance(made, Figure):
-            plots.save(made, folder / f"{artifact.name}.png")
-        elif made:
+    made = {one: one.make(measured) for one in experiment.artifacts}
+    for artifact, shown in made.items():
+        if isinstance(shown, Figure):
+            plots.save(shown, folder / f"{artifact.name}.png")
+        elif shown:
             table = io.StringIO(newline="")
-            writer = csv.DictWriter(table, made[0])
+            writer = csv.DictWriter(table, shown[0])
             writer.writeheader()
-            writer.writerows(made)
+            writer.writerows(shown)
             _write_text(folder / f"{artifact.name}.csv", table.getvalue())
+    return made
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
@@ -126,7 +129,6 @@ def evaluate(
     claim: Claim,
     measured: Sequence[Sequence[Measured]],
     facts: Sequence[Mapping[str, Any]],
-    flags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a claim's line of claims.jsonl.
 
@@ -135,15 +137,12 @@ def evaluate(
         claim: The claim.
         measured: By seed, the measurements of the experiments that it needs.
         facts: Provenance of all runs.
-        flags: Flags of the command beside the seeds.
     """
     values = [float(claim.measure(*one)) for one in measured]
     controls = [float(claim.control.measure(*one)) for one in measured]
-    seeds = sorted({one["seed"] for one in facts})
-    listed = ",".join(map(str, seeds))
     scale = facts[0]["scale"]
     origin = {
-        key: ", ".join(dict.fromkeys(str(one[key]) for one in facts))
+        key: ", ".join(dict.fromkeys(one[key] for one in facts))
         for key in ("commit", "backend", "hardware", "data")
     }
     return {
@@ -153,11 +152,10 @@ def evaluate(
         "criterion": claim.criterion,
         **_numbers(claim, values),
         "control": {"text": claim.control.text, **_numbers(claim, controls)},
-        "seeds": seeds,
+        "seeds": sorted({one["seed"] for one in facts}),
         "scale": scale,
         "verdict": claim.verdict(values, controls),
-        "command": f"KERAS_BACKEND={facts[0]['backend']} python recipes/reproduce.py claims "
-        f"{' '.join([claim.name, *flags])} --seeds {listed}",
+        "command": provenance.command(),
         **origin,
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
@@ -230,20 +228,16 @@ def report() -> None:
     publish_weights.write_page()
     rows = load_claims()
     _write_text(DOCS / "claims.md", claims_page(rows))
+    claims = f"{BEGIN}\n{summary(rows)}\n\n{claims_table(rows, measured=True)}\n{END}"
     text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    _write_text(
-        README,
-        f"{head}{BEGIN}\n{summary(rows)}\n\n{claims_table(rows, measured=True)}\n{END}{tail}",
-    )
+    _write_text(README, re.sub(f"{BEGIN}.*{END}", lambda _: claims, text, flags=re.DOTALL))
     parts = [RESULTS_INTRODUCTION]
     for experiment in catalog.load_all():
         for scale in experiment.scales:
             if seeds_on_record(experiment, scale):
                 folder = RESULTS / experiment.name / scale
-                draw(experiment, on_record(experiment, scale), folder)
-                parts += _experiment_section(experiment, scale)
+                made = draw(experiment, on_record(experiment, scale), folder)
+                parts += _experiment_section(experiment, scale, made)
     _write_text(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]) + "\n")
 
 
@@ -381,21 +375,17 @@ def _earlier(row):
     }
 
 
-def _experiment_section(experiment, scale):
+def _experiment_section(experiment, scale, made):
     """Return the tables, figures and provenance of an experiment on record."""
-    folder = RESULTS / experiment.name / scale
+    folder = RESULTS.relative_to(ROOT) / experiment.name / scale
     facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
     lines = [f"## {experiment.name}, {scale}", ""]
-    for artifact in experiment.artifacts:
-        table = folder / f"{artifact.name}.csv"
-        figure = folder / f"{artifact.name}.png"
-        if table.exists():
-            with open(table, newline="", encoding="utf-8") as file:
-                lines += [f"{artifact.name}: {artifact.title}", ""]
-                lines += [*markdown_table([*csv.DictReader(file)]), ""]
-        elif figure.exists():
-            link = figure.relative_to(ROOT)
-            lines += [f"![{artifact.name}: {artifact.title}](../{link})", ""]
+    for artifact, shown in made.items():
+        title = f"{artifact.name}: {artifact.title}"
+        if isinstance(shown, Figure):
+            lines += [f"![{title}](../{folder}/{artifact.name}.png)", ""]
+        elif shown:
+            lines += [title, "", *markdown_table(shown), ""]
     lines += [f"- Deviations from the paper: {'; '.join(facts[0]['deviations']) or 'none'}."]
     for one in facts:
         lines.append(
@@ -424,8 +414,6 @@ def _benchmark_section():
                     "commit": row["commit"],
                 }
             )
-    if not rows:
-        return []
     unique = [f"    {text}" for text in dict.fromkeys(commands)]
     folded = ["<details><summary>Commands and their commits</summary>", "", *unique, ""]
     return ["## Benchmarks", "", *markdown_table(rows), "", *folded, "</details>"]

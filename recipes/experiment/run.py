@@ -39,6 +39,7 @@ class Options:
     )
     resume: bool = setting(True, "Resume from checkpoints; --noresume repeats finished runs, too.")
     strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)
+    keep: bool = setting(False, "Save what was measured and drawn in recipes/results.")
 
 
 class Run:
