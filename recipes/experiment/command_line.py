@@ -142,7 +142,7 @@ class Plan:
             "settings": dataclasses.asdict(self.settings),
             "seed": run.seed,
             "strategy": f"{run.devices.name}, {run.devices.num_replicas}",
-            "data": ", ".join(run.data),
+            "data": ", ".join(dict.fromkeys(run.data)),
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
             **run.origin(),

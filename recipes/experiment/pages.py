@@ -16,8 +16,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from zoo import weights
 from zoo.io import replace
-from zoo.recipes import publish_weights
 from zoo.recipes.experiment import catalog, plots, provenance, store
 from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured, holm, interval
 
@@ -25,39 +25,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
-README = ROOT / "README.md"
-BEGIN = "<!-- claims: written by `make results` -->"
-END = "<!-- end of claims -->"
-CLAIMS_INTRODUCTION = """# Claims of the papers
-
-This page is generated from recipes/results/claims.jsonl by `make results`; do not edit it.
-Letters: S Srivastava et al. (2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and
-Tomasi (2019).
-
-- Each claim has a criterion and a control, a case in which the criterion must not be met, often
-  the network before training. Both are measured in the same runs.
-- Intervals are Student's 95 % intervals over seeds; ratios are averaged by their logarithm.
-- **shown**: the whole interval meets the criterion, and the control's whole interval misses it.
-  **contradicted**: the whole interval misses the criterion. **not told apart**: the control does
-  not miss it either. **undecided**: anything else, and fewer than three seeds.
-- "miniature" is a small network on small data; "trained": networks that others trained to the
-  paper's accuracy, post-activation ResNets of 20, 32, 44 and 56 layers in place of seeds; "full":
-  the paper's settings or, with the deviations that are told, nearly so. The verdict of the last
-  scale counts.
-- Where a verdict is marked *, it does not hold with Holm's correction for the number of decided
-  claims.
-- The miniatures of S1 to S3, G3 to G7, J1 to J8, J10, Y2 to Y7 and Y11 to Y13 were tried with one
-  seed before their first criteria were written. A change of a claim after a run is told with the
-  claim. Earlier measurements, by other criteria, are at the end.
-"""
-RESULTS_INTRODUCTION = """# Results
-
-This page is generated from recipes/results by `make results`; do not edit it. Each number was
-measured by the command below it, at the commit that it names, where commands may have had other
-names and flags than today; DATA is a folder of data sets.
-[claims.md](claims.md) has the miniatures that test the papers' claims, and
-[findings.md](findings.md) discusses the numbers.
-"""
+MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
+IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
 
 def draw(
@@ -221,24 +190,27 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 
 
 def report() -> None:
-    """Write the pages of docs that are generated from records, and the claims of README.md.
-
-    The figures of all experiments on record are drawn again.
-    """
-    publish_weights.write_page()
+    """Write what is generated of README.md and docs, and draw the figures on record again."""
     rows = load_claims()
-    _write_text(DOCS / "claims.md", claims_page(rows))
-    claims = f"{BEGIN}\n{summary(rows)}\n\n{claims_table(rows, measured=True)}\n{END}"
-    text = README.read_text(encoding="utf-8")
-    _write_text(README, re.sub(f"{BEGIN}.*{END}", lambda _: claims, text, flags=re.DOTALL))
-    parts = [RESULTS_INTRODUCTION]
+    short = f"{summary(rows)}\n\n{claims_table(rows, measured=True)}"
+    write_generated(ROOT / "README.md", short)
+    write_generated(DOCS / "claims.md", claims_page(rows))
+    write_generated(DOCS / "weights.md", weights_page())
+    parts = []
     for experiment in catalog.load_all():
         for scale in experiment.scales:
             if seeds_on_record(experiment, scale):
                 folder = RESULTS / experiment.name / scale
                 made = draw(experiment, on_record(experiment, scale), folder)
                 parts += _experiment_section(experiment, scale, made)
-    _write_text(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]) + "\n")
+    write_generated(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]))
+
+
+def write_generated(path: pathlib.Path, text: str) -> None:
+    """Replace what is between the marks of a page, or follows its only one."""
+    parts = path.read_text(encoding="utf-8").split(MARK)
+    parts[1] = f"\n\n{text}\n"
+    _write_text(path, MARK.join(parts))
 
 
 def _write_text(path, text):
@@ -311,8 +283,8 @@ def _rounded(value):
 
 
 def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return docs/claims.md: the table, each claim, which unfolds, and earlier measurements."""
-    parts = [CLAIMS_INTRODUCTION, summary(rows), "", claims_table(rows), ""]
+    """Return the table of all claims, each claim, which unfolds, and earlier measurements."""
+    parts = [summary(rows), "", claims_table(rows), ""]
     claims = decided(rows)
     for one in claims:
         title = f"{one.claim.name}: {one.verdict}. {escaped(one.claim.statement)}"
@@ -328,7 +300,7 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
     today = [row for one in claims for row in one.rows]
     earlier = [row for row in rows if row not in today]
     if earlier:
-        parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)]), ""]
+        parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)])]
     return "\n".join(parts)
 
 
@@ -373,6 +345,31 @@ def _earlier(row):
         "changed": row.get("changed", ""),
         "commit": row["commit"],
     }
+
+
+def weights_page() -> str:
+    """Return the table of published weights, and below it the facts of each card."""
+    rows, sections = [], []
+    for name, facts in weights.read_cards().items():
+        page = RESULTS / "weights" / f"{name}.html"  # of `zoo.callbacks.diagnose`
+        backends = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
+        rows.append(
+            {
+                "name": f"[{name}](../{page.relative_to(ROOT)})" if page.exists() else name,
+                "parameters": f"{facts['parameters']:,}",
+                "file, KB": f"{facts['size'] / 1000:,.0f}",
+                "metric": facts["metric"].replace("_", " "),
+                **{title: facts["verified"].get(key, "") for title, key in backends.items()},
+                "examples": f"{facts['examples']:,}",
+            }
+        )
+        call = ", ".join(f"{key}={value!r}" for key, value in facts["arguments"].items())
+        sections += ["", f"## {name}", "", f"- `zoo.{facts['builder']}({call})`"]
+        for key, value in facts.items():
+            if key not in IN_TABLE and value not in ("", None, []):
+                text = "; ".join(value) if isinstance(value, list) else value
+                sections.append(f"- {key.replace('_', ' ')}: {escaped(text)}")
+    return "\n".join([*markdown_table(rows), *sections])
 
 
 def _experiment_section(experiment, scale, made):

@@ -69,7 +69,6 @@ def test_flags_are_the_fields_of_the_settings_and_override_a_scale():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--names=d"], "must be of a, b, c. Received: ('d',)"),
         (["--keep", "--scale=smoke"], "those of --scale smoke are meaningless"),
         (["fast"], "Expected flags only. Received: ['fast']"),
     ],
@@ -80,7 +79,7 @@ def test_invalid_flags_are_refused_before_any_work(words, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("word", ["--size=0", "--size=x", "--scale=huge", "--seeds=-1"])
+@pytest.mark.parametrize("word", ["--size=0", "--names=a,d", "--scale=huge", "--seeds=-1"])
 def test_values_out_of_range_are_refused_before_any_work(word):
     with pytest.raises(flags.Error):
         command_line.parse(TOY, [word])
