@@ -219,7 +219,8 @@ def _write_text(path, text):
 
 def escaped(text: Any) -> str:
     """Return a value as a text that Markdown shows as it is, in a cell of a table."""
-    return html.escape(f"{text}", quote=False).replace("|", "\\|").replace("\n", " ")
+    text = "" if text is None else f"{text}"
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
