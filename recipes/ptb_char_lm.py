@@ -252,7 +252,7 @@ def save(settings, run, corpus, model, best, history, folder):
 def generate(model, vocabulary, prompt, num_words, seed):
     """Return a text and a continuation by words sampled from the ten likeliest, never the unknown.
 
-    Words of the text outside the vocabulary are read by their characters.
+    Words are read by their characters; those of the text need not be in the vocabulary.
 
     Raises:
         ValueError: if the vocabulary is not the model's, or cannot spell the text.
@@ -263,33 +263,24 @@ def generate(model, vocabulary, prompt, num_words, seed):
             f"words. Received: {vocabulary!r}. Give the vocabulary the model was built for."
         )
     reader = char_lm_inference.with_state(model, characters=True)
-    writer = char_lm_inference.with_state(model)
-    characters = char_lm_inference.pad_slots(model, vocabulary.prompt(prompt))
     state = char_lm_inference.zero_state(reader, 1)
-    logits, state = run_step(reader, characters[None], state)
+    characters = vocabulary.prompt(prompt)
     random = np.random.default_rng(seed)
     sampled = []
     while len(sampled) < num_words:
-        scores = logits[0, -1].astype("float64")
+        inputs = {"words": char_lm_inference.pad_slots(model, characters)[None], **state}
+        inputs = {name: ops.convert_to_tensor(x) for name, x in inputs.items()}  # no mixture
+        state = reader.predict_on_batch(inputs)  # compiled, unlike JAX's eager scan
+        scores = state.pop("logits")[0, -1].astype("float64")
         if vocabulary.unknown is not None:
             scores[vocabulary.unknown] = -np.inf
         likeliest = np.argsort(-scores, kind="stable")[:10]  # ours
         weights = np.exp(scores[likeliest] - scores.max())
         sampled.append(random.choice(likeliest, p=weights / weights.sum()))
-        logits, state = run_step(writer, np.array([sampled[-1:]], "int32"), state)
+        characters = vocabulary.spell([vocabulary.words[sampled[-1]]])
     continuation = vocabulary.decode(sampled)
     separator = "" if prompt[-1:].isspace() or continuation[:1] == "\n" else " "
     return f"{prompt}{separator}{continuation}".removeprefix(" ")
-
-
-def run_step(stateful, words, state):
-    """Return logits and states; `predict_on_batch` compiles once, where JAX's eager scan would not.
-
-    A Keras model does not mix arrays and tensors.
-    """
-    inputs = {name: ops.convert_to_tensor(x) for name, x in {"words": words, **state}.items()}
-    outputs = stateful.predict_on_batch(inputs)
-    return outputs.pop("logits"), outputs
 
 
 def perplexities(one):

@@ -30,7 +30,8 @@ BATCH, STEPS = 20, 35  # Kim et al., main.lua: batch_size, seq_length
 LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
 SEED = 3435  # ibid.: seed
 DIM = 15  # Kim et al., Table 2: length of a character vector
-PEERS = ("torch", "torch+autocast", "keras")
+TORCH = {"GLIBC_TUNABLES": "", "KERAS_BACKEND": "torch"}  # only ours has huge pages
+PEERS = {"torch": TORCH, "torch+autocast": TORCH, "keras": {"GLIBC_TUNABLES": ""}}
 POLICIES = {  # dtype policy, and the dtype of the softmax's products in ours
     **{name: (name, "") for name in harness.PRECISIONS},
     "softmax_bfloat16": ("float32", "bfloat16"),
@@ -47,11 +48,8 @@ def add_flags(add):
 
 
 def contenders(options):
-    """Return the environments of ours and of the peers; only ours has huge pages."""
-    peers = {name: {"GLIBC_TUNABLES": ""} for name in options.peers}
-    for name in peers:
-        if name != "keras":
-            peers[name]["KERAS_BACKEND"] = "torch"
+    """Return the environments of ours and of the peers."""
+    peers = {name: PEERS[name] for name in options.peers}
     return {"ours": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, **peers}
 
 

@@ -81,7 +81,7 @@ class Contender:
             self.tasks = self.process.submit(_start, module, options, name).result()
 
     def ask(self, task):
-        """Run a task; return its work per second, and its value."""
+        """Run a task; return its work per second, and its value if that is a number."""
         return self.process.submit(_run, task).result()
 
 
@@ -94,7 +94,8 @@ def _run(task):
     function, work = TASKS[task]
     begin = time.perf_counter()
     value = function()
-    return work / (time.perf_counter() - begin), value
+    rate = work / (time.perf_counter() - begin)
+    return rate, value if isinstance(value, float) else None
 
 
 def measure(contenders, rounds):

@@ -84,15 +84,7 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Runs of one experiment: one a seed.
-
-    Attributes:
-        experiment: The experiment.
-        scale: Name of its scale.
-        settings: Settings of that scale as flags changed them.
-        options: Options that change no result.
-        seeds: Seeds to run.
-    """
+    """Runs of one experiment, one a seed, with the settings of a scale as flags changed them."""
 
     experiment: Experiment
     scale: str
@@ -222,12 +214,9 @@ class Items(flags.ListParser):
 
 
 def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) -> None:
-    """Define a flag for each field of a dataclass.
+    """Add a flag for each field of a dataclass, whose help has the defaults, by scale.
 
-    Args:
-        values: The flags are added to these; their value is None unless given.
-        kind: The dataclass.
-        defaults: Instances of it by name of the scale, for the help text.
+    Its value is None unless given.
     """
     for field in dataclasses.fields(kind):
         if field.name in values:  # of another scale's class

@@ -101,11 +101,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return a claim's line of claims.jsonl.
 
-    Args:
-        experiment: The experiment that lists the claim.
-        claim: The claim.
-        measured: By seed, the measurements of the experiments that it needs.
-        facts: Provenance of all runs.
+    `measured` has a sequence for each seed: the measurements of the experiments that the claim
+    needs. `facts` are those of all runs.
     """
     values = [float(claim.measure(*one)) for one in measured]
     controls = [float(claim.control.measure(*one)) for one in measured]
@@ -306,7 +303,6 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _about(one):
-    """Return sentences about a claim: criterion, control, changes."""
     claim = one.claim
     texts = [f"Criterion: {claim.criterion}. Control: {claim.control.text}."]
     if claim.changed:
@@ -335,7 +331,6 @@ def _facts(claim, row):
 
 
 def _earlier(row):
-    """Return a row of the table of earlier measurements."""
     verdict = row["verdict"] if "control" in row else f"{row['verdict']}, without a control"
     return {
         "claim": row["claim"],
@@ -374,7 +369,6 @@ def weights_page() -> str:
 
 
 def _experiment_section(experiment, scale, made):
-    """Return the tables, figures and provenance of an experiment on record."""
     folder = RESULTS.relative_to(ROOT) / experiment.name / scale
     facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
     lines = [f"## {experiment.name}, {scale}", ""]
@@ -394,7 +388,6 @@ def _experiment_section(experiment, scale, made):
 
 
 def _benchmark_section():
-    """Return the table of all benchmarks on record, with their commands."""
     rows = []
     commands = []
     for path in sorted(RESULTS.glob("benchmark_*.jsonl")):
