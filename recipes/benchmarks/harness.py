@@ -101,12 +101,7 @@ def _run(task):
 def measure(contenders, rounds):
     """Run every task of every contender in turn, in reverse in every second round.
 
-    Args:
-        contenders: Objects as `Contender`, by name.
-        rounds: Number of measurements of each.
-
-    Returns:
-        Arrays of work per second, one entry per round, by (contender, task); last values alike.
+    Return arrays of work per second, an entry a round, by (contender, task); last values alike.
     """
     turns = [(name, task) for name, contender in contenders.items() for task in contender.tasks]
     rates, values = {}, {}

@@ -36,19 +36,14 @@ class Highway(nn.Module):
 class CharLM(nn.Module):
     """The model: characters `(batch, steps, slots)` and a state to logits and the next state.
 
-    Args:
-        num_words: Size of the softmax.
-        num_characters: Size of the character vocabulary; character 0 is the pad.
-        widths, filters: Widths and numbers of filters of the convolutions, one entry per width.
-        num_layers: Highway layers.
-        units: Size of each of the two LSTMs.
+    Character 0 is the pad; there is a convolution for each of `widths`, with so many `filters`.
     """
 
     def __init__(self, num_words, num_characters, widths, filters, num_layers, units):
         super().__init__()
         self.embedding = nn.Embedding(num_characters, 15)
         sizes = zip(filters, widths, strict=True)
-        self.convs = nn.ModuleList(nn.Conv1d(15, number, width) for number, width in sizes)
+        self.convs = nn.ModuleList(nn.Conv1d(15, *size) for size in sizes)
         features = sum(filters)
         self.highways = nn.ModuleList(
             Highway(nn.Linear(features, features), nn.Linear(features, features))
@@ -130,14 +125,7 @@ NETWORKS = {"cifar_resnet": cifar_resnet, "highway_cifar": highway_cifar}
 
 
 class Peer:
-    """A network on the accelerator if torch sees one.
-
-    Args:
-        model: The network.
-        precision: "float32"; or "mixed_bfloat16": `torch.autocast`.
-        *rates: Learning rate and momentum of SGD.
-        **layout: Memory format of the weights.
-    """
+    """A network on the accelerator, if torch sees one, and SGD; mixed_bfloat16 is autocast."""
 
     def __init__(self, model, precision, *rates, **layout):
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -179,14 +167,7 @@ class ImagePeer(Peer):
 
 
 class TextPeer(Peer):
-    """The language model with its two loops.
-
-    Args:
-        config: `widths`, `filters`, `num_layers` and `units` of `CharLM`.
-        table: The characters of each word, integers `(words, slots)`.
-        num_characters: Size of the character vocabulary.
-        precision: See `Peer`.
-    """
+    """The language model, `config` its sizes, `table` the characters `(words, slots)` of words."""
 
     def __init__(self, config, table, num_characters, precision="float32"):
         super().__init__(CharLM(len(table), num_characters, **config), precision, LEARNING_RATE)

@@ -176,8 +176,7 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
         kept = ", ".join(f"{scale}: {count} seeds" for scale, count in counts.items() if count)
         lines.append(f"{experiment.name}  (on record: {kept or nothing})")
-        for artifact in experiment.artifacts:
-            lines.append(f"    {experiment.paper}/{artifact.name:12} {artifact.title}")
+        lines += [f"    {experiment.paper}/{a.name:12} {a.title}" for a in experiment.artifacts]
         if experiment.claims:
             claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
             lines.append(f"    claims {', '.join(claims)}")
