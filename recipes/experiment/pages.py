@@ -314,10 +314,9 @@ def _about(one):
 def _facts(claim, row):
     """Return sentences about a line of claims.jsonl: numbers, origin, deviations."""
     count = len(row["seeds"])
-    numbers = [(name, one) for name, one in (("Measured", row), ("control", row["control"]))]
     texts = [
         f"{name}: {measured_text(one)}; by seed: {', '.join(f'{v:g}' for v in one['values'])}"
-        for name, one in numbers
+        for name, one in {"Measured": row, "control": row["control"]}.items()
     ]
     limits = [f"{factor:g}: {claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
     return [
@@ -330,11 +329,10 @@ def _facts(claim, row):
 
 
 def _earlier(row):
-    verdict = row["verdict"] if "control" in row else f"{row['verdict']}, without a control"
     return {
         "claim": row["claim"],
         "criterion": row["criterion"],
-        "verdict then": verdict,
+        "verdict then": row["verdict"] + ", without a control" * ("control" not in row),
         "measured": measured_text(row),
         "seeds": ",".join(map(str, row["seeds"])),
         "changed": row.get("changed", ""),

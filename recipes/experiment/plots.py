@@ -226,13 +226,10 @@ def maps(
     centers: Mapping[str, float | None],
     labels: Mapping[str, str],
 ) -> Figure:
-    """Draw arrays of layers (down) by units (across) side by side, each with its color bar.
+    """Draw arrays of layers (down) by units (across) side by side, means over seeds, by title.
 
-    Args:
-        seeds: Arrays by title, of each seed; their mean is drawn.
-        centers: By title: the value in the middle of its colors, blue below and orange above it;
-            None: colors run from 0 to 1.
-        labels: Texts of color bars by title.
+    `centers` has the value in the middle of the colors, blue below and orange above it, or None:
+    colors run from 0 to 1. `labels` has the texts of color bars.
     """
     figure, axes = new(3.4 * len(centers), 4, ncols=len(centers), squeeze=False)
     for axis, (title, center) in zip(axes[0], centers.items(), strict=True):

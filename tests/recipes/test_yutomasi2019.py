@@ -176,10 +176,10 @@ def test_rate_and_clip_are_flags_and_schedules_end_with_the_training():
 
 
 @without_backend
-@pytest.mark.parametrize("words", ["--depths=21", "--full_depths=5", "--networks=nonsense"])
-def test_networks_that_do_not_exist_are_refused(words):
-    with pytest.raises(ValueError, match="Expected depths|networks"):
-        parse(plain_vs_residual.EXPERIMENTS[0], [words])
+@pytest.mark.parametrize("word", ["--depths=21", "--full_depths=5"])
+def test_networks_that_do_not_exist_are_refused(word):
+    with pytest.raises(ValueError, match="Expected depths"):
+        parse(plain_vs_residual.EXPERIMENTS[0], [word])
 
 
 def by_hand(data="cifar10"):
