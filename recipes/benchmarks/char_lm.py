@@ -23,6 +23,7 @@ import zoo
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
+from zoo.recipes import ptb_char_lm
 from zoo.recipes.benchmarks import harness
 
 UNIT = "tokens"
@@ -32,10 +33,7 @@ SEED = 3435  # ibid.: seed
 DIM = 15  # Kim et al., Table 2: length of a character vector
 TORCH = {"GLIBC_TUNABLES": "", "KERAS_BACKEND": "torch"}  # only ours has huge pages
 PEERS = {"torch": TORCH, "torch+autocast": TORCH, "keras": {"GLIBC_TUNABLES": ""}}
-POLICIES = {  # dtype policy, and the dtype of the softmax's products in ours
-    **{name: (name, "") for name in harness.PRECISIONS},
-    "softmax_bfloat16": ("float32", "bfloat16"),
-}
+PRECISIONS = (*harness.PRECISIONS, ptb_char_lm.SOFTMAX_BFLOAT16)
 
 
 def add_flags(add):
@@ -44,7 +42,7 @@ def add_flags(add):
     add("--peers", nargs="+", choices=PEERS, default=["torch", "keras"], help="Peers to measure.")
     add("--steps", type=int, default=40, help="Batches per round of training.")
     add("--data_dir", help="Folder of Penn Treebank; none: download.")
-    add("--precision", choices=POLICIES, default="float32", help="Of all, but see above.")
+    add("--precision", choices=PRECISIONS, default="float32", help="Of all, but see above.")
 
 
 def contenders(options):
@@ -57,12 +55,13 @@ def tasks(options, name):
     """Return the tasks of ours or of a peer."""
     corpus = text.load(options.data_dir)
     vocabulary = corpus.vocabulary
-    policy, products = POLICIES[options.precision]
+    is_softmax = options.precision == ptb_char_lm.SOFTMAX_BFLOAT16
+    policy = "float32" if is_softmax else options.precision
     keras.config.set_dtype_policy(policy)
     zoo.seed_everything(SEED)
     if name == "ours":
         zoo.keep_memory()
-        train, evaluate = ours(options.size, vocabulary, products)
+        train, evaluate = ours(options.size, vocabulary, options.precision)
     else:
         config = SIZES[options.size]
         spare = max(0, max(config["widths"]) - vocabulary.word_length)  # the widest filter must fit
@@ -83,11 +82,10 @@ def tasks(options, name):
     }
 
 
-def ours(size, vocabulary, products):
+def ours(size, vocabulary, precision):
     """Return functions that train and evaluate `zoo.char_lm`."""
-    model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS, products=products)
-    optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
-    model.compile(optimizer, loss=char_lm_inference.sequence_nll)
+    settings = ptb_char_lm.CharLM(size=size, batch=BATCH, steps=STEPS, precision=precision)
+    model = ptb_char_lm.build(settings, vocabulary, "coupled")
 
     def train(x, y):
         x, y = x.reshape(-1, STEPS), y.reshape(-1, STEPS)
