@@ -11,7 +11,6 @@ Both write docs/weights.md.
 
 import argparse
 import hashlib
-import html
 import json
 import pathlib
 import tempfile
@@ -23,19 +22,13 @@ import keras
 import zoo
 from zoo import weights
 from zoo.io import load_model, replace
+from zoo.recipes.experiment import pages
 from zoo.types import PathLike
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "recipes" / "results" / "weights"  # pages of `zoo.callbacks.diagnose`
-PAGE = ROOT / "docs" / "weights.md"
 FACTS = (
     *("builder", "arguments", "data", "metric", "trained", "paper", "paper_of", "deviations"),
     *("command", "commit", "seed", "seconds", "hardware", "backend", "traces", "licence"),
 )
-SHOWN = ("value", *FACTS[4:], "sha256")
-TABLE = """| name | parameters | file, KB | metric | TensorFlow | JAX | PyTorch | examples |
-| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |
-"""
 
 
 def publish(
@@ -124,30 +117,6 @@ def _save_in_half(network, path):
             source.visititems(copy)
 
 
-def write_page() -> None:
-    """Write the table of docs/weights.md and, below it, the facts of each card."""
-    rows, sections = [], []
-    for name, facts in weights.read_cards().items():
-        call = ", ".join(f"{key}={value!r}" for key, value in facts["arguments"].items())
-        metrics = (f"{facts['verified'].get(key, '')}" for key in ("tensorflow", "jax", "torch"))
-        page = RESULTS / f"{name}.html"
-        link = f"[{name}](../{page.relative_to(ROOT).as_posix()})" if page.exists() else name
-        rows.append(
-            f"| {link} | {facts['parameters']:,} | {facts['size'] / 1000:,.0f} "
-            f"| {facts['metric'].replace('_', ' ')} | {' | '.join(metrics)} "
-            f"| {facts['examples']:,} |"
-        )
-        sections += [f"\n## {name}\n", f"- `zoo.{facts['builder']}({call})`"]
-        for key in SHOWN:
-            value = facts[key] if isinstance(facts[key], list) else [facts[key]]
-            text = html.escape("; ".join(map(str, value)), quote=False)
-            if text not in ("", "None"):
-                sections.append(f"- {key.replace('_', ' ')}: {text}")
-    introduction = PAGE.read_text("utf-8").partition(TABLE)[0]
-    text = introduction + TABLE + "\n".join([*rows, *sections]) + "\n"
-    replace(PAGE, lambda path: path.write_text(text, encoding="utf-8"))
-
-
 def main(words: list[str] | None = None) -> None:
     """Run a command line."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -166,7 +135,7 @@ def main(words: list[str] | None = None) -> None:
         made = {name: verify(name, given.data_dir) for name in given.names}
     for name, card in made.items():
         print(f"{name}: {card['metric']} {card['value']} with {keras.config.backend()}")
-    write_page()
+    pages.write_generated(pages.DOCS / "weights.md", pages.weights_page())
 
 
 if __name__ == "__main__":

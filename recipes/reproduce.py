@@ -24,7 +24,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from zoo.recipes.experiment import catalog, command_line, pages, provenance, store
+from zoo.recipes.experiment import catalog, command_line, pages, store
 
 
 def main(words: Sequence[str]) -> int:
@@ -49,44 +49,21 @@ def main(words: Sequence[str]) -> int:
 def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     """Measure claims, print their verdicts, and with --keep save them; return an exit status."""
     rows = []
-    shown = told(flags)
     for experiment, claim in catalog.claims(names):
+        seeds = tuple(range(claim.seeds))  # unless --seeds are among the flags
+        needed = map(catalog.load, claim.needs or [experiment.name])
         plans = [
-            command_line.parse(catalog.load(name), flags)[0]
-            for name in claim.needs or (experiment.name,)
+            command_line.parse(dataclasses.replace(one, seeds=seeds), flags)[0] for one in needed
         ]
-        if not any(word.lstrip("-").partition("=")[0] == "seeds" for word in flags):
-            seeds = tuple(range(claim.seeds))
-            plans = [dataclasses.replace(plan, seeds=seeds) for plan in plans]
         measured = [plan.run() for plan in plans]
         facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
-        row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts, shown)
+        row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
         text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
         print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
         rows.append(row)
-    if rows and plans[0].keep:
+    if rows and plans[0].options.keep:
         pages.keep_claims(rows)
     return 0
-
-
-def told(flags: Sequence[str]) -> list[str]:
-    """Return flags as claims.jsonl tells them: without seeds, --keep and paths of this machine.
-
-    Example:
-    >>> told(["--seeds", "0", "--data_dir=/data", "--runs", "/runs", "--epochs", "4", "--keep"])
-    ['--data_dir=DATA', '--epochs', '4']
-    """
-    kept: list[str] = []
-    dropped = False  # the value of a flag that is left out
-    for word in provenance.without_paths(flags):
-        name, equals, _ = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in ("seeds", "runs", "keep"):
-            dropped = not equals and name != "keep"
-        elif dropped:
-            dropped = False
-        else:
-            kept.append(word)
-    return kept
 
 
 def run() -> None:

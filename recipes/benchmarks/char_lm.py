@@ -23,6 +23,7 @@ import zoo
 from zoo.applications import char_lm_inference
 from zoo.applications.char_lm import SIZES
 from zoo.datasets import text
+from zoo.recipes import ptb_char_lm
 from zoo.recipes.benchmarks import harness
 
 UNIT = "tokens"
@@ -30,11 +31,9 @@ BATCH, STEPS = 20, 35  # Kim et al., main.lua: batch_size, seq_length
 LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # ibid.: learning_rate, max_grad_norm
 SEED = 3435  # ibid.: seed
 DIM = 15  # Kim et al., Table 2: length of a character vector
-PEERS = ("torch", "torch+autocast", "keras")
-POLICIES = {  # dtype policy, and the dtype of the softmax's products in ours
-    **{name: (name, "") for name in harness.PRECISIONS},
-    "softmax_bfloat16": ("float32", "bfloat16"),
-}
+TORCH = {"GLIBC_TUNABLES": "", "KERAS_BACKEND": "torch"}  # only ours has huge pages
+PEERS = {"torch": TORCH, "torch+autocast": TORCH, "keras": {"GLIBC_TUNABLES": ""}}
+PRECISIONS = (*harness.PRECISIONS, ptb_char_lm.SOFTMAX_BFLOAT16)
 
 
 def add_flags(add):
@@ -43,15 +42,12 @@ def add_flags(add):
     add("--peers", nargs="+", choices=PEERS, default=["torch", "keras"], help="Peers to measure.")
     add("--steps", type=int, default=40, help="Batches per round of training.")
     add("--data_dir", help="Folder of Penn Treebank; none: download.")
-    add("--precision", choices=POLICIES, default="float32", help="Of all, but see above.")
+    add("--precision", choices=PRECISIONS, default="float32", help="Of all, but see above.")
 
 
 def contenders(options):
-    """Return the environments of ours and of the peers; only ours has huge pages."""
-    peers = {name: {"GLIBC_TUNABLES": ""} for name in options.peers}
-    for name in peers:
-        if name != "keras":
-            peers[name]["KERAS_BACKEND"] = "torch"
+    """Return the environments of ours and of the peers."""
+    peers = {name: PEERS[name] for name in options.peers}
     return {"ours": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, **peers}
 
 
@@ -59,12 +55,13 @@ def tasks(options, name):
     """Return the tasks of ours or of a peer."""
     corpus = text.load(options.data_dir)
     vocabulary = corpus.vocabulary
-    policy, products = POLICIES[options.precision]
+    is_softmax = options.precision == ptb_char_lm.SOFTMAX_BFLOAT16
+    policy = "float32" if is_softmax else options.precision
     keras.config.set_dtype_policy(policy)
     zoo.seed_everything(SEED)
     if name == "ours":
         zoo.keep_memory()
-        train, evaluate = ours(options.size, vocabulary, products)
+        train, evaluate = ours(options.size, vocabulary, options.precision)
     else:
         config = SIZES[options.size]
         spare = max(0, len(config["filters"]) - vocabulary.word_length)  # of the widest filter
@@ -85,11 +82,10 @@ def tasks(options, name):
     }
 
 
-def ours(size, vocabulary, products):
+def ours(size, vocabulary, precision):
     """Return functions that train and evaluate `zoo.char_lm`."""
-    model = zoo.char_lm(size, "coupled", vocabulary, BATCH, STEPS, products=products)
-    optimizer = keras.optimizers.SGD(LEARNING_RATE, global_clipnorm=CLIP_NORM)
-    model.compile(optimizer, loss=char_lm_inference.sequence_nll)
+    settings = ptb_char_lm.CharLM(size=size, batch=BATCH, steps=STEPS, precision=precision)
+    model = ptb_char_lm.build(settings, vocabulary, "coupled")
 
     def train(x, y):
         x, y = x.reshape(-1, STEPS), y.reshape(-1, STEPS)

@@ -5,6 +5,8 @@ benchmarks/torch_peers.py, computes in bfloat16 in `torch.autocast`, and keeps f
 zoo does.
 """
 
+import functools
+
 import keras
 import numpy as np
 
@@ -38,10 +40,8 @@ def tasks(options, name):
         peer = ImagePeer(options.model, options.precision, vision.LEARNING_RATE, vision.MOMENTUM)
         parts = (np.split(array, options.steps) for array in (x, y))
         batches = [*zip(*parts, strict=True)]
-        return {
-            "train": (lambda: peer.train(batches), len(x)),
-            "infer": (lambda: len(peer.infer(batches)), len(x)),
-        }
+        loops = {"train": peer.train, "infer": peer.infer}
+        return {task: (functools.partial(loop, batches), len(x)) for task, loop in loops.items()}
     keras.config.set_dtype_policy(options.precision)
     zoo.seed_everything(0)
     model = zoo.create_model(options.model, **MODELS[options.model])
@@ -50,5 +50,5 @@ def tasks(options, name):
 
 def comparisons(options):
     """Compare the tasks of ours with the peer's."""
-    pairs = {task: (("ours", task), ("torch", task)) for task in ("train", "infer")}
-    return {f"{task}_speed_over_torch": pair for task, pair in pairs.items()}
+    tasks = ("train", "infer")
+    return {f"{task}_speed_over_torch": (("ours", task), ("torch", task)) for task in tasks}

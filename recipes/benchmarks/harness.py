@@ -81,7 +81,7 @@ class Contender:
             self.tasks = self.process.submit(_start, module, options, name).result()
 
     def ask(self, task):
-        """Run a task; return its work per second, and its value."""
+        """Run a task; return its work per second, and its value if that is a number."""
         return self.process.submit(_run, task).result()
 
 
@@ -94,18 +94,14 @@ def _run(task):
     function, work = TASKS[task]
     begin = time.perf_counter()
     value = function()
-    return work / (time.perf_counter() - begin), value
+    rate = work / (time.perf_counter() - begin)
+    return rate, value if isinstance(value, float) else None
 
 
 def measure(contenders, rounds):
     """Run every task of every contender in turn, in reverse in every second round.
 
-    Args:
-        contenders: Objects as `Contender`, by name.
-        rounds: Number of measurements of each.
-
-    Returns:
-        Arrays of work per second, one entry per round, by (contender, task); last values alike.
+    Return arrays of work per second, an entry a round, by (contender, task); last values alike.
     """
     turns = [(name, task) for name, contender in contenders.items() for task in contender.tasks]
     rates, values = {}, {}

@@ -22,6 +22,7 @@ from zoo.callbacks.probes.sweep import Trials
 from zoo.graph.surgery import lesion_plan
 
 UNIT = "passes"
+TASKS = ("step", "probes", "forward", "sweep")
 
 
 def add_flags(add):
@@ -56,32 +57,18 @@ def tasks(options, name):
     trials = Trials(model, batch_size=options.batch)
     plans = [lesion_plan(trials.chain, [block.name]) for block in trials.chain.blocks]
 
-    def step():
-        model.train_on_batch(*data)
-
-    def probe():
-        observer.run(data, options.batch)
-
-    def pass_forward():
-        keras.ops.convert_to_numpy(forward(x))
-
-    def sweep():
-        trials.run(plans, data)
-
     return {
-        "step": (step, 1),
-        "probes": (probe, 1),
-        "forward": (pass_forward, 1),
-        "sweep": (sweep, len(plans)),
+        "step": (lambda: model.train_on_batch(*data), 1),
+        "probes": (lambda: observer.run(data, options.batch), 1),
+        "forward": (lambda: keras.ops.convert_to_numpy(forward(x)), 1),
+        "sweep": (lambda: trials.run(plans, data), len(plans)),
     }
 
 
 def comparisons(options):
     """Return the ratios of times: of rates, the other way round."""
-    pairs = {
-        "probes_over_training_step": ("step", "probes"),
-        "sweep_over_forward_passes": ("forward", "sweep"),
-    }
+    step, probes, forward, sweep = (("cifar_resnet", task) for task in TASKS)
     return {
-        metric: tuple(("cifar_resnet", task) for task in pair) for metric, pair in pairs.items()
+        "probes_over_training_step": (step, probes),
+        "sweep_over_forward_passes": (forward, sweep),
     }

@@ -19,13 +19,13 @@ from torch.nn import functional
 LEARNING_RATE, CLIP_NORM = 1.0, 5.0  # Kim et al., main.lua: learning_rate, max_grad_norm
 
 
-class HighwayLinear(nn.Module):
-    """y = H(x) · T(x) + x · (1 - T(x)), H a rectified linear layer, T a sigmoid one."""
+class Highway(nn.Module):
+    """y = ReLU(H(x)) · T(x) + x · (1 - T(x)), H and T linear, T in a sigmoid."""
 
-    def __init__(self, units):
+    def __init__(self, transform, gate):
         super().__init__()
-        self.transform = nn.Linear(units, units)
-        self.gate = nn.Linear(units, units)
+        self.transform, self.gate = transform, gate
+        nn.init.constant_(gate.bias, -2.0)
 
     def forward(self, x):
         """Return y."""
@@ -36,12 +36,7 @@ class HighwayLinear(nn.Module):
 class CharLM(nn.Module):
     """The model: characters `(batch, steps, slots)` and a state to logits and the next state.
 
-    Args:
-        num_words: Size of the softmax.
-        num_characters: Size of the character vocabulary; character 0 is the pad.
-        filters: Numbers of filters of the convolutions of width 1, 2 and so on.
-        num_layers: Highway layers.
-        units: Size of each of the two LSTMs.
+    Character 0 is the pad; the convolutions have widths 1, 2 and so on, with so many `filters`.
     """
 
     def __init__(self, num_words, num_characters, filters, num_layers, units):
@@ -50,7 +45,10 @@ class CharLM(nn.Module):
         sizes = enumerate(filters, 1)
         self.convs = nn.ModuleList(nn.Conv1d(15, number, width) for width, number in sizes)
         features = sum(filters)
-        self.highways = nn.ModuleList(HighwayLinear(features) for _ in range(num_layers))
+        self.highways = nn.ModuleList(
+            Highway(nn.Linear(features, features), nn.Linear(features, features))
+            for _ in range(num_layers)
+        )
         self.lstm = nn.LSTM(features, units, num_layers=2, dropout=0.5, batch_first=True)
         self.dropout = nn.Dropout(0.5)
         self.logits = nn.Linear(units, num_words)
@@ -98,28 +96,6 @@ class Preactivated(nn.Module):
         return y + self.shortcut(x)
 
 
-class HighwayConv(nn.Module):
-    """ReLU(conv(x)) T(x) + x (1 - T(x))."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.transform, self.gate = conv(channels, channels), conv(channels, channels)
-        nn.init.constant_(self.gate.bias, -2.0)
-
-    def forward(self, x):
-        """Return the layer's output."""
-        t = torch.sigmoid(self.gate(x))
-        return functional.relu(self.transform(x)) * t + x * (1 - t)
-
-
-class Average(nn.Module):
-    """The mean over the pixels."""
-
-    def forward(self, x):
-        """Return the mean of each channel."""
-        return x.mean((2, 3))
-
-
 def cifar_resnet():
     """Return `zoo.cifar_resnet(20)`."""
     blocks, channels = [], 16
@@ -127,7 +103,8 @@ def cifar_resnet():
         for _ in range(3):
             blocks.append(Preactivated(channels, width, 1 if channels == width else 2))
             channels = width
-    tail = [nn.BatchNorm2d(64), nn.ReLU(), Average(), nn.Linear(64, 10)]
+    average = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    tail = [nn.BatchNorm2d(64), nn.ReLU(), *average, nn.Linear(64, 10)]
     return nn.Sequential(conv(3, 16), *blocks, *tail)
 
 
@@ -135,10 +112,12 @@ def highway_cifar():
     """Return `zoo.highway_cifar(10)`."""
     layers, channels = [nn.Dropout(0.2)], 3
     for width, depth in ((32, 4), (80, 5), (128, 5)):
-        layers += [conv(channels, width), nn.ReLU(), *(HighwayConv(width) for _ in range(depth))]
+        layers += [conv(channels, width), nn.ReLU()]
+        layers += [Highway(conv(width, width), conv(width, width)) for _ in range(depth)]
         layers += [nn.MaxPool2d(2), nn.Dropout(0.2)] if width < 128 else []
         channels = width
-    tail = [conv(128, 100, 1), nn.ReLU(), Average(), nn.Dropout(0.2), nn.Linear(100, 10)]
+    average = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    tail = [conv(128, 100, 1), nn.ReLU(), *average, nn.Dropout(0.2), nn.Linear(100, 10)]
     return nn.Sequential(*layers, *tail)
 
 
@@ -146,14 +125,7 @@ NETWORKS = {"cifar_resnet": cifar_resnet, "highway_cifar": highway_cifar}
 
 
 class Peer:
-    """A network on the accelerator if torch sees one.
-
-    Args:
-        model: The network.
-        precision: "float32"; or "mixed_bfloat16": `torch.autocast`.
-        *rates: Learning rate and momentum of SGD.
-        **layout: Memory format of the weights.
-    """
+    """A network on the accelerator, if torch sees one, and SGD; mixed_bfloat16 is autocast."""
 
     def __init__(self, model, precision, *rates, **layout):
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -195,14 +167,7 @@ class ImagePeer(Peer):
 
 
 class TextPeer(Peer):
-    """The language model with its two loops.
-
-    Args:
-        config: `filters`, `num_layers` and `units` of `CharLM`.
-        table: The characters of each word, integers `(words, slots)`.
-        num_characters: Size of the character vocabulary.
-        precision: See `Peer`.
-    """
+    """The language model, `config` its sizes, `table` the characters `(words, slots)` of words."""
 
     def __init__(self, config, table, num_characters, precision="float32"):
         super().__init__(CharLM(len(table), num_characters, **config), precision, LEARNING_RATE)

@@ -5,6 +5,8 @@ Training (`fit`: SGD with momentum) and inference (`predict`) of `--models` and 
 (highway_cifar against plain PyTorch: see `cifar`.)
 """
 
+import functools
+
 import keras
 import numpy as np
 
@@ -56,13 +58,8 @@ def noise(options, shape, classes):
 def image_tasks(model, x, y, batch, work):
     """Return functions that train a Keras model and predict with it, and their work."""
     model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
-
-    def train():
-        model.fit(x, y, batch, verbose=0, shuffle=False)
-
-    def infer():
-        model.predict(x, batch, verbose=0)
-
+    train = functools.partial(model.fit, x, y, batch, verbose=0, shuffle=False)
+    infer = functools.partial(model.predict, x, batch, verbose=0)
     return {"train": (train, work), "infer": (infer, work)}
 
 

@@ -81,10 +81,7 @@ def find(patterns: Sequence[str]) -> list[str]:
     Raises:
         ValueError: if a pattern stands for none.
     """
-    names: dict[str, None] = {}
-    for pattern in patterns:
-        names |= dict.fromkeys(_match(pattern))
-    return [*names]
+    return [*dict.fromkeys(name for pattern in patterns for name in _match(pattern))]
 
 
 def _match(pattern):

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 import traceback
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from zoo.recipes.experiment.run import Options, Run, folder_of
 
 INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
+FAILURES = ValueError, DownloadError, DivergenceError, ImportError  # a user's, or the network's
 
 
 def main(name: str) -> None:
@@ -32,10 +32,7 @@ def main(name: str) -> None:
 
 
 def guarded(command: Any) -> int | str:
-    """Return a command's exit status, or a message in place of a traceback.
-
-    Unusable input, Ctrl-C and a diverged training end in one line.
-    """
+    """Return a command's exit status, or for a failure or Ctrl-C one line without a traceback."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.WARNING)
     script = pathlib.Path(sys.argv[0]).name
@@ -47,7 +44,7 @@ def guarded(command: Any) -> int | str:
     except flags.Error as error:
         print(f"{script}: {error}. See --help.", file=sys.stderr)
         return UNUSABLE
-    except (ValueError, DownloadError, DivergenceError, ImportError) as error:
+    except FAILURES as error:
         if os.environ.get("ZOO_TRACEBACK"):
             raise
         return f"{script}: {error}"
@@ -60,7 +57,7 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
         An exit status: 0, or 1 if a run failed; the others run nevertheless.
 
     Raises:
-        ValueError: if a flag is unknown to all of them, or a value is invalid.
+        flags.Error: if a flag is unknown to all of them, or a value is invalid.
     """
     experiments = [catalog.load(name) for name in names]
     if {"--help", "-h", "--helpfull"} & {*words}:
@@ -75,7 +72,7 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
     for experiment, plan, _ in plans:
         try:
             plan.run()
-        except (ValueError, DownloadError, DivergenceError, ImportError):
+        except FAILURES:
             if len(plans) == 1:
                 raise
             traceback.print_exc()
@@ -87,23 +84,13 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Runs of one experiment: one a seed.
-
-    Attributes:
-        experiment: The experiment.
-        scale: Name of its scale.
-        settings: Settings of that scale as flags changed them.
-        options: Options that change no result.
-        seeds: Seeds to run.
-        keep: True to save measurements and figures in recipes/results.
-    """
+    """Runs of one experiment, one a seed, with the settings of a scale as flags changed them."""
 
     experiment: Experiment
     scale: str
     settings: Settings
     options: Options
     seeds: tuple[int, ...]
-    keep: bool = False
 
     @property
     def folders(self) -> list[pathlib.Path]:
@@ -129,7 +116,7 @@ class Plan:
             return measured
         figures = folders[0] if len(folders) == 1 else folders[0].parent
         pages.draw(self.experiment, measured, figures)
-        if self.keep:
+        if self.options.keep:
             pages.keep(self.experiment, self.scale, folders)
         print(f"{self.experiment.name}: measurements, tables and figures in {figures}")
         return measured
@@ -147,7 +134,7 @@ class Plan:
             "settings": dataclasses.asdict(self.settings),
             "seed": run.seed,
             "strategy": f"{run.devices.name}, {run.devices.num_replicas}",
-            "data": ", ".join(run.data),
+            "data": ", ".join(dict.fromkeys(run.data)),
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
             **run.origin(),
@@ -161,7 +148,8 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
     """Return the plan that flags select, and the flags that the experiment does not have.
 
     Raises:
-        ValueError: if the value of a flag is invalid.
+        flags.Error: if the value of a flag is invalid.
+        ValueError: if flags do not fit each other.
     """
     values = flag_values(experiment)
     rest = values(["experiment", *words], known_only=True)[1:]
@@ -169,38 +157,28 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
     if positional:
         raise ValueError(f"Expected flags only. Received: {positional}. See --help.")
     scale = values["scale"].value
-    chosen = experiment.scales[scale]
+    settings = experiment.scales[scale]
     for one in experiment.scales.values():
-        other = {*given(values, type(one))} - {*vars(chosen)}
+        other = {*given(values, type(one))} - {*vars(settings)}
         if other:
             raise ValueError(f"--scale {scale} has no --{sorted(other)[0]}. See --help.")
-    chosen = dataclasses.replace(chosen, **given(values, type(chosen)))
+    settings = dataclasses.replace(settings, **given(values, type(settings)))
     options = Options(**given(values, Options))
-    seeds = experiment.seeds
-    if values["seeds"].value is not None:
-        seeds = tuple(map(int, values["seeds"].value))
-    if values["keep"].value and scale == "smoke":
+    if options.keep and scale == "smoke":
         raise ValueError("`--keep` saves results, and those of --scale smoke are meaningless.")
-    return Plan(experiment, scale, chosen, options, seeds, values["keep"].value), rest
+    return Plan(experiment, scale, settings, options, values["seeds"].value), rest
 
 
 def flag_values(experiment: Experiment) -> flags.FlagValues:
-    """Return the flags of an experiment: --scale, --seeds, --keep, its settings, the options."""
+    """Return the flags of an experiment: --scale, --seeds, its settings, the options."""
     values = flags.FlagValues()
     scales = [*experiment.scales]
     default = "miniature" if "miniature" in scales else scales[0]
     text = "Size of the run: smoke takes seconds, full is the paper's."
     flags.DEFINE_enum("scale", default, scales, text, flag_values=values)
     text = f"Seeds of the runs, separated by commas. Default: {value_text(experiment.seeds)}."
-    flags.DEFINE_list("seeds", None, text, flag_values=values)
-    flags.register_validator(
-        "seeds",
-        lambda seeds: seeds is None or all(seed.isdecimal() for seed in seeds),
-        "must be integers of 0 or more, separated by commas",
-        flag_values=values,
-    )
-    text = "Save what was measured and drawn in recipes/results."
-    flags.DEFINE_bool("keep", False, text, flag_values=values)
+    parser = Items(flags.IntegerParser(lower_bound=0))
+    flags.DEFINE(parser, "seeds", experiment.seeds, text, values)
     for one in experiment.scales.values():
         define(values, type(one), experiment.scales)
     define(values, Options, {"": Options()})
@@ -213,8 +191,7 @@ def help_of(experiment: Experiment) -> str:
     lines = [catalog.module(experiment.name).__doc__ or "", "Flags:"]
     for name in values:
         flag = values[name]
-        kind = flag.flag_type()
-        lines.append(f"  --{'[no]' if kind == 'bool' else ''}{name}: {flag.help}")
+        lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {flag.help}")
     made = [f"  {one.name}: {one.title}" for one in experiment.artifacts]
     if made:
         lines += ["", "Tables and figures:", *made]
@@ -223,59 +200,51 @@ def help_of(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) -> None:
-    """Define a flag for each field of a dataclass.
+class Items(flags.ListParser):
+    """Parser of a tuple of values, separated by commas."""
 
-    Args:
-        values: The flags are added to these; their value is None unless given.
-        kind: The dataclass.
-        defaults: Instances of it by name of the scale, for the help text.
+    def __init__(self, item: flags.ArgumentParser) -> None:
+        super().__init__()
+        self.item = item
+
+    def parse(self, argument: Any) -> tuple:
+        """Return the values."""
+        words = argument if isinstance(argument, tuple) else super().parse(argument)
+        return tuple(map(self.item.parse, words))
+
+
+def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) -> None:
+    """Add a flag for each field of a dataclass, whose help has the defaults, by scale.
+
+    Its value is None unless given.
     """
     for field in dataclasses.fields(kind):
         if field.name in values:  # of another scale's class
             continue
         text = field.metadata["help"] + _defaults(field.name, defaults)
-        choices = field.metadata["choices"]
-        item = _item(field.type)
-        if isinstance(field.type, types.GenericAlias):
-            flags.DEFINE_list(field.name, None, text, flag_values=values)
-        elif choices:
-            flags.DEFINE_enum(field.name, None, choices, text, flag_values=values)
-        elif item is int:
-            flags.DEFINE_integer(field.name, None, text, lower_bound=1, flag_values=values)
+        if field.type is bool:
+            flags.DEFINE_bool(field.name, None, text, flag_values=values)
         else:
-            kinds = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}
-            kinds[item](field.name, None, text, flag_values=values)
+            flags.DEFINE(_parser(field), field.name, None, text, values)
+
+
+def _parser(field):
+    """Return the parser of a field of type `int`, `int | None` or `tuple[int, ...]`, say."""
+    item = (typing.get_args(field.type) or [field.type])[0]
+    is_tuple = typing.get_origin(field.type) is tuple
+    if field.metadata["choices"]:
+        parser = flags.EnumParser(field.metadata["choices"])
+    elif item is int:
+        parser = flags.IntegerParser(lower_bound=None if is_tuple else 1)
+    else:
+        parser = flags.FloatParser() if item is float else flags.ArgumentParser()
+    return Items(parser) if is_tuple else parser
 
 
 def given(values: flags.FlagValues, kind: type) -> dict[str, Any]:
-    """Return the fields of a dataclass whose flags the command line gave.
-
-    Raises:
-        ValueError: if an item of a list is invalid.
-    """
-    found = {}
-    for field in dataclasses.fields(kind):
-        value = values[field.name].value
-        if value is None:
-            continue
-        if isinstance(field.type, types.GenericAlias):
-            choices = field.metadata["choices"]
-            try:
-                value = tuple(map(_item(field.type), value))
-            except ValueError as error:
-                raise ValueError(f"`--{field.name}`: {error}") from error
-            if choices and {*value} - {*choices}:
-                raise ValueError(
-                    f"`--{field.name}` must be of {', '.join(choices)}. Received: {value}"
-                )
-        found[field.name] = value
-    return found
-
-
-def _item(kind):
-    """Return the type of a flag's value, or of the items of its list."""
-    return next((one for one in typing.get_args(kind) if one is not types.NoneType), kind)
+    """Return the fields of a dataclass whose flags the command line gave."""
+    found = {field.name: values[field.name].value for field in dataclasses.fields(kind)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _defaults(name, defaults):

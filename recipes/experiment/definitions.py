@@ -8,7 +8,6 @@ from typing import Any
 
 from scipy import stats
 
-FEWEST = 3  # seeds of a verdict
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 # What `measure` returned: numbers, texts, lists of these, NumPy arrays, and dictionaries of all.
@@ -94,16 +93,14 @@ def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None
     shown = _samples(values, ratio)
     if shown is None:
         return None
-    half = stats.sem(shown) * stats.t.ppf(0.975, len(shown) - 1)
+    half = float(stats.sem(shown) * stats.t.ppf(0.975, len(shown) - 1))
     low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
-    return (math.exp(low), math.exp(high)) if ratio else (float(low), float(high))
+    return (math.exp(low), math.exp(high)) if ratio else (low, high)
 
 
 def _samples(values, ratio):
     """Return the values whose mean is normal, or None if there is no interval of it."""
-    if len(values) < FEWEST or not all(map(math.isfinite, values)):
-        return None
-    if ratio and min(values) <= 0:
+    if len(values) < 3 or not all(map(math.isfinite, values)) or ratio and min(values) <= 0:
         return None
     return [math.log(value) for value in values] if ratio else [*values]
 
@@ -140,23 +137,31 @@ class Control:
 class Claim:
     """A claim of a paper, and the comparison that decides it, written before its runs.
 
+    `measure` turns what a run measured into one number, `control.measure` into another. `verdict`
+    compares the numbers of all seeds with the limits `at_least` and `at_most`.
+
     Attributes:
-        name: Letter of the paper and number, such as "S1".
-        section: Section, table or figure of the paper.
-        statement: The claim, in one sentence.
-        quantity: Noun phrase for the measured number.
-        measure: From the measurements of one seed, one for each experiment of `needs`, to the
-            number.
+        name: First letter of the paper's authors, and a number: "S1".
+        section: Section, table or figure of the paper that makes the claim.
+        statement: The claim in one sentence.
+        quantity: Noun phrase for the number of `measure`, with its unit.
+        measure: Function from what one seed measured, as `Experiment.measure` returned it, to a
+            number; of the experiments of `needs`, an argument each.
+        control: Case in which the claim should not hold.
         at_least: The claim holds if the number is at least this.
         at_most: The claim holds if the number is at most this. With both limits, the claim is that
             two cases are equivalent.
-        control: Case in which the number must miss the criterion.
-        ratio: True if the number is positive and averaged by its logarithm.
-        needs: Names of the experiments; none: the one that lists the claim.
-        seeds: Number of seeds: 0, 1, 2, ...
-        figure: Name of the artifact that shows it.
-        changed: What changed after runs, and why: criterion, measurement, settings or seeds.
-        reason: Most likely reason why the claim was contradicted or not told apart.
+        ratio: True if the number is a quotient of positive ones, so that 2 and 1/2 deviate equally
+            from 1: mean and interval over seeds are then those of its logarithm.
+        needs: Names of the experiments whose measurements are the arguments of `measure`, such as
+            the same training on two data sets. Default: the one that lists the claim.
+        seeds: Number of seeds that `reproduce.py claims` runs without --seeds: 0, 1, 2, ...
+        figure: Name of the artifact that shows the number; docs/claims.md has it with the claim.
+        changed: What was changed after a result was known (criterion, control, measurement,
+            settings, seeds), and why: readers should know what was fitted to results. The old
+            result stays on record. Default: nothing.
+        reason: Most likely reason why the claim was contradicted or not told apart, as measured
+            or found in the paper; docs/claims.md has it with such a verdict.
     """
 
     name: str
@@ -175,36 +180,35 @@ class Claim:
     reason: str = ""
 
     @property
+    def bounds(self) -> dict[str, float]:
+        """The limits that the criterion has, such as {"at least": 50}."""
+        limits = {"at least": self.at_least, "at most": self.at_most}
+        return {text: limit for text, limit in limits.items() if limit is not None}
+
+    @property
+    def limits(self) -> str:
+        """The limits as a phrase, such as "at least 50"."""
+        return " and ".join(f"{text} {limit:g}" for text, limit in self.bounds.items())
+
+    @property
     def criterion(self) -> str:
         """The criterion as a phrase."""
         return f"{self.quantity}: {self.limits}"
 
-    @property
-    def limits(self) -> str:
-        """The limits of the number, such as "at least 50"."""
-        sides = (("least", self.at_least), ("most", self.at_most))
-        return " and ".join(f"at {side} {bound:g}" for side, bound in sides if bound is not None)
-
-    def holds(self, value: float, factor: float = 1.0) -> bool:
-        """Return True if a value meets the criterion, or one of `factor` times its limits."""
-        if self.at_least is not None and value < factor * self.at_least:
-            return False
-        return self.at_most is None or value <= factor * self.at_most
-
     def decide(self, values: Sequence[float], factor: float = 1.0) -> str:
-        """Return what the values of the seeds, one a seed, say of the criterion.
+        """Return what the values of the seeds, one a seed, say of `factor` times the limits.
 
-        "shown" if the whole `interval` meets it, "contradicted" if none of it does, else
-        "undecided", as with fewer than three seeds. `factor` as in `holds`.
+        "shown" if the whole `interval` meets them, "contradicted" if none of it does, else
+        "undecided", as with fewer than three seeds.
         """
         ends = interval(values, self.ratio)
         if ends is None:
             return "undecided"
-        held = [self.holds(end, factor) for end in ends]
-        if all(held):
+        low = factor * self.bounds.get("at least", -math.inf)
+        high = factor * self.bounds.get("at most", math.inf)
+        if low <= ends[0] and ends[1] <= high:
             return "shown"
-        inside = any(ends[0] <= factor * b <= ends[1] for b in self.bounds)
-        return "undecided" if inside or any(held) else "contradicted"
+        return "contradicted" if ends[1] < low or high < ends[0] else "undecided"
 
     def verdict(self, values: Sequence[float], controls: Sequence[float]) -> str:
         """Return the verdict on a claim: as `decide`, or "not told apart".
@@ -216,11 +220,6 @@ class Claim:
             return "not told apart"
         return found
 
-    @property
-    def bounds(self) -> list[float]:
-        """The limits that the criterion has."""
-        return [bound for bound in (self.at_least, self.at_most) if bound is not None]
-
     def p_value(self, values: Sequence[float]) -> float:
         """Return the two-sided p-value of Student's test that the mean is the nearest limit.
 
@@ -229,7 +228,7 @@ class Claim:
         samples = _samples(values, self.ratio)
         if samples is None:
             return 1.0
-        bounds = [math.log(bound) if self.ratio else bound for bound in self.bounds]
+        bounds = [math.log(bound) if self.ratio else bound for bound in self.bounds.values()]
         if max(samples) == min(samples):
             return float(samples[0] in bounds)
         return float(max(stats.ttest_1samp(samples, bound).pvalue for bound in bounds))

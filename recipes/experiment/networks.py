@@ -177,15 +177,10 @@ def history_of(resume: Resume) -> dict[str, list[float]]:
 def piecewise(
     rates: Sequence[float], drops: Sequence[float], total: float
 ) -> Callable[[int], keras.optimizers.schedules.LearningRateSchedule]:
-    """Return a piecewise constant learning rate whose drops scale with the training's length.
+    """Return a function from the number of iterations to a piecewise constant learning rate.
 
-    Args:
-        rates: Learning rates, one more than drops.
-        drops: End of each, in the unit of `total`.
-        total: The paper's length.
-
-    Returns:
-        A function from the number of iterations to a Keras schedule.
+    It has the first rate up to the first drop, and so on. Drops are at the same fractions of the
+    training as in the paper's, of length `total` in the unit of `drops`.
     """
 
     def schedule(iterations):

@@ -16,67 +16,39 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from zoo import weights
 from zoo.io import replace
-from zoo.recipes import publish_weights
-from zoo.recipes.experiment import catalog, plots, store
-from zoo.recipes.experiment.definitions import Claim, Experiment, Measured, holm, interval
+from zoo.recipes.experiment import catalog, plots, provenance, store
+from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured, holm, interval
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
-README = ROOT / "README.md"
-BEGIN = "<!-- claims: written by `make results` -->"
-END = "<!-- end of claims -->"
-CLAIMS_INTRODUCTION = """# Claims of the papers
-
-This page is generated from recipes/results/claims.jsonl by `make results`; do not edit it.
-Letters: S Srivastava et al. (2015), G Greff et al. (2017), J Jastrzebski et al. (2018), Y Yu and
-Tomasi (2019).
-
-- Each claim has a criterion and a control, a case in which the criterion must not be met, often
-  the network before training. Both are measured in the same runs.
-- Intervals are Student's 95 % intervals over seeds; ratios are averaged by their logarithm.
-- **shown**: the whole interval meets the criterion, and the control's whole interval misses it.
-  **contradicted**: the whole interval misses the criterion. **not told apart**: the control does
-  not miss it either. **undecided**: anything else, and fewer than three seeds.
-- "miniature" is a small network on small data; "trained": networks that others trained to the
-  paper's accuracy, post-activation ResNets of 20, 32, 44 and 56 layers in place of seeds; "full":
-  the paper's settings or, with the deviations that are told, nearly so. The verdict of the last
-  scale counts.
-- Where a verdict is marked *, it does not hold with Holm's correction for the number of decided
-  claims.
-- The miniatures of S1 to S3, G3 to G7, J1 to J8, J10, Y2 to Y7 and Y11 to Y13 were tried with one
-  seed before their first criteria were written. A change of a claim after a run is told with the
-  claim. Earlier measurements, by other criteria, are at the end.
-"""
-RESULTS_INTRODUCTION = """# Results
-
-This page is generated from recipes/results by `make results`; do not edit it. Each number was
-measured by the command below it, at the commit that it names, where commands may have had other
-names and flags than today; DATA is a folder of data sets.
-[claims.md](claims.md) has the miniatures that test the papers' claims, and
-[findings.md](findings.md) discusses the numbers.
-"""
+MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
+IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
 
-def draw(experiment: Experiment, measured: Sequence[Measured], folder: pathlib.Path) -> None:
-    """Write all tables and figures of an experiment, as NAME.csv and NAME.png.
+def draw(
+    experiment: Experiment, measured: Sequence[Measured], folder: pathlib.Path
+) -> dict[Artifact, Any]:
+    """Write all tables and figures of an experiment as NAME.csv and NAME.png, and return them.
 
     An artifact whose function returns None, because these runs do not have its numbers, is left
     out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for artifact in experiment.artifacts:
-        made = artifact.make(measured)
-        if isinstance(made, Figure):
-            plots.save(made, folder / f"{artifact.name}.png")
-        elif made:
+    made = {one: one.make(measured) for one in experiment.artifacts}
+    for artifact, shown in made.items():
+        if isinstance(shown, Figure):
+            plots.save(shown, folder / f"{artifact.name}.png")
+        elif shown:
             table = io.StringIO(newline="")
-            writer = csv.DictWriter(table, made[0])
+            writer = csv.DictWriter(table, shown[0])
             writer.writeheader()
-            writer.writerows(made)
+            writer.writerows(shown)
             _write_text(folder / f"{artifact.name}.csv", table.getvalue())
+    return made
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
@@ -126,24 +98,17 @@ def evaluate(
     claim: Claim,
     measured: Sequence[Sequence[Measured]],
     facts: Sequence[Mapping[str, Any]],
-    flags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a claim's line of claims.jsonl.
 
-    Args:
-        experiment: The experiment that lists the claim.
-        claim: The claim.
-        measured: By seed, the measurements of the experiments that it needs.
-        facts: Provenance of all runs.
-        flags: Flags of the command beside the seeds.
+    `measured` has a sequence for each seed: the measurements of the experiments that the claim
+    needs. `facts` are those of all runs.
     """
     values = [float(claim.measure(*one)) for one in measured]
     controls = [float(claim.control.measure(*one)) for one in measured]
-    seeds = sorted({one["seed"] for one in facts})
-    listed = ",".join(map(str, seeds))
     scale = facts[0]["scale"]
     origin = {
-        key: ", ".join(dict.fromkeys(str(one[key]) for one in facts))
+        key: ", ".join(dict.fromkeys(one[key] for one in facts))
         for key in ("commit", "backend", "hardware", "data")
     }
     return {
@@ -153,11 +118,10 @@ def evaluate(
         "criterion": claim.criterion,
         **_numbers(claim, values),
         "control": {"text": claim.control.text, **_numbers(claim, controls)},
-        "seeds": seeds,
+        "seeds": sorted({one["seed"] for one in facts}),
         "scale": scale,
         "verdict": claim.verdict(values, controls),
-        "command": f"KERAS_BACKEND={facts[0]['backend']} python recipes/reproduce.py claims "
-        f"{' '.join([claim.name, *flags])} --seeds {listed}",
+        "command": provenance.command(),
         **origin,
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
@@ -212,8 +176,7 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
         kept = ", ".join(f"{scale}: {count} seeds" for scale, count in counts.items() if count)
         lines.append(f"{experiment.name}  (on record: {kept or nothing})")
-        for artifact in experiment.artifacts:
-            lines.append(f"    {experiment.paper}/{artifact.name:12} {artifact.title}")
+        lines += [f"    {experiment.paper}/{a.name:12} {a.title}" for a in experiment.artifacts]
         if experiment.claims:
             claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
             lines.append(f"    claims {', '.join(claims)}")
@@ -223,28 +186,27 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 
 
 def report() -> None:
-    """Write the pages of docs that are generated from records, and the claims of README.md.
-
-    The figures of all experiments on record are drawn again.
-    """
-    publish_weights.write_page()
+    """Write what is generated of README.md and docs, and draw the figures on record again."""
     rows = load_claims()
-    _write_text(DOCS / "claims.md", claims_page(rows))
-    text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    _write_text(
-        README,
-        f"{head}{BEGIN}\n{summary(rows)}\n\n{claims_table(rows, measured=True)}\n{END}{tail}",
-    )
-    parts = [RESULTS_INTRODUCTION]
+    short = f"{summary(rows)}\n\n{claims_table(rows, measured=True)}"
+    write_generated(ROOT / "README.md", short)
+    write_generated(DOCS / "claims.md", claims_page(rows))
+    write_generated(DOCS / "weights.md", weights_page())
+    parts = []
     for experiment in catalog.load_all():
         for scale in experiment.scales:
             if seeds_on_record(experiment, scale):
                 folder = RESULTS / experiment.name / scale
-                draw(experiment, on_record(experiment, scale), folder)
-                parts += _experiment_section(experiment, scale)
-    _write_text(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]) + "\n")
+                made = draw(experiment, on_record(experiment, scale), folder)
+                parts += _experiment_section(experiment, scale, made)
+    write_generated(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]))
+
+
+def write_generated(path: pathlib.Path, text: str) -> None:
+    """Replace what is between the marks of a page, or follows its only one."""
+    parts = path.read_text(encoding="utf-8").split(MARK)
+    parts[1] = f"\n\n{text}\n"
+    _write_text(path, MARK.join(parts))
 
 
 def _write_text(path, text):
@@ -253,7 +215,8 @@ def _write_text(path, text):
 
 def escaped(text: Any) -> str:
     """Return a value as a text that Markdown shows as it is, in a cell of a table."""
-    return html.escape(f"{text}", quote=False).replace("|", "\\|").replace("\n", " ")
+    text = "" if text is None else f"{text}"
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -317,8 +280,8 @@ def _rounded(value):
 
 
 def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return docs/claims.md: the table, each claim, which unfolds, and earlier measurements."""
-    parts = [CLAIMS_INTRODUCTION, summary(rows), "", claims_table(rows), ""]
+    """Return the table of all claims, each claim, which unfolds, and earlier measurements."""
+    parts = [summary(rows), "", claims_table(rows), ""]
     claims = decided(rows)
     for one in claims:
         title = f"{one.claim.name}: {one.verdict}. {escaped(one.claim.statement)}"
@@ -334,12 +297,11 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
     today = [row for one in claims for row in one.rows]
     earlier = [row for row in rows if row not in today]
     if earlier:
-        parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)]), ""]
+        parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)])]
     return "\n".join(parts)
 
 
 def _about(one):
-    """Return sentences about a claim: criterion, control, changes."""
     claim = one.claim
     texts = [f"Criterion: {claim.criterion}. Control: {claim.control.text}."]
     if claim.changed:
@@ -352,10 +314,9 @@ def _about(one):
 def _facts(claim, row):
     """Return sentences about a line of claims.jsonl: numbers, origin, deviations."""
     count = len(row["seeds"])
-    numbers = [(name, one) for name, one in (("Measured", row), ("control", row["control"]))]
     texts = [
         f"{name}: {measured_text(one)}; by seed: {', '.join(f'{v:g}' for v in one['values'])}"
-        for name, one in numbers
+        for name, one in {"Measured": row, "control": row["control"]}.items()
     ]
     limits = [f"{factor:g}: {claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
     return [
@@ -368,12 +329,10 @@ def _facts(claim, row):
 
 
 def _earlier(row):
-    """Return a row of the table of earlier measurements."""
-    verdict = row["verdict"] if "control" in row else f"{row['verdict']}, without a control"
     return {
         "claim": row["claim"],
         "criterion": row["criterion"],
-        "verdict then": verdict,
+        "verdict then": row["verdict"] + ", without a control" * ("control" not in row),
         "measured": measured_text(row),
         "seeds": ",".join(map(str, row["seeds"])),
         "changed": row.get("changed", ""),
@@ -381,21 +340,41 @@ def _earlier(row):
     }
 
 
-def _experiment_section(experiment, scale):
-    """Return the tables, figures and provenance of an experiment on record."""
-    folder = RESULTS / experiment.name / scale
+def weights_page() -> str:
+    """Return the table of published weights, and below it the facts of each card."""
+    rows, sections = [], []
+    for name, facts in weights.read_cards().items():
+        page = RESULTS / "weights" / f"{name}.html"  # of `zoo.callbacks.diagnose`
+        backends = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
+        rows.append(
+            {
+                "name": f"[{name}](../{page.relative_to(ROOT)})" if page.exists() else name,
+                "parameters": f"{facts['parameters']:,}",
+                "file, KB": f"{facts['size'] / 1000:,.0f}",
+                "metric": facts["metric"].replace("_", " "),
+                **{title: facts["verified"].get(key, "") for title, key in backends.items()},
+                "examples": f"{facts['examples']:,}",
+            }
+        )
+        call = ", ".join(f"{key}={value!r}" for key, value in facts["arguments"].items())
+        sections += ["", f"## {name}", "", f"- `zoo.{facts['builder']}({call})`"]
+        for key, value in facts.items():
+            if key not in IN_TABLE and value not in ("", None, []):
+                text = "; ".join(value) if isinstance(value, list) else value
+                sections.append(f"- {key.replace('_', ' ')}: {escaped(text)}")
+    return "\n".join([*markdown_table(rows), *sections])
+
+
+def _experiment_section(experiment, scale, made):
+    folder = RESULTS.relative_to(ROOT) / experiment.name / scale
     facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
     lines = [f"## {experiment.name}, {scale}", ""]
-    for artifact in experiment.artifacts:
-        table = folder / f"{artifact.name}.csv"
-        figure = folder / f"{artifact.name}.png"
-        if table.exists():
-            with open(table, newline="", encoding="utf-8") as file:
-                lines += [f"{artifact.name}: {artifact.title}", ""]
-                lines += [*markdown_table([*csv.DictReader(file)]), ""]
-        elif figure.exists():
-            link = figure.relative_to(ROOT)
-            lines += [f"![{artifact.name}: {artifact.title}](../{link})", ""]
+    for artifact, shown in made.items():
+        title = f"{artifact.name}: {artifact.title}"
+        if isinstance(shown, Figure):
+            lines += [f"![{title}](../{folder}/{artifact.name}.png)", ""]
+        elif shown:
+            lines += [title, "", *markdown_table(shown), ""]
     lines += [f"- Deviations from the paper: {'; '.join(facts[0]['deviations']) or 'none'}."]
     for one in facts:
         lines.append(
@@ -406,7 +385,6 @@ def _experiment_section(experiment, scale):
 
 
 def _benchmark_section():
-    """Return the table of all benchmarks on record, with their commands."""
     rows = []
     commands = []
     for path in sorted(RESULTS.glob("benchmark_*.jsonl")):
@@ -424,8 +402,6 @@ def _benchmark_section():
                     "commit": row["commit"],
                 }
             )
-    if not rows:
-        return []
     unique = [f"    {text}" for text in dict.fromkeys(commands)]
     folded = ["<details><summary>Commands and their commits</summary>", "", *unique, ""]
     return ["## Benchmarks", "", *markdown_table(rows), "", *folded, "</details>"]

@@ -1,6 +1,5 @@
 """Figures of the experiments: tidy rows as lines in panels, with means and bands over seeds."""
 
-import math
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -95,14 +94,13 @@ def _draw_line(axis, points, style, repeated, is_log):
         for x, y in points:
             values.setdefault(x, []).append(float(y))
         is_log = is_log and all(y > 0 for ys in values.values() for y in ys)
-        shown = [[math.log(y) for y in ys] if is_log else ys for ys in values.values()]
+        scale, unscale = (np.log, np.exp) if is_log else (np.asarray, np.asarray)
+        shown = [scale(ys) for ys in values.values()]
         means = np.array([np.mean(ys) for ys in shown])
         deviations = np.array([np.std(ys, ddof=1) if len(ys) > 1 else 0.0 for ys in shown])
-        low, means, high = (
-            np.exp(ys) if is_log else ys for ys in (means - deviations, means, means + deviations)
-        )
-        axis.fill_between([*values], low, high, color=style["color"], alpha=0.2, linewidth=0)
-        points = [*zip(values, means, strict=True)]
+        band = unscale(means - deviations), unscale(means + deviations)
+        axis.fill_between([*values], *band, color=style["color"], alpha=0.2, linewidth=0)
+        points = [*zip(values, unscale(means), strict=True)]
     every = -(-len(points) // MOST_MARKERS)  # more would hide the line and its style
     axis.plot(*zip(*points, strict=True), markevery=every, **style)
 
@@ -114,10 +112,8 @@ def _add_legend(figure, axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        names = [*handles]
-        figure.legend(
-            handles.values(), names, loc="outside right upper", fontsize=6, handlelength=4
-        )
+        place = {"loc": "outside right upper", "fontsize": 6, "handlelength": 4}
+        figure.legend(handles.values(), [*handles], **place)
 
 
 def _set_scales(axis, x, y, log, rows):
@@ -134,15 +130,14 @@ def _set_scales(axis, x, y, log, rows):
 
 
 def _draw_mark(axis, mark, x, y, style):
-    color = {} if style is None else {"color": style["color"]}
+    line = {"color": style["color"] if style else "0.6", "linestyle": "--", "linewidth": 1}
     label = mark.get("label")
-    across = {"color": "0.6", "linestyle": "--", "linewidth": 1, "label": label}
     if _known(mark, x) and isinstance(mark[x], Sequence):
         axis.axvspan(*mark[x], color="0.9", label=label, zorder=0)
     elif _known(mark, x):
-        axis.axvline(mark[x], **across | color)
+        axis.axvline(mark[x], **line, label=label)
     elif _known(mark, y):
-        axis.axhline(mark[y], **across | color)
+        axis.axhline(mark[y], **line, label=label)
 
 
 def _values(rows, column):
@@ -161,25 +156,22 @@ def _styles(rows, by, steps):
     """Return a color, a line style and a marker for each combination of the values of `by`."""
     more = {"drawstyle": "steps-post", "marker": ""} if steps else {}
     places = [{value: i for i, value in enumerate(_values(rows, column))} for column in by]
-    colors = colors_for(len(places[0])) if places else COLORS
+    colors: Sequence[Any] = COLORS
+    if places and len(places[0]) > len(COLORS):  # from dark blue to yellow
+        colors = matplotlib.colormaps["cividis"](np.linspace(0, 1, len(places[0])))
     styles = {}
     for key in dict.fromkeys(_key(row, by) for row in rows):
         indices = [place.get(value, 0) for place, value in zip(places, key, strict=True)]
         first, second = [*indices, 0, 0][:2]
-        line = LINES[second % len(LINES)]
-        marker = MARKERS[first % len(MARKERS)]
-        style = {"color": colors[first], "linestyle": line, "marker": marker, "markersize": 4}
-        style["linewidth"] = 1 + 1.5 / (1 + first)  # an equal curve drawn before stays visible
-        styles[key] = style | more
+        styles[key] = {
+            "color": colors[first],
+            "linestyle": LINES[second % len(LINES)],
+            "linewidth": 1 + 1.5 / (1 + first),  # an equal curve drawn before stays visible
+            "marker": MARKERS[first % len(MARKERS)],
+            "markersize": 4,
+            **more,
+        }
     return styles
-
-
-def colors_for(count: int) -> list[str]:
-    """Return `count` colors: distinct ones, or if there are many, from dark blue to yellow."""
-    if count <= len(COLORS):
-        return [*COLORS[:count]]
-    cividis = matplotlib.colormaps["cividis"]
-    return [matplotlib.colors.to_hex(cividis(i / (count - 1))) for i in range(count)]
 
 
 def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
@@ -203,18 +195,17 @@ def learning_curve(
 
     With the metric is drawn `val_METRIC`, if it is there. An accuracy's axis is linear.
     """
-    epochs = range(1, 1 + len(history[metric]))
-    table = [["epoch", *history], *zip(epochs, *history.values(), strict=True)]
+    epochs = enumerate(zip(*history.values(), strict=True), 1)
+    table = [["epoch", *history], *([epoch, *values] for epoch, values in epochs)]
     text = "".join(",".join(map(str, line)) + "\n" for line in table)
     replace(folder / "metrics.csv", lambda temporary: temporary.write_text(text, "utf-8"))
-    figure, axes = new(6, 4)
-    for key, name in ((metric, "training"), (f"val_{metric}", "validation")):
-        if key in history:
-            axes.plot(epochs, history[key], "o-", label=name, markersize=4)
-    scale = "linear" if metric == "accuracy" else "log"
-    axes.set(xlabel="epoch", ylabel=metric, title=title, yscale=scale)
-    axes.legend()
-    save(figure, folder / f"{metric}.png")
+    rows = [
+        {"epoch": epoch, metric: value, "of": name}
+        for key, name in ((metric, "training"), (f"val_{metric}", "validation"))
+        for epoch, value in enumerate(history.get(key, ()), 1)
+    ]
+    log = [] if metric == "accuracy" else [metric]
+    save(lines(rows, x="epoch", y=metric, by="of", log=log, title=title), folder / f"{metric}.png")
 
 
 def with_seeds(seeds: Sequence[Any], rows_of: Callable[[Any], Iterable[Row]]) -> list[Row]:
@@ -235,13 +226,10 @@ def maps(
     centers: Mapping[str, float | None],
     labels: Mapping[str, str],
 ) -> Figure:
-    """Draw arrays of layers (down) by units (across) side by side, each with its color bar.
+    """Draw arrays of layers (down) by units (across) side by side, means over seeds, by title.
 
-    Args:
-        seeds: Arrays by title, of each seed; their mean is drawn.
-        centers: By title: the value in the middle of its colors, blue below and orange above it;
-            None: colors run from 0 to 1.
-        labels: Texts of color bars by title.
+    `centers` has the value in the middle of the colors, blue below and orange above it, or None:
+    colors run from 0 to 1. `labels` has the texts of color bars.
     """
     figure, axes = new(3.4 * len(centers), 4, ncols=len(centers), squeeze=False)
     for axis, (title, center) in zip(axes[0], centers.items(), strict=True):

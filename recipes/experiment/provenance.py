@@ -3,6 +3,7 @@
 import os
 import pathlib
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -100,14 +101,11 @@ def _processor():
     Cloud providers call processors of several generations by one name.
     """
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        lines = []
-    facts = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-    }
-    if "model name" not in facts:
+        text = ""
+    model = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
+    if not model:
         return platform.processor() or platform.machine()
-    flags = facts.get("flags", "").split()
-    widest = [f" ({name})" for flag, name in VECTORS.items() if flag in flags]
-    return facts["model name"] + "".join(widest[:1])
+    widest = [f" ({name})" for flag, name in VECTORS.items() if re.search(rf"\b{flag}\b", text)]
+    return model[1] + "".join(widest[:1])

@@ -39,6 +39,7 @@ class Options:
     )
     resume: bool = setting(True, "Resume from checkpoints; --noresume repeats finished runs, too.")
     strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)
+    keep: bool = setting(False, "Save what was measured and drawn in recipes/results.")
 
 
 class Run:
@@ -51,7 +52,7 @@ class Run:
 
     Attributes:
         deviations: From the paper; `measure` may append phrases.
-        data: Names of the data sets that were read.
+        data: Names of the data sets that were read, some repeatedly.
         networks: Folders of the networks that were trained or found trained.
 
     Example:
@@ -101,16 +102,16 @@ class Run:
     def part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """Return what `measure()` returns, or what it returned before the run was killed."""
         folder = self.folder / "parts" / name
-        if not self.options.resume or not (folder / store.MEASURED).exists():
-            before = len(self.deviations), len(self.data)
-            measured = measure()
-            added = {"deviations": self.deviations[before[0] :], "data": self.data[before[1] :]}
-            store.save(folder, measured, added)
-            return store.load(folder)[0]
-        measured, added = store.load(folder)
-        self.deviations += added["deviations"]
-        self.data += [name for name in added["data"] if name not in self.data]
-        return measured
+        if self.options.resume and (folder / store.MEASURED).exists():
+            measured, added = store.load(folder)
+            self.deviations += added["deviations"]
+            self.data += added["data"]
+            return measured
+        before = len(self.deviations), len(self.data)
+        measured = measure()
+        added = {"deviations": self.deviations[before[0] :], "data": self.data[before[1] :]}
+        store.save(folder, measured, added)
+        return store.load(folder)[0]
 
     def origin(self) -> dict[str, str]:
         """Return commit, backend and hardware of this process and of the networks' trainings."""
@@ -143,8 +144,7 @@ class Run:
                 f"Expected at least one batch of {settings.batch} training images. Received: "
                 f"{len(loaded.x_train)}. Choose a smaller --batch or more --train_examples."
             )
-        if loaded.name not in self.data:
-            self.data.append(loaded.name)
+        self.data.append(loaded.name)
         return loaded
 
     def images(
@@ -166,23 +166,22 @@ class Run:
         images = resize(images) if resize else images
         preprocess = preprocessings.fit(preprocessing, images.x_train)
         x_test = preprocess(images.x_test)
-        train = Batches(
-            images.x_train,
-            images.y_train,
-            settings.batch,
-            self.seed,
-            preprocess.augment,
-            drop_remainder=True,
-        )
+        training = images.x_train, images.y_train, settings.batch, self.seed, preprocess.augment
+        validation = x_test[:tested], images.y_test[:tested], settings.batch
         identity = {
             "data": images.name,
             "images": len(images.x_train),
             "checksum": checksum(images),
             "preprocessing": preprocessing,
         }
-        validation = x_test[:tested], images.y_test[:tested]
-        validated = Batches(*validation, settings.batch, shuffle=False)
-        return ImageData(images, preprocess, train, validated, x_test, identity)
+        return ImageData(
+            images,
+            preprocess,
+            Batches(*training, drop_remainder=True),
+            Batches(*validation, shuffle=False),
+            x_test,
+            identity,
+        )
 
     def network(
         self,
@@ -196,14 +195,24 @@ class Run:
     ) -> Network:
         """Return a network that is ready to be trained, or is found trained.
 
+        Its folder, from which a killed training resumes, has a digest of all that determines the
+        training: data, epochs, batch, precision, optimizer, seed, backend, and `identity`.
+        Experiments that need the same training share it.
+
         Args:
-            name: Name of the network, for its folder.
-            settings: Settings of the training.
-            data: Of `images`.
-            build: Function that builds the model.
-            optimizer: From the number of iterations to an optimizer.
-            metrics: Keras metrics beside the accuracy.
-            **identity: Further settings that distinguish the network from others of this name.
+            name: Name of the network, a part of its folder's: "highway_mlp50".
+            settings: Settings with the number of epochs, the batch and the precision.
+            data: Images to train and validate on, from `images`.
+            build: Function that returns the uncompiled model. It is called after precision and
+                seeds are set, in the scope of the devices.
+            optimizer: Function from the number of iterations, of all epochs together, to the
+                optimizer.
+            metrics: Keras metrics to validate with, beside the accuracy.
+            **identity: What `build` depends on, such as `units=50`, so that networks which differ
+                in it have different folders.
+
+        Returns:
+            A `Network`, whose model is compiled; `Network.train` trains it.
 
         Raises:
             ValueError: if the settings do not fit the data, the devices or the run directory.

@@ -14,13 +14,9 @@ MEASURED = "measured.json"  # written last: a run directory that has it is compl
 
 
 def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write what one run measured.
+    """Write measured.npz and measured.json: what one run measured, and its provenance.
 
-    Args:
-        folder: Folder of the files measured.npz and measured.json.
-        measured: Numbers, texts, lists of these, arrays, and dictionaries of all of them, whose
-            keys are strings without "/".
-        facts: Provenance: scale, settings, seed, data, deviations, command, commit, hardware ...
+    Keys of dictionaries in `measured` are strings without "/".
     """
     numbers, arrays = _split(measured, "")
     folder.mkdir(parents=True, exist_ok=True)

@@ -67,23 +67,19 @@ def test_flags_are_the_fields_of_the_settings_and_override_a_scale():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("word", "message"),
     [
-        (["--names=d"], "must be of a, b, c. Received: ('d',)"),
-        (["--keep", "--scale=smoke"], "those of --scale smoke are meaningless"),
-        (["fast"], "Expected flags only. Received: ['fast']"),
+        ("--keep", "those of --scale smoke are meaningless"),
+        ("fast", r"Expected flags only. Received: \['fast'\]"),
+        ("--size=0", "a positive integer"),
+        ("--names=a,d", "one of <a|b|c>"),
+        ("--scale=huge", "one of <smoke|full>"),
+        ("--seeds=-1", "a non-negative integer"),
     ],
 )
-def test_invalid_flags_are_refused_before_any_work(words, message):
-    with pytest.raises(ValueError) as caught:
-        command_line.parse(TOY, words)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("word", ["--size=0", "--size=x", "--scale=huge", "--seeds=-1"])
-def test_values_out_of_range_are_refused_before_any_work(word):
-    with pytest.raises(flags.Error):
-        command_line.parse(TOY, [word])
+def test_invalid_flags_are_refused_before_any_work(word, message):
+    with pytest.raises((ValueError, flags.Error), match=message):
+        command_line.parse(TOY, ["--scale=smoke", word])
 
 
 def test_deviations_are_the_differences_from_the_full_scale():
@@ -274,22 +270,16 @@ def test_p_values_are_students_and_holms_correction_that_of_a_table():
 
 
 def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(monkeypatch):
-    experiment = dataclasses.replace(
-        TOY,
-        claims=[Claim(measure=float, at_least=6, control=CONTROL, **TEXTS)],
-        scales={"smoke": Toy(), "miniature": Toy(), "full": Toy()},
-    )
-    monkeypatch.setattr(catalog, "claims", lambda: [(experiment, experiment.claims[0])])
+    claim = Claim(measure=float, at_least=6, control=Control("chance", lambda v: v - 9.0), **TEXTS)
+    scales = {"smoke": Toy(), "miniature": Toy(), "full": Toy()}
+    experiment = dataclasses.replace(TOY, claims=[claim], scales=scales)
+    monkeypatch.setattr(catalog, "claims", lambda: [(experiment, claim)])
     monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
     facts = {"seconds": 1.0, "deviations": [], "commit": "c", "backend": "b", "hardware": "h"}
     rows = []
     for scale, values in (("full", [10.0, 10.1, 10.2]), ("miniature", [1.0, 1.1, 1.2])):
-        measured = [[v] for v in values]
-        claim = dataclasses.replace(
-            experiment.claims[0], control=Control("chance", lambda v: v - 9.0)
-        )
         seeds = [{**facts, "seed": i, "scale": scale, "data": "d"} for i in range(3)]
-        rows.append(pages.evaluate(experiment, claim, measured, seeds))
+        rows.append(pages.evaluate(experiment, claim, [[v] for v in values], seeds))
     earlier = {**rows[0], "criterion": "q: at least 3", "verdict": "shown"}
     rows.append(earlier)
     assert pages.summary(rows) == "Of 1 claims, 1 shown."

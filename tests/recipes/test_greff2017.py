@@ -8,18 +8,9 @@ import pytest
 
 import zoo
 from helpers.harness import measured_by, slow_elsewhere, without_backend
-from helpers.test_data import write_images
 from zoo.recipes import ptb_char_lm
-from zoo.recipes.experiment import Options, Run, catalog, pages
+from zoo.recipes.experiment import catalog, pages
 from zoo.recipes.greff2017 import imagenet, lesions
-
-
-@pytest.fixture
-def run(tmp_path):
-    write_images(tmp_path / "other.npz", (12, 12, 1), train=20, test=20, classes=12, step=12)
-    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, test=20, classes=10, step=20)
-    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path))
-    return Run(tmp_path / "runs" / "seed0", options=options)
 
 
 @slow_elsewhere

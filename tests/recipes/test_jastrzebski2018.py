@@ -6,32 +6,17 @@ import numpy as np
 import pytest
 
 from helpers.harness import measured_by, without_backend
-from helpers.test_data import write_images
 from zoo.callbacks.probes.probe import Row, Table
-from zoo.recipes.experiment import Options, Run, catalog, pages
+from zoo.recipes.experiment import Run, catalog, pages
 from zoo.recipes.jastrzebski2018 import refinement, sharing, training
 
 pytestmark = without_backend
-SMALL = {
-    "widths": (4, 4),
-    "blocks": 2,
-    "batch": 20,
-    "epochs": 1,
-    "train_examples": 40,
-    "test_examples": 20,
-}
-
-
-@pytest.fixture
-def run(tmp_path):
-    for name, shape in (("mnist", (28, 28, 1)), ("cifar10", (32, 32, 3))):
-        write_images(tmp_path / f"{name}.npz", shape, train=40, test=20, classes=10, step=20)
-    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path))
-    return Run(tmp_path / "runs" / "seed0", options=options)
+SMALL = {"batch": 20, "epochs": 1, "train_examples": 40, "test_examples": 20}
 
 
 def test_refinement_measures_the_miniature_and_draws_all_figures(run, tmp_path):
-    settings = refinement.Miniature(**SMALL, probe_examples=20, unroll=2)
+    shape = {"widths": (4, 4), "blocks": 2}
+    settings = refinement.Miniature(**SMALL, **shape, probe_examples=20, unroll=2)
     one = refinement.measure(settings, run)
     assert one["blocks"]["test"]["cosine_loss"].shape == (4,)
     assert one["blocks"]["test"]["intermediate_accuracy"].shape == (2,)
@@ -109,17 +94,9 @@ def test_the_last_stage_is_that_of_the_last_block():
 
 
 def test_sharing_measures_networks_before_training_and_small_ones(run, tmp_path):
-    settings = sharing.Miniature(
-        networks=("unshared", "naive", "affine", "ubn"),
-        depth=44,
-        start_examples=4,
-        train_examples=40,
-        test_examples=20,
-        width=4,
-        uses=2,
-        batch=20,
-        epochs=1,
-    )
+    networks = ("unshared", "naive", "affine", "ubn")
+    shape = {"depth": 44, "width": 4, "uses": 2, "start_examples": 4}
+    settings = sharing.Miniature(networks=networks, **shape, **SMALL)
     one = sharing.measure(settings, run)
     assert len(one["start"]["naive"]["initial averages"]) == 21  # (44 - 2) / 2 blocks
     assert len(one["start"]["unshared"]["initial averages"]) == 18
@@ -172,6 +149,5 @@ def test_claims_of_sharing_by_hand():
 
 
 def test_the_miniature_has_the_parameters_on_record(run):
-    settings = dataclasses.replace(training.Miniature(), train_examples=40, batch=20, epochs=1)
-    network = training.prepare_miniature(settings, run)
+    network = training.prepare_miniature(training.Miniature(**SMALL), run)
     assert network.model.count_params() == 208_170

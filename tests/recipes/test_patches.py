@@ -6,15 +6,9 @@ import pytest
 from keras import layers, ops
 
 import zoo
-from helpers.harness import slow_elsewhere
 from zoo.backend import gradients_at_marks
 from zoo.graph.calls import Graph, infer
-from zoo.recipes.greff2017.inspection import (
-    draw_patches,
-    guided_relus,
-    infer_guided,
-    top_patches,
-)
+from zoo.recipes.greff2017.inspection import guided_relus, infer_guided, top_patches
 
 
 @pytest.fixture
@@ -99,12 +93,3 @@ def test_guided_gradients_reach_the_relus_inside_blocks():
     with guided_relus(model):
         assert gradient(infer_guided) == 0
     assert gradient(infer) == -1
-
-
-@slow_elsewhere
-def test_blocks_of_the_first_stage_have_a_row_each_in_the_figure():
-    model = zoo.cifar_resnet(14, input_shape=(32, 32, 3))
-    x = np.random.default_rng(0).normal(size=(3, 32, 32, 3)).astype("float32")
-    patches = top_patches(model, [(x, None)], unit=1, count=2)
-    assert [patch["block"] for patch in patches[::2]] == ["stage1_block00", "stage1_block01"]
-    assert len(draw_patches(patches).axes) == 2 * 2 * 2

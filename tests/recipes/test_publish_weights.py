@@ -11,6 +11,7 @@ import zoo
 from helpers.harness import without_backend
 from zoo import weights
 from zoo.datasets import images, preprocessing
+from zoo.recipes.experiment import pages
 
 pytestmark = without_backend
 FACTS = {
@@ -37,9 +38,9 @@ FACTS = {
 def folder(tmp_path, monkeypatch):
     """Cards and files of `tmp_path`, with a copy of the package's cards; return that folder."""
     content = (weights.FOLDER / "cards.json").read_text(encoding="utf-8")
-    monkeypatch.setattr(publish_weights, "PAGE", tmp_path / "weights.md")
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
     monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
-    publish_weights.PAGE.write_text("# Weights\n", encoding="utf-8")
+    (tmp_path / "weights.md").write_text(f"# Weights\n\n{pages.MARK}\n", encoding="utf-8")
     weights.FOLDER.mkdir()
     (weights.FOLDER / "cards.json").write_text(content, encoding="utf-8")
     return tmp_path
@@ -76,7 +77,8 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
     content = weights.read_cards()
     assert {key: content["small"][key] for key in facts} == facts
     publish_weights.main(["small"])
-    assert "## small\n\n- `zoo.highway_mlp(depth=3" in publish_weights.PAGE.read_text("utf-8")
+    page = (folder / "weights.md").read_text("utf-8")
+    assert page.startswith("# Weights\n") and "## small\n\n- `zoo.highway_mlp(depth=3" in page
     assert f"small: test_accuracy {card.value} with torch" in capsys.readouterr().out
     assert weights.read_cards() == content == {**others, "small": content["small"]}
 

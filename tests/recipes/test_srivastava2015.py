@@ -5,20 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from helpers.harness import without_backend
-from helpers.test_data import write_images
-from zoo.recipes.experiment import Options, Run, catalog, pages
+from helpers.harness import measured_by, without_backend
+from zoo.recipes.experiment import catalog, pages
 from zoo.recipes.srivastava2015 import convolutional, depth_search, gates, thousand_layers
 
 pytestmark = without_backend
 TINY = {"train_examples": 40, "test_examples": 20, "batch": 20}
-
-
-@pytest.fixture
-def run(tmp_path):
-    write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, test=20, classes=10, step=20)
-    options = Options(runs=str(tmp_path / "runs"), data_dir=str(tmp_path / "mnist.npz"))
-    return Run(tmp_path / "runs" / "seed0", options=options)
 
 
 def test_gates_are_measured_and_drawn(run, tmp_path):
@@ -30,11 +22,6 @@ def test_gates_are_measured_and_drawn(run, tmp_path):
     pages.draw(catalog.load("srivastava2015/gates"), [one, one], tmp_path / "figures")
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert drawn == {"fig2.png", "fig3.png", "fig4.png"}
-
-
-def claim(name):
-    """Return a claim of these experiments by its name."""
-    return dict((one.name, one) for _, one in catalog.claims([name]))[name]
 
 
 def test_claims_of_gates_by_hand():
@@ -52,17 +39,17 @@ def test_claims_of_gates_by_hand():
     alike = dict.fromkeys(("0", "7"), np.zeros((20, 4)))
     equal = {**trained, "accuracy_without": np.full(49, 97.5), "classes": alike}
     one = {**trained, "untrained": equal}
-    assert claim("S5").measure(one) == 50 and claim("S5").control.measure(one) == 25
-    assert claim("S6").measure(one) == 1  # one gate alone is open; the means are equal
-    assert claim("S7").measure(one) == pytest.approx(100 / 3)  # 15 of 45 equal changes
-    assert claim("S8").measure(one) == pytest.approx(0.8)
-    assert claim("S8").control.measure(one) == 0
-    assert claim("S9").measure(one) == 100 and claim("S9").control.measure(one) == 0
-    assert claim("S10").measure(one, equal | {"untrained": equal}) == pytest.approx(-1400 / 49)
-    assert claim("S10").control.measure(one, one) == 0
+    assert measured_by(gates, "S5", one) == (50, 25)
+    assert measured_by(gates, "S6", one)[0] == 1  # one gate alone is open; the means are equal
+    assert measured_by(gates, "S7", one)[0] == pytest.approx(100 / 3)  # 15 of 45 equal changes
+    assert measured_by(gates, "S8", one) == (pytest.approx(0.8), 0)
+    assert measured_by(gates, "S9", one) == (100, 0)
+    (idle, rise) = gates.CIFAR_CLAIMS
+    assert idle.measure(one, equal | {"untrained": equal}) == pytest.approx(-1400 / 49)
+    assert idle.control.measure(one, one) == 0
     flat = {"bias": np.zeros((20, 2))}
-    assert claim("S10b").measure(flat, one) == pytest.approx(1.0)
-    assert claim("S10b").control.measure(flat, one) == 0
+    assert rise.measure(flat, one) == pytest.approx(1.0)
+    assert rise.control.measure(flat, one) == 0
 
 
 def test_networks_of_a_search_depend_on_their_index_only():
@@ -87,15 +74,13 @@ def test_claims_of_the_search_by_hand():
     for (kind, depth), values in losses.items():
         one[kind][depth] = {"losses": np.array(values)}
     assert depth_search.lowest_losses(one["plain"]["10"]).tolist() == [0.05, np.inf]
-    assert claim("S1").measure(one) == pytest.approx(0.5 / 0.05)
-    assert claim("S1").control.measure(one) == pytest.approx(0.04 / 0.02)
-    assert claim("S2").measure(one) == pytest.approx(0.5 / 0.04)
-    assert claim("S2").control.measure(one) == pytest.approx(0.05 / 0.02)
+    assert measured_by(depth_search, "S1", one) == pytest.approx((0.5 / 0.05, 0.04 / 0.02))
+    assert measured_by(depth_search, "S2", one) == pytest.approx((0.5 / 0.04, 0.05 / 0.02))
     assert depth_search.epochs_to(one, "plain", 100) == 2  # never: all epochs
-    assert claim("S3").measure(one) == pytest.approx(((2 / 1) * (2 / 1)) ** 0.5)
-    swapped = {"plain": one["plain"], "highway": one["highway"]}
-    swapped["plain"]["10"]["losses"] = np.array([[1.0, 0.05], [0.02, 0.01]])
-    assert claim("S3").control.measure(swapped) == pytest.approx(2**0.5)  # 2 epochs and 1, 2 and 2
+    assert measured_by(depth_search, "S3", one)[0] == pytest.approx(((2 / 1) * (2 / 1)) ** 0.5)
+    one["plain"]["10"]["losses"] = np.array([[1.0, 0.05], [0.02, 0.01]])
+    control = measured_by(depth_search, "S3", one)[1]
+    assert control == pytest.approx(2**0.5)  # 2 epochs and 1, 2 and 2
 
 
 def test_the_search_trains_all_networks(run):
@@ -111,12 +96,11 @@ def test_deep_and_convolutional_networks_train(run):
     settings = dataclasses.replace(thousand_layers.SCALES["smoke"], depth=5, **TINY)
     one = thousand_layers.measure(settings, run)
     assert one["guessing"] == pytest.approx(np.log(10))
-    assert {name: len(losses) for name, losses in one["loss_by_epoch"].items()} == {
-        "highway": 1,
-        "plain": 1,
-    }
+    lengths = {name: len(losses) for name, losses in one["loss_by_epoch"].items()}
+    assert lengths == {"highway": 1, "plain": 1}
     falls = {"loss_by_epoch": {"highway": np.array([2.0, 0.5]), "plain": np.array([2.0, 2.0])}}
-    assert claim("S4").measure(falls) == 0.25 and claim("S4").control.measure(falls) == 1
+    (claim,) = catalog.load("srivastava2015/thousand_layers").claims
+    assert (claim.measure(falls), claim.control.measure(falls)) == (0.25, 1)
     smoke = catalog.load("srivastava2015/table1").scales["smoke"]
     settings = dataclasses.replace(smoke, networks=("mnist16",), **TINY)
     one = convolutional.measure(settings, run)

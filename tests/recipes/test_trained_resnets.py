@@ -43,11 +43,7 @@ class Peer(nn.Module):
         self.bn1 = nn.BatchNorm2d(16)
         stages = ((16, 16, 1), (16, 32, 2), (32, 64, 2))
         for number, (width, planes, stride) in enumerate(stages, 1):
-            blocks = (
-                Block(width, planes, stride),
-                Block(planes, planes, 1),
-                Block(planes, planes, 1),
-            )
+            blocks = Block(width, planes, stride), *(Block(planes, planes, 1) for _ in range(2))
             setattr(self, f"layer{number}", nn.Sequential(*blocks))
         self.linear = nn.Linear(64, 10)
 
