@@ -45,10 +45,10 @@ class Block:
     call: int
     source: int
     x: int | None
-    f: int | None
     y: int
     shape: Shape
-    layer: Skip | None
+    f: int | None = None
+    layer: Skip | None = None
     stage: int = 0
     index: int = 0
 
@@ -103,10 +103,10 @@ def find_blocks(
     if names is None:
         layers |= _drop_outer(graph, blocks, rejected)
     else:
-        reasons = dict(rejected)
         for name in names:
             if name not in blocks:
-                reason = reasons.get(name, f"no block has that name; the blocks are {[*blocks]}")
+                unknown = f"no block has that name; the blocks are {[*blocks]}"
+                reason = dict(rejected).get(name, unknown)
                 raise ValueError(f"Expected a block. Received: {name!r}: {reason}")
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
@@ -214,12 +214,7 @@ class _NoBlockError(Exception):
 
 
 class _Sums:
-    """Sums that are blocks, by the index of their call.
-
-    Attributes:
-        blocks: By call, blocks.
-        rejected: By call, reasons why a sum is none.
-    """
+    """Sums that are blocks, and reasons why others are none, by the index of their call."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -232,23 +227,18 @@ class _Sums:
         self._read_once = {slot for slot, count in reads.items() if count == 1}
 
     def add(self, call: Call) -> None:
-        """Add a sum to the blocks, in place of the sums that are its terms.
-
-        Raises:
-            _NoBlockError: if it is no block, but similar to one.
-        """
+        """Add a sum to the blocks, in place of the sums that are its terms."""
         inner: list[int] = []
         terms = self._terms(call, inner)
-        if inner:
-            with contextlib.suppress(_NoBlockError):
-                block = self._block(call, terms)
-                if block is not None and not any(self._is_before(i, block) for i in inner):
-                    for index in inner:
-                        self.blocks.pop(index, None)
-                        self.rejected.pop(index, None)
-                    self.blocks[call.index] = block
-                    return
-        block = self._block(call, call.sources)
+        block = None
+        with contextlib.suppress(_NoBlockError):
+            block = self._block(call, terms) if inner else None
+        if block is None or any(self._is_before(index, block) for index in inner):
+            inner = []
+            block = self._block(call, call.sources)
+        for index in inner:
+            self.blocks.pop(index, None)
+            self.rejected.pop(index, None)
         if block is not None:
             self.blocks[call.index] = block
 
@@ -303,8 +293,7 @@ class _Sums:
         weighted = [c for slot in others for c in self._weighted(after, slot)]
         if all("Embedding" in type(c.layer).__name__ for c in weighted):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
-        f = others[0] if len(others) == 1 else None
-        return _block(call, source=fork, x=x, f=f, layer=None)
+        return _block(call, fork, x, f=others[0] if len(others) == 1 else None)
 
     def _closed(self, fork, terms):
         """True if the shortest branch from a fork reads nothing else."""
@@ -334,9 +323,9 @@ def composite(layer: keras.layers.Layer) -> bool:
     return any(inner.weights for inner in keras_private.inner_layers(layer, include_self=False))
 
 
-def _block(call: Call, **attributes: Any) -> Block:
-    y = {"y": call.outputs[0], "shape": call.shapes[0]}
-    return Block(name=call.name, call=call.index, **{**y, **attributes})
+def _block(call, source, x, output=0, **more):
+    y, shape = call.outputs[output], call.shapes[output]
+    return Block(call.name, call.index, source, x, y, shape, **more)
 
 
 def _skip_block(call):
@@ -345,17 +334,14 @@ def _skip_block(call):
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
     source = call.sources[0]
-    x = None if call.layer.opens_stage else source
-    return _block(call, source=source, x=x, f=None, layer=call.layer)
+    return _block(call, source, None if call.layer.opens_stage else source, layer=call.layer)
 
 
 def _layer_block(graph, call):
     """Return the block of a composite layer, or None where no output has an input's shape."""
     for slot in call.sources if composite(call.layer) else ():
         if graph.shapes[slot] in call.shapes:
-            index = call.shapes.index(graph.shapes[slot])
-            y = {"y": call.outputs[index], "shape": call.shapes[index]}
-            return _block(call, source=slot, x=slot, f=None, layer=None, **y)
+            return _block(call, slot, slot, call.shapes.index(graph.shapes[slot]))
     return None
 
 

@@ -66,6 +66,7 @@ class Graph:
     Attributes:
         calls: A list of `Call`.
         inputs, outputs: Slots of the model's flattened inputs and outputs.
+        input_names: Names of the inputs, in the order of `inputs`.
         shapes: Shapes by slot, with the batch.
         masked: True if a tensor of the model has a Keras mask.
 
@@ -96,6 +97,7 @@ class Graph:
         self._prefixes: dict[str, Any] = {}
         slots = {id(tensor): next(self._next_slot) for tensor in self.model.inputs}
         self.inputs = [*slots.values()]
+        self.input_names = _input_names(self.model)
         self.outputs = self._flatten(self.model, slots, "")
         needed = {call.index for slot in self.outputs for call in calls_before(slot, self.calls)}
         kept = [call for call in self.calls if call.index in needed]  # without those of masks
@@ -108,11 +110,8 @@ class Graph:
         }
         for call in self.calls:
             self.shapes |= zip(call.outputs, call.shapes, strict=True)
-        last_reader = {slot: call.index for call in self.calls for slot in call.sources}
-        self._last_read_by: dict[int, list[int]] = {}  # slots, by the index of their last reader
-        for slot, index in last_reader.items():
-            if slot not in self.outputs:
-                self._last_read_by.setdefault(index, []).append(slot)
+        last = {slot: call.index for call in self.calls for slot in call.sources}
+        self._last_readers = last | dict.fromkeys(self.outputs)  # indices; of outputs None
 
     def _flatten(self, model, slots, prefix):
         nodes = keras_private.nodes_by_depth(model)
@@ -197,14 +196,11 @@ class Graph:
         """Run calls one after the other; each reads and writes slots.
 
         Args:
-            values: Tensors by slot; updated in place.
+            values: Tensors by slot; updated in place, and returned.
             apply: A function of a `Call` and its arguments that returns the outputs; `None`:
                 `infer`.
             calls: The calls to run; `None`: all.
             keep: Keep the values of slots that no later call reads.
-
-        Returns:
-            `values`.
         """
         apply = apply or infer
         for call in self.calls if calls is None else calls:
@@ -220,18 +216,14 @@ class Graph:
             if not isinstance(call.layer, keras.layers.Layer):
                 _mark_dense(outputs, tree.flatten((args, kwargs)))
             values.update(zip(call.outputs, outputs, strict=True))
-            for slot in () if keep else self._last_read_by.get(call.index, ()):
-                values.pop(slot, None)
+            for slot in () if keep else call.sources:
+                if self._last_readers[slot] == call.index:
+                    values.pop(slot, None)
         return values
 
     def keep_mask(self, source: Tensor, tensor: Tensor) -> Tensor:
         """Return `tensor` with the mask of `source`, which operations outside of layers drop."""
         return KeepMask()(source, tensor) if self.masked else tensor
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the inputs, in the order of `inputs`."""
-        return _input_names(self.model)
 
     def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
         """Return new symbolic inputs by slot, of the model's shapes or of `shapes`, batch included.

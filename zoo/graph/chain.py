@@ -9,7 +9,7 @@ import keras
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.calls import Apply, Call, Values, calls_before, infer, symbolic
 from zoo.layers.skip import Skip
-from zoo.types import Shape, Tensor
+from zoo.types import Tensor
 
 PARTS = ("shortcut", "carry_gate")
 
@@ -60,7 +60,6 @@ class Chain:
         self.graph = network.graph
         self.blocks = network.blocks
         self.plan = tuple(Step(block.index) for block in self.blocks)
-        self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}
         self._inner = self._find_inner()
         inner = {call.index for calls in self._inner for call in calls}
@@ -111,18 +110,11 @@ class Chain:
         return inner
 
     def index(self, name: str) -> int:
-        """Return the position of the block `name`.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        if name not in [*self._indices]:  # a list has no hash
-            raise ValueError(f"Expected one of the blocks {[*self._indices]}. Received: {name!r}")
-        return self._indices[name]
-
-    def source_shape(self, index: int) -> Shape:
-        """Return the shape of the input of block `index`, with the batch."""
-        return self.graph.shapes[self.blocks[index].source]
+        """Return the position of the block `name`; raise ValueError if there is none."""
+        names = [block.name for block in self.blocks]
+        if name not in names:
+            raise ValueError(f"Expected one of the blocks {names}. Received: {name!r}")
+        return names.index(name)
 
     def link(self, index: int, x: State | Values, apply: Apply = infer) -> State:
         """Return the input of block `index` from the output of the block before.
@@ -179,11 +171,7 @@ class Chain:
         return self._parts[key]
 
     def check(self, plan: Plan) -> None:
-        """Raise an error unless every block of `plan` fits its position and can do its step.
-
-        Raises:
-            ValueError: if one does not.
-        """
+        """Raise ValueError unless every block of `plan` fits its position and can do its step."""
         for position, step in zip(self.blocks, plan, strict=True):
             block = self.blocks[step.block]
             moved = block.index != position.index
@@ -193,11 +181,10 @@ class Chain:
                     f"the position of {position.name}."
                 )
             slots = self._reads[block.index] - {block.source}
-            whole = [
-                len(self._inner[b.index]) == len(self.graph.between(b.source, b.y))
-                for b in (block, position)
-            ]
-            if moved and not (all(whole) and slots <= {*self.sides[position.index]}):
+            whole = all(
+                self._inner[b.index] == self.graph.between(b.source, b.y) for b in (block, position)
+            )
+            if moved and not (whole and slots <= {*self.sides[position.index]}):
                 raise ValueError(
                     f"Expected blocks that can take each other's position. Received: {block.name} "
                     f"at that of {position.name}, where a tensor that depends on a block bypasses "
@@ -212,11 +199,7 @@ class Chain:
                 )
 
     def to_model(self, plan: Plan) -> keras.Model:
-        """Return a flat Functional model that runs `plan` with the same layers.
-
-        Raises:
-            ValueError: if a block does not fit its position.
-        """
+        """Return a flat Functional model that runs `plan`, if it passes `check`."""
         self.check(plan)
         inputs: Any = self.graph.new_inputs()
         y = self.run(plan, 0, inputs, symbolic)

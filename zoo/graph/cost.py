@@ -95,23 +95,18 @@ def cost(
     }
     graph.run(values, count)
     by_block: dict[str, Count] = {}
-    known: set[int] = set()
+    known: set[int] = set()  # ids of weights
     for block in network.blocks:
         calls = graph.between(block.source, block.y)
+        weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
+        parameters = sum(prod(weights[key].shape) for key in weights.keys() - known)
+        known |= weights.keys()
         number = sum(operations[call.index] for call in calls) // batch
-        by_block[block.name] = Count(_new_parameters(calls, known), number)
+        by_block[block.name] = Count(parameters, number)
     total = Count(model.count_params(), sum(operations) // batch)
     inside = [sum(numbers) for numbers in zip(*by_block.values(), strict=True)] or [0, 0]
     rest = Count(total.parameters - inside[0], total.operations - inside[1])
     return Cost(*total, by_block, rest)
-
-
-def _new_parameters(calls, known):
-    """Return the number of parameters of calls that are not among `known`, and add them."""
-    weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
-    new = {key: w for key, w in weights.items() if key not in known}
-    known.update(new)
-    return sum(prod(w.shape) for w in new.values())
 
 
 class _Opened(Views):
@@ -198,8 +193,5 @@ RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
 def _of_kernels(layer, shape, output):
     """Return the elements of a layer's kernels times the positions they are applied at."""
     kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
-    if _has_recurrence(layer):
-        return kernels * prod(shape[:-1])
-    first = getattr(layer, "data_format", None) == "channels_first"
-    sides = (output[0], *output[2:]) if first else output[:-1]
-    return kernels * prod(side or 1 for side in sides)
+    positions = shape[:-1] if _has_recurrence(layer) else output[:-1]
+    return kernels * prod(size or 1 for size in positions)
