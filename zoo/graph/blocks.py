@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import keras
 
 from zoo.backend import keras_private
-from zoo.graph.calls import Call, Graph, auto_named, calls_before
+from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
 from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Shape
@@ -49,7 +49,7 @@ class Block:
     shape: Shape
     f: int | None = None
     layer: Skip | None = None
-    stage: int = 0
+    stage: int | None = None
     index: int = 0
 
     @property
@@ -99,9 +99,8 @@ def find_blocks(
     """
     graph = graph if isinstance(graph, Graph) else Graph(graph)
     blocks, rejected = candidates(graph, grain)
-    layers = {name: block.layer for name, block in blocks.items()}  # they know their stage
     if names is None:
-        layers |= _drop_outer(graph, blocks, rejected)
+        _drop_outer(graph, blocks, rejected)
     else:
         for name in names:
             if name not in blocks:
@@ -119,12 +118,11 @@ def find_blocks(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
             f"{graph.model.name!r}, which has no block.{listing}"
         )
-    stages = _stages([*blocks.values()], [layers[name] for name in blocks])
-    numbered = [
-        dataclasses.replace(block, stage=stage, index=index)
-        for index, (block, stage) in enumerate(zip(blocks.values(), stages, strict=True))
-    ]
-    return numbered, rejected
+    found = [*blocks.values()]
+    stages = _stages(found)
+    for index, block in enumerate(found):
+        found[index] = dataclasses.replace(block, stage=stages[index], index=index)
+    return found, rejected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,9 +220,9 @@ class _Sums:
         self.rejected: dict[int, str] = {}
         self._producers = {slot: call for call in graph.calls for slot in call.outputs}
         self._ancestors = _ancestors(graph)
-        reads = collections.Counter(slot for call in graph.calls for slot in call.sources)
-        reads.update(graph.outputs)
-        self._read_once = {slot for slot, count in reads.items() if count == 1}
+        sources = collections.Counter(slot for call in graph.calls for slot in call.sources)
+        sources.update(graph.outputs)
+        self._read_once = {slot for slot, count in sources.items() if count == 1}
 
     def add(self, call: Call) -> None:
         """Add a sum to the blocks, in place of the sums that are its terms."""
@@ -299,8 +297,7 @@ class _Sums:
         """True if the shortest branch from a fork reads nothing else."""
         after = self.graph.after(fork)
         calls = min((calls_before(slot, after) for slot in terms), key=len)
-        known = {fork, *(slot for call in calls for slot in call.outputs)}
-        return all({*call.sources} <= known for call in calls)
+        return reads(calls) <= made(calls) | {fork}
 
     def _weighted(self, calls, slot):
         return [call for call in calls_before(slot, calls) if _has_weights(call)]
@@ -324,8 +321,8 @@ def composite(layer: keras.layers.Layer) -> bool:
 
 
 def _block(call, source, x, output=0, **more):
-    y, shape = call.outputs[output], call.shapes[output]
-    return Block(call.name, call.index, source, x, y, shape, **more)
+    y = call.outputs[output]
+    return Block(call.name, call.index, source, x, y, call.shapes[output], **more)
 
 
 def _skip_block(call):
@@ -333,8 +330,8 @@ def _skip_block(call):
         raise _NoBlockError(
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
-    source = call.sources[0]
-    return _block(call, source, None if call.layer.opens_stage else source, layer=call.layer)
+    x = None if call.layer.opens_stage else call.sources[0]
+    return _block(call, call.sources[0], x, layer=call.layer, stage=call.layer.stage)
 
 
 def _layer_block(graph, call):
@@ -396,11 +393,7 @@ def _ancestors(graph):
 
 
 def _drop_outer(graph, blocks, rejected):
-    """Remove sums around other blocks; or, where a sum scales one block, that block.
-
-    Returns the layers of the scaled blocks by the name of the sum that replaces them.
-    """
-    scaled = {}
+    """Remove sums around other blocks; or, where a sum scales one block, that block."""
     inside = {
         name: {call.index: call for call in graph.between(block.source, block.y)}
         for name, block in blocks.items()
@@ -409,11 +402,10 @@ def _drop_outer(graph, blocks, rejected):
     for name, calls in inside.items():
         inner = [other for other, b in blocks.items() if b.call in calls and other != name]
         if len(inner) == 1 and _scales(blocks[name], blocks[inner[0]], calls, inside):
-            scaled[name] = blocks.pop(inner[0]).layer
+            blocks[name] = dataclasses.replace(blocks[name], stage=blocks.pop(inner[0]).stage)
         elif inner:
             rejected.append((name, f"it contains the blocks {inner}: name those to use"))
             del blocks[name]
-    return scaled
 
 
 def _scales(outer, inner, calls, inside):
@@ -423,17 +415,14 @@ def _scales(outer, inner, calls, inside):
     return outer.x == outer.source == inner.source and weighted <= own
 
 
-def _stages(blocks, layers):
+def _stages(blocks):
     """Return the skip layers' stages, or a new stage wherever the shape changes.
 
     A block that only halves the image before one that only adds channels ends a stage, as in
     ResNets of the second version, and opens none.
     """
-    stages = [layer.stage if layer else None for layer in layers]
-    shapes_by_stage = {}
-    for stage, block in zip(stages, blocks, strict=True):
-        shapes_by_stage.setdefault(stage, set()).add(block.shape)
-    if None not in stages and all(len(same) == 1 for same in shapes_by_stage.values()):
+    stages = [block.stage for block in blocks]
+    if None not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
         return stages
     groups = [[*group] for _, group in itertools.groupby(blocks, lambda block: block.shape)]
     shapes = [group[0].shape for group in groups]

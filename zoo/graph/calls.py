@@ -335,6 +335,16 @@ def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
     return selected[::-1]
 
 
+def reads(calls: Iterable[Call]) -> set[int]:
+    """Return the slots that calls read."""
+    return {slot for call in calls for slot in call.sources}
+
+
+def made(calls: Iterable[Call]) -> set[int]:
+    """Return the slots that calls fill."""
+    return {slot for call in calls for slot in call.outputs}
+
+
 def activation_of(call: Call | None) -> str | None:
     """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
     layer = getattr(call, "layer", None)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.calls import Apply, Call, Values, calls_before, infer, symbolic
+from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
 from zoo.layers.skip import Skip
 from zoo.types import Tensor
 
@@ -68,26 +68,26 @@ class Chain:
         stem = [call for call in others if call.index not in after]
         rest = [call for call in others if call.index in after]
         self._reads = [
-            (_reads(calls) | {block.source if block.x is None else block.x, block.y}) - _made(calls)
+            (reads(calls) | {block.source if block.x is None else block.x, block.y}) - made(calls)
             for block, calls in zip(self.blocks, self._inner, strict=True)
         ]
-        read = _reads(rest).union(self.graph.outputs)
+        read = reads(rest).union(self.graph.outputs)
         for block, slots in zip(self.blocks, self._reads, strict=True):
             read |= slots - {block.source}
-        fixed = read & {*self.graph.inputs, *_made(stem)}
+        fixed = read & {*self.graph.inputs, *made(stem)}
         self.links = [stem]
         for block in self.blocks[1:]:
             self.links.append([call for call in rest if call.index <= block.call])
             rest = rest[len(self.links[-1]) :]
         self.tail = rest
         self.sides: list[list[int]] = []
-        later = _reads(rest).union(self.graph.outputs) - _made(rest)
+        later = reads(rest).union(self.graph.outputs) - made(rest)
         for block in reversed(self.blocks):
             own = self._reads[block.index] - {block.source}
-            later = (later | own) - _made(self._inner[block.index])
+            later = (later | own) - made(self._inner[block.index])
             self.sides.insert(0, sorted(later | fixed))
             link = self.links[block.index]
-            later = (later | {block.source} | _reads(link)) - _made(link)
+            later = (later | {block.source} | reads(link)) - made(link)
 
     def _find_inner(self):
         """Return the calls of each block that nothing outside of it reads, but for its output."""
@@ -204,14 +204,6 @@ class Chain:
         inputs: Any = self.graph.new_inputs()
         y = self.run(plan, 0, inputs, symbolic)
         return self.graph.new_model(inputs, self.end(y, symbolic))
-
-
-def _reads(calls):
-    return {slot for call in calls for slot in call.sources}
-
-
-def _made(calls):
-    return {slot for call in calls for slot in call.outputs}
 
 
 @keras.saving.register_keras_serializable("zoo")

@@ -4,8 +4,8 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,11 +21,11 @@ from zoo.types import Shape
 
 _LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
-Selection: TypeAlias = Sequence[str] | Callable[[keras.layers.Layer], bool] | None
-
 
 def inline(
-    model: keras.Model, shapes: Mapping[str, Shape] | None = None, layers: Selection = None
+    model: keras.Model,
+    shapes: Mapping[str, Shape] | None = None,
+    layers: Sequence[str] | None = None,
 ) -> keras.Model:
     """Return a Functional model in which the sub-layers of composite layers are called directly.
 
@@ -44,8 +44,7 @@ def inline(
         model: A built Functional or Sequential `keras.Model`.
         shapes: Shapes (with the batch) of inputs by name, where code depends on lengths that are
             unknown in `model`, as that of causal masks does.
-        layers: Names of the layers to open, or a function of a layer that returns True for these;
-            `None`: all that hide blocks.
+        layers: Names of the layers to open; `None`: all that hide blocks.
 
     Raises:
         ValueError: if there is no input or composite layer of a name, or a named layer cannot be
@@ -100,7 +99,7 @@ class _Opener(Views):
 
     def __init__(
         self,
-        selection: Selection,
+        selection: Sequence[str] | None,
         graph: Graph,
         refused: Mapping[int, str] | None = None,
         training: bool | None = None,
@@ -120,13 +119,9 @@ class _Opener(Views):
         self._taken = {layer.name for layer in layers}
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
-        self.named = () if selection is None or callable(selection) else tuple(selection)
-        known = [
-            v.name
-            for v in layers
-            if isinstance(v, keras.Layer)
-            for v in keras_private.inner_layers(v)
-        ]
+        self.named = tuple(selection or ())
+        outer = [layer for layer in layers if isinstance(layer, keras.Layer)]
+        known = [v.name for layer in outer for v in keras_private.inner_layers(layer)]
         missing = {*self.named} - {*known}
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
@@ -157,7 +152,7 @@ class _Opener(Views):
             found: dict[int, str] = {}
             for key, (layer, first) in self.traces.items():
                 inner = {id(v) for v in keras_private.inner_layers(layer)}
-                second = again.traces.get(key, (layer, None))[1]
+                second = again.traces.get(key, (layer, []))[1]
                 if not (found.keys() & inner or _same_code(first, second)):
                     found[key] = f"its code {reason}"
             if found:
@@ -179,20 +174,17 @@ class _Opener(Views):
                 raise ValueError(f"it calls {layer.name} on numbers that are not its inputs")
             return run(view, args, kwargs)
         kwargs = _without_defaults(layer, kwargs)
-        reason = None
+        outputs = reason = None
         if self._selects(layer):
             try:
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
                 reason = _sentence(error)
-            else:
-                if outputs is not None:
-                    return outputs
+        if outputs is not None:
+            return outputs
         whole = self._as_it_is(layer)
         if reason:
-            self.reasons[whole.name] = reason
-            if layer.name in self.named:
-                self.reasons[layer.name] = reason
+            self.reasons |= dict.fromkeys((whole.name, layer.name), reason)
         return whole(*args, **kwargs)
 
     def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -209,7 +201,7 @@ class _Opener(Views):
             return False
         if self.selection is None:
             return foreign(layer) and (composite(layer) or not layer.weights)
-        return self.selection(layer) if callable(self.selection) else layer.name in self.named
+        return layer.name in self.named
 
     def _open(self, view, args, kwargs):
         """Return the outputs of the calls of sub-layers, or None if they hide no block."""
@@ -274,9 +266,8 @@ class _Opener(Views):
         if id(layer) not in self._places:
             name = stem(layer.name) if auto_named(layer) else layer.name
             taken = {*self._places.values()}
-            numbered = (f"{name}_{number}" for number in itertools.count(1))
-            free = (place for place in itertools.chain([name], numbered) if place not in taken)
-            self._places[id(layer)] = next(free)
+            places = (f"{name}_{number}" if number else name for number in itertools.count())
+            self._places[id(layer)] = next(place for place in places if place not in taken)
         return self._places[id(layer)]
 
     def _unique(self, name):
@@ -310,7 +301,7 @@ def _numbers(layer):
 
 def _same_code(first, second):
     """Return True if all calls of a layer's code compute the same in two traces."""
-    if second is None or [*map(len, first)] != [*map(len, second)]:
+    if [*map(len, first)] != [*map(len, second)]:
         return False
     return all(map(_same_call, itertools.chain(*first), itertools.chain(*second)))
 
