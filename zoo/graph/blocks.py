@@ -300,7 +300,7 @@ class _Sums:
         return reads(calls) <= made(calls) | {fork}
 
     def _weighted(self, calls, slot):
-        return [call for call in calls_before(slot, calls) if _has_weights(call)]
+        return [*filter(_has_weights, calls_before(slot, calls))]
 
 
 def is_sum(layer: Any) -> bool:
@@ -358,10 +358,10 @@ def _named(graph, blocks):
         name = call.name
         if auto_named(call.layer):
             name = f"sum{len(named)}" if is_sum(call.layer) else f"block{len(named)}"
-            weighted = [c for c in residual_branch(graph, block) if _has_weights(c)]
-            first = next((c for c in weighted if not auto_named(c.layer)), None)
-            if first is not None:
-                base, hash_sign, use = first.name.partition("#")
+            weighted = filter(_has_weights, residual_branch(graph, block))
+            given = [c.name for c in weighted if not auto_named(c.layer)]
+            if given:
+                base, hash_sign, use = given[0].partition("#")
                 name = f"{base}_sum{hash_sign}{use}"
         while name in named:
             name += "_"

@@ -413,8 +413,7 @@ def rewire(
             `call.layer(*args, **kwargs)` leaves the call as it is.
         shapes: As in `Graph.new_inputs`.
 
-    Returns:
-        A Functional `keras.Model`. Each rewiring leaves a node on every layer, so reuse it.
+    Each rewiring leaves a node on every layer, so reuse its result.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.
@@ -438,17 +437,13 @@ def rebuild(
 ) -> keras.Model:
     """Return a copy of a model with weights of its own, some of its calls replaced.
 
-    Of a layer, attributes are copied, and not the configuration, which layers of other libraries
-    may lack or return incomplete: layers, variables, seed generators and containers of these;
-    others are shared.
+    Copied are a layer's attributes (layers, variables, seed generators and containers of these),
+    not its configuration, which layers of other libraries may return incomplete.
 
     Args:
         model: A Functional or built Sequential `keras.Model`; nested models are flattened.
         replace: A function of a `Call` that returns a function of the call's arguments (a layer,
             for example) to use instead, or None to copy the layer; `None`: copy all.
-
-    Returns:
-        A Functional `keras.Model`, not compiled.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.

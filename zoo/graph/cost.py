@@ -79,7 +79,7 @@ def cost(
                 f"Operations depend on the input's size. Received: {tensor.name} of shape "
                 f"{tuple(tensor.shape)}. Build the model with a fixed size."
             )
-    batch = max(model.inputs[0].shape[0] or 1, 1)
+    batch = model.inputs[0].shape[0] or 1
     operations = [0] * len(graph.calls)
     views = _Opened()
     counted: dict[int, Any] = {}  # nodes by id
@@ -94,7 +94,7 @@ def cost(
         for slot, like in zip(graph.inputs, model.inputs, strict=True)
     }
     graph.run(values, count)
-    by_block: dict[str, Count] = {}
+    found: dict[str, Count] = {}
     known: set[int] = set()  # ids of weights
     for block in network.blocks:
         calls = graph.between(block.source, block.y)
@@ -102,11 +102,11 @@ def cost(
         parameters = sum(prod(weights[key].shape) for key in weights.keys() - known)
         known |= weights.keys()
         number = sum(operations[call.index] for call in calls) // batch
-        by_block[block.name] = Count(parameters, number)
+        found[block.name] = Count(parameters, number)
     total = Count(model.count_params(), sum(operations) // batch)
-    inside = [sum(numbers) for numbers in zip(*by_block.values(), strict=True)] or [0, 0]
-    rest = Count(total.parameters - inside[0], total.operations - inside[1])
-    return Cost(*total, by_block, rest)
+    parameters = total.parameters - sum(count.parameters for count in found.values())
+    number = total.operations - sum(count.operations for count in found.values())
+    return Cost(*total, found, Count(parameters, number))
 
 
 class _Opened(Views):

@@ -64,18 +64,18 @@ def inline(
     'sum_dense0'
     """
     with _LOCK:
-        opener, result = _opened(model, dict(shapes or {}), layers)
+        opener, result = _opened(model, dict(shapes or {}), layers, {})
         while changing := opener.changing(model):
             opener, result = _opened(model, dict(shapes or {}), layers, changing)
     whole = opener.whole(result)
-    if whole.keys() & {*opener.named}:
+    if whole.keys() & {*(layers or ())}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
     for name, reason in whole.items():
         logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
     return result
 
 
-def _opened(model, shapes, layers, refused=None):
+def _opened(model, shapes, layers, refused):
     """Return the model in which layers are opened, and the `_Opener` that knows the others."""
     graph = Graph(model)
     opener = _Opener(layers, graph, refused)
@@ -97,20 +97,13 @@ def _opened(model, shapes, layers, refused=None):
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
-    def __init__(
-        self,
-        selection: Sequence[str] | None,
-        graph: Graph,
-        refused: Mapping[int, str] | None = None,
-        training: bool | None = None,
-        values: Sequence[tuple[keras.Variable, Any]] = (),
-    ) -> None:
+    def __init__(self, selection, graph, refused, training=None, values=()) -> None:
         super().__init__()
         self.training = training
         self.scope = keras.StatelessScope(values, collect_losses=True)
         self.selection = selection
         self.graph = graph
-        self.refused = dict(refused or {})  # why a layer, by its id, is not opened
+        self.refused = refused  # why a layer, by its id, is not opened
         self.shapes: Mapping[str, Shape] = {}
         # Of layers' code, with the layer and by its id, from inner to outer ones.
         self.traces: dict[int, tuple[keras.layers.Layer, list]] = {}
@@ -119,10 +112,9 @@ class _Opener(Views):
         self._taken = {layer.name for layer in layers}
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
-        self.named = tuple(selection or ())
         outer = [layer for layer in layers if isinstance(layer, keras.Layer)]
         known = [v.name for layer in outer for v in keras_private.inner_layers(layer)]
-        missing = {*self.named} - {*known}
+        missing = {*(selection or ())} - {*known}
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
 
@@ -163,7 +155,8 @@ class _Opener(Views):
         """Return why layers of a model that may hide sums are not opened, by their name."""
         graph = Graph(model)
         layers = {call.name: call.layer.name for call in graph.calls}
-        names = [*(layers[name] for name, _ in candidates(graph)[1]), *self.named]
+        names = [layers[name] for name, _ in candidates(graph)[1]]
+        names += self.selection or ()
         return {name: self.reasons[name] for name in names if name in self.reasons}
 
     def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -201,7 +194,7 @@ class _Opener(Views):
             return False
         if self.selection is None:
             return foreign(layer) and (composite(layer) or not layer.weights)
-        return layer.name in self.named
+        return layer.name in self.selection
 
     def _open(self, view, args, kwargs):
         """Return the outputs of the calls of sub-layers, or None if they hide no block."""
@@ -212,14 +205,15 @@ class _Opener(Views):
         _refuse_own_state(layer, kwargs)
         if id(layer) in self.refused:
             raise ValueError(self.refused[id(layer)])
-        before = _numbers(view), self.scope.state_mapping.copy()
+        numbers = _numbers(view)
+        state = self.scope.state_mapping.copy()
         context = {} if self.training is None else {"training": self.training}
         outputs, like = trace(self, view, args, {**kwargs, **context})
-        after = _numbers(view), self.scope.state_mapping
-        self.scope.state_mapping = before[1]
-        if before[0] != after[0]:
+        new_state = self.scope.state_mapping
+        self.scope.state_mapping = state
+        if numbers != _numbers(view):
             raise ValueError("its code changes its attributes")
-        if {*map(id, before[1].values())} != {*map(id, after[1].values())}:
+        if {*map(id, state.values())} != {*map(id, new_state.values())}:
             raise ValueError("its code changes weights or draws random numbers")
         if self.scope.losses:
             self.scope.losses.clear()

@@ -132,9 +132,6 @@ def loop(
         scale: Factor of what the run adds to its input when it is repeated, h + scale (run(h) - h).
         grain: As in `zoo.graph.find_blocks`.
 
-    Returns:
-        A Functional `keras.Model`, not compiled.
-
     Raises:
         ValueError: if there is no such block, `times` is negative, the run changes the shape, or
             tensors bypass a part of it.
