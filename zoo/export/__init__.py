@@ -1,7 +1,4 @@
-"""Export models from any backend to formats that need no Keras, checked against the Keras model.
-
-TensorFlow writes the formats, and torch ONNX; each artifact is run before it is moved into place.
-"""
+"""Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
 import contextlib
 import importlib.util
@@ -122,16 +119,16 @@ def writers(format: str) -> list[str]:
     ways = {"tensorflow": ("tensorflow", *FORMATS[format].packages)}
     if format == "onnx" and keras.config.backend() == "torch":
         ways = {"torch": ("onnxscript", "onnx", "onnxruntime")} | ways
-    lacking = {
+    missing = {
         way: [name for name in packages if importlib.util.find_spec(name) is None]
         for way, packages in ways.items()
     }
-    found = [way for way, missing in lacking.items() if not missing]
+    found = [way for way in ways if not missing[way]]
     if not found:
-        way, missing = next(iter(lacking.items()))
+        lacking = missing[next(iter(ways))]
         raise RuntimeError(
-            f"The export to {format} needs {', '.join(ways[way])}. Not installed: "
-            f"{', '.join(missing)}. Run `pip install {' '.join(missing).replace('_', '-')}`."
+            f"The export to {format} needs packages that are not installed. Run `pip install "
+            f"{' '.join(lacking).replace('_', '-')}`."
         )
     return found
 
@@ -161,14 +158,13 @@ def _sample(tensor, random):
 
 def _write(model, path, format, inputs, expected):
     """Write an artifact, verify it on what the model computes, and move it into place."""
-    kind = FORMATS[format]
     folder = temporary_path(path)
     folder.mkdir(parents=True)
     remove_leftovers(path.parent)
     artifact = folder / f"artifact{path.suffix}"
     try:
-        kind.write(model, artifact)
-        deviation = _deviation(kind.reader(artifact), inputs, expected)
+        FORMATS[format].write(model, artifact)
+        deviation = _deviation(FORMATS[format].reader(artifact), inputs, expected)
         allowed = TOLERANCE * max(np.max(np.abs(y)) for y in expected.values())
         if not deviation <= allowed:  # NaN too
             raise RuntimeError(
@@ -394,11 +390,7 @@ def _litert_reader(path):
 def in_float32(model: keras.Model) -> keras.Model:
     """Return a copy of `model` that computes in float32, also if it was trained in half precision.
 
-    Args:
-        model: A Functional or Sequential `keras.Model`.
-
-    Returns:
-        A new `keras.Model`, not compiled, with the same names and weights.
+    It has the same names and weights, and is not compiled.
 
     Example:
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_bfloat16")])

@@ -168,11 +168,7 @@ def residual_branch(graph: Graph, block: Block) -> list[Call]:
 def candidates(
     graph: Graph, grain: Grain = "sum"
 ) -> tuple[dict[str, Block], list[tuple[str, str]]]:
-    """Return all blocks by name, nested ones included, and the rejected calls with reasons.
-
-    Raises:
-        ValueError: if there is no such grain; see `find_blocks`.
-    """
+    """Return all blocks by name, nested ones included, and the rejected calls with reasons."""
     if grain not in GRAINS:
         raise ValueError(f"`grain` must be one of {[*GRAINS]}. Received: grain={grain!r}")
     sums = _Sums(graph)

@@ -38,10 +38,7 @@ def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
     """Return a layer's configuration by the arguments of its constructor."""
     standard = keras.layers.Layer.get_config(layer)
     known = {*inspect.signature(type(layer).__init__).parameters, *standard}
-    try:
-        own = type(layer).get_config(layer)
-    except Exception:  # it reads attributes that are not there, for example
-        own = standard
+    own = type(layer).get_config(layer)
     lost = known - _attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
     if own.keys() == standard.keys() and lost:  # defaults would take their place
         raise TypeError(f"no `get_config` and no attributes have the arguments {sorted(lost)}")
