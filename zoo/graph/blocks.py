@@ -127,14 +127,7 @@ def find_blocks(
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A model with its graph and blocks, which several measurements share.
-
-    Attributes:
-        model: The `keras.Model`.
-        graph: Its `zoo.graph.calls.Graph`.
-        blocks: Its blocks.
-        rejected: Pairs of a call that is no block and the reason; see `find_blocks`.
-    """
+    """A model with its graph and what `find_blocks` returns, which several measurements share."""
 
     model: keras.Model
     graph: Graph

@@ -104,10 +104,8 @@ class Graph:
         self.calls = [dataclasses.replace(call, index=i) for i, call in enumerate(kept)]
         self._names = {call.layer.name for call in self.calls}
         self._new_names: dict[str, str] = {}
-        self.shapes = {
-            slot: tuple(tensor.shape)
-            for slot, tensor in zip(self.inputs, self.model.inputs, strict=True)
-        }
+        shapes = [tuple(tensor.shape) for tensor in self.model.inputs]
+        self.shapes = dict(zip(self.inputs, shapes, strict=True))
         for call in self.calls:
             self.shapes |= zip(call.outputs, call.shapes, strict=True)
         last = {slot: call.index for call in self.calls for slot in call.sources}
@@ -127,9 +125,8 @@ class Graph:
                     given = _in_order(inner, args[0] if args else kwargs["inputs"])
                     sources = [slots[id(tensor)] for tensor in given]
                     inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
-                    outputs = self._flatten(
-                        inner, inner_slots, self._prefix(prefix, node.operation)
-                    )
+                    name = self._prefix(prefix, node.operation)
+                    outputs = self._flatten(inner, inner_slots, name)
                 slots.update(zip(map(id, node.outputs), outputs, strict=True))
         return [slots[id(tensor)] for tensor in model.outputs]
 
@@ -143,11 +140,8 @@ class Graph:
     def _add(self, node, slots, prefix):
         layer = node.operation
         tensors = node.arguments.keras_tensors
-        masks = {
-            id(keras_private.get_keras_mask(t)): t
-            for t in tensors
-            if keras_private.get_keras_mask(t) is not None
-        }
+        masks = {id(keras_private.get_keras_mask(t)): t for t in tensors}
+        masks.pop(id(None), None)
         # Masks are those of the inputs when the layer is called: with slots of their own they would
         # bypass the blocks.
         read = [t for t in tensors if id(t) not in masks]

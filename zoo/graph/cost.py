@@ -117,7 +117,6 @@ class _Opened(Views):
     """
 
     def answer(self, view, args, kwargs):
-        """Return the outputs of a layer's code, or of the layer as one node."""
         if is_symbolic((args, kwargs)) and not _has_recurrence(view):
             try:
                 return trace(self, view, args, kwargs)[0]

@@ -158,14 +158,15 @@ def drop_blocks(
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
     decay = {b.name: number / len(blocks) for number, b in enumerate(blocks, 1) if _has_skip(b)}
-    by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
+    if isinstance(rates, Mapping):
+        by_name = rates
+    else:
+        by_name = {name: rates * factor for name, factor in decay.items()}
     unknown = [name for name in by_name if name not in decay]
     if unknown or not decay:
         raise ValueError(
             f"Expected names of blocks with a skip, {[*decay]}. Received: {unknown or model.name}"
         )
-    if by_name is not rates:
-        by_name = {name: rate * decay[name] for name, rate in by_name.items()}
     by_call = {block.call: block for block in blocks if by_name.get(block.name)}
     inputs = graph.new_inputs()
     values = {**inputs}
@@ -284,9 +285,7 @@ def random_order(
     """Return a random order of blocks and its Kendall tau.
 
     It exchanges random pairs of `names`, blocks that may take each other's position, `swaps` times.
-
-    Returns:
-        A dictionary for `shuffle`, and tau: 1 for the original order, -1 for its reverse.
+    The order is a dictionary for `shuffle`; tau is 1 for the original order, -1 for its reverse.
     """
     order = [*range(len(names))]
     for _ in range(swaps):
