@@ -67,13 +67,11 @@ class Chain:
         others = [call for call in self.graph.calls if call.index not in inner]
         stem = [call for call in others if call.index not in after]
         rest = [call for call in others if call.index in after]
-        self._reads = [
-            (reads(calls) | {block.source if block.x is None else block.x, block.y}) - made(calls)
-            for block, calls in zip(self.blocks, self._inner, strict=True)
-        ]
-        read = reads(rest).union(self.graph.outputs)
-        for block, slots in zip(self.blocks, self._reads, strict=True):
-            read |= slots - {block.source}
+        self._beside: list[set[int]] = []  # slots that a block reads, but for its input
+        for block, calls in zip(self.blocks, self._inner, strict=True):
+            ends = {block.source if block.x is None else block.x, block.y}
+            self._beside.append((reads(calls) | ends) - made(calls) - {block.source})
+        read = reads(rest).union(self.graph.outputs, *self._beside)
         fixed = read & {*self.graph.inputs, *made(stem)}
         self.links = [stem]
         for block in self.blocks[1:]:
@@ -83,8 +81,7 @@ class Chain:
         self.sides: list[list[int]] = []
         later = reads(rest).union(self.graph.outputs) - made(rest)
         for block in reversed(self.blocks):
-            own = self._reads[block.index] - {block.source}
-            later = (later | own) - made(self._inner[block.index])
+            later = (later | self._beside[block.index]) - made(self._inner[block.index])
             self.sides.insert(0, sorted(later | fixed))
             link = self.links[block.index]
             later = (later | {block.source} | reads(link)) - made(link)
@@ -180,11 +177,10 @@ class Chain:
                     f"A block that changes the shape cannot be moved. Received: {block.name} at "
                     f"the position of {position.name}."
                 )
-            slots = self._reads[block.index] - {block.source}
             whole = all(
                 self._inner[b.index] == self.graph.between(b.source, b.y) for b in (block, position)
             )
-            if moved and not (whole and slots <= {*self.sides[position.index]}):
+            if moved and not (whole and self._beside[block.index] <= {*self.sides[position.index]}):
                 raise ValueError(
                     f"Expected blocks that can take each other's position. Received: {block.name} "
                     f"at that of {position.name}, where a tensor that depends on a block bypasses "
