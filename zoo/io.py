@@ -149,9 +149,7 @@ def _check_header(archive, part):
 def load_model(path: PathLike, compile: bool = True) -> keras.Model:
     """Load the model in a `.keras` file, which may be anybody's: no code in it is run.
 
-    Args:
-        path: The file.
-        compile: If True, load optimizer, loss and metrics too.
+    If `compile` is True, optimizer, loss and metrics are loaded, too.
 
     Raises:
         ValueError: if it is not a `.keras` file, is damaged, holds code or unknown classes, or is

@@ -151,7 +151,7 @@ def interlayer_cushions(
     rows = []
     for block in chain.blocks:
         ratio, *squares = np.concatenate(measured[block.index], axis=1).astype("float64")
-        pixels = np.prod(chain.source_shape(block.index)[1:-1])
+        pixels = np.prod(chain.graph.shapes[block.source][1:-1])
         for key, number in _summary(np.sqrt(pixels) * ratio, np.stack(squares)).items():
             probe = f"interlayer_cushion{key}"
             rows.append(Row(probe, block.name, block.stage, None, None, float(number)))

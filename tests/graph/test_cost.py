@@ -43,6 +43,7 @@ ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 fea
         (layers.Dense(5), [(10, 8)], 10 * 8 * 5),
         (layers.EinsumDense("abc,cd->abd", (10, 5)), [(10, 8)], 10 * 8 * 5),
         (layers.Conv2D(6, 3, 2, "same", groups=2), [(8, 8, 4)], 4 * 4 * 9 * 2 * 6),
+        (layers.Conv2D(2, 3, data_format="channels_first"), [(2, 4, 6)], 2 * 4 * 9 * 2 * 2),
         (layers.DepthwiseConv2D(3, depth_multiplier=2), [(8, 8, 4)], 6 * 6 * 9 * 4 * 2),
         (layers.SeparableConv1D(5, 3), [(10, 8)], 8 * (3 * 8 + 8 * 5)),
         (layers.Conv1DTranspose(5, 3, 2), [(10, 8)], 10 * 3 * 8 * 5),

@@ -51,15 +51,6 @@ def test_rates_fall_linearly_and_scale_the_branches_in_inference(model):
     assert {id(w) for w in dropped.trainable_weights} == {id(w) for w in model.weights}
 
 
-def test_examples_pass_their_own_blocks_by_in_training(model):
-    dropped = graph.drop_blocks(model, {"b": 0.5}, seed=1)
-    outputs = ops.convert_to_numpy(dropped(X, training=True))
-    with_it, without = (head(model, by_hand(model, X, [1, scale, 1])) for scale in (1, 0))
-    is_with = np.abs(outputs - with_it).max(-1) < 1e-4
-    is_without = np.abs(outputs - without).max(-1) < 1e-4
-    assert (is_with | is_without).all() and 8 < is_without.sum() < 32
-
-
 def test_blocks_are_dropped_independently_of_each_other(model):
     dropped = graph.drop_blocks(model, {"a": 0.5, "b": 0.5}, seed=1)
     outputs = ops.convert_to_numpy(dropped(X, training=True))
@@ -183,10 +174,8 @@ def flat(outputs):
         ),
         (
             lambda m: graph.drop_blocks(m, {"a": 2}),
-            "`rates` must be .*Received: rates={'a': 2}",
+            "`rate` must be from 0 to 1. Received: rate=2",
         ),
-        (lambda m: graph.drop_blocks(m, -0.1), "`rates` must be .*Received: rates=-0.1"),
-        (lambda m: graph.drop_blocks(m, [0.1]), r"`rates` must be .*Received: rates=\[0.1\]"),
     ],
 )
 def test_bad_input_of_exits_and_drops(model, make, message):

@@ -85,16 +85,14 @@ def test_a_mapped_network_has_the_same_outputs(float64, identity):
     x = reference.images(2, 32, 32, 3).astype("float64")
     assert not [v for v in plain.layers if isinstance(v, SimplifiedResidual)]
     assert_close(plain(x), residual(x), 1e-12)
+    assert cost(plain).operations == cost(residual).operations  # the sums cost nothing
     assert [layer.name for layer in plain.layers] == [layer.name for layer in residual.layers]
     with pytest.raises(ValueError, match="plain already"):
         fold_identity(plain)
 
 
-def test_what_has_no_mapping_says_why():
+def test_a_pooled_shortcut_does_not_fold():
     inputs = keras.Input((6, 6, 4))
-    gated = zoo.ResidualBlock(4, name="second")(inputs)
-    with pytest.raises(ValueError, match="second: the branch of a ResidualBlock has a normaliza"):
-        fold_identity(keras.Model(inputs, gated))
     strided = layers.Conv2D(4, 3, 2, padding="same")(inputs)
     short = layers.AveragePooling2D(1, 2)(inputs)
     model = keras.Model(inputs, layers.Add(name="sum")([short, strided]))
@@ -163,11 +161,6 @@ def test_a_kernel_without_an_identity_is_an_error(shape, identity, message):
         id_entries(shape, identity)
 
 
-def test_a_network_with_normalization_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="stage1_block00: .* normalization"):
-        fold_identity(zoo.cifar_resnet(8))
-
-
 def outputs(model, x):
     return ops.convert_to_numpy(model(x))
 
@@ -184,31 +177,14 @@ def around(*branch):
     return reference.random_weights(keras.Model(inputs, layers.Add(name="sum")([inputs, x])))
 
 
-@pytest.mark.parametrize("identity", ["pad", "duplicate"])
-def test_a_simplified_residual_network_folds_into_a_plain_one(identity):
-    model = zoo.simplified_residual_net(8, identity=identity)
-    x = reference.images(2, 32, 32, 3)
-    folded, kept = fold_identity(model)
-    assert not kept and not any(isinstance(v, zoo.SimplifiedResidual) for v in folded.layers)
-    np.testing.assert_allclose(outputs(folded, x), outputs(model, x), atol=1e-5)
-    assert cost(folded).operations == cost(model).operations  # the sums cost nothing
-
-
-@pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_an_identity_around_a_convolution_folds(kernel):
-    model = around(conv(kernel=kernel, use_bias=kernel > 1))
+@pytest.mark.parametrize(
+    "layer", [conv(kernel=1, use_bias=False), conv(), conv(kernel=5), layers.Dense(2)]
+)
+def test_an_identity_around_a_kernel_folds(layer):
+    model = around(layer)
     x = reference.images(3, 4, 4, 2)
     folded, kept = fold_identity(model)
-    assert [type(v).__name__ for v in folded.layers] == ["InputLayer", "Conv2D"] and not kept
-    np.testing.assert_allclose(outputs(folded, x), outputs(model, x), atol=1e-5)
-
-
-def test_an_identity_around_a_product_folds():
-    inputs = keras.Input((3,))
-    model = reference.random_weights(keras.Model(inputs, inputs + layers.Dense(3)(inputs)))
-    x = reference.images(2, 3)
-    folded, _ = fold_identity(model)
-    assert len(folded.layers) == 2
+    assert [type(v) for v in folded.layers[1:]] == [type(layer)] and not kept
     np.testing.assert_allclose(outputs(folded, x), outputs(model, x), atol=1e-5)
 
 

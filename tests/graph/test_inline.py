@@ -38,14 +38,6 @@ class Scaled(Adding):
         return x + self.scale * self.second(self.first(x))
 
 
-class Branching(Adding):
-    """A layer whose code depends on `training`."""
-
-    def call(self, x, training=None):
-        y = self.second(self.first(x))
-        return x + y if training else x - y
-
-
 class Outer(layers.Layer):
     """A layer of two that add."""
 
@@ -58,35 +50,6 @@ class Outer(layers.Layer):
         for part in self.parts:
             x = part(x)
         return x
-
-
-def test_dropout_stays_as_it_is_in_training():
-    model = chain(Adding())
-    opened = zoo.graph.inline(model)
-    generator = model.layers[1].drop.seed_generator
-    results = []
-    for network in (model, opened):
-        generator.state.assign([3, 0])
-        results.append(array(network(X, training=True)))
-    assert np.array_equal(*results)
-    assert not np.array_equal(results[0], array(model(X, training=False)))
-
-
-def test_an_opened_network_trains_and_its_original_with_it():
-    model = chain(Adding())
-    opened = zoo.graph.inline(model)
-    before = array(model(X))
-    opened.compile("sgd", "mse")
-    opened.fit(X, np.ones((4, 2)), verbose=0)
-    assert not np.array_equal(array(model(X)), before)
-    assert np.array_equal(array(model(X)), array(opened(X)))
-
-
-def test_an_opened_network_s_file_loads(tmp_path):
-    opened = zoo.graph.inline(chain(Adding()))
-    opened.save(tmp_path / "opened.keras")
-    loaded = keras.models.load_model(tmp_path / "opened.keras")
-    assert np.array_equal(array(loaded(X)), array(opened(X)))
 
 
 class Masked(Adding):
@@ -117,12 +80,6 @@ def test_masks_reach_opened_layers_and_those_behind_them():
     np.testing.assert_allclose(lesioned, array(model.layers[4](last(embedded))), rtol=1e-6)
 
 
-def test_half_precision_is_kept():
-    model = chain(Adding(dtype="mixed_bfloat16"))
-    opened = zoo.graph.inline(model)
-    assert np.array_equal(array(opened(X)), array(model(X)))
-
-
 def test_layers_inside_layers_are_opened_and_named_by_place():
     names = [block.name for block in find_blocks(zoo.graph.inline(chain(Outer(name="outer"))))[0]]
     assert names == ["outer_parts_0_first_sum", "outer_last_first_sum"]
@@ -136,11 +93,8 @@ def test_names_do_not_depend_on_networks_built_before():
     assert [b.name for b in find_blocks(again)[0]] == first
 
 
-@pytest.mark.parametrize(
-    "selection", [["outer"], lambda layer: layer.name == "outer"], ids=["names", "function"]
-)
-def test_chosen_layers_are_opened(selection):
-    opened = zoo.graph.inline(chain(Outer(name="outer")), layers=selection)
+def test_chosen_layers_are_opened():
+    opened = zoo.graph.inline(chain(Outer(name="outer")), layers=["outer"])
     names = [call.name for call in Graph(opened).calls]
     assert names == ["outer_parts_0", "outer_last", "top"]
 
@@ -235,7 +189,6 @@ class Asking(Adding):
         (Unused, "does not use its weights"),
         (Sized, "computes numbers not from its inputs"),
         (Scaled, "weights of its own"),
-        (Branching, "depends on `training`"),
         (Noisy, "draws random numbers"),
         (Tied, "without calling their layer"),
         (Losing, "adds a loss"),
@@ -277,13 +230,15 @@ def test_a_layer_that_scales_and_adds_its_inputs_is_opened():
 
     inputs = keras.Input((5,))
     model = keras.Model(inputs, Sum()([inputs, layers.Dense(5, name="f")(inputs)]))
+    with pytest.raises(ValueError, match="a Sum is one layer of the graph"):
+        find_blocks(model)
     opened = zoo.graph.inline(model)
     assert [block.name for block in find_blocks(opened)[0]] == ["f_sum"]
     assert np.array_equal(array(opened(X)), array(model(X)))
 
 
 def test_a_chain_carries_masks_and_conditions_past_its_blocks():
-    """Two blocks that read a condition: lesion and shuffle against the layers called by hand."""
+    """Two blocks that read a condition, in the other order, against the layers called by hand."""
     x, condition = keras.Input((4,), name="x"), keras.Input((4,), name="condition")
     y, scale = x, layers.Dense(4, name="scale")(condition)
     for i in range(2):
@@ -293,16 +248,11 @@ def test_a_chain_carries_masks_and_conditions_past_its_blocks():
     assert [block.name for block in find_blocks(model)[0]] == ["block0", "block1"]
     data = {"x": reference.images(3, 4), "condition": reference.images(3, 4)[::-1].copy()}
     get = model.get_layer
-    by_hand = {}
-    for order in ((1,), (1, 0)):
-        value, g = data["x"], array(get("scale")(data["condition"]))
-        for i in order:
-            value = value + array(get(f"f{i}")(value)) * g
-        by_hand[order] = value
-    lesioned = array(zoo.graph.lesion(model, "block0")(data))
+    expected, g = data["x"], array(get("scale")(data["condition"]))
+    for i in (1, 0):
+        expected = expected + array(get(f"f{i}")(expected)) * g
     shuffled = array(zoo.graph.shuffle(model, {"block0": "block1", "block1": "block0"})(data))
-    np.testing.assert_allclose(lesioned, by_hand[1,], rtol=1e-6)
-    np.testing.assert_allclose(shuffled, by_hand[1, 0], rtol=1e-6)
+    np.testing.assert_allclose(shuffled, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

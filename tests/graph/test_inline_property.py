@@ -52,11 +52,9 @@ class Random(layers.Layer):
         self.calls = 0
 
     def get_config(self):
-        """Return the arguments."""
         return {**super().get_config(), "sources": self.sources, "activation": self.activation}
 
     def build(self, shape):
-        """Make and build the sub-layers of all terms."""
         self.parts = {}
         for index, source in enumerate(self.sources):
             made = self.make(source, f"p{index}")
@@ -161,26 +159,21 @@ class Block(layers.Layer):
         self.drop = layers.Dropout(rate, seed=2, **options)
 
     def get_config(self):
-        """Return the arguments."""
         return {**super().get_config(), **self.settings}
 
     def build(self, shape):
-        """Build the sub-layers."""
         self.attention.build(shape, shape)
         for layer in (*self.norms, self.up, *([self.gate] if self.gate else [])):
             layer.build(shape)
         self.down.build((*shape[:-1], 6))
 
     def attend(self, x):
-        """Return what attention adds."""
         return self.attention(x, x, use_causal_mask=self.settings["causal"])
 
     def feed(self, x):
-        """Return what the feed-forward part adds."""
         return self.down(self.up(x) * self.gate(x) if self.gate else self.up(x))
 
     def call(self, x):
-        """Return x after attention and the feed-forward part."""
         for norm, part in zip(self.norms, (self.attend, self.feed), strict=True):
             pre = self.settings["pre_norm"]
             x = x + self.drop(part(norm(x))) if pre else norm(x + self.drop(part(x)))
@@ -197,18 +190,15 @@ class Decoder(layers.Layer):
         self.words = layers.Embedding(TOKENS, WIDTH, name="words", dtype=self.dtype_policy)
 
     def get_config(self):
-        """Return the arguments."""
         blocks = [keras.saving.serialize_keras_object(block) for block in self.blocks]
         return {**super().get_config(), "blocks": blocks}
 
     def build(self, shape):
-        """Build the sub-layers."""
         for layer in (self.words, *self.blocks):
             if not layer.built:  # blocks of a configuration are
                 layer.build((*shape, WIDTH))
 
     def call(self, ids):
-        """Return logits."""
         x = self.words(ids)
         for block in self.blocks:
             x = block(x)

@@ -61,11 +61,6 @@ def test_a_mask_passes_a_highway_layer(layer):
     close(array(model(x)), array(model(x[:, :3])))
 
 
-def test_the_layer_behind_the_blocks_sees_the_mask(model):
-    _, block1, _, y = states(model)
-    close(array(model(IDS)), end(model, block1(y)))
-
-
 def test_changed_networks_keep_the_mask(model, tmp_path):
     _, block1, _, y = states(model)
     z = array(block1(y))

@@ -1,6 +1,7 @@
 """Counting and opening layers change neither Keras nor the user's layers, not even meanwhile."""
 
 import concurrent.futures
+import functools
 import threading
 
 import keras
@@ -65,13 +66,12 @@ def network():
 def test_no_attribute_changes_not_even_from_within_a_layer_s_call(function, monkeypatch):
     model = network()
     model(X)
-    before = snapshot(model, nodes=function is zoo.graph.cost)
+    take = functools.partial(snapshot, model, nodes=function is zoo.graph.cost)
+    before = take()
     seen = []
-    watch = lambda: seen.append(snapshot(model, nodes=function is zoo.graph.cost) == before)  # noqa: E731
-    monkeypatch.setattr(Watching, "watch", staticmethod(watch))
+    monkeypatch.setattr(Watching, "watch", staticmethod(lambda: seen.append(take() == before)))
     result = function(model)
-    assert seen and all(seen)
-    assert snapshot(model, nodes=function is zoo.graph.cost) == before
+    assert seen and all(seen) and take() == before
     if function is zoo.graph.inline:
         assert [b.name for b in find_blocks(result)[0]][0] == "adding_first_sum"
         assert {id(v) for v in result.weights} == {id(v) for v in model.weights}

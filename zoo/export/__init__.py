@@ -1,7 +1,4 @@
-"""Export models from any backend to formats that need no Keras, checked against the Keras model.
-
-TensorFlow writes the formats, and torch ONNX; each artifact is run before it is moved into place.
-"""
+"""Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
 import contextlib
 import importlib.util
@@ -14,11 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -30,7 +25,7 @@ from zoo.io import load_model, remove_leftovers, temporary_path
 from zoo.types import PathLike
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
-CHILD = "import sys; from zoo.export import answer; answer(sys.argv[1])"
+CHILD = "import sys; from zoo.export import answer; answer(*sys.argv[1:])"
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 Arrays = dict[str, np.ndarray]  # by name of an input or output
 Reader = Callable[[Arrays], Arrays]  # runs an artifact
@@ -79,7 +74,7 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     format = _checked_format(path, format)
     model = _named(model)
     ways = writers(format)
-    with _true_float32(), _progress(path):
+    with _true_float32():
         model = in_float32(model)
         random = np.random.default_rng(0)
         examples = keras.tree.map_structure(lambda x: _sample(x, random), model.input)
@@ -124,52 +119,33 @@ def writers(format: str) -> list[str]:
     ways = {"tensorflow": ("tensorflow", *FORMATS[format].packages)}
     if format == "onnx" and keras.config.backend() == "torch":
         ways = {"torch": ("onnxscript", "onnx", "onnxruntime")} | ways
-    lacking = {
+    missing = {
         way: [name for name in packages if importlib.util.find_spec(name) is None]
         for way, packages in ways.items()
     }
-    found = [way for way, missing in lacking.items() if not missing]
+    found = [way for way in ways if not missing[way]]
     if not found:
-        way, missing = next(iter(lacking.items()))
+        lacking = missing[next(iter(ways))]
         raise RuntimeError(
-            f"The export to {format} needs {', '.join(ways[way])}. Not installed: "
-            f"{', '.join(missing)}. Run `pip install {' '.join(missing).replace('_', '-')}`."
+            f"The export to {format} needs packages that are not installed. Run `pip install "
+            f"{' '.join(lacking).replace('_', '-')}`."
         )
     return found
 
 
-@contextlib.contextmanager
-def _progress(path):
-    """Print a line every half minute."""
-    done = threading.Event()
-    begin = time.monotonic()
-
-    def tell():
-        while not done.wait(30):
-            seconds = time.monotonic() - begin
-            print(f"zoo.export: writing {path}, {seconds:.0f} s", file=sys.stderr, flush=True)
-
-    threading.Thread(target=tell, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
 def _named(model):
     """Return a Functional model with a dictionary of outputs: its own, or by output layer."""
-    if not isinstance(model, keras.Model) or graph_of(model) is None:
+    graph = graph_of(model) if isinstance(model, keras.Model) else None
+    if graph is None:
         raise ValueError(
             f"`model` must be a Functional or a built Sequential keras.Model, without a `call` of "
             f"its own. Received: {model!r}. Call it on a keras.Input, and give keras.Model(x, y)."
         )
-    if isinstance(model, keras.Sequential):
-        model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    if isinstance(model.output, dict):
-        return model
-    names = model.output_names
+    if isinstance(graph.output, dict):
+        return graph
+    names = graph.output_names
     names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
-    return keras.Model(model.input, dict(zip(names, model.outputs, strict=True)), name=model.name)
+    return keras.Model(graph.input, dict(zip(names, graph.outputs, strict=True)), name=model.name)
 
 
 def _sample(tensor, random):
@@ -180,21 +156,15 @@ def _sample(tensor, random):
     return random.normal(size=shape).astype(tensor.dtype)
 
 
-def _write(
-    model: keras.Model, path: pathlib.Path, format: str, inputs: Arrays, expected: Arrays
-) -> float:
-    """Write an artifact on TensorFlow, verify it, and move it into place; return its deviation.
-
-    `expected` are the outputs, by name, that the Keras model gives for `inputs`.
-    """
-    kind = FORMATS[format]
+def _write(model, path, format, inputs, expected):
+    """Write an artifact, verify it on what the model computes, and move it into place."""
     folder = temporary_path(path)
     folder.mkdir(parents=True)
     remove_leftovers(path.parent)
     artifact = folder / f"artifact{path.suffix}"
     try:
-        kind.write(model, artifact)
-        deviation = _deviation(kind.reader(artifact), inputs, expected)
+        FORMATS[format].write(model, artifact)
+        deviation = _deviation(FORMATS[format].reader(artifact), inputs, expected)
         allowed = TOLERANCE * max(np.max(np.abs(y)) for y in expected.values())
         if not deviation <= allowed:  # NaN too
             raise RuntimeError(
@@ -222,7 +192,7 @@ def _deviation(read, inputs, expected):
 
 
 @contextlib.contextmanager
-def _true_float32() -> Iterator[None]:
+def _true_float32():
     """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3)."""
     with contextlib.ExitStack() as stack:
         stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
@@ -239,14 +209,14 @@ def _true_float32() -> Iterator[None]:
         yield
 
 
-def _input_names(model: keras.Model) -> list[str]:
+def _input_names(model):
     """Return the names of a model's inputs, flat: keys of a dictionary, or the tensors' names."""
     named = keras.tree.flatten_with_path(model.input)
     names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
     return [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
 
 
-def _input_specs(model) -> Any:
+def _input_specs(model):
     """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
     import tensorflow as tf
 
@@ -420,11 +390,7 @@ def _litert_reader(path):
 def in_float32(model: keras.Model) -> keras.Model:
     """Return a copy of `model` that computes in float32, also if it was trained in half precision.
 
-    Args:
-        model: A Functional or Sequential `keras.Model`.
-
-    Returns:
-        A new `keras.Model`, not compiled, with the same names and weights.
+    It has the same names and weights, and is not compiled.
 
     Example:
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_bfloat16")])
@@ -472,8 +438,7 @@ def _write_in_child(model, path, format, inputs, expected):
         arrays = {f"inputs/{name}": x for name, x in inputs.items()}
         arrays |= {f"expected/{name}": y for name, y in expected.items()}
         np.savez(folder / "arrays.npz", **arrays)
-        (folder / "request.json").write_text(json.dumps([str(path), format]), "utf-8")
-        command = [sys.executable, "-P", "-c", CHILD, name]
+        command = [sys.executable, "-P", "-c", CHILD, name, path, format]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(
@@ -487,17 +452,16 @@ def _write_in_child(model, path, format, inputs, expected):
     return reply["deviation"]
 
 
-def answer(name: str) -> None:
-    """Write the artifact that `request.json` in the folder `name` asks for, and `reply.json`."""
+def answer(name: str, path: str, format: str) -> None:
+    """Export the model in the folder `name` to `path`, and write `reply.json`."""
     folder = pathlib.Path(name)
-    path, format = json.loads((folder / "request.json").read_text("utf-8"))
     arrays: dict[str, Arrays] = {"inputs": {}, "expected": {}}
     with np.load(folder / "arrays.npz", allow_pickle=False) as file:
         for key in file.files:
             part, _, array = key.partition("/")
             arrays[part][array] = file[key]
     model = load_model(folder / "model.keras", compile=False)
-    reply: dict[str, Any]
+    reply: dict[str, float | str | bool]
     try:
         with _true_float32():
             reply = {"deviation": _write(model, pathlib.Path(path), format, **arrays)}

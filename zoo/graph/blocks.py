@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import keras
 
 from zoo.backend import keras_private
-from zoo.graph.calls import Call, Graph, auto_named, calls_before
+from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
 from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Shape
@@ -45,11 +45,11 @@ class Block:
     call: int
     source: int
     x: int | None
-    f: int | None
     y: int
     shape: Shape
-    layer: Skip | None
-    stage: int = 0
+    f: int | None = None
+    layer: Skip | None = None
+    stage: int | None = None
     index: int = 0
 
     @property
@@ -99,14 +99,13 @@ def find_blocks(
     """
     graph = graph if isinstance(graph, Graph) else Graph(graph)
     blocks, rejected = candidates(graph, grain)
-    layers = {name: block.layer for name, block in blocks.items()}  # they know their stage
     if names is None:
-        layers |= _drop_outer(graph, blocks, rejected)
+        _drop_outer(graph, blocks, rejected)
     else:
-        reasons = dict(rejected)
         for name in names:
             if name not in blocks:
-                reason = reasons.get(name, f"no block has that name; the blocks are {[*blocks]}")
+                unknown = f"no block has that name; the blocks are {[*blocks]}"
+                reason = dict(rejected).get(name, unknown)
                 raise ValueError(f"Expected a block. Received: {name!r}: {reason}")
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
@@ -119,24 +118,16 @@ def find_blocks(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
             f"{graph.model.name!r}, which has no block.{listing}"
         )
-    stages = _stages([*blocks.values()], [layers[name] for name in blocks])
-    numbered = [
-        dataclasses.replace(block, stage=stage, index=index)
-        for index, (block, stage) in enumerate(zip(blocks.values(), stages, strict=True))
-    ]
-    return numbered, rejected
+    found = [*blocks.values()]
+    stages = _stages(found)
+    for index, block in enumerate(found):
+        found[index] = dataclasses.replace(block, stage=stages[index], index=index)
+    return found, rejected
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A model with its graph and blocks, which several measurements share.
-
-    Attributes:
-        model: The `keras.Model`.
-        graph: Its `zoo.graph.calls.Graph`.
-        blocks: Its blocks.
-        rejected: Pairs of a call that is no block and the reason; see `find_blocks`.
-    """
+    """A model with its graph and what `find_blocks` returns, which several measurements share."""
 
     model: keras.Model
     graph: Graph
@@ -170,11 +161,7 @@ def residual_branch(graph: Graph, block: Block) -> list[Call]:
 def candidates(
     graph: Graph, grain: Grain = "sum"
 ) -> tuple[dict[str, Block], list[tuple[str, str]]]:
-    """Return all blocks by name, nested ones included, and the rejected calls with reasons.
-
-    Raises:
-        ValueError: if there is no such grain; see `find_blocks`.
-    """
+    """Return all blocks by name, nested ones included, and the rejected calls with reasons."""
     if grain not in GRAINS:
         raise ValueError(f"`grain` must be one of {[*GRAINS]}. Received: grain={grain!r}")
     sums = _Sums(graph)
@@ -214,12 +201,7 @@ class _NoBlockError(Exception):
 
 
 class _Sums:
-    """Sums that are blocks, by the index of their call.
-
-    Attributes:
-        blocks: By call, blocks.
-        rejected: By call, reasons why a sum is none.
-    """
+    """Sums that are blocks, and reasons why others are none, by the index of their call."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -227,28 +209,23 @@ class _Sums:
         self.rejected: dict[int, str] = {}
         self._producers = {slot: call for call in graph.calls for slot in call.outputs}
         self._ancestors = _ancestors(graph)
-        reads = collections.Counter(slot for call in graph.calls for slot in call.sources)
-        reads.update(graph.outputs)
-        self._read_once = {slot for slot, count in reads.items() if count == 1}
+        sources = collections.Counter(slot for call in graph.calls for slot in call.sources)
+        sources.update(graph.outputs)
+        self._read_once = {slot for slot, count in sources.items() if count == 1}
 
     def add(self, call: Call) -> None:
-        """Add a sum to the blocks, in place of the sums that are its terms.
-
-        Raises:
-            _NoBlockError: if it is no block, but similar to one.
-        """
+        """Add a sum to the blocks, in place of the sums that are its terms."""
         inner: list[int] = []
         terms = self._terms(call, inner)
-        if inner:
-            with contextlib.suppress(_NoBlockError):
-                block = self._block(call, terms)
-                if block is not None and not any(self._is_before(i, block) for i in inner):
-                    for index in inner:
-                        self.blocks.pop(index, None)
-                        self.rejected.pop(index, None)
-                    self.blocks[call.index] = block
-                    return
-        block = self._block(call, call.sources)
+        block = None
+        with contextlib.suppress(_NoBlockError):
+            block = self._block(call, terms) if inner else None
+        if block is None or any(self._is_before(index, block) for index in inner):
+            inner = []
+            block = self._block(call, call.sources)
+        for index in inner:
+            self.blocks.pop(index, None)
+            self.rejected.pop(index, None)
         if block is not None:
             self.blocks[call.index] = block
 
@@ -303,18 +280,16 @@ class _Sums:
         weighted = [c for slot in others for c in self._weighted(after, slot)]
         if all("Embedding" in type(c.layer).__name__ for c in weighted):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
-        f = others[0] if len(others) == 1 else None
-        return _block(call, source=fork, x=x, f=f, layer=None)
+        return _block(call, fork, x, f=others[0] if len(others) == 1 else None)
 
     def _closed(self, fork, terms):
         """True if the shortest branch from a fork reads nothing else."""
         after = self.graph.after(fork)
         calls = min((calls_before(slot, after) for slot in terms), key=len)
-        known = {fork, *(slot for call in calls for slot in call.outputs)}
-        return all({*call.sources} <= known for call in calls)
+        return reads(calls) <= made(calls) | {fork}
 
     def _weighted(self, calls, slot):
-        return [call for call in calls_before(slot, calls) if _has_weights(call)]
+        return [*filter(_has_weights, calls_before(slot, calls))]
 
 
 def is_sum(layer: Any) -> bool:
@@ -334,9 +309,9 @@ def composite(layer: keras.layers.Layer) -> bool:
     return any(inner.weights for inner in keras_private.inner_layers(layer, include_self=False))
 
 
-def _block(call: Call, **attributes: Any) -> Block:
-    y = {"y": call.outputs[0], "shape": call.shapes[0]}
-    return Block(name=call.name, call=call.index, **{**y, **attributes})
+def _block(call, source, x, output=0, **more):
+    y = call.outputs[output]
+    return Block(call.name, call.index, source, x, y, call.shapes[output], **more)
 
 
 def _skip_block(call):
@@ -344,18 +319,15 @@ def _skip_block(call):
         raise _NoBlockError(
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
-    source = call.sources[0]
-    x = None if call.layer.opens_stage else source
-    return _block(call, source=source, x=x, f=None, layer=call.layer)
+    x = None if call.layer.opens_stage else call.sources[0]
+    return _block(call, call.sources[0], x, layer=call.layer, stage=call.layer.stage)
 
 
 def _layer_block(graph, call):
     """Return the block of a composite layer, or None where no output has an input's shape."""
     for slot in call.sources if composite(call.layer) else ():
         if graph.shapes[slot] in call.shapes:
-            index = call.shapes.index(graph.shapes[slot])
-            y = {"y": call.outputs[index], "shape": call.shapes[index]}
-            return _block(call, source=slot, x=slot, f=None, layer=None, **y)
+            return _block(call, slot, slot, call.shapes.index(graph.shapes[slot]))
     return None
 
 
@@ -375,10 +347,10 @@ def _named(graph, blocks):
         name = call.name
         if auto_named(call.layer):
             name = f"sum{len(named)}" if is_sum(call.layer) else f"block{len(named)}"
-            weighted = [c for c in residual_branch(graph, block) if _has_weights(c)]
-            first = next((c for c in weighted if not auto_named(c.layer)), None)
-            if first is not None:
-                base, hash_sign, use = first.name.partition("#")
+            weighted = filter(_has_weights, residual_branch(graph, block))
+            given = [c.name for c in weighted if not auto_named(c.layer)]
+            if given:
+                base, hash_sign, use = given[0].partition("#")
                 name = f"{base}_sum{hash_sign}{use}"
         while name in named:
             name += "_"
@@ -410,11 +382,7 @@ def _ancestors(graph):
 
 
 def _drop_outer(graph, blocks, rejected):
-    """Remove sums around other blocks; or, where a sum scales one block, that block.
-
-    Returns the layers of the scaled blocks by the name of the sum that replaces them.
-    """
-    scaled = {}
+    """Remove sums around other blocks; or, where a sum scales one block, that block."""
     inside = {
         name: {call.index: call for call in graph.between(block.source, block.y)}
         for name, block in blocks.items()
@@ -423,11 +391,10 @@ def _drop_outer(graph, blocks, rejected):
     for name, calls in inside.items():
         inner = [other for other, b in blocks.items() if b.call in calls and other != name]
         if len(inner) == 1 and _scales(blocks[name], blocks[inner[0]], calls, inside):
-            scaled[name] = blocks.pop(inner[0]).layer
+            blocks[name] = dataclasses.replace(blocks[name], stage=blocks.pop(inner[0]).stage)
         elif inner:
             rejected.append((name, f"it contains the blocks {inner}: name those to use"))
             del blocks[name]
-    return scaled
 
 
 def _scales(outer, inner, calls, inside):
@@ -437,17 +404,14 @@ def _scales(outer, inner, calls, inside):
     return outer.x == outer.source == inner.source and weighted <= own
 
 
-def _stages(blocks, layers):
+def _stages(blocks):
     """Return the skip layers' stages, or a new stage wherever the shape changes.
 
     A block that only halves the image before one that only adds channels ends a stage, as in
     ResNets of the second version, and opens none.
     """
-    stages = [layer.stage if layer else None for layer in layers]
-    shapes_by_stage = {}
-    for stage, block in zip(stages, blocks, strict=True):
-        shapes_by_stage.setdefault(stage, set()).add(block.shape)
-    if None not in stages and all(len(same) == 1 for same in shapes_by_stage.values()):
+    stages = [block.stage for block in blocks]
+    if None not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
         return stages
     groups = [[*group] for _, group in itertools.groupby(blocks, lambda block: block.shape)]
     shapes = [group[0].shape for group in groups]

@@ -66,6 +66,7 @@ class Graph:
     Attributes:
         calls: A list of `Call`.
         inputs, outputs: Slots of the model's flattened inputs and outputs.
+        input_names: Names of the inputs, in the order of `inputs`.
         shapes: Shapes by slot, with the batch.
         masked: True if a tensor of the model has a Keras mask.
 
@@ -96,23 +97,19 @@ class Graph:
         self._prefixes: dict[str, Any] = {}
         slots = {id(tensor): next(self._next_slot) for tensor in self.model.inputs}
         self.inputs = [*slots.values()]
+        self.input_names = _input_names(self.model)
         self.outputs = self._flatten(self.model, slots, "")
         needed = {call.index for slot in self.outputs for call in calls_before(slot, self.calls)}
         kept = [call for call in self.calls if call.index in needed]  # without those of masks
         self.calls = [dataclasses.replace(call, index=i) for i, call in enumerate(kept)]
         self._names = {call.layer.name for call in self.calls}
         self._new_names: dict[str, str] = {}
-        self.shapes = {
-            slot: tuple(tensor.shape)
-            for slot, tensor in zip(self.inputs, self.model.inputs, strict=True)
-        }
+        shapes = [tuple(tensor.shape) for tensor in self.model.inputs]
+        self.shapes = dict(zip(self.inputs, shapes, strict=True))
         for call in self.calls:
             self.shapes |= zip(call.outputs, call.shapes, strict=True)
-        last_reader = {slot: call.index for call in self.calls for slot in call.sources}
-        self._last_read_by: dict[int, list[int]] = {}  # slots, by the index of their last reader
-        for slot, index in last_reader.items():
-            if slot not in self.outputs:
-                self._last_read_by.setdefault(index, []).append(slot)
+        last = {slot: call.index for call in self.calls for slot in call.sources}
+        self._last_readers = last | dict.fromkeys(self.outputs)  # indices; of outputs None
 
     def _flatten(self, model, slots, prefix):
         nodes = keras_private.nodes_by_depth(model)
@@ -128,9 +125,8 @@ class Graph:
                     given = _in_order(inner, args[0] if args else kwargs["inputs"])
                     sources = [slots[id(tensor)] for tensor in given]
                     inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
-                    outputs = self._flatten(
-                        inner, inner_slots, self._prefix(prefix, node.operation)
-                    )
+                    name = self._prefix(prefix, node.operation)
+                    outputs = self._flatten(inner, inner_slots, name)
                 slots.update(zip(map(id, node.outputs), outputs, strict=True))
         return [slots[id(tensor)] for tensor in model.outputs]
 
@@ -144,11 +140,8 @@ class Graph:
     def _add(self, node, slots, prefix):
         layer = node.operation
         tensors = node.arguments.keras_tensors
-        masks = {
-            id(keras_private.get_keras_mask(t)): t
-            for t in tensors
-            if keras_private.get_keras_mask(t) is not None
-        }
+        masks = {id(keras_private.get_keras_mask(t)): t for t in tensors}
+        masks.pop(id(None), None)
         # Masks are those of the inputs when the layer is called: with slots of their own they would
         # bypass the blocks.
         read = [t for t in tensors if id(t) not in masks]
@@ -197,14 +190,11 @@ class Graph:
         """Run calls one after the other; each reads and writes slots.
 
         Args:
-            values: Tensors by slot; updated in place.
+            values: Tensors by slot; updated in place, and returned.
             apply: A function of a `Call` and its arguments that returns the outputs; `None`:
                 `infer`.
             calls: The calls to run; `None`: all.
             keep: Keep the values of slots that no later call reads.
-
-        Returns:
-            `values`.
         """
         apply = apply or infer
         for call in self.calls if calls is None else calls:
@@ -220,18 +210,14 @@ class Graph:
             if not isinstance(call.layer, keras.layers.Layer):
                 _mark_dense(outputs, tree.flatten((args, kwargs)))
             values.update(zip(call.outputs, outputs, strict=True))
-            for slot in () if keep else self._last_read_by.get(call.index, ()):
-                values.pop(slot, None)
+            for slot in () if keep else call.sources:
+                if self._last_readers[slot] == call.index:
+                    values.pop(slot, None)
         return values
 
     def keep_mask(self, source: Tensor, tensor: Tensor) -> Tensor:
         """Return `tensor` with the mask of `source`, which operations outside of layers drop."""
         return KeepMask()(source, tensor) if self.masked else tensor
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the inputs, in the order of `inputs`."""
-        return _input_names(self.model)
 
     def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
         """Return new symbolic inputs by slot, of the model's shapes or of `shapes`, batch included.
@@ -343,6 +329,16 @@ def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
     return selected[::-1]
 
 
+def reads(calls: Iterable[Call]) -> set[int]:
+    """Return the slots that calls read."""
+    return {slot for call in calls for slot in call.sources}
+
+
+def made(calls: Iterable[Call]) -> set[int]:
+    """Return the slots that calls fill."""
+    return {slot for call in calls for slot in call.outputs}
+
+
 def activation_of(call: Call | None) -> str | None:
     """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
     layer = getattr(call, "layer", None)
@@ -411,8 +407,7 @@ def rewire(
             `call.layer(*args, **kwargs)` leaves the call as it is.
         shapes: As in `Graph.new_inputs`.
 
-    Returns:
-        A Functional `keras.Model`. Each rewiring leaves a node on every layer, so reuse it.
+    Each rewiring leaves a node on every layer, so reuse its result.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.
@@ -436,17 +431,13 @@ def rebuild(
 ) -> keras.Model:
     """Return a copy of a model with weights of its own, some of its calls replaced.
 
-    Of a layer, attributes are copied, and not the configuration, which layers of other libraries
-    may lack or return incomplete: layers, variables, seed generators and containers of these;
-    others are shared.
+    Copied are a layer's attributes (layers, variables, seed generators and containers of these),
+    not its configuration, which layers of other libraries may return incomplete.
 
     Args:
         model: A Functional or built Sequential `keras.Model`; nested models are flattened.
         replace: A function of a `Call` that returns a function of the call's arguments (a layer,
             for example) to use instead, or None to copy the layer; `None`: copy all.
-
-    Returns:
-        A Functional `keras.Model`, not compiled.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.calls import Apply, Call, Values, calls_before, infer, symbolic
+from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
 from zoo.layers.skip import Skip
-from zoo.types import Shape, Tensor
+from zoo.types import Tensor
 
 PARTS = ("shortcut", "carry_gate")
 
@@ -60,7 +60,6 @@ class Chain:
         self.graph = network.graph
         self.blocks = network.blocks
         self.plan = tuple(Step(block.index) for block in self.blocks)
-        self._indices = {block.name: block.index for block in self.blocks}
         self._parts: dict[tuple[int, str], BlockPart] = {}
         self._inner = self._find_inner()
         inner = {call.index for calls in self._inner for call in calls}
@@ -68,27 +67,24 @@ class Chain:
         others = [call for call in self.graph.calls if call.index not in inner]
         stem = [call for call in others if call.index not in after]
         rest = [call for call in others if call.index in after]
-        self._reads = [
-            (_reads(calls) | {block.source if block.x is None else block.x, block.y}) - _made(calls)
-            for block, calls in zip(self.blocks, self._inner, strict=True)
-        ]
-        read = _reads(rest).union(self.graph.outputs)
-        for block, slots in zip(self.blocks, self._reads, strict=True):
-            read |= slots - {block.source}
-        fixed = read & {*self.graph.inputs, *_made(stem)}
+        self._beside: list[set[int]] = []  # slots that a block reads, but for its input
+        for block, calls in zip(self.blocks, self._inner, strict=True):
+            ends = {block.source if block.x is None else block.x, block.y}
+            self._beside.append((reads(calls) | ends) - made(calls) - {block.source})
+        read = reads(rest).union(self.graph.outputs, *self._beside)
+        fixed = read & {*self.graph.inputs, *made(stem)}
         self.links = [stem]
         for block in self.blocks[1:]:
             self.links.append([call for call in rest if call.index <= block.call])
             rest = rest[len(self.links[-1]) :]
         self.tail = rest
         self.sides: list[list[int]] = []
-        later = _reads(rest).union(self.graph.outputs) - _made(rest)
+        later = reads(rest).union(self.graph.outputs) - made(rest)
         for block in reversed(self.blocks):
-            own = self._reads[block.index] - {block.source}
-            later = (later | own) - _made(self._inner[block.index])
+            later = (later | self._beside[block.index]) - made(self._inner[block.index])
             self.sides.insert(0, sorted(later | fixed))
             link = self.links[block.index]
-            later = (later | {block.source} | _reads(link)) - _made(link)
+            later = (later | {block.source} | reads(link)) - made(link)
 
     def _find_inner(self):
         """Return the calls of each block that nothing outside of it reads, but for its output."""
@@ -111,18 +107,11 @@ class Chain:
         return inner
 
     def index(self, name: str) -> int:
-        """Return the position of the block `name`.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        if name not in [*self._indices]:  # a list has no hash
-            raise ValueError(f"Expected one of the blocks {[*self._indices]}. Received: {name!r}")
-        return self._indices[name]
-
-    def source_shape(self, index: int) -> Shape:
-        """Return the shape of the input of block `index`, with the batch."""
-        return self.graph.shapes[self.blocks[index].source]
+        """Return the position of the block `name`; raise ValueError if there is none."""
+        names = [block.name for block in self.blocks]
+        if name not in names:
+            raise ValueError(f"Expected one of the blocks {names}. Received: {name!r}")
+        return names.index(name)
 
     def link(self, index: int, x: State | Values, apply: Apply = infer) -> State:
         """Return the input of block `index` from the output of the block before.
@@ -179,11 +168,7 @@ class Chain:
         return self._parts[key]
 
     def check(self, plan: Plan) -> None:
-        """Raise an error unless every block of `plan` fits its position and can do its step.
-
-        Raises:
-            ValueError: if one does not.
-        """
+        """Raise ValueError unless every block of `plan` fits its position and can do its step."""
         for position, step in zip(self.blocks, plan, strict=True):
             block = self.blocks[step.block]
             moved = block.index != position.index
@@ -192,12 +177,10 @@ class Chain:
                     f"A block that changes the shape cannot be moved. Received: {block.name} at "
                     f"the position of {position.name}."
                 )
-            slots = self._reads[block.index] - {block.source}
-            whole = [
-                len(self._inner[b.index]) == len(self.graph.between(b.source, b.y))
-                for b in (block, position)
-            ]
-            if moved and not (all(whole) and slots <= {*self.sides[position.index]}):
+            whole = all(
+                self._inner[b.index] == self.graph.between(b.source, b.y) for b in (block, position)
+            )
+            if moved and not (whole and self._beside[block.index] <= {*self.sides[position.index]}):
                 raise ValueError(
                     f"Expected blocks that can take each other's position. Received: {block.name} "
                     f"at that of {position.name}, where a tensor that depends on a block bypasses "
@@ -212,23 +195,11 @@ class Chain:
                 )
 
     def to_model(self, plan: Plan) -> keras.Model:
-        """Return a flat Functional model that runs `plan` with the same layers.
-
-        Raises:
-            ValueError: if a block does not fit its position.
-        """
+        """Return a flat Functional model that runs `plan`, if it passes `check`."""
         self.check(plan)
         inputs: Any = self.graph.new_inputs()
         y = self.run(plan, 0, inputs, symbolic)
         return self.graph.new_model(inputs, self.end(y, symbolic))
-
-
-def _reads(calls):
-    return {slot for call in calls for slot in call.sources}
-
-
-def _made(calls):
-    return {slot for call in calls for slot in call.outputs}
 
 
 @keras.saving.register_keras_serializable("zoo")

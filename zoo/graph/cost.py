@@ -79,7 +79,7 @@ def cost(
                 f"Operations depend on the input's size. Received: {tensor.name} of shape "
                 f"{tuple(tensor.shape)}. Build the model with a fixed size."
             )
-    batch = max(model.inputs[0].shape[0] or 1, 1)
+    batch = model.inputs[0].shape[0] or 1
     operations = [0] * len(graph.calls)
     views = _Opened()
     counted: dict[int, Any] = {}  # nodes by id
@@ -94,24 +94,19 @@ def cost(
         for slot, like in zip(graph.inputs, model.inputs, strict=True)
     }
     graph.run(values, count)
-    by_block: dict[str, Count] = {}
-    known: set[int] = set()
+    found: dict[str, Count] = {}
+    known: set[int] = set()  # ids of weights
     for block in network.blocks:
         calls = graph.between(block.source, block.y)
+        weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
+        parameters = sum(prod(weights[key].shape) for key in weights.keys() - known)
+        known |= weights.keys()
         number = sum(operations[call.index] for call in calls) // batch
-        by_block[block.name] = Count(_new_parameters(calls, known), number)
+        found[block.name] = Count(parameters, number)
     total = Count(model.count_params(), sum(operations) // batch)
-    inside = [sum(numbers) for numbers in zip(*by_block.values(), strict=True)] or [0, 0]
-    rest = Count(total.parameters - inside[0], total.operations - inside[1])
-    return Cost(*total, by_block, rest)
-
-
-def _new_parameters(calls, known):
-    """Return the number of parameters of calls that are not among `known`, and add them."""
-    weights = {id(w): w for call in calls for w in getattr(call.layer, "weights", ())}
-    new = {key: w for key, w in weights.items() if key not in known}
-    known.update(new)
-    return sum(prod(w.shape) for w in new.values())
+    parameters = total.parameters - sum(count.parameters for count in found.values())
+    number = total.operations - sum(count.operations for count in found.values())
+    return Cost(*total, found, Count(parameters, number))
 
 
 class _Opened(Views):
@@ -122,7 +117,6 @@ class _Opened(Views):
     """
 
     def answer(self, view, args, kwargs):
-        """Return the outputs of a layer's code, or of the layer as one node."""
         if is_symbolic((args, kwargs)) and not _has_recurrence(view):
             try:
                 return trace(self, view, args, kwargs)[0]
@@ -198,8 +192,5 @@ RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
 def _of_kernels(layer, shape, output):
     """Return the elements of a layer's kernels times the positions they are applied at."""
     kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
-    if _has_recurrence(layer):
-        return kernels * prod(shape[:-1])
-    first = getattr(layer, "data_format", None) == "channels_first"
-    sides = (output[0], *output[2:]) if first else output[:-1]
-    return kernels * prod(side or 1 for side in sides)
+    positions = shape[:-1] if _has_recurrence(layer) else output[:-1]
+    return kernels * prod(size or 1 for size in positions)

@@ -1,11 +1,4 @@
-"""Fold identity skips into the kernels beside them.
-
-Plain and residual networks are equivalent: the exact mapping between their weights adds one to a
-kernel's identity entries.
-
-Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
-section 3, equation 1.
-"""
+"""Fold identity skips into the kernels beside them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +7,7 @@ import keras
 import numpy as np
 
 from zoo.backend.layers import Conv2D
-from zoo.graph.blocks import Block, find_blocks, residual_branch
+from zoo.graph.blocks import find_blocks, residual_branch
 from zoo.graph.calls import Graph, rebuild
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries
 
@@ -45,18 +38,19 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
     >>> folded, kept = fold_identity(model)
     >>> [layer.name for layer in folded.layers[1:]], kept
     (['branch'], {})
+
+    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
+    section 3, equation 1.
     """
     graph = Graph(model)
     blocks, rejected = find_blocks(graph)
     kept = dict(rejected)
-    replacements: dict[int, Callable[..., Any]] = {}  # by index of a call
-    plain_layers: dict[int, SimplifiedPlain] = {}  # by id of residual layers, which may be shared
+    layers: dict[int, keras.layers.Layer] = {}  # by id of the layer to replace, which may be shared
+    sums: dict[int, Callable[..., Any]] = {}  # by index of a call
     for block in blocks:
-        layer = block.layer
-        if isinstance(layer, SimplifiedResidual):
-            if id(layer) not in plain_layers:
-                plain_layers[id(layer)] = _shifted(layer, SimplifiedPlain)
-            replacements[block.call] = plain_layers[id(layer)]
+        if isinstance(block.layer, SimplifiedResidual):
+            if id(block.layer) not in layers:
+                layers[id(block.layer)] = _shifted(block.layer, SimplifiedPlain)
             continue
         reason = _reason_to_keep(graph, block)
         if reason:
@@ -64,12 +58,12 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
             continue
         (branch,) = residual_branch(graph, block)
         term = graph.calls[block.call].sources.index(block.f)
-        replacements[branch.index] = _shifted(branch.layer, type(branch.layer))
-        replacements[block.call] = lambda *terms, i=term: keras.tree.flatten(terms)[i]
-    if not replacements:
+        layers[id(branch.layer)] = _shifted(branch.layer, type(branch.layer))
+        sums[block.call] = lambda *terms, i=term: keras.tree.flatten(terms)[i]
+    if not layers:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in kept.items())
         raise ValueError(f"No skip of {model.name!r} can be folded into a kernel:{reasons}")
-    return rebuild(model, lambda call: replacements.get(call.index)), kept
+    return rebuild(model, lambda c: sums.get(c.index) or layers.get(id(c.layer))), kept
 
 
 def _shifted(layer, new_class):
@@ -86,7 +80,7 @@ def _shifted(layer, new_class):
     return new
 
 
-def _reason_to_keep(graph: Graph, block: Block) -> str | None:
+def _reason_to_keep(graph, block):
     """Return why a block cannot be folded into the kernel of its residual branch, or None."""
     if block.layer is not None and block.layer.variant == "plain":
         return "it is plain already"

@@ -4,8 +4,8 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,11 +21,11 @@ from zoo.types import Shape
 
 _LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
-Selection: TypeAlias = Sequence[str] | Callable[[keras.layers.Layer], bool] | None
-
 
 def inline(
-    model: keras.Model, shapes: Mapping[str, Shape] | None = None, layers: Selection = None
+    model: keras.Model,
+    shapes: Mapping[str, Shape] | None = None,
+    layers: Sequence[str] | None = None,
 ) -> keras.Model:
     """Return a Functional model in which the sub-layers of composite layers are called directly.
 
@@ -44,8 +44,7 @@ def inline(
         model: A built Functional or Sequential `keras.Model`.
         shapes: Shapes (with the batch) of inputs by name, where code depends on lengths that are
             unknown in `model`, as that of causal masks does.
-        layers: Names of the layers to open, or a function of a layer that returns True for these;
-            `None`: all that hide blocks.
+        layers: Names of the layers to open; `None`: all that hide blocks.
 
     Raises:
         ValueError: if there is no input or composite layer of a name, or a named layer cannot be
@@ -65,18 +64,18 @@ def inline(
     'sum_dense0'
     """
     with _LOCK:
-        opener, result = _opened(model, dict(shapes or {}), layers)
+        opener, result = _opened(model, dict(shapes or {}), layers, {})
         while changing := opener.changing(model):
             opener, result = _opened(model, dict(shapes or {}), layers, changing)
     whole = opener.whole(result)
-    if whole.keys() & {*opener.named}:
+    if whole.keys() & {*(layers or ())}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
     for name, reason in whole.items():
         logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
     return result
 
 
-def _opened(model, shapes, layers, refused=None):
+def _opened(model, shapes, layers, refused):
     """Return the model in which layers are opened, and the `_Opener` that knows the others."""
     graph = Graph(model)
     opener = _Opener(layers, graph, refused)
@@ -98,20 +97,13 @@ def _opened(model, shapes, layers, refused=None):
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
-    def __init__(
-        self,
-        selection: Selection,
-        graph: Graph,
-        refused: Mapping[int, str] | None = None,
-        training: bool | None = None,
-        values: Sequence[tuple[keras.Variable, Any]] = (),
-    ) -> None:
+    def __init__(self, selection, graph, refused, training=None, values=()) -> None:
         super().__init__()
         self.training = training
         self.scope = keras.StatelessScope(values, collect_losses=True)
         self.selection = selection
         self.graph = graph
-        self.refused = dict(refused or {})  # why a layer, by its id, is not opened
+        self.refused = refused  # why a layer, by its id, is not opened
         self.shapes: Mapping[str, Shape] = {}
         # Of layers' code, with the layer and by its id, from inner to outer ones.
         self.traces: dict[int, tuple[keras.layers.Layer, list]] = {}
@@ -120,14 +112,9 @@ class _Opener(Views):
         self._taken = {layer.name for layer in layers}
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
-        self.named = () if selection is None or callable(selection) else tuple(selection)
-        known = [
-            v.name
-            for v in layers
-            if isinstance(v, keras.Layer)
-            for v in keras_private.inner_layers(v)
-        ]
-        missing = {*self.named} - {*known}
+        outer = [layer for layer in layers if isinstance(layer, keras.Layer)]
+        known = [v.name for layer in outer for v in keras_private.inner_layers(layer)]
+        missing = {*(selection or ())} - {*known}
         if missing:
             raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
 
@@ -157,7 +144,7 @@ class _Opener(Views):
             found: dict[int, str] = {}
             for key, (layer, first) in self.traces.items():
                 inner = {id(v) for v in keras_private.inner_layers(layer)}
-                second = again.traces.get(key, (layer, None))[1]
+                second = again.traces.get(key, (layer, []))[1]
                 if not (found.keys() & inner or _same_code(first, second)):
                     found[key] = f"its code {reason}"
             if found:
@@ -168,7 +155,8 @@ class _Opener(Views):
         """Return why layers of a model that may hide sums are not opened, by their name."""
         graph = Graph(model)
         layers = {call.name: call.layer.name for call in graph.calls}
-        names = [*(layers[name] for name, _ in candidates(graph)[1]), *self.named]
+        names = [layers[name] for name, _ in candidates(graph)[1]]
+        names += self.selection or ()
         return {name: self.reasons[name] for name in names if name in self.reasons}
 
     def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -179,20 +167,17 @@ class _Opener(Views):
                 raise ValueError(f"it calls {layer.name} on numbers that are not its inputs")
             return run(view, args, kwargs)
         kwargs = _without_defaults(layer, kwargs)
-        reason = None
+        outputs = reason = None
         if self._selects(layer):
             try:
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
                 reason = _sentence(error)
-            else:
-                if outputs is not None:
-                    return outputs
+        if outputs is not None:
+            return outputs
         whole = self._as_it_is(layer)
         if reason:
-            self.reasons[whole.name] = reason
-            if layer.name in self.named:
-                self.reasons[layer.name] = reason
+            self.reasons |= dict.fromkeys((whole.name, layer.name), reason)
         return whole(*args, **kwargs)
 
     def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -209,7 +194,7 @@ class _Opener(Views):
             return False
         if self.selection is None:
             return foreign(layer) and (composite(layer) or not layer.weights)
-        return self.selection(layer) if callable(self.selection) else layer.name in self.named
+        return layer.name in self.selection
 
     def _open(self, view, args, kwargs):
         """Return the outputs of the calls of sub-layers, or None if they hide no block."""
@@ -220,14 +205,15 @@ class _Opener(Views):
         _refuse_own_state(layer, kwargs)
         if id(layer) in self.refused:
             raise ValueError(self.refused[id(layer)])
-        before = _numbers(view), self.scope.state_mapping.copy()
+        numbers = _numbers(view)
+        state = self.scope.state_mapping.copy()
         context = {} if self.training is None else {"training": self.training}
         outputs, like = trace(self, view, args, {**kwargs, **context})
-        after = _numbers(view), self.scope.state_mapping
-        self.scope.state_mapping = before[1]
-        if before[0] != after[0]:
+        new_state = self.scope.state_mapping
+        self.scope.state_mapping = state
+        if numbers != _numbers(view):
             raise ValueError("its code changes its attributes")
-        if {*map(id, before[1].values())} != {*map(id, after[1].values())}:
+        if {*map(id, state.values())} != {*map(id, new_state.values())}:
             raise ValueError("its code changes weights or draws random numbers")
         if self.scope.losses:
             self.scope.losses.clear()
@@ -274,9 +260,8 @@ class _Opener(Views):
         if id(layer) not in self._places:
             name = stem(layer.name) if auto_named(layer) else layer.name
             taken = {*self._places.values()}
-            numbered = (f"{name}_{number}" for number in itertools.count(1))
-            free = (place for place in itertools.chain([name], numbered) if place not in taken)
-            self._places[id(layer)] = next(free)
+            places = (f"{name}_{number}" if number else name for number in itertools.count())
+            self._places[id(layer)] = next(place for place in places if place not in taken)
         return self._places[id(layer)]
 
     def _unique(self, name):
@@ -310,7 +295,7 @@ def _numbers(layer):
 
 def _same_code(first, second):
     """Return True if all calls of a layer's code compute the same in two traces."""
-    if second is None or [*map(len, first)] != [*map(len, second)]:
+    if [*map(len, first)] != [*map(len, second)]:
         return False
     return all(map(_same_call, itertools.chain(*first), itertools.chain(*second)))
 

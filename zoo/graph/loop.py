@@ -6,7 +6,7 @@ import keras
 
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, find_blocks
-from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, symbolic
+from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, made, reads, symbolic
 from zoo.layers.loop import Loop, takes_use
 from zoo.types import Tensor
 
@@ -15,12 +15,8 @@ class Region:
     """A run of blocks from a tensor to another of its shape, or a `Loop`, and what is around it.
 
     If the next block's input has that shape, the run ends there, so that a normalization or ReLU
-    after each block is repeated, too. Arguments and errors are those of `loop`.
-
-    Attributes:
-        graph: The `zoo.graph.calls.Graph`.
-        name: Names of the first and last block.
-        stage: Stage of the first block, or None.
+    after each block is repeated, too. Arguments and errors are those of `loop`; `name` has the
+    names of the first and last block, and `stage` is that of the first one, or None.
     """
 
     def __init__(
@@ -36,8 +32,8 @@ class Region:
         self._scale = scale
         self._wrap: tuple[int, list[Call]] | None = None  # from a slot back to the run's start
         loops = [call for call in self.graph.calls if isinstance(call.layer, Loop)]
-        chosen = [call for call in loops if call.name == first or (not first and len(loops) == 1)]
-        self._loop = chosen[0] if chosen else None
+        chosen = [call for call in loops if first in (None, call.name)]
+        self._loop = chosen[0] if len(chosen) == 1 else None
         if self._loop is not None:
             self.name = self._loop.name
             self._start, self._end = self._loop.sources[0], self._loop.outputs[0]
@@ -47,10 +43,10 @@ class Region:
         self._inner = calls_before(self._end, after)
         self._before = [call for call in self.graph.calls if call not in after]
         self._after = [call for call in after if call not in self._inner]
-        hidden = {self._start, *(slot for call in self._inner for slot in call.outputs)}
+        hidden = {self._start, *made(self._inner)} - {self._end}
         readers = [(call.name, call.sources) for call in self._after]
         for reader, slots in [*readers, ("an output", self.graph.outputs)]:
-            if not (hidden - {self._end}).isdisjoint(slots):
+            if not hidden.isdisjoint(slots):
                 raise ValueError(
                     f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
                     f"{self.graph.model.name!r}, where {reader} reads a tensor from before its "
@@ -85,8 +81,8 @@ class Region:
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
         """Return the run's input, and by slot what does not depend on it."""
         values = self.graph.run({**values}, apply, self._before, keep=True)
-        read = {slot for call in (*self._inner, *self._after) for slot in call.sources}
-        rest = {slot: v for slot, v in values.items() if slot in read or slot in self.graph.outputs}
+        read = reads([*self._inner, *self._after]).union(self.graph.outputs)
+        rest = {slot: value for slot, value in values.items() if slot in read}
         return rest.pop(self._start), rest
 
     def once(self, x: Tensor, values: Values, use: int, apply: Apply = infer) -> Tensor:
@@ -94,19 +90,16 @@ class Region:
         if use and self._wrap:
             slot, calls = self._wrap
             x = self.graph.run({**values, slot: x}, apply, calls, keep=True)[self._start]
-        y = self._run(x, values, use, apply)
+        if self._loop is None:
+            y = self.graph.run({**values, self._start: x}, apply, self._inner, keep=True)[self._end]
+        else:
+            y = x
+            for layer in self._loop.layer.layers:
+                options = {"use": use} if takes_use(layer) else {}
+                y = apply(dataclasses.replace(self._loop, layer=layer), y, **options)
         if use == 0 or self._scale == 1:
             return y
         return self.graph.keep_mask(x, x + self._scale * (y - x))
-
-    def _run(self, x, values, use, apply):
-        if self._loop is None:
-            values = {**values, self._start: x}
-            return self.graph.run(values, apply, self._inner, keep=True)[self._end]
-        for layer in self._loop.layer.layers:
-            options = {"use": use} if takes_use(layer) else {}
-            x = apply(dataclasses.replace(self._loop, layer=layer), x, **options)
-        return x
 
     def kind(self, use: int) -> int:
         """Return the index of the first use that is computed like this one."""
@@ -138,9 +131,6 @@ def loop(
         times: Number of times the run occurs in the new model; 0 leaves it out.
         scale: Factor of what the run adds to its input when it is repeated, h + scale (run(h) - h).
         grain: As in `zoo.graph.find_blocks`.
-
-    Returns:
-        A Functional `keras.Model`, not compiled.
 
     Raises:
         ValueError: if there is no such block, `times` is negative, the run changes the shape, or

@@ -15,27 +15,22 @@ def make_savable(model: keras.Model) -> keras.Model:
     """Give a model's layers whose configuration is incomplete a complete one, and return the model.
 
     Layers of other libraries may lack arguments in their `get_config`, or have some that their
-    constructor does not know, because they are saved within a model that builds them itself.
-    Arguments are read from the attributes of their names. A warning names the layers that cannot be
-    made again, before a training depends on it.
-
-    Args:
-        model: A Functional `keras.Model` whose layers are used by no other model.
+    constructor does not know. Arguments are read from the attributes of their names. A warning
+    names the layers that cannot be made again. No other model may use the layers.
     """
-    failing: dict[str, str] = {}
     for layer in filter(foreign, model.layers):
         reason = _failure(layer)
         if reason or _attributes(layer).keys() - layer.get_config().keys():
             # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
             vars(layer)["get_config"] = types.MethodType(get_config, layer)
-            if _failure(layer):
-                del vars(layer)["get_config"]
-                failing |= {layer.name: reason} if reason else {}
-    for name, reason in failing.items():
-        logging.warning(
-            f"{name} cannot be saved in a .keras file: {reason}. `model.save_weights` works; to "
-            f"load them, edit the original model in the same way and call `load_weights`."
-        )
+            if not _failure(layer):
+                continue
+            del vars(layer)["get_config"]
+        if reason:
+            logging.warning(
+                f"{layer.name} cannot be saved in a .keras file: {reason}. `model.save_weights` "
+                f"works; to load them, edit the original model in the same way."
+            )
     return model
 
 
@@ -45,7 +40,7 @@ def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
     known = {*inspect.signature(type(layer).__init__).parameters, *standard}
     try:
         own = type(layer).get_config(layer)
-    except Exception:  # it reads attributes that are not there, for example
+    except AttributeError:  # keras_hub's LlamaAttention reads one that it has not
         own = standard
     lost = known - _attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
     if own.keys() == standard.keys() and lost:  # defaults would take their place

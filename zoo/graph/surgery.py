@@ -1,7 +1,6 @@
 """Modify a network's blocks: leave out, reorder, drop at random, recompute; and leave early."""
 
 import itertools
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
@@ -101,11 +100,8 @@ def remat(model: keras.Model) -> keras.Model:
     `jax.checkpoint` sets, and merges duplicate computations.
 
     Args:
-        model: A `keras.Model`, changed in place, as are all models that share its blocks. Call
-            this before its first step: functions that are already compiled do not change.
-
-    Returns:
-        `model`.
+        model: A `keras.Model`, changed in place and returned; so are all models that share its
+            blocks. Call this before its first step: compiled functions do not change.
 
     Raises:
         ValueError: if the model has no skip layer.
@@ -146,9 +142,6 @@ def drop_blocks(
         seed: Random seed; the l-th block's is `seed + l`, so that blocks are dropped independently.
         grain: As in `zoo.graph.find_blocks`.
 
-    Returns:
-        A Functional `keras.Model`, not compiled.
-
     Raises:
         ValueError: if there is no such block, a rate is out of range, or a named block has no skip
             input, or one inside of a layer.
@@ -165,19 +158,15 @@ def drop_blocks(
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
     decay = {b.name: number / len(blocks) for number, b in enumerate(blocks, 1) if _has_skip(b)}
-    by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
+    if isinstance(rates, Mapping):
+        by_name = rates
+    else:
+        by_name = {name: rates * factor for name, factor in decay.items()}
     unknown = [name for name in by_name if name not in decay]
     if unknown or not decay:
         raise ValueError(
             f"Expected names of blocks with a skip, {[*decay]}. Received: {unknown or model.name}"
         )
-    if not all(isinstance(r, numbers.Real) and 0 <= r <= 1 for r in by_name.values()):
-        raise ValueError(
-            f"`rates` must be a number from 0 to 1, or such numbers by block name. Received: "
-            f"rates={rates!r}"
-        )
-    if by_name is not rates:
-        by_name = {name: rate * decay[name] for name, rate in by_name.items()}
     by_call = {block.call: block for block in blocks if by_name.get(block.name)}
     inputs = graph.new_inputs()
     values = {**inputs}
@@ -186,12 +175,11 @@ def drop_blocks(
         block = by_call.get(call.index)
         if block is None:
             return symbolic(call, *args, **kwargs)
-        x = values[block.x]  # before it is dropped as read by none
         own_seed = None if seed is None else seed + block.index + 1
         drop = DropBlock(by_name[block.name], own_seed, name=graph.new_name(f"{block.name}_drop"))
         outputs = symbolic(call, *args, **kwargs)
         first, *others = tree.flatten(outputs)  # a whole layer may return more than y
-        return tree.pack_sequence_as(outputs, [drop(x, first), *others])
+        return tree.pack_sequence_as(outputs, [drop(values[block.x], first), *others])
 
     graph.run(values, apply, keep=True)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
@@ -297,9 +285,7 @@ def random_order(
     """Return a random order of blocks and its Kendall tau.
 
     It exchanges random pairs of `names`, blocks that may take each other's position, `swaps` times.
-
-    Returns:
-        A dictionary for `shuffle`, and tau: 1 for the original order, -1 for its reverse.
+    The order is a dictionary for `shuffle`; tau is 1 for the original order, -1 for its reverse.
     """
     order = [*range(len(names))]
     for _ in range(swaps):

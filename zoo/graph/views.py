@@ -68,10 +68,9 @@ class Views:
             return types.MethodType(value.__func__, self.of(value.__self__))
         if isinstance(value, dict):
             return {key: self._viewed(v) for key, v in value.items()}
-        if isinstance(value, list):
-            return [self._viewed(v) for v in value]
-        if type(value) is tuple:
-            return tuple(self._viewed(v) for v in value)
+        if isinstance(value, list) or type(value) is tuple:
+            viewed = [self._viewed(v) for v in value]
+            return tuple(viewed) if type(value) is tuple else viewed
         return value
 
 
@@ -85,20 +84,12 @@ def trace(
 ) -> tuple[Any, list[keras.KerasTensor]]:
     """Call a view on symbolic tensors and run the layer's code, or a model's graph, on them.
 
-    Keras prepares the arguments of a layer as in any call: precision, masks, context.
-
-    Args:
-        views: The views.
-        view: The view to call.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
+    Keras prepares the arguments of a layer as in any call: precision, masks, context. The code may
+    raise anything.
 
     Returns:
         The outputs, made by the operations and layers that the code calls; and tensors like the
         flattened outputs, with the masks that Keras gives these.
-
-    Raises:
-        ValueError: if a layer is not built. The code may raise anything.
     """
     layer = view.viewed
     if not layer.built and type(layer).build is not keras.layers.Layer.build:
