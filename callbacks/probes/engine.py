@@ -23,7 +23,7 @@ from zoo.callbacks.probes.objective import (
     to_tensors,
     values_of,
 )
-from zoo.callbacks.probes.probe import GRADIENTS, Parts, Probe, Row, Table
+from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
 from zoo.layers.skip import Skip
@@ -92,23 +92,19 @@ class Observer:
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
     ) -> None:
-        self.probes = probe_list(probes)
+        self.probes = _probe_list(probes)
         network = Network.of(model, blocks, grain)
         self.model = network.model
         self.graph = network.graph
         self.blocks = network.blocks
         self.rejected = network.rejected
         self.objective = Objective(self.graph, self.model, loss)
-        self.labels = any(probe.labels for probe in self.probes)
-        self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
+        self.labeled = [probe.name for probe in self.probes if LABELED.intersection(probe.needs)]
+        self.reads_labels = bool(self.labeled) or any(probe.reads_labels for probe in self.probes)
         needs = {key for probe in self.probes for key in probe.needs}
         self.gradient = bool(needs & {*GRADIENTS})
         self.classifier_gradient = "dx_classifier" in needs
         self.steps = "steps" in needs
-        self.inner = {}  # calls of a residual branch with one input and one output, by block
-        for block in self.blocks if self.steps else ():
-            calls = residual_branch(self.graph, block)
-            self.inner[block.name] = [c for c in calls if len(c.sources) == len(c.outputs) == 1]
         self.compares = "network" in needs  # of a `LogitLens`, which reads labels
         self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
         self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
@@ -167,11 +163,10 @@ class Observer:
 
     def _sums(self, x, y, mask):
         """Return the step's results for a padded batch, as arrays."""
-        if self.labels and y is None:
-            names = [probe.name for probe in self.probes if probe.labels]
+        if self.labeled and y is None:
             raise ValueError(
-                f"{names} compare with labels. Received: data without. Give (x, y), or batches "
-                f"of that."
+                f"{self.labeled} compare with labels. Received: data without. Give (x, y), or "
+                f"batches of that."
             )
         labels = (to_tensors(y),) if self.reads_labels and y is not None else ()
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
@@ -215,14 +210,13 @@ class Observer:
         stages = {}
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
-            layers = [call.layer for call in self.inner.get(block.name, ())]
             marks = {
                 "dinput": ("slot", block.source),
                 "dx": ("shortcut", block.index) if block.x is None else ("slot", block.x),
                 "dx_classifier": ("classifier", block.index),
             }
             of_block = {key: gradients[mark] for key, mark in marks.items() if mark in gradients}
-            part = Parts(block, parts[block.name] | of_block, use, layers)
+            part = Parts(block, parts[block.name] | of_block, use)
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
 
@@ -249,7 +243,7 @@ class Observer:
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""
         values = {**values}
-        parts = self.observe(values, mark)
+        parts = self._observe(values, mark)
         total = 0.0
         shared = {}  # by all blocks
         if self.reads_labels:
@@ -269,8 +263,11 @@ class Observer:
                 pair = part["network"], lens["log_probabilities"]
                 lens |= self.objective.compare(*pair, part.get("weights"))
             if self.steps:
-                inner = self.inner[block.name]
-                part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
+                part["steps"] = [
+                    (call.layer, values[call.sources[0]], values[call.outputs[0]])
+                    for call in residual_branch(self.graph, block)
+                    if len(call.sources) == len(call.outputs) == 1
+                ]
             early = block.stage == self.last.stage
             if early and self.readout:
                 part.update(self._classify(values, labels, part["y"]))
@@ -284,20 +281,15 @@ class Observer:
                     total = total + ops.sum(average(before["loss"], part.get("weights")))
         return total, parts
 
-    def observe(self, values: dict[int, Tensor], mark: Any = None) -> dict[str, dict[str, Any]]:
-        """Run the graph up to the logits and return what every block reads, computes and returns.
+    def _observe(self, values, mark):
+        """Run the graph up to the logits; return the parts that each block always has, by name.
 
-        Args:
-            values: The graph's inputs by slot; updated in place as by `Graph.run`.
-            mark: As of `gradients_at_marks`; called on the input of every block, key `("slot",
-                slot)`, and on its skip input, with such a key, or `("shortcut", block.index)` where
-                that is inside a skip layer.
-
-        Returns:
-            By block name a dictionary of the parts that are always there: see `Probe.needs`.
+        `values` are updated in place. `mark`, of `gradients_at_marks`, is called on the input and
+        the skip input of every block, with the key `("slot", slot)`, or `("shortcut", block.index)`
+        where the skip input is inside a skip layer.
         """
         inputs = {}  # of blocks, by slot: a sum needs its input after its branches have read it
-        parts: dict[str, dict[str, Tensor]] = {}
+        parts = {}
 
         def enter(slot, tensor):
             if slot in self.marked:
@@ -381,22 +373,13 @@ class Branches(keras.layers.Layer):
 class RunProbes(keras.callbacks.Callback):
     """Run probes every few epochs during `fit`.
 
-    All values are in the attribute `table`. One number for each probe, under its name, is added to
-    `logs`: the mean over blocks of its first number. So `History` and the progress bar have it, and
-    with `every=1` `CSVLogger` too (it fixes its columns at the first epoch). Steps of training cost
-    the same as without it; the probes' pass is compiled once. List it before loggers, and before
-    `Resume`.
-
-    Args:
-        probes: The probes.
-        data: As in `run`; arrays or data that can be read repeatedly.
-        every: Epochs between two passes; the first is after epoch `every`.
-        batch_size: Batch size of arrays.
-        loss: As in `run`.
-        path: A CSV file that is rewritten after each pass, or `None`. When `fit` starts after epoch
-            0, as with `Resume`, the rows of earlier epochs are read from it.
-        blocks: Names of the blocks to measure; `None`: all.
-        grain: As in `run`.
+    One number for each probe, under its name, is added to `logs`: the mean over blocks of its first
+    number. So `History` and the progress bar have it, and with `every=1` `CSVLogger` too (it fixes
+    its columns at the first epoch). Steps of training cost the same as without it; the probes' pass
+    is compiled once. List it before loggers, and before `Resume`. Arguments are those of `run`,
+    with `data` that can be read repeatedly, and `every`, the epochs between two passes, and `path`,
+    a CSV file that is rewritten after each pass. When `fit` starts after epoch 0, as with `Resume`,
+    the rows of earlier epochs are read from it.
 
     Attributes:
         table: A `Table` of all passes; its epochs count from 1.
@@ -424,7 +407,7 @@ class RunProbes(keras.callbacks.Callback):
                 f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
                 f" which can be read once. Give arrays, a list of its batches, or a dataset."
             )
-        self.probes = probe_list(probes)
+        self.probes = _probe_list(probes)
         self.data = data
         self.every = every
         self.batch_size = batch_size
@@ -458,18 +441,11 @@ class RunProbes(keras.callbacks.Callback):
             logs.update({probe.name: probe.summary() for probe in self.probes})
 
 
-def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
-    """Return the probes as a list.
-
-    Raises:
-        ValueError: if there is none, or one is no probe.
-    """
-    result: list[Any] = [probes]
-    if isinstance(probes, Sequence) and not isinstance(probes, str):
-        result = list(probes)
-    if not result or not all(isinstance(probe, Probe) for probe in result):
+def _probe_list(probes):
+    found = list(probes) if isinstance(probes, (list, tuple)) else [probes]
+    if not found or not all(isinstance(probe, Probe) for probe in found):
         raise ValueError(
             f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. Received: "
             f"{probes!r}. A class must be called, and a name is no probe."
         )
-    return result
+    return found

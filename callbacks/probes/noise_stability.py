@@ -92,8 +92,7 @@ def _branch_steps(block):
     if isinstance(layer, ResidualBlock):
         return [*layer.transform.steps(block["input"], block.use)]
     if layer is None:
-        pairs = zip(block.layers, block["steps"], strict=True)
-        return [(inner, x, y) for inner, (x, y) in pairs]
+        return block["steps"]
     raise ValueError(
         f"The layer cushion is defined for convolutions of SimplifiedPlain, SimplifiedResidual, "
         f"ResidualBlock and the residual branches of sums. Received: {type(layer).__name__} "

@@ -93,10 +93,9 @@ def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
 
 def _unpack(batch, weighted):
     """Return inputs and labels of x, `(x, y)` or `(x, y, sample_weight)`."""
-    if not isinstance(batch, (tuple, list)) or len(batch) == 1:
-        return batch[0] if isinstance(batch, (tuple, list)) else batch, None
-    x, y, weights = (*batch, None)[:3]
-    x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+    batch = batch if isinstance(batch, (tuple, list)) else (batch,)
+    x, y, weights = (*batch, None, None)[:3]
+    x = x[0] if len(batch) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
     if weighted and y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
         y = Labels(y, weights)
     return x, y
@@ -153,11 +152,11 @@ def padded_batches(
     size = 0
     seen = 0
     for x, y in batches(data, batch_size, check, weighted=True):
-        count = len(tree.flatten(x)[0])
-        size = max(size, -(-count // multiple) * multiple)
-        mask = np.pad(nan_mask(x), (0, size - count if STATIC_SHAPES else 0))
-        yield _pad(x, size), None if y is None else _pad(y, size), mask
-        seen += count
+        mask = nan_mask(x)
+        seen += len(mask)
+        size = max(size, -(-len(mask) // multiple) * multiple)
+        padded = np.pad(mask, (0, size - len(mask) if STATIC_SHAPES else 0))
+        yield _pad(x, size), None if y is None else _pad(y, size), padded
         if progress:
             progress(seen)
     if not seen:
@@ -293,12 +292,6 @@ class Objective:
                 logits = logits - ops.log(ops.maximum(1 - p, TINY))
         return self._keep_mask(outputs, logits)
 
-    def outputs(self, logits: Tensor) -> Tensor:
-        """Return the network's first output, float32, from its logits."""
-        if self._activation is None:
-            return logits
-        return getattr(ops, self._activation)(logits)
-
     def losses(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
         """Return the loss of each example, `(batch,)`."""
         return average(self.position_losses(labels, logits), self.weights(labels, logits))
@@ -319,7 +312,9 @@ class Objective:
             function = type(loss).from_config({**loss.get_config(), "from_logits": True}).call
         else:
             function = loss.call
-        losses = function(labels, logits if at_logits else self.outputs(logits))
+        if not at_logits and self._activation is not None:
+            logits = getattr(ops, self._activation)(logits)
+        losses = function(labels, logits)
         return ops.expand_dims(losses, -1) if self._labels > 1 and not by_label else losses
 
     def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
@@ -400,9 +395,13 @@ class Objective:
     def compare(
         self, intact: Tensor, other: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return KL divergence and agreement of `log_probabilities`, each `(batch,)`."""
-        kl = average(divergence(intact, other), weights) * self._labels
-        return {"kl": kl, "agreement": average(agreement(intact, other), weights)}
+        """Return KL divergence, in nats, and agreement of `log_probabilities`, each `(batch,)`."""
+        difference = other - intact
+        # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
+        terms = ops.exp(intact) * (ops.expm1(difference) - difference)
+        kl = ops.sum(ops.where(intact < np.log(TINY), ops.exp(other), terms), axis=-1)
+        agreement = average(hits(other, ops.argmax(intact, axis=-1)), weights)
+        return {"kl": average(kl, weights) * self._labels, "agreement": agreement}
 
     def check(self, labels: Any) -> Any:
         """Return the first output's labels, ones that the loss is defined for.
@@ -420,11 +419,12 @@ class Objective:
                 f"{type(labels).__name__}."
             )
         checked = Labels(labels, weights) if np.ndim(weights) > 1 else labels
-        weights = np.ones(1) if checked is labels else weights
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
-        weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
-        counts = (labels != ignored) & (weights != 0)
+        counts = labels != ignored
+        if checked is not labels:
+            weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
+            counts = counts & (weights != 0)
         if len(self._shape) > 2 and not counts.reshape(len(labels), -1).any(axis=1).all():
             raise ValueError(
                 f"Expected a position that counts in every example. Received: examples whose "
@@ -435,17 +435,17 @@ class Objective:
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
-        elif _kind(loss) in ONE_HOT + BINARY and self._is_index(labels.shape):
+        elif _kind(loss) not in ONE_HOT + BINARY:
+            return checked
+        elif self._is_index(labels.shape):
             raise ValueError(
                 f"Expected one-hot labels, or one for each of several sigmoids, as "
                 f"{_kind(loss).__name__} takes them. Received: labels of shape {labels.shape}. For "
                 f"class indices give loss='sparse_categorical_crossentropy'."
             )
-        elif _kind(loss) in ONE_HOT + BINARY:
+        else:
             fits = (labels >= 0) & (labels <= 1)
             expected = "labels from 0 to 1"
-        else:
-            return checked
         if not fits.all():
             raise ValueError(
                 f"Expected {expected} of the network. Received: {labels[~fits].ravel()[:5]}. "
@@ -477,22 +477,6 @@ def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
     predicted = ops.cast(ops.argmax(probabilities, axis=-1), "int32")
     hit = ops.cast(predicted == ops.cast(classes, "int32"), "float32")
     return ops.where(ops.all(ops.isfinite(probabilities), axis=-1), hit, float("nan"))
-
-
-def divergence(intact: Tensor, other: Tensor) -> Tensor:
-    """Return the KL divergence of distributions from others, `(batch, ...)`, in nats.
-
-    Both are logarithms of probabilities, `(batch, ..., classes)`; `intact` diverges from `other`.
-    """
-    difference = other - intact
-    # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
-    terms = ops.exp(intact) * (ops.expm1(difference) - difference)
-    return ops.sum(ops.where(intact < np.log(TINY), ops.exp(other), terms), axis=-1)
-
-
-def agreement(intact: Tensor, other: Tensor) -> Tensor:
-    """Return 1 where two distributions have the same most probable class, else 0."""
-    return hits(other, ops.argmax(intact, axis=-1))
 
 
 def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:

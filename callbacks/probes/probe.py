@@ -29,28 +29,19 @@ from zoo.io import replace
 from zoo.types import PathLike, Tensor
 
 GRADIENTS = ("dx", "dinput", "dx_classifier")  # keys of a block that need a backward pass
+LABELED = {*GRADIENTS, "labels", "loss", "loss_before"}  # keys that need labels
 SHOWN = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
 CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
 class Parts(dict):
-    """A block's tensors by key; see `Probe.needs`.
+    """The tensors of block `info` by key; `use` is that of a shared layer. See `Probe.needs`."""
 
-    Args:
-        info: The `zoo.graph.blocks.Block`.
-        parts: Tensors by key.
-        use: Index of the use of a shared layer, from 0.
-        layers: The layers whose inputs and outputs are `steps`.
-    """
-
-    def __init__(
-        self, info: Block, parts: Mapping[str, Any], use: int = 0, layers: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, info: Block, parts: Mapping[str, Any], use: int = 0) -> None:
         mask = parts.get("mask")
         super().__init__({k: shown(v, mask) if k in SHOWN else v for k, v in parts.items()})
         self.info = info
         self.use = use
-        self.layers = layers
 
     def average(self, v: Tensor) -> Tensor:
         """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`."""
@@ -81,8 +72,8 @@ class Probe:
             `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`. Of
             outputs such as `(batch, steps, classes)` these have a value for each position, of
             which `block.average` is an example's. `network`: logarithms of the network's own
-            probabilities. `steps`: of a sum's residual branch, pairs of the input and the output of
-            each of `block.layers`, those that have one of each.
+            probabilities. `steps`: of a sum's residual branch, each layer that has one input and
+            one output, with these.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
     Args:
@@ -101,11 +92,6 @@ class Probe:
     def __init__(self, name: str | None = None) -> None:
         self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.reset_state()
-
-    @property
-    def labels(self) -> bool:
-        """True if the probe needs labels."""
-        return bool({*self.needs} & {*GRADIENTS, "labels", "loss", "loss_before"})
 
     @property
     def inspects(self) -> bool:
@@ -169,11 +155,6 @@ def deviation(mean: Any, square: Any) -> Any:
     return np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
-def dot(u: Tensor, v: Tensor) -> Tensor:
-    """Return the inner product of each example, `(batch,)`."""
-    return ops.sum(flat(u) * flat(v), axis=1)
-
-
 def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Return the cosine of each example, `(batch,)`; 0 where one of the two is zero."""
     return ops.sum(unit(flat(u)) * unit(flat(v)), axis=1)
@@ -204,10 +185,8 @@ class Table:
     values of a block's single units. A table has a length, iterates over its rows, prints aligned,
     and adds to another. `zoo.callbacks.plot` and `zoo.callbacks.write_html` draw it.
 
-    Args:
-        rows: A sequence of `Row`.
-        notes: Sentences about what is not in the rows.
-        title: Model, data and number of examples.
+    `notes` are sentences about what is not in the rows, `title` names model, data and number of
+    examples.
 
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
@@ -302,30 +281,25 @@ class Table:
                 f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
             )
         types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
+        cells: Iterator[Any]
         rows = []
         for line in lines:
-            cells = zip(types, line, strict=True)
-            values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
-            rows.append(Row(*values))
+            cells = (kind(cell) if cell else None for kind, cell in zip(types, line, strict=True))
+            rows.append(Row(*cells))
         return cls(rows)
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Return lines of cells with aligned columns, of which `left` are text, others numbers."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = []
-    for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-        for i in left:
-            cells[i] = line[i].ljust(widths[i])
-        texts.append("  ".join(cells).rstrip())
-    return "\n".join(texts)
+    columns = []
+    for i, column in enumerate(zip(*lines, strict=True)):
+        width = max(map(len, column))
+        columns.append([v.ljust(width) if i in left else v.rjust(width) for v in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _text(cell):
-    if cell is None:
-        return ""
-    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.5g}" if isinstance(cell, float) else str("" if cell is None else cell)
 
 
 class Ratio(Probe):
@@ -407,10 +381,10 @@ class ResidualMean(Probe):
     """Mean over examples, E[F], of a block's residual function F: 0 if it refines without bias.
 
     It is taken for each channel, over positions, too. `residual_mean`: the mean over channels;
-    `relative`: the norm of E[F] over the root mean square of F, 0
-    without bias and 1 if F is the same for all examples; `units`: each channel's. A batch
-    normalization at the end of F makes it that layer's beta, over a training batch in training mode
-    (`batch_statistics`). Greff et al. (2017), section 3.2, equation 9.
+    `relative`: the norm of E[F] over the root mean square of F, 0 without bias and 1 if F is the
+    same for all examples; `units`: each channel's. A batch normalization at the end of F makes it
+    that layer's beta, over a training batch in training mode (`batch_statistics`). Greff et al.
+    (2017), section 3.2, equation 9.
     """
 
     needs = ("f",)
@@ -445,9 +419,8 @@ class CosineLoss(Probe):
     def __init__(self, classifier: str = "network", name: str | None = None) -> None:
         super().__init__(name)
         if classifier not in CLASSIFIERS:
-            raise ValueError(
-                f"`classifier` must be one of {[*CLASSIFIERS]}. Received: {classifier!r}"
-            )
+            known = [*CLASSIFIERS]
+            raise ValueError(f"`classifier` must be one of {known}. Received: {classifier!r}")
         self.needs = ("f", CLASSIFIERS[classifier])
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
@@ -488,7 +461,7 @@ class TaylorTerm(CosineLoss):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the term of each example."""
-        return dot(block["f"], block[self.needs[1]])
+        return ops.sum(flat(block["f"]) * flat(block[self.needs[1]]), axis=1)
 
 
 class CosineInput(Probe):
@@ -509,8 +482,7 @@ class NormGrowth(Probe):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the ratio of each example."""
         length = norm(block["x"])
-        zero = length == 0
-        return ops.where(zero, 0.0, norm(block["y"]) / ops.where(zero, 1.0, length))
+        return ops.where(length == 0, 0.0, norm(block["y"]) / length)
 
 
 class ActivationNorm(Probe):
@@ -542,13 +514,11 @@ class GradientNorm(Probe):
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return the norms, and the ratio of the first stage's to the last one's."""
         result = super().result()
-        of_stages: dict[int, Any] = {}  # the norm before each stage's first block
-        for block in self.blocks:
-            if block.name in result:
-                of_stages.setdefault(block.stage, result[block.name][self.name])
-        if of_stages:
-            first, last = [*of_stages.values()][0], [*of_stages.values()][-1]
-            result[None] = {"first_to_last_stage": first / last if last else np.nan}
+        measured = [block for block in self.blocks if block.name in result]
+        if measured:
+            last = next(block for block in measured if block.stage == measured[-1].stage)
+            before, after = (result[block.name][self.name] for block in (measured[0], last))
+            result[None] = {"first_to_last_stage": before / after if after else np.nan}
         return result
 
 
@@ -563,10 +533,8 @@ class IntermediateAccuracy(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return correctness and loss of each example."""
-        return {
-            self.name: block.average(correct(block)),
-            "loss": block.average(block["loss"]),
-        }
+        values = {self.name: correct(block), "loss": block["loss"]}
+        return {key: block.average(value) for key, value in values.items()}
 
 
 class BorderlineExamples(Probe):
@@ -680,11 +648,8 @@ class GateBias(Probe):
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Return the bias of the gate's last layer."""
-        biases = [
-            value
-            for path, value in weights.items()
-            if "transform_gate" in path and path.split("/")[-1] in ("bias", "beta")
-        ]
+        of_gate = {path: value for path, value in weights.items() if "transform_gate" in path}
+        biases = [value for path, value in of_gate.items() if path.endswith(("/bias", "/beta"))]
         return {"mean": biases[-1].mean(), "units": biases[-1]} if biases else {}
 
 
@@ -701,8 +666,7 @@ class GateActivity(Probe):
         values = {}
         for gate in ("t", "c"):
             if gate in block:
-                units = block.by_unit(block[gate])
-                values[f"{gate}_units"] = units
+                values[f"{gate}_units"] = units = block.by_unit(block[gate])
                 values[f"{gate}_square"] = ops.mean(ops.square(units), axis=1)
         return values
 
