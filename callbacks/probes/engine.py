@@ -1,6 +1,5 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
-import dataclasses
 import pathlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -26,8 +25,7 @@ from zoo.callbacks.probes.objective import (
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
-from zoo.layers.skip import Skip
-from zoo.types import PathLike, Tensor
+from zoo.types import PathLike
 
 
 def run(
@@ -301,7 +299,7 @@ class Observer:
         def apply(call, *args, **kwargs):
             block = self.by_call.get(call.index)
             if block is not None and block.layer is not None:
-                part = self._combined(block, call, args, kwargs, mark)
+                part = self._combined(block, *args, kwargs, mark)
                 outputs = part["y"] = self.graph.keep_mask(values[call.sources[0]], part["y"])
             else:
                 outputs = self.objective.apply(call, *args, **kwargs)
@@ -323,12 +321,15 @@ class Observer:
         self.graph.run(values, apply, keep=self.keep)
         return parts
 
-    def _combined(self, block, call, args, kwargs, mark):
+    def _combined(self, block, x, kwargs, mark):
         """Return all parts of a skip layer's block, from the terms of its formula."""
         layer = block.layer
-        branches = Branches(layer, self.graph.new_name(f"{block.name}_branches"))
-        branching = dataclasses.replace(call, layer=branches)
-        terms = {**self.objective.apply(branching, *args, **kwargs)}
+        kwargs = {key: value for key, value in kwargs.items() if key != "training"}
+        if "training" in keras_private.call_parameters(layer):
+            kwargs["training"] = False
+        x = layer.dtype_policy.convert_input(x, layer.autocast, layer.compute_dtype)
+        with keras_private.AutocastScope(layer.compute_dtype):
+            terms = layer.parts(x, **kwargs)
         if "x" in terms and block.x is None and mark is not None:
             terms["x"] = mark(("shortcut", block.index), terms["x"])
         y = layer.form.mix(**terms, dtype=layer.compute_dtype)
@@ -351,23 +352,6 @@ class Observer:
         if labels:
             numbers["loss"] = self.objective.position_losses(labels[0], logits)
         return numbers
-
-
-class Branches(keras.layers.Layer):
-    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision."""
-
-    def __init__(self, layer: Skip, name: str) -> None:
-        super().__init__(name=name, dtype=layer.dtype_policy)
-        self.layer = layer
-        self.built = True
-        self.supports_masking = True
-        self.takes_training = "training" in keras_private.call_parameters(layer)
-
-    def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
-        """Return the terms, as far as the layer has them."""
-        if self.takes_training:
-            context["training"] = training
-        return self.layer.parts(x, **context)
 
 
 class RunProbes(keras.callbacks.Callback):

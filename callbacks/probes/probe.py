@@ -188,6 +188,10 @@ class Table:
     `notes` are sentences about what is not in the rows, `title` names model, data and number of
     examples.
 
+    Raises:
+        ValueError: in `of_probe`, `values` and `array`, if there are no such values; in `from_csv`,
+            if the file is none that `to_csv` wrote.
+
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
     >>> print(table)
@@ -220,11 +224,7 @@ class Table:
         return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
-        """Return the rows of one probe.
-
-        Raises:
-            ValueError: if there are none.
-        """
+        """Return the rows of one probe."""
         rows = [row for row in self.rows if row.probe == probe]
         if not rows:
             raise ValueError(f"Expected one of {self.probes()}. Received: probe={probe!r}")
@@ -235,20 +235,12 @@ class Table:
         return [*dict.fromkeys(row.probe for row in self.rows)]
 
     def values(self, probe: str, epoch: int | None = None) -> dict[str | None, float]:
-        """Return a probe's scalar values by block, in order; of one epoch, if it is given.
-
-        Raises:
-            ValueError: if there are none.
-        """
+        """Return a probe's scalar values by block, in order; of one epoch, if it is given."""
         rows = self.of_probe(probe)
         return {r.block: r.value for r in rows if r.unit is None and epoch in (None, r.epoch)}
 
     def array(self, probe: str) -> np.ndarray:
-        """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none.
-
-        Raises:
-            ValueError: if it has none.
-        """
+        """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none."""
         cells = [r for r in self.of_probe(probe) if r.unit is not None]
         if not cells:
             raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
@@ -269,17 +261,11 @@ class Table:
 
     @classmethod
     def from_csv(cls, path: PathLike) -> "Table":
-        """Return the table that `to_csv` wrote.
-
-        Raises:
-            ValueError: if the file is not one.
-        """
+        """Return the table that `to_csv` wrote."""
         with open(path, encoding="utf-8", newline="") as file:
             head, *lines = [*csv.reader(file)] or [[]]
         if tuple(head) != Row._fields:
-            raise ValueError(
-                f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
-            )
+            raise ValueError(f"Expected a CSV file with columns {Row._fields}. Received: {path}")
         types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         cells: Iterator[Any]
         rows = []
@@ -337,8 +323,12 @@ class BlockInfluence(Probe):
         return block.by_unit(ops.sum(square, axis=-1, keepdims=True))[:, 0] / 2
 
 
-class Rectified(Probe):
-    """Base of probes of outputs, which are measured after a ReLU if `rectified`."""
+class BlockOutputs(Probe):
+    """Mean output of each unit over examples (and positions).
+
+    Columns that stay the same from block to block are carried. For one example: Fig. 2, fourth
+    column. `rectified` averages the outputs after a ReLU, for networks that have one there.
+    """
 
     def __init__(self, rectified: bool = False, name: str | None = None) -> None:
         super().__init__(name)
@@ -349,17 +339,18 @@ class Rectified(Probe):
         y = ops.cast(block["y"], "float32")
         return ops.relu(y) if self.rectified else y
 
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each unit's output."""
+        return {"units": block.by_unit(self.output(block))}
 
-class EstimationError(Rectified):
+
+class EstimationError(BlockOutputs):
     """Error of a block's output as an estimate of its stage's last one: y - y of the last block.
 
     The mean over examples of each unit, then over units: near 0 if blocks estimate without bias,
     negative if they underestimate. `std`, each unit's deviation over examples, then averaged:
-    falls along a stage that refines an estimate. Greff et al. (2017), section 4.2, Fig. 3.
-
-    Args:
-        rectified: Compare the outputs after a ReLU, for networks that have one there.
-        name: See `Probe`.
+    falls along a stage that refines an estimate. `rectified` compares the outputs after a ReLU.
+    Greff et al. (2017), section 4.2, Fig. 3.
     """
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
@@ -407,13 +398,9 @@ class CosineLoss(Probe):
     """Mean cosine of f and dL/dx, the gradient of each example's loss at the skip input.
 
     Negative: the block moves its input down the loss, as a step of gradient descent would; 0: it
-    moves across it; positive: it undoes the work of others. Jastrzebski et al. (2018), section
-    4.1, Figs 4, 10; with `classifier="block"` figures 13, 15, 18, 19.
-
-    Args:
-        classifier: "network": L is the loss of the whole network. "block": L is the loss of the
-            early readout of x, in the last stage.
-        name: See `Probe`.
+    moves across it; positive: it undoes the work of others. `classifier` is "network", where L is
+    the loss of the whole network, or "block": L is the loss of the early readout of x, in the last
+    stage. Jastrzebski et al. (2018), section 4.1, Figs 4, 10; with "block" Figs 13, 15, 18, 19.
     """
 
     def __init__(self, classifier: str = "network", name: str | None = None) -> None:
@@ -449,11 +436,7 @@ class TaylorTerm(CosineLoss):
     """Mean of f . dL/dx: a block's change of the loss, to first order; negative: the loss falls.
 
     The sum over the blocks after block i approximates L at the end minus L after block i.
-    Jastrzebski et al. (2018), equations 2 to 4.
-
-    Args:
-        classifier: As in `CosineLoss`; the paper's expansion is "block".
-        name: See `Probe`.
+    Jastrzebski et al. (2018), equations 2 to 4, where the `classifier` of `CosineLoss` is "block".
     """
 
     def __init__(self, classifier: str = "block", name: str | None = None) -> None:
@@ -547,10 +530,8 @@ class BorderlineExamples(Probe):
     group without examples has no other number. Entropy in nats. Jastrzebski et al. (2018), sections
     4.3, 4.4, Figs 6, 7.
 
-    Args:
-        blocks: Number of the last stage's blocks to measure.
-        margin: Difference of probabilities.
-        name: See `Probe`.
+    `blocks` is the number of the last stage's blocks to measure, `margin` a difference of
+    probabilities.
     """
 
     needs = ("probabilities", "loss", "labels")
@@ -682,32 +663,12 @@ class GateActivity(Probe):
         return numbers
 
 
-class BlockOutputs(Rectified):
-    """Mean output of each unit over examples (and positions).
-
-    Columns that stay the same from block to block are carried. For one example: Fig. 2, fourth
-    column.
-
-    Args:
-        rectified: Average the outputs after a ReLU, for networks that have one there.
-        name: See `Probe`.
-    """
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return each unit's output."""
-        return {"units": block.by_unit(self.output(block))}
-
-
 class ClassGates(Probe):
     """Difference between a class's gates and all: mean T over its examples minus mean T over all.
 
     `distance` is the mean absolute difference over units: large in blocks that route by class,
-    0 where the gates do not depend on it. Fig. 3.
-
-    Args:
-        of: The class, an integer.
-        classes: Number of classes.
-        name: See `Probe`; `None`: with the class, `class_gates_0`.
+    0 where the gates do not depend on it. `of` is the class, an integer below `classes`, and part
+    of the name, as in `class_gates_0`. Fig. 3.
     """
 
     needs = ("t", "labels")
