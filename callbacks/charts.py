@@ -19,22 +19,19 @@ from zoo.types import PathLike
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# values over counts, which are the column `unit`
-COUNTS = ("lesions_", "shuffle_", "loop_")
+COUNTS = ("lesions_", "shuffle_", "loop_")  # values over counts, which are the column `unit`
 COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # on black and white
 POINTS = {"marker": "o", "markersize": 3}
 DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
 NAMES = 30  # largest number of names at an axis
-STYLE = """:root{color-scheme:light dark;--soft:GrayText}*{box-sizing:border-box}
+STYLE = """:root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
-h1{font-size:1.35em}h2{font-size:1.1em;margin-top:1.8em}h3{font:600 .95em system-ui;margin:0}
-pre{overflow-x:auto;font-size:.85em}summary{cursor:pointer;color:var(--soft)}
+div,pre{overflow-x:auto}p{overflow-wrap:anywhere}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
-svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}
-div{overflow-x:auto}table{border-spacing:0;font-size:.9em;text-align:left}
-td,th{padding:.2em .9em .2em 0;vertical-align:top;white-space:nowrap}
-td:first-child{white-space:normal;min-width:7em}p,td:first-child{overflow-wrap:anywhere}
-td:nth-child(3){white-space:normal;min-width:9em}td{border-top:1px solid #8886}"""
+svg{width:100%;height:auto;color:GrayText}svg text{fill:currentColor}
+table{border-spacing:0;font-size:.9em;text-align:left}
+td,th{padding:.2em .9em .2em 0;vertical-align:top;border-top:1px solid #8886}
+td:nth-child(n+4){white-space:nowrap}td:first-child{overflow-wrap:anywhere;min-width:7em}"""
 
 MEANINGS = {  # by the beginning of a value's name
     "activation_norm": "Norm of a block's output: does it grow from block to block?",
@@ -67,15 +64,11 @@ MEANINGS = {  # by the beginning of a value's name
 
 
 def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
-    """Draw a panel for each probe of a table.
+    """Draw a panel for each probe of a table, or for all; deviations are bands of the others.
 
     Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
     over examples at the last one; the whole network's is dashed. Values by unit are an image of
     blocks and units.
-
-    Args:
-        table: The table.
-        probes: Names; `None`: all, deviations as bands of the others.
     """
     from matplotlib.figure import Figure
 
@@ -176,11 +169,7 @@ def _set_names(axis, names, **options):
 def write_html(table: Table, path: PathLike, title: str | None = None, head: str = "") -> None:
     """Write a page with every probe's chart, meaning and numbers; it needs no server.
 
-    Args:
-        table: The table.
-        path: The file.
-        title: Title of the page; `None`: the table's.
-        head: HTML below the title, such as a report.
+    Without a `title` it has the table's. `head` is HTML below it, such as a report.
     """
     title = html.escape(title or table.title or "Probes")
     sections = "".join(_section(table, probe) for probe in _panels(table))
