@@ -102,10 +102,9 @@ def _draw(axis, table, probe):
 
 
 def _draw_units(axis, rows, probe):
-    """Draw an image of blocks by units; values of both signs are centered at 0."""
     values = rows.array(probe)
     largest = np.nanmax(np.abs(values), initial=0)
-    signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
+    signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}  # 0 in the center
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
     axis.figure.colorbar(image, ax=axis)
     names = [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
@@ -186,7 +185,6 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
 
 
 def _section(table, probe):
-    """Return the chart of one probe with its meaning and numbers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2, 3), layout="constrained")

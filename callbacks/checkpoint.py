@@ -209,7 +209,6 @@ class Resume(keras.callbacks.Callback):
 
 
 def _state_of(callback):
-    """Return the names of a callback's attributes that are saved."""
     kinds = [names for kind, names in STATES.items() if isinstance(callback, kind)]
     names = getattr(callback, "state", kinds[0] if kinds else ())
     return [name for name in names if hasattr(callback, name)]

@@ -45,7 +45,6 @@ RULES = (  # after "explodes" and "idle": verdict, number, sign, threshold
     ("refines", "l2_ratio", "<", REPLACES),
 )
 SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge}
-
 VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
 SCREEN = {  # columns of numbers: headings by name
     "l2_ratio": "|f|/|x|",
@@ -97,7 +96,6 @@ class Diagnosis:
         return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
 
     def _lines(self):
-        """Return the headings, and the cells of each block."""
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
         lines = [["block", "verdict", "reason", "stage", *(SCREEN[name] for name in names)]]
         for row in self.verdicts:

@@ -171,23 +171,21 @@ class Observer:
         return to_arrays(sums, mask)
 
     def _inspected(self, probe):
-        """Return a probe's numbers about weights by block."""
         numbers = {}
         for block in self.blocks if probe.inspects else ():
-            layers = [block.layer]
-            if block.layer is None:
-                layers = [call.layer for call in residual_branch(self.graph, block)]
-            weights = [w for layer in layers for w in getattr(layer, "weights", ())]
+            inner = [call.layer for call in residual_branch(self.graph, block)]
+            weights = [w for layer in [block.layer, *inner] for w in getattr(layer, "weights", ())]
             arrays = {w.path: ops.convert_to_numpy(w) for w in weights}
-            numbers[block.name] = probe.inspect(block, arrays)
-        if probe.inspects and not any(numbers.values()):
+            if found := probe.inspect(block, arrays):
+                numbers[block.name] = found
+        if probe.inspects and not numbers:
+            names = [block.name for block in self.blocks]
             raise ValueError(
-                f"Probe {probe.name!r} found no weights of its kind. Received: blocks {[*numbers]}."
+                f"Probe {probe.name!r} found no weights of its kind. Received: blocks {names}."
             )
-        return {name: values for name, values in numbers.items() if values}
+        return numbers
 
     def _rows(self, epoch):
-        """Yield the rows of the probes' results."""
         stages = {block.name: block.stage for block in self.blocks}
         for probe in self.probes:
             for block, numbers in probe.result().items():
@@ -249,8 +247,8 @@ class Observer:
             weights = self.objective.weights(labels[0] if labels else None, logits)
             shared |= {} if weights is None else {"weights": weights}
             shared |= {"labels": values_of(labels[0])} if labels else {}
-            network = self.objective.log_probabilities(logits, *labels) if self.compares else None
-            shared |= {"network": network} if self.compares else {}
+            if self.compares:
+                shared["network"] = self.objective.log_probabilities(logits, *labels)
             if labels and self.gradient:
                 total = ops.sum(self.objective.losses(labels[0], logits))
         for block in self.blocks:
@@ -269,14 +267,10 @@ class Observer:
             early = block.stage == self.last.stage
             if early and self.readout:
                 part.update(self._classify(values, labels, part["y"]))
-            if early and (self.readout or self.classifier_gradient) and "x" in part:
-                x = ops.stop_gradient(part["x"])
-                if self.classifier_gradient and mark is not None:
-                    x = mark(("classifier", block.index), x)
-                before = self._classify(values, labels, x)
-                part.update({f"{key}_before": value for key, value in before.items()})
-                if self.classifier_gradient and "loss" in before:
-                    total = total + ops.sum(average(before["loss"], part.get("weights")))
+            if early and self.classifier_gradient and "x" in part:
+                x = mark(("classifier", block.index), ops.stop_gradient(part["x"]))
+                loss = self._classify(values, labels, x)["loss"]
+                total = total + ops.sum(average(loss, part.get("weights")))
         return total, parts
 
     def _observe(self, values, mark):

@@ -38,13 +38,10 @@ def batches(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
-    Args:
-        data: As in `zoo.callbacks.run`.
-        batch_size: Examples in a batch, where `data` are arrays.
-        check: A function of labels (all of them, where `data` are arrays, or a batch's) that
-            returns those to use, or raises an error if it does not accept them.
-        weighted: Yield `Labels` where data have sample weights of positions; else they, and always
-            weights of whole examples, are left out.
+    `data` and `batch_size` are those of `zoo.callbacks.run`. `check` gets labels (all of them,
+    where `data` are arrays, or a batch's) and returns those to use, or raises an error. `weighted`
+    yields `Labels` where data have sample weights of positions; else these, and always weights of
+    whole examples, are left out.
 
     Raises:
         ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
@@ -174,10 +171,10 @@ def nan_mask(x: Any) -> np.ndarray:
 
 
 def _pad(structure, size):
-    """Repeat the last example up to `size` examples."""
-    return tree.map_structure(
-        lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)]), structure
-    )
+    def pad(v):
+        return np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)])
+
+    return tree.map_structure(pad, structure)
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
@@ -373,10 +370,8 @@ class Objective:
         if self.classifies(labels):
             p, q = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
             return scores | self.compare(p, q, self.weights(labels, outputs[0]))
-        new, old = (
-            ops.concatenate([flat(shown_by_keras(v)) for v in tensors], axis=1)
-            for tensors in (outputs, intact)
-        )
+        flat_pair = [[flat(shown_by_keras(v)) for v in tensors] for tensors in (outputs, intact)]
+        new, old = (ops.concatenate(vectors, axis=1) for vectors in flat_pair)
         return scores | {"change": norm(new - old) / norm(old)}
 
     def measured(self, labels: Tensor | Labels, logits: Tensor) -> dict[str, Tensor]:
@@ -454,11 +449,9 @@ class Objective:
         return checked
 
     def _is_index(self, shape):
-        """Return True for the shape of labels that are class indices."""
         return self._shape[-1] > 1 and (len(shape) == len(self._shape) - 1 or shape[-1] == 1)
 
     def _default(self, shape):
-        """Return the loss of a network without one, for labels of a shape."""
         if self._activation == "sigmoid":
             return BINARY[0]
         if self._is_index(shape):

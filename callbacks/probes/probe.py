@@ -29,7 +29,7 @@ from zoo.io import replace
 from zoo.types import PathLike, Tensor
 
 GRADIENTS = ("dx", "dinput", "dx_classifier")  # keys of a block that need a backward pass
-LABELED = {*GRADIENTS, "labels", "loss", "loss_before"}  # keys that need labels
+LABELED = {*GRADIENTS, "labels", "loss"}  # keys that need labels
 SHOWN = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
 CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
@@ -68,12 +68,11 @@ class Probe:
             plain block that changes the shape. `h`, `t`, `c` in the zoo's layers that have them.
             `input`, the block's input. With labels also `dx` and `dinput`, the gradients of an
             example's loss at `x` and `input`; `labels`; and in the last stage the early readout:
-            `probabilities` and `loss` of the classifier applied to `y` (`probabilities_before`,
-            `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`. Of
-            outputs such as `(batch, steps, classes)` these have a value for each position, of
-            which `block.average` is an example's. `network`: logarithms of the network's own
-            probabilities. `steps`: of a sum's residual branch, each layer that has one input and
-            one output, with these.
+            `probabilities` and `loss` of the classifier applied to `y`, and `dx_classifier`, the
+            gradient of that loss applied to `x`. Of outputs such as `(batch, steps, classes)` these
+            have a value for each position, of which `block.average` is an example's. `network`:
+            logarithms of the network's own probabilities. `steps`: of a sum's residual branch, each
+            layer that has one input and one output, with these.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
     Args:

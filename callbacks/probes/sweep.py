@@ -81,11 +81,8 @@ class Trials:
     def run(self, plans: Sequence[Plan], data: Any) -> dict[str, np.ndarray]:
         """Return the numbers of the unmodified network and of each plan, by name: see this module.
 
-        Arrays `(1 + plans,)`, the unmodified network's number first; means over examples. For plans
-        see `zoo.graph.chain.Chain`.
-
-        Raises:
-            ValueError: if a block does not fit its position.
+        Arrays `(1 + plans,)`, the unmodified network's number first; means over examples. A block
+        that does not fit its position is a ValueError. For plans see `zoo.graph.chain.Chain`.
         """
         plans = [self.chain.plan, *map(tuple, plans)]
         for plan in plans:
@@ -180,11 +177,12 @@ class Trials:
         largest = max(numbers[name][1:], default=math.inf)
         dtypes = [getattr(call.layer, "compute_dtype", "") for call in self.chain.graph.calls]
         limit = 8 * max(EPSILON.get(dtype, 2**-23) for dtype in dtypes)  # ours: a few roundings
-        note = (
+        if not largest < (limit**2 / 2 if name == "kl" else limit):  # NaN too
+            return []
+        return [
             f"No modification changes the outputs by more than rounding may ({name} {largest:.1g} "
             f"at most): the network may be untrained, and the order of such numbers is arbitrary."
-        )
-        return [note] if largest < (limit**2 / 2 if name == "kl" else limit) else []
+        ]
 
 
 def lesions(
