@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import io
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -181,7 +180,7 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
         f"<style>{STYLE}</style><body><h1>{title}</h1>{head}<h2>Measures</h2>"
         f'<div class="grid">{sections}</div>{notes}</body></html>\n'
     )
-    replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))
+    replace(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
 def _section(table, probe):

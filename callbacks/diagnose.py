@@ -11,18 +11,10 @@ import keras
 import numpy as np
 
 from zoo.callbacks.charts import write_html
+from zoo.callbacks.probes import probe as probes
 from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import Loss, Progress, batches, repeatable, sample
-from zoo.callbacks.probes.probe import (
-    BlockInfluence,
-    CosineInput,
-    CosineLoss,
-    L2Ratio,
-    NormGrowth,
-    Probe,
-    Table,
-    aligned,
-)
+from zoo.callbacks.probes.probe import Probe, Table, aligned
 from zoo.callbacks.probes.sweep import lesions
 from zoo.callbacks.training import PassProgress
 from zoo.checks import check_integers
@@ -159,9 +151,10 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     check_integers(1, lesion_examples=lesion_examples)
     data = repeatable(x if y is None else (x, y))
     selected, count = sample(data, lesion_examples, seed)
-    own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
+    own: list[Probe] = [probes.L2Ratio(), probes.BlockInfluence()]
+    own += [probes.CosineInput(), probes.NormGrowth()]
     if next(batches(data, 1), (None, None))[1] is not None:  # labels
-        own.append(CosineLoss())
+        own.append(probes.CosineLoss())
     progress = progress or PassProgress("diagnose", count + min(count, lesion_examples))
     shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)

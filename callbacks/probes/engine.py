@@ -137,16 +137,13 @@ class Observer:
             probe.blocks = self.blocks
             probe.inspected = self._inspected(probe)
         for x, y, mask in self._batches(data, batch_size, progress):
-            count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
-                probe.update_state(ordered, count)
-        table = Table(
-            self._rows(epoch),
-            [f"{name} is no block: {reason}." for name, reason in self.rejected],
-            f"{self.model.name} on {self.probes[0].count} examples",
-        )
-        table.notes += [note for probe in self.probes for note in probe.notes()]
+                probe.update_state(ordered, np.count_nonzero(mask))
+        notes = [f"{name} is no block: {reason}." for name, reason in self.rejected]
+        notes += [note for probe in self.probes for note in probe.notes()]
+        title = f"{self.model.name} on {self.probes[0].count} examples"
+        table = Table(self._rows(epoch), notes, title)
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))

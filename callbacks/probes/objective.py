@@ -241,8 +241,7 @@ class Objective:
         self._activation = activation_of(self._last)
         read_again = any(slot in call.sources for call in graph.calls)
         self._removed = not read_again and _is_removable(self._last)
-        self._keep_mask = graph.keep_mask
-        self._masked = graph.masked
+        self._graph = graph
         self._shape = tuple(graph.model.outputs[0].shape)
         self._num_outputs = len(graph.outputs)
         output = graph.model.output
@@ -277,7 +276,7 @@ class Objective:
         dtype = layer.compute_dtype
         y = ops.matmul(ops.cast(x, dtype), ops.cast(layer.kernel, dtype))
         y = y if layer.bias is None else ops.add(y, ops.cast(layer.bias, y.dtype))
-        return self._keep_mask(x, y)
+        return self._graph.keep_mask(x, y)
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Return the logits, float32, from what `apply` returned for the first output."""
@@ -287,7 +286,7 @@ class Objective:
             logits = ops.log(ops.maximum(p, TINY))
             if self._activation == "sigmoid":
                 logits = logits - ops.log(ops.maximum(1 - p, TINY))
-        return self._keep_mask(outputs, logits)
+        return self._graph.keep_mask(outputs, logits)
 
     def losses(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
         """Return the loss of each example, `(batch,)`."""
@@ -319,14 +318,14 @@ class Objective:
 
         None if all have the same. NaN where an example has no position that counts.
         """
-        mask = keras_private.get_keras_mask(logits) if self._masked else None
+        mask = keras_private.get_keras_mask(logits) if self._graph.masked else None
         counts = [] if mask is None else [mask]
         if isinstance(labels, Labels):
             counts.append(labels.weights)
         ignored = getattr(self._given, "ignore_class", None)
         if ignored is not None and labels is not None:
-            counts.append(class_indices(values_of(labels), self._shape[-1], len(self._shape)))
-            counts[-1] = counts[-1] != ignored
+            classes = class_indices(values_of(labels), self._shape[-1], len(self._shape))
+            counts.append(classes != ignored)
         if len(self._shape) < 3 or not counts:
             return None
         share = functools.reduce(ops.multiply, [ops.cast(v, "float32") for v in counts])
@@ -335,8 +334,7 @@ class Objective:
     def log_probabilities(self, logits: Tensor, labels: Any = None) -> Tensor:
         """Return logarithms of class probabilities, `(batch, ..., classes)`; of one sigmoid, two.
 
-        Raises:
-            ValueError: if the network does not classify.
+        A network that does not classify is a ValueError.
         """
         if not self.classifies(labels):
             raise ValueError(

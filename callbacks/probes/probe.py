@@ -5,7 +5,6 @@ Those of gates and weights: Srivastava, Greff, Schmidhuber (2015), section 4, Fi
 
 import csv
 import html
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -256,7 +255,7 @@ class Table:
             with open(temporary, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
 
-        replace(pathlib.Path(path), write)
+        replace(path, write)
 
     @classmethod
     def from_csv(cls, path: PathLike) -> "Table":

@@ -373,16 +373,16 @@ def depth_plan(
                 f"{score!r}, where lesions have {known}: 'lesion_loss' needs labels, 'lesion_kl' "
                 f"outputs that are a distribution, and others have 'lesion_change'."
             )
-        _, *scores = measured[score.removeprefix("lesion_")].tolist()  # the intact network's first
-        lowest = min(range(len(rest)), key=lambda i: (math.isnan(scores[i]), scores[i]))
-        if math.isnan(scores[lowest]):  # as all others
+        scores = measured[score.removeprefix("lesion_")][1:]  # without the intact network's
+        if np.isnan(scores).all():
             raise ValueError(
                 f"Expected scores that are numbers. Received: NaN for {rest}. Look for NaN in the "
                 f"data, and with `zoo.callbacks.diagnose` in the network's blocks."
             )
         for note in [] if removed else trials.notes(measured):
             logging.warning("zoo.callbacks.depth_plan: %s", note)
-        removed[rest[lowest]] = scores[lowest]
+        lowest = int(np.nanargmin(scores))
+        removed[rest[lowest]] = float(scores[lowest])
     return removed
 
 
