@@ -137,11 +137,3 @@ def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
 def test_bad_input_of_sweeps(model, sweep, message):
     with pytest.raises(ValueError, match=message):
         sweep(model)
-
-
-def test_the_accuracy_of_nan_is_nan(model):
-    block = model.get_layer("block1")
-    block.set_weights([w * np.nan for w in block.get_weights()])
-    table = callbacks.lesions(model, (X, Y))
-    accuracy = table.values("lesion_accuracy")
-    assert np.isnan(accuracy[None]) and np.isfinite(accuracy["block1"])
