@@ -318,7 +318,8 @@ class Observer:
         kwargs = {key: value for key, value in kwargs.items() if key != "training"}
         if "training" in keras_private.call_parameters(layer):
             kwargs["training"] = False
-        x = layer.dtype_policy.convert_input(x, layer.autocast, layer.compute_dtype)
+        cast = layer.dtype_policy.convert_input(x, layer.autocast, layer.compute_dtype)
+        x = self.graph.keep_mask(x, cast)
         with keras_private.AutocastScope(layer.compute_dtype):
             terms = layer.parts(x, **kwargs)
         if "x" in terms and block.x is None and mark is not None:

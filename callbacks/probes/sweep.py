@@ -424,6 +424,7 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
     def build(function):
         return compiled(function, model, eager=region.graph.masked)
 
+    @build
     def measure(x, previous, values, labels, before):
         """Return each example's numbers by name, and the logits."""
         logits = objective.logits(region.end(x, values, objective.apply)[0])
@@ -437,7 +438,6 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         return numbers, logits
 
     start = build(region.start)
-    measure = build(measure)
     once = functools.cache(lambda kind: build(lambda x, values: region.once(x, values, kind)))
     collected: dict[tuple[str, int], list[np.ndarray]] = {}
     options = {"batch_size": 128, **options}
