@@ -99,19 +99,20 @@ class Observer:
         self.objective = Objective(self.graph, self.model, loss)
         self.labeled = [probe.name for probe in self.probes if LABELED.intersection(probe.needs)]
         self.reads_labels = bool(self.labeled) or any(probe.reads_labels for probe in self.probes)
-        needs = {key for probe in self.probes for key in probe.needs}
-        self.gradient = bool(needs & {*GRADIENTS})
-        self.classifier_gradient = "dx_classifier" in needs
-        self.steps = "steps" in needs
+        self.needs = needs = {key for probe in self.probes for key in probe.needs}
+        self.gradient = bool(needs.intersection(GRADIENTS))
+        self.inner = {}  # calls of a residual branch with one input and one output, by block
+        for block in self.blocks if "steps" in needs else ():
+            calls = residual_branch(self.graph, block)
+            self.inner[block.name] = [c for c in calls if len(c.sources) == len(c.outputs) == 1]
         self.compares = "network" in needs  # of a `LogitLens`, which reads labels
-        self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
-        self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
+        self.predicts = self.compares or "probabilities" in needs
         self.last = self.blocks[-1]
         self.tail = self.graph.after(self.last.y)
         written = {self.last.y, *(slot for call in self.tail for slot in call.outputs)}
         read = {slot for call in self.tail for slot in call.sources}
         # the classifier reads more than the last block's output
-        self.keep = self.steps or bool(read - written)
+        self.keep = "steps" in needs or bool(read - written)
         self.by_call = {block.call: block for block in self.blocks}
         self.by_end = {block.y: block for block in self.blocks}
         self.marked = {slot for block in self.blocks for slot in (block.source, block.x)}
@@ -203,13 +204,14 @@ class Observer:
         stages = {}
         for block in self.blocks:
             use = self.graph.calls[block.call].arguments.kwargs.get("use", 0)
+            layers = [call.layer for call in self.inner.get(block.name, ())]
             marks = {
                 "dinput": ("slot", block.source),
                 "dx": ("shortcut", block.index) if block.x is None else ("slot", block.x),
                 "dx_classifier": ("classifier", block.index),
             }
             of_block = {key: gradients[mark] for key, mark in marks.items() if mark in gradients}
-            part = Parts(block, parts[block.name] | of_block, use)
+            part = Parts(block, parts[block.name] | of_block, use, layers)
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
 
@@ -255,16 +257,13 @@ class Observer:
                 part["lens"] = lens = self._classify(values, labels, part["y"])
                 pair = part["network"], lens["log_probabilities"]
                 lens |= self.objective.compare(*pair, part.get("weights"))
-            if self.steps:
-                part["steps"] = [
-                    (call.layer, values[call.sources[0]], values[call.outputs[0]])
-                    for call in residual_branch(self.graph, block)
-                    if len(call.sources) == len(call.outputs) == 1
-                ]
+            if "steps" in self.needs:
+                inner = self.inner[block.name]
+                part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
             early = block.stage == self.last.stage
-            if early and self.readout:
+            if early and not self.needs.isdisjoint(("probabilities", "loss")):
                 part.update(self._classify(values, labels, part["y"]))
-            if early and self.classifier_gradient and "x" in part:
+            if early and "dx_classifier" in self.needs and "x" in part:
                 x = mark(("classifier", block.index), ops.stop_gradient(part["x"]))
                 loss = self._classify(values, labels, x)["loss"]
                 total = total + ops.sum(average(loss, part.get("weights")))

@@ -92,7 +92,8 @@ def _branch_steps(block):
     if isinstance(layer, ResidualBlock):
         return [*layer.transform.steps(block["input"], block.use)]
     if layer is None:
-        return block["steps"]
+        pairs = zip(block.layers, block["steps"], strict=True)
+        return [(inner, x, y) for inner, (x, y) in pairs]
     raise ValueError(
         f"The layer cushion is defined for convolutions of SimplifiedPlain, SimplifiedResidual, "
         f"ResidualBlock and the residual branches of sums. Received: {type(layer).__name__} "

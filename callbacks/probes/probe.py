@@ -34,13 +34,19 @@ CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by
 
 
 class Parts(dict):
-    """The tensors of block `info` by key; `use` is that of a shared layer. See `Probe.needs`."""
+    """The tensors of block `info` by key, see `Probe.needs`.
 
-    def __init__(self, info: Block, parts: Mapping[str, Any], use: int = 0) -> None:
+    `use` is that of a shared layer, from 0; `layers` are those whose inputs and outputs are `steps`.
+    """
+
+    def __init__(
+        self, info: Block, parts: Mapping[str, Any], use: int = 0, layers: Sequence[Any] = ()
+    ) -> None:
         mask = parts.get("mask")
         super().__init__({k: shown(v, mask) if k in SHOWN else v for k, v in parts.items()})
         self.info = info
         self.use = use
+        self.layers = layers
 
     def average(self, v: Tensor) -> Tensor:
         """Return the mean over an example's positions, `(batch, ...)` to `(batch,)`."""
@@ -70,8 +76,8 @@ class Probe:
             `probabilities` and `loss` of the classifier applied to `y`, and `dx_classifier`, the
             gradient of that loss applied to `x`. Of outputs such as `(batch, steps, classes)` these
             have a value for each position, of which `block.average` is an example's. `network`:
-            logarithms of the network's own probabilities. `steps`: of a sum's residual branch, each
-            layer that has one input and one output, with these.
+            logarithms of the network's own probabilities. `steps`: of a sum's residual branch,
+            pairs of the input and the output of each of `block.layers`, those with one of each.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
     Args:
