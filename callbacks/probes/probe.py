@@ -36,7 +36,7 @@ CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by
 class Parts(dict):
     """The tensors of block `info` by key, see `Probe.needs`.
 
-    `use` is that of a shared layer, from 0; `layers` are those whose inputs and outputs are `steps`.
+    `use` counts those of a shared layer from 0; the inputs and outputs of `layers` are `steps`.
     """
 
     def __init__(
