@@ -82,11 +82,7 @@ class Resume(keras.callbacks.Callback):
         self.history = None
 
     def read(self) -> dict | None:
-        """Return the file's metadata, or None if there is no file.
-
-        Raises:
-            ValueError: if it is damaged or belongs to another run.
-        """
+        """Return the file's metadata, or None without a file; errors are those of a training."""
         return self._load()[0] if self.path.exists() else None
 
     def on_train_begin(self, logs: dict | None = None) -> None:

@@ -159,10 +159,9 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)
     table = run(own, network, data, **shared)
-    title = table.title
     try:
         lesioned = lesions(network, selected, **shared)
-        if lesioned.title != title:
+        if lesioned.title != table.title:
             table.notes.append(f"Lesions: {lesioned.title}, a random choice (seed {seed}).")
         table += lesioned
     except ValueError as error:  # of blocks that cannot be left out
@@ -178,7 +177,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
         verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
     steps = getattr(getattr(model, "optimizer", None), "iterations", None)
     trained = "" if steps is None else f"{int(keras.ops.convert_to_numpy(steps))} training steps"
-    return Diagnosis(title, verdicts, table, trained)
+    return Diagnosis(table.title, verdicts, table, trained)
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:

@@ -119,7 +119,7 @@ class Observer:
         self.strategy = getattr(self.model, "distribute_strategy", None)
         self.step = compiled(self._step, self.model, self.strategy)
 
-    def check(self, data: Any, batch_size: int = 128) -> None:
+    def check(self, data: Any, batch_size: int) -> None:
         """Raise what a pass would raise at its first batch, which is all that is read."""
         for probe in self.probes:
             self._inspected(probe)

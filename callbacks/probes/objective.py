@@ -141,10 +141,8 @@ def padded_batches(
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
     one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
     compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
-    examples so far, after each batch; the others are those of `batches`.
-
-    Raises:
-        ValueError: if there is no example.
+    examples so far, after each batch; the others are those of `batches`. Data without an example
+    are a ValueError.
     """
     size = 0
     seen = 0

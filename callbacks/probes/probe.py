@@ -556,15 +556,13 @@ class BorderlineExamples(Probe):
         true = ops.one_hot(true_class(first), p.shape[-1], dtype=p.dtype)
         difference = ops.abs(ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1))
         borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
-        groups = {
-            "borderline": borderline,
-            "correct": correct(first) * (1 - borderline),
-            "all": ops.ones_like(borderline),
-        }
+        ones = ops.ones_like(borderline)
+        others = correct(first) * (1 - borderline)
+        groups = {"borderline": borderline, "correct": others, "all": ones}
         p = block["probabilities"]
-        entropy = -ops.sum(p * ops.log(ops.maximum(p, 1e-30)), axis=-1)
-        numbers = {"accuracy": correct(block), "loss": block["loss"], "entropy": entropy}
-        values = {f"{group}_share": block.average(mask) for group, mask in groups.items()}
+        numbers = {"share": ones, "accuracy": correct(block), "loss": block["loss"]}
+        numbers["entropy"] = -ops.sum(p * ops.log(ops.maximum(p, 1e-30)), axis=-1)
+        values = {}
         for group, mask in groups.items():
             for key, value in numbers.items():
                 masked = ops.where(mask == 0, 0.0, value * mask)
