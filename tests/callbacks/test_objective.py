@@ -48,9 +48,8 @@ def test_confident_mistakes_have_the_gradient_of_their_logits(end, loss):
     np.testing.assert_allclose(table.values("cosine_loss")["sum"], expected, rtol=1e-4)
     linear, _ = one_block(CLASSES, None)
     linear.set_weights(model.get_weights())
-    np.testing.assert_allclose(
-        numbers(callbacks.run(PROBES, linear, (X, wrong))), numbers(table), rtol=1e-5, atol=1e-6
-    )
+    of_logits = callbacks.run(PROBES, linear, (X, wrong))
+    np.testing.assert_allclose(numbers(of_logits), numbers(table), rtol=1e-5, atol=1e-6)
 
 
 def test_a_sigmoid_s_confident_mistakes_have_the_gradient_of_their_logits():
@@ -198,13 +197,6 @@ def test_of_several_outputs_the_loss_and_the_labels_are_the_first_one_s():
         callbacks.lesions(both, (X, {"second": Y}))
 
 
-@without_backend
-def test_class_indices_for_a_loss_of_one_hot_labels_are_refused():
-    model, _ = one_block(CLASSES, "softmax")
-    with pytest.raises(ValueError, match="one-hot labels.*loss='sparse_categorical_crossentropy'"):
-        callbacks.lesions(model, (X, Y % 2), loss="categorical_crossentropy")
-
-
 LABELS = np.random.default_rng(5).integers(0, 2, (7, 4))
 FROM_LOGITS = keras.losses.BinaryCrossentropy(from_logits=True)
 
@@ -256,7 +248,7 @@ def test_several_sigmoids_are_labels_of_two_classes_each(end, loss):
     model.compile(loss=loss or "binary_crossentropy", metrics=[metric])
     whole = [lesions.values(f"lesion_{name}")[None] for name in ("loss", "accuracy")]
     np.testing.assert_allclose(whole, model.evaluate(X, LABELS, verbose=0), rtol=1e-4)
-    with pytest.raises(ValueError, match="one for each of several sigmoids"):
+    with pytest.raises(ValueError, match="of several sigmoids.*class indices give"):
         callbacks.lesions(model, (X, LABELS[:, 0]), loss)
 
 

@@ -36,11 +36,8 @@ def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
     history = model.fit(X, Y, batch_size=4, epochs=4, verbose=0, callbacks=[watch, log])
     assert {row.epoch for row in watch.table} == {2, 4}
     after = callbacks.run(probes, model, (X, Y))
-    np.testing.assert_allclose(
-        [*watch.table.values("cosine_loss", epoch=4).values()],
-        [*after.values("cosine_loss").values()],
-        rtol=1e-4,
-    )
+    in_training = watch.table.values("cosine_loss", epoch=4)
+    assert in_training == pytest.approx(after.values("cosine_loss"), rel=1e-4)
     ratios = [np.mean([*watch.table.values("l2_ratio", epoch=e).values()]) for e in (2, 4)]
     np.testing.assert_allclose(history.history["l2_ratio"], ratios)
     assert len(callbacks.Table.from_csv(tmp_path / "probes.csv")) == len(watch.table)
@@ -152,16 +149,14 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
 
 @without_backend
 def test_errors_of_the_shell_say_what_is_expected(tmp_path):
-    assert "which is not there" in output_of(
-        start_module("zoo.probe", "none.keras", "--data=mnist"), 1
-    )
+    process = start_module("zoo.probe", "none.keras", "--data=mnist")
+    assert "which is not there" in output_of(process, 1)
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")
     assert "name the data" in output_of(start_module("zoo.probe", path), 2)
     other = "--data=own", write_images(tmp_path / "own.npz")
-    assert "images of the model's shape, (8, 8, 1)" in output_of(
-        start_module("zoo.probe", path, *other), 1
-    )
+    process = start_module("zoo.probe", path, *other)
+    assert "images of the model's shape, (8, 8, 1)" in output_of(process, 1)
     output = output_of(start_module("zoo.probe", path, "--examples=many"), 2)
     assert "--examples: invalid int value: 'many'" in output
     assert "Traceback" not in output
