@@ -140,9 +140,8 @@ def test_a_logit_lens_equals_the_tail_applied_to_each_block(model):
         for key, value in expected.items():
             actual = table.values(f"logit_lens_{key}")[name]
             assert actual == pytest.approx(value, rel=1e-3, abs=1e-6)
-    assert callbacks.run([callbacks.LogitLens()], model, X, LOSS).probes() == [
-        "logit_lens_kl", "logit_lens_agreement"
-    ]  # fmt: skip
+    unlabeled = callbacks.run([callbacks.LogitLens()], model, X, LOSS)
+    assert unlabeled.probes() == ["logit_lens_kl", "logit_lens_agreement"]
     with pytest.raises(ValueError, match="distribution over classes"):
         callbacks.run([callbacks.LogitLens()], model, X)
 

@@ -21,7 +21,6 @@ from helpers.reference_highway import (
     values,
 )
 from zoo import callbacks
-from zoo.callbacks import Probe
 from zoo.callbacks.probes.engine import Observer
 from zoo.callbacks.probes.objective import masked_sum, norm, padded_batches
 from zoo.callbacks.probes.probe import CosineInput, NormGrowth
@@ -165,14 +164,14 @@ def test_a_probe_that_no_block_can_serve_is_an_error():
 
 
 def test_a_custom_probe_needs_a_few_lines(model):
-    class Positive(Probe):
+    class Positive(callbacks.Probe):
         def measure(self, block, stage):
             return {"positive": ops.mean(ops.cast(block["y"] > 0, "float32"), axis=1)}
 
     _, states, _ = reference_run(model)
     check(values(Positive(), model), [(y > 0).mean() for y in states[1:]])
 
-    class Norms(Probe):
+    class Norms(callbacks.Probe):
         def measure(self, block, stage):
             return {"y": norm(block["y"]), "x": norm(block["x"])}
 
