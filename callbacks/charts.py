@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import io
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,22 +18,19 @@ from zoo.types import PathLike
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# values over counts, which are the column `unit`
-COUNTS = ("lesions_", "shuffle_", "loop_")
+COUNTS = ("lesions_", "shuffle_", "loop_")  # values over counts, which are the column `unit`
 COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # on black and white
 POINTS = {"marker": "o", "markersize": 3}
 DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
 NAMES = 30  # largest number of names at an axis
-STYLE = """:root{color-scheme:light dark;--soft:GrayText}*{box-sizing:border-box}
+STYLE = """:root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
-h1{font-size:1.35em}h2{font-size:1.1em;margin-top:1.8em}h3{font:600 .95em system-ui;margin:0}
-pre{overflow-x:auto;font-size:.85em}summary{cursor:pointer;color:var(--soft)}
+div,pre{overflow-x:auto}p{overflow-wrap:anywhere}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
-svg{width:100%;height:auto;display:block;color:var(--soft)}svg text{fill:currentColor}
-div{overflow-x:auto}table{border-spacing:0;font-size:.9em;text-align:left}
-td,th{padding:.2em .9em .2em 0;vertical-align:top;white-space:nowrap}
-td:first-child{white-space:normal;min-width:7em}p,td:first-child{overflow-wrap:anywhere}
-td:nth-child(3){white-space:normal;min-width:9em}td{border-top:1px solid #8886}"""
+svg{width:100%;height:auto;color:GrayText}svg text{fill:currentColor}
+table{border-spacing:0;font-size:.9em;text-align:left}
+td,th{padding:.2em .9em .2em 0;vertical-align:top;border-top:1px solid #8886}
+td:nth-child(n+4){white-space:nowrap}td:first-child{overflow-wrap:anywhere;min-width:7em}"""
 
 MEANINGS = {  # by the beginning of a value's name
     "activation_norm": "Norm of a block's output: does it grow from block to block?",
@@ -67,15 +63,11 @@ MEANINGS = {  # by the beginning of a value's name
 
 
 def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
-    """Draw a panel for each probe of a table.
+    """Draw a panel for each probe of a table, or for all; deviations are bands of the others.
 
     Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
     over examples at the last one; the whole network's is dashed. Values by unit are an image of
     blocks and units.
-
-    Args:
-        table: The table.
-        probes: Names; `None`: all, deviations as bands of the others.
     """
     from matplotlib.figure import Figure
 
@@ -109,10 +101,9 @@ def _draw(axis, table, probe):
 
 
 def _draw_units(axis, rows, probe):
-    """Draw an image of blocks by units; values of both signs are centered at 0."""
     values = rows.array(probe)
     largest = np.nanmax(np.abs(values), initial=0)
-    signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
+    signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}  # 0 in the center
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
     axis.figure.colorbar(image, ax=axis)
     names = [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
@@ -176,11 +167,7 @@ def _set_names(axis, names, **options):
 def write_html(table: Table, path: PathLike, title: str | None = None, head: str = "") -> None:
     """Write a page with every probe's chart, meaning and numbers; it needs no server.
 
-    Args:
-        table: The table.
-        path: The file.
-        title: Title of the page; `None`: the table's.
-        head: HTML below the title, such as a report.
+    Without a `title` it has the table's. `head` is HTML below it, such as a report.
     """
     title = html.escape(title or table.title or "Probes")
     sections = "".join(_section(table, probe) for probe in _panels(table))
@@ -193,11 +180,10 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
         f"<style>{STYLE}</style><body><h1>{title}</h1>{head}<h2>Measures</h2>"
         f'<div class="grid">{sections}</div>{notes}</body></html>\n'
     )
-    replace(pathlib.Path(path), lambda new: new.write_text(text, encoding="utf-8"))
+    replace(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
 def _section(table, probe):
-    """Return the chart of one probe with its meaning and numbers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2, 3), layout="constrained")

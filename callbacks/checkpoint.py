@@ -52,10 +52,9 @@ class Resume(keras.callbacks.Callback):
     Args:
         path: The file, `.npz`.
         track: Keras's EarlyStopping and ReduceLROnPlateau, and callbacks with an attribute `state`:
-            the names of those attributes that are saved.
-            Values are numbers, strings, None, or lists of these or of arrays.
-        identity: Settings that distinguish this run (variant, corpus, seed); a file with other
-            settings is refused.
+            the names of those attributes that are saved, which are numbers, strings, None, or lists
+            of these or of arrays.
+        identity: Settings that distinguish this run; a file with other settings is refused.
         writes: False only reads the file; of several workers only the chief writes.
 
     Raises:
@@ -83,11 +82,7 @@ class Resume(keras.callbacks.Callback):
         self.history = None
 
     def read(self) -> dict | None:
-        """Return the file's metadata, or None if there is no file.
-
-        Raises:
-            ValueError: if it is damaged or belongs to another run.
-        """
+        """Return the file's metadata, or None without a file; errors are those of a training."""
         return self._load()[0] if self.path.exists() else None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -103,11 +98,10 @@ class Resume(keras.callbacks.Callback):
         metadata, arrays = self._load()
         values = [value for key, value in arrays.items() if key.startswith("v")]
         variables = self._variables()
-        own, saved = ([list(value.shape) for value in one] for one in (variables, values))
-        if own != saved:
+        if [tuple(v.shape) for v in variables] != [value.shape for value in values]:
             raise ValueError(
-                f"Expected a checkpoint of {len(own)} variables of this model. Received: "
-                f"{self.path} with {len(saved)}, of other shapes."
+                f"Expected a checkpoint of {len(variables)} variables of this model. Received: "
+                f"{self.path} with {len(values)}, of other shapes."
             )
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -200,21 +194,17 @@ class Resume(keras.callbacks.Callback):
             ) from error
         saved = {"format": metadata["format"], **metadata["identity"]}
         own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}
-        differences = "; ".join(
-            f"{key}: {saved.get(key)!r} there, {own.get(key)!r} here"
-            for key in {**saved, **own}
-            if saved.get(key) != own.get(key)
-        )
-        if differences:
+        different = [key for key in {**saved, **own} if saved.get(key) != own.get(key)]
+        if different:
+            pairs = [f"{k}: {saved.get(k)!r} there, {own.get(k)!r} here" for k in different]
             raise ValueError(
                 f"Expected the checkpoint of this run. Received: {self.path}, of another "
-                f"({differences}). Choose another run directory, or the other run's settings."
+                f"({'; '.join(pairs)}). Choose another run directory, or the other run's settings."
             )
         return metadata, arrays
 
 
 def _state_of(callback):
-    """Return the names of a callback's attributes that are saved."""
     kinds = [names for kind, names in STATES.items() if isinstance(callback, kind)]
     names = getattr(callback, "state", kinds[0] if kinds else ())
     return [name for name in names if hasattr(callback, name)]
@@ -223,15 +213,8 @@ def _state_of(callback):
 class BestWeights(keras.callbacks.Callback):
     """Keep the weights of the epoch with the lowest value of a metric; any is lower than NaN.
 
-    With `Resume(track=[...])` they are part of the checkpoint.
-
-    Args:
-        monitor: Key of the logs.
-
-    Attributes:
-        best: The lowest value, or None if there is none but NaN.
-        epoch: Its epoch, counted from 1.
-        weights: The weights after it, arrays as of `keras.Model.get_weights`; bfloat16 as float32.
+    `monitor` is the metric's key of the logs. With `Resume(track=[...])` the weights are part of
+    the checkpoint.
     """
 
     state = ("best", "epoch", "weights")
@@ -239,9 +222,9 @@ class BestWeights(keras.callbacks.Callback):
     def __init__(self, monitor: str) -> None:
         super().__init__()
         self.monitor = monitor
-        self.best: float | None = None
-        self.epoch: int | None = None
-        self.weights: list[np.ndarray] | None = None
+        self.best: float | None = None  # the lowest value, if there is one but NaN
+        self.epoch: int | None = None  # its epoch, counted from 1
+        self.weights: list[np.ndarray] | None = None  # as of `get_weights`; bfloat16 as float32
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Copy the weights if the epoch is the best one so far."""
@@ -259,19 +242,12 @@ def open_run(
     from_scratch: bool = False,
     writes: bool = True,
 ) -> Resume:
-    """Create or reopen a run directory with config.json, and check it before training starts.
+    """Create or reopen a run directory with config.json; return the `Resume` of its state.npz.
 
-    The directory is locked for this process until it ends.
-
-    Args:
-        run_dir: The directory; a run that it holds is resumed.
-        identity: Settings that distinguish the run, see `Resume`.
-        megabytes: Free space that the run needs.
-        from_scratch: True deletes an existing checkpoint.
-        writes: False waits for another process, the chief, to create the directory.
-
-    Returns:
-        The `Resume` of its checkpoint, `state.npz`.
+    The directory is locked for this process until it ends. `identity` are the settings that
+    distinguish the run, see `Resume`, and `megabytes` is the free space that it needs.
+    `from_scratch` deletes a checkpoint that is there. A process with `writes=False` waits for
+    another one, the chief, to create the directory.
 
     Raises:
         ValueError: if it lacks permission or space, or is of another run or a running process.

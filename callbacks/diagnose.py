@@ -11,18 +11,10 @@ import keras
 import numpy as np
 
 from zoo.callbacks.charts import write_html
+from zoo.callbacks.probes import probe as probes
 from zoo.callbacks.probes.engine import run
 from zoo.callbacks.probes.objective import Loss, Progress, batches, repeatable, sample
-from zoo.callbacks.probes.probe import (
-    BlockInfluence,
-    CosineInput,
-    CosineLoss,
-    L2Ratio,
-    NormGrowth,
-    Probe,
-    Table,
-    aligned,
-)
+from zoo.callbacks.probes.probe import Probe, Table, aligned
 from zoo.callbacks.probes.sweep import lesions
 from zoo.callbacks.training import PassProgress
 from zoo.checks import check_integers
@@ -45,7 +37,6 @@ RULES = (  # after "explodes" and "idle": verdict, number, sign, threshold
     ("refines", "l2_ratio", "<", REPLACES),
 )
 SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge}
-
 VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
 SCREEN = {  # columns of numbers: headings by name
     "l2_ratio": "|f|/|x|",
@@ -60,45 +51,26 @@ SCREEN = {  # columns of numbers: headings by name
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Verdict on one block.
-
-    Attributes:
-        block: Name.
-        stage: Index of its stage.
-        verdict: "refines", "replaces", "idle", "undoes" or "explodes".
-        reason: The number and the threshold that decided.
-        numbers: Measured values by name.
-    """
+    """Verdict on the block of a name: one of `VERDICTS`."""
 
     block: str
     stage: int
     verdict: str
-    reason: str
-    numbers: dict[str, float]
+    reason: str  # the number and the threshold that decided
+    numbers: dict[str, float]  # measured values by name
 
 
 @dataclasses.dataclass
 class Diagnosis:
-    """Report of `diagnose`; it prints on one screen.
+    """Report of `diagnose`; it prints on one screen."""
 
-    Attributes:
-        title: Model, and number of examples.
-        verdicts: A `Verdict` for each block, in order.
-        table: `Table` of all measured values; its notes say what could not be measured.
-        weights: Date of the weights, or the number of steps that trained them; "" if not known.
-    """
-
-    title: str
-    verdicts: list[Verdict]
-    table: Table
-    weights: str = ""
+    title: str  # model, and number of examples
+    verdicts: list[Verdict]  # one for each block, in order
+    table: Table  # all measured values; its notes say what could not be measured
+    weights: str = ""  # their date, or the number of steps that trained them, if it is known
 
     def blocks(self, verdict: str) -> list[str]:
-        """Return the names of the blocks with one verdict, as for `zoo.graph.prune_blocks`.
-
-        Raises:
-            ValueError: if there is no such verdict.
-        """
+        """Return the names of the blocks with one verdict; a ValueError if there is no such."""
         if verdict not in VERDICTS:
             raise ValueError(f"`verdict` must be one of {VERDICTS}. Received: verdict={verdict!r}")
         return [row.block for row in self.verdicts if row.verdict == verdict]
@@ -110,14 +82,12 @@ class Diagnosis:
         text = aligned(self._lines(), left=(0, 1, 2))
         return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
 
-    def _summary(self) -> str:
-        """Return the weights, and a count of each verdict."""
+    def _summary(self):
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
         weights = f"Weights: {self.weights}. " if self.weights else ""
         return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
 
-    def _lines(self) -> list[list[str]]:
-        """Return the headings, and the cells of each block."""
+    def _lines(self):
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
         lines = [["block", "verdict", "reason", "stage", *(SCREEN[name] for name in names)]]
         for row in self.verdicts:
@@ -162,18 +132,10 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     * replaces: |f| / |x| is 1 or more, or there is no skip input;
     * refines: none of these.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model`, trained or not.
-        x: Inputs, or data with or without labels as in `zoo.callbacks.run`.
-        y: Labels, where x is an array or a dictionary of arrays.
-        loss: As in `zoo.callbacks.run`.
-        batch_size: Examples in a batch, where x is an array.
-        blocks: Names of the blocks; `None`: all.
-        progress: A function called with the number of examples so far, after each batch; `None`: a
-            `PassProgress`.
-        lesion_examples: Number of examples for the lesions, which take longest.
-        seed: Random seed of the choice of these.
-        grain: As in `zoo.callbacks.run`.
+    `x` are inputs, or data with or without labels as in `zoo.callbacks.run`, and `y` labels, where
+    `x` is an array or a dictionary of arrays. `lesion_examples` is the number of examples for the
+    lesions, which take longest, `seed` the random seed of their choice. Other arguments are those
+    of `zoo.callbacks.run`; without `progress`, a `PassProgress` prints the time left.
 
     Raises:
         ValueError: if there is no block, labels and loss do not fit, or `batch_size` or
@@ -189,33 +151,33 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     check_integers(1, lesion_examples=lesion_examples)
     data = repeatable(x if y is None else (x, y))
     selected, count = sample(data, lesion_examples, seed)
-    own: list[Probe] = [L2Ratio(), BlockInfluence(), CosineInput(), NormGrowth()]
+    own: list[Probe] = [probes.L2Ratio(), probes.BlockInfluence()]
+    own += [probes.CosineInput(), probes.NormGrowth()]
     if next(batches(data, 1), (None, None))[1] is not None:  # labels
-        own.append(CosineLoss())
+        own.append(probes.CosineLoss())
     progress = progress or PassProgress("diagnose", count + min(count, lesion_examples))
     shared: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "progress": progress}
     network = Network.of(model, blocks, grain)
     table = run(own, network, data, **shared)
-    title = table.title
     try:
         lesioned = lesions(network, selected, **shared)
-        if lesioned.title != title:
+        if lesioned.title != table.title:
             table.notes.append(f"Lesions: {lesioned.title}, a random choice (seed {seed}).")
         table += lesioned
     except ValueError as error:  # of blocks that cannot be left out
         table.notes.append(f"No lesions: {error}")
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
-    means = {
-        name: float(np.mean([value for block, value in by_block.items() if block is not None]))
-        for name, by_block in values.items()
-    }
+    means = {}
+    for name, by_block in values.items():
+        by_block.pop(None, None)  # the whole network's
+        means[name] = float(np.mean([*by_block.values()]))
     verdicts = []
     for block in network.blocks:
         numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
         verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
     steps = getattr(getattr(model, "optimizer", None), "iterations", None)
     trained = "" if steps is None else f"{int(keras.ops.convert_to_numpy(steps))} training steps"
-    return Diagnosis(title, verdicts, table, trained)
+    return Diagnosis(table.title, verdicts, table, trained)
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:

@@ -16,9 +16,8 @@ CHECKED = 50  # batches between two checks of the loss, which wait for the devic
 class Perplexity(keras.callbacks.Callback):
     """Add `perplexity` and `val_perplexity` to the logs.
 
-    Args:
-        num_steps: Steps that `loss` is summed over: perplexity = exp(loss / num_steps).
-        score: A function without arguments that returns the validation perplexity.
+    The loss is summed over `num_steps`: perplexity = exp(loss / num_steps). `score`, a function
+    without arguments, returns the validation perplexity.
     """
 
     def __init__(self, num_steps: int, score: Callable[[], float] | None = None) -> None:
@@ -37,9 +36,8 @@ class Perplexity(keras.callbacks.Callback):
 class HalveOnStall(keras.callbacks.Callback):
     """Halve the learning rate after an epoch that hardly improved the validation perplexity.
 
-    Args:
-        least: Improvement over the previous epoch below which the rate is halved.
-        patience: Number of epochs before the rate can be halved.
+    It is halved if the improvement over the previous epoch is below `least`, after the first
+    `patience` epochs.
 
     Raises:
         ValueError: in `fit`, if `Perplexity` is not before it.
@@ -134,12 +132,9 @@ class Epochs(keras.callbacks.Callback):
 class PassProgress:
     """Print every 20 seconds how much of a long pass over examples is done, and the time left.
 
-    An instance is the argument `progress` of `zoo.callbacks.run` and of the sweeps: it is
-    called with the number of examples seen so far.
-
-    Args:
-        label: Name of the pass.
-        examples: Number of examples, of all passes that follow each other.
+    An instance is the argument `progress` of `zoo.callbacks.run` and of the sweeps: it is called
+    with the number of examples of the pass seen so far. If that is as before, or less, the next
+    pass begins. `label` is a name, `examples` the number of examples of all passes.
     """
 
     def __init__(self, label: str, examples: int) -> None:
@@ -150,11 +145,7 @@ class PassProgress:
         self.start = self.last = time.perf_counter()
 
     def __call__(self, seen: int) -> None:
-        """Print a line if one is due.
-
-        Args:
-            seen: Examples of this pass so far; as many as before, or fewer, begin the next pass.
-        """
+        """Print a line if one is due."""
         self.done += seen - self.seen if seen > self.seen else seen
         self.seen = seen
         now = time.perf_counter()
@@ -167,9 +158,7 @@ class PassProgress:
 class Progress(keras.callbacks.Callback):
     """Print each epoch's numbers and the time left, and within long epochs what is done of them.
 
-    Args:
-        epochs: Number of epochs in all.
-        batches: Number of batches in an epoch.
+    `epochs` is their number in all, `batches` that of batches in an epoch.
     """
 
     async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
@@ -181,8 +170,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Start the epoch's clock."""
-        label = f"epoch {epoch + 1}/{self.epochs}"
-        self._passed = PassProgress(label, self.batches)
+        self._passed = PassProgress(f"epoch {epoch + 1}/{self.epochs}", self.batches)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Write a line if one is due."""

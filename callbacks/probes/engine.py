@@ -1,6 +1,5 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
-import dataclasses
 import pathlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,10 @@ from zoo.callbacks.probes.objective import (
     to_tensors,
     values_of,
 )
-from zoo.callbacks.probes.probe import GRADIENTS, Parts, Probe, Row, Table
+from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
-from zoo.layers.skip import Skip
-from zoo.types import PathLike, Tensor
+from zoo.types import PathLike
 
 
 def run(
@@ -92,39 +90,36 @@ class Observer:
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
     ) -> None:
-        self.probes = probe_list(probes)
+        self.probes = _probe_list(probes)
         network = Network.of(model, blocks, grain)
         self.model = network.model
         self.graph = network.graph
         self.blocks = network.blocks
         self.rejected = network.rejected
         self.objective = Objective(self.graph, self.model, loss)
-        self.labels = any(probe.labels for probe in self.probes)
-        self.reads_labels = self.labels or any(probe.reads_labels for probe in self.probes)
-        needs = {key for probe in self.probes for key in probe.needs}
-        self.gradient = bool(needs & {*GRADIENTS})
-        self.classifier_gradient = "dx_classifier" in needs
-        self.steps = "steps" in needs
+        self.labeled = [probe.name for probe in self.probes if LABELED.intersection(probe.needs)]
+        self.reads_labels = bool(self.labeled) or any(probe.reads_labels for probe in self.probes)
+        self.needs = needs = {key for probe in self.probes for key in probe.needs}
+        self.gradient = bool(needs.intersection(GRADIENTS))
         self.inner = {}  # calls of a residual branch with one input and one output, by block
-        for block in self.blocks if self.steps else ():
+        for block in self.blocks if "steps" in needs else ():
             calls = residual_branch(self.graph, block)
             self.inner[block.name] = [c for c in calls if len(c.sources) == len(c.outputs) == 1]
         self.compares = "network" in needs  # of a `LogitLens`, which reads labels
-        self.predicts = self.compares or any(key.startswith("probabilities") for key in needs)
-        self.readout = any(key.startswith(("probabilities", "loss")) for key in needs)
+        self.predicts = self.compares or "probabilities" in needs
         self.last = self.blocks[-1]
         self.tail = self.graph.after(self.last.y)
         written = {self.last.y, *(slot for call in self.tail for slot in call.outputs)}
         read = {slot for call in self.tail for slot in call.sources}
         # the classifier reads more than the last block's output
-        self.keep = self.steps or bool(read - written)
+        self.keep = "steps" in needs or bool(read - written)
         self.by_call = {block.call: block for block in self.blocks}
         self.by_end = {block.y: block for block in self.blocks}
         self.marked = {slot for block in self.blocks for slot in (block.source, block.x)}
         self.strategy = getattr(self.model, "distribute_strategy", None)
         self.step = compiled(self._step, self.model, self.strategy)
 
-    def check(self, data: Any, batch_size: int = 128) -> None:
+    def check(self, data: Any, batch_size: int) -> None:
         """Raise what a pass would raise at its first batch, which is all that is read."""
         for probe in self.probes:
             self._inspected(probe)
@@ -143,16 +138,13 @@ class Observer:
             probe.blocks = self.blocks
             probe.inspected = self._inspected(probe)
         for x, y, mask in self._batches(data, batch_size, progress):
-            count = int(np.count_nonzero(mask))
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
-                probe.update_state(ordered, count)
-        table = Table(
-            self._rows(epoch),
-            [f"{name} is no block: {reason}." for name, reason in self.rejected],
-            f"{self.model.name} on {self.probes[0].count} examples",
-        )
-        table.notes += [note for probe in self.probes for note in probe.notes()]
+                probe.update_state(ordered, np.count_nonzero(mask))
+        notes = [f"{name} is no block: {reason}." for name, reason in self.rejected]
+        notes += [note for probe in self.probes for note in probe.notes()]
+        title = f"{self.model.name} on {self.probes[0].count} examples"
+        table = Table(self._rows(epoch), notes, title)
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
@@ -167,34 +159,31 @@ class Observer:
 
     def _sums(self, x, y, mask):
         """Return the step's results for a padded batch, as arrays."""
-        if self.labels and y is None:
-            names = [probe.name for probe in self.probes if probe.labels]
+        if self.labeled and y is None:
             raise ValueError(
-                f"{names} compare with labels. Received: data without. Give (x, y), or batches "
-                f"of that."
+                f"{self.labeled} compare with labels. Received: data without. Give (x, y), or "
+                f"batches of that."
             )
         labels = (to_tensors(y),) if self.reads_labels and y is not None else ()
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
         return to_arrays(sums, mask)
 
     def _inspected(self, probe):
-        """Return a probe's numbers about weights by block."""
         numbers = {}
         for block in self.blocks if probe.inspects else ():
-            layers = [block.layer]
-            if block.layer is None:
-                layers = [call.layer for call in residual_branch(self.graph, block)]
-            weights = [w for layer in layers for w in getattr(layer, "weights", ())]
+            inner = [call.layer for call in residual_branch(self.graph, block)]
+            weights = [w for layer in [block.layer, *inner] for w in getattr(layer, "weights", ())]
             arrays = {w.path: ops.convert_to_numpy(w) for w in weights}
-            numbers[block.name] = probe.inspect(block, arrays)
-        if probe.inspects and not any(numbers.values()):
+            if found := probe.inspect(block, arrays):
+                numbers[block.name] = found
+        if probe.inspects and not numbers:
+            names = [block.name for block in self.blocks]
             raise ValueError(
-                f"Probe {probe.name!r} found no weights of its kind. Received: blocks {[*numbers]}."
+                f"Probe {probe.name!r} found no weights of its kind. Received: blocks {names}."
             )
-        return {name: values for name, values in numbers.items() if values}
+        return numbers
 
     def _rows(self, epoch):
-        """Yield the rows of the probes' results."""
         stages = {block.name: block.stage for block in self.blocks}
         for probe in self.probes:
             for block, numbers in probe.result().items():
@@ -249,7 +238,7 @@ class Observer:
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""
         values = {**values}
-        parts = self.observe(values, mark)
+        parts = self._observe(values, mark)
         total = 0.0
         shared = {}  # by all blocks
         if self.reads_labels:
@@ -257,8 +246,8 @@ class Observer:
             weights = self.objective.weights(labels[0] if labels else None, logits)
             shared |= {} if weights is None else {"weights": weights}
             shared |= {"labels": values_of(labels[0])} if labels else {}
-            network = self.objective.log_probabilities(logits, *labels) if self.compares else None
-            shared |= {"network": network} if self.compares else {}
+            if self.compares:
+                shared["network"] = self.objective.log_probabilities(logits, *labels)
             if labels and self.gradient:
                 total = ops.sum(self.objective.losses(labels[0], logits))
         for block in self.blocks:
@@ -268,36 +257,27 @@ class Observer:
                 part["lens"] = lens = self._classify(values, labels, part["y"])
                 pair = part["network"], lens["log_probabilities"]
                 lens |= self.objective.compare(*pair, part.get("weights"))
-            if self.steps:
+            if "steps" in self.needs:
                 inner = self.inner[block.name]
                 part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
             early = block.stage == self.last.stage
-            if early and self.readout:
+            if early and not self.needs.isdisjoint(("probabilities", "loss")):
                 part.update(self._classify(values, labels, part["y"]))
-            if early and (self.readout or self.classifier_gradient) and "x" in part:
-                x = ops.stop_gradient(part["x"])
-                if self.classifier_gradient and mark is not None:
-                    x = mark(("classifier", block.index), x)
-                before = self._classify(values, labels, x)
-                part.update({f"{key}_before": value for key, value in before.items()})
-                if self.classifier_gradient and "loss" in before:
-                    total = total + ops.sum(average(before["loss"], part.get("weights")))
+            if early and "dx_classifier" in self.needs and "x" in part:
+                x = mark(("classifier", block.index), ops.stop_gradient(part["x"]))
+                loss = self._classify(values, labels, x)["loss"]
+                total = total + ops.sum(average(loss, part.get("weights")))
         return total, parts
 
-    def observe(self, values: dict[int, Tensor], mark: Any = None) -> dict[str, dict[str, Any]]:
-        """Run the graph up to the logits and return what every block reads, computes and returns.
+    def _observe(self, values, mark):
+        """Run the graph up to the logits; return the parts that each block always has, by name.
 
-        Args:
-            values: The graph's inputs by slot; updated in place as by `Graph.run`.
-            mark: As of `gradients_at_marks`; called on the input of every block, key `("slot",
-                slot)`, and on its skip input, with such a key, or `("shortcut", block.index)` where
-                that is inside a skip layer.
-
-        Returns:
-            By block name a dictionary of the parts that are always there: see `Probe.needs`.
+        `values` are updated in place. `mark`, of `gradients_at_marks`, is called on the input and
+        the skip input of every block, with the key `("slot", slot)`, or `("shortcut", block.index)`
+        where the skip input is inside a skip layer.
         """
         inputs = {}  # of blocks, by slot: a sum needs its input after its branches have read it
-        parts: dict[str, dict[str, Tensor]] = {}
+        parts = {}
 
         def enter(slot, tensor):
             if slot in self.marked:
@@ -309,7 +289,7 @@ class Observer:
         def apply(call, *args, **kwargs):
             block = self.by_call.get(call.index)
             if block is not None and block.layer is not None:
-                part = self._combined(block, call, args, kwargs, mark)
+                part = self._combined(block, *args, kwargs, mark)
                 outputs = part["y"] = self.graph.keep_mask(values[call.sources[0]], part["y"])
             else:
                 outputs = self.objective.apply(call, *args, **kwargs)
@@ -331,12 +311,16 @@ class Observer:
         self.graph.run(values, apply, keep=self.keep)
         return parts
 
-    def _combined(self, block, call, args, kwargs, mark):
+    def _combined(self, block, x, kwargs, mark):
         """Return all parts of a skip layer's block, from the terms of its formula."""
         layer = block.layer
-        branches = Branches(layer, self.graph.new_name(f"{block.name}_branches"))
-        branching = dataclasses.replace(call, layer=branches)
-        terms = {**self.objective.apply(branching, *args, **kwargs)}
+        kwargs = {key: value for key, value in kwargs.items() if key != "training"}
+        if "training" in keras_private.call_parameters(layer):
+            kwargs["training"] = False
+        cast = layer.dtype_policy.convert_input(x, layer.autocast, layer.compute_dtype)
+        x = self.graph.keep_mask(x, cast)
+        with keras_private.AutocastScope(layer.compute_dtype):
+            terms = layer.parts(x, **kwargs)
         if "x" in terms and block.x is None and mark is not None:
             terms["x"] = mark(("shortcut", block.index), terms["x"])
         y = layer.form.mix(**terms, dtype=layer.compute_dtype)
@@ -362,42 +346,16 @@ class Observer:
         return numbers
 
 
-class Branches(keras.layers.Layer):
-    """The terms x, h, t and c of a skip layer's formula, in the layer's own precision."""
-
-    def __init__(self, layer: Skip, name: str) -> None:
-        super().__init__(name=name, dtype=layer.dtype_policy)
-        self.layer = layer
-        self.built = True
-        self.supports_masking = True
-        self.takes_training = "training" in keras_private.call_parameters(layer)
-
-    def call(self, x: Tensor, training: bool | None = None, **context: Any) -> dict[str, Tensor]:
-        """Return the terms, as far as the layer has them."""
-        if self.takes_training:
-            context["training"] = training
-        return self.layer.parts(x, **context)
-
-
 class RunProbes(keras.callbacks.Callback):
     """Run probes every few epochs during `fit`.
 
-    All values are in the attribute `table`. One number for each probe, under its name, is added to
-    `logs`: the mean over blocks of its first number. So `History` and the progress bar have it, and
-    with `every=1` `CSVLogger` too (it fixes its columns at the first epoch). Steps of training cost
-    the same as without it; the probes' pass is compiled once. List it before loggers, and before
-    `Resume`.
-
-    Args:
-        probes: The probes.
-        data: As in `run`; arrays or data that can be read repeatedly.
-        every: Epochs between two passes; the first is after epoch `every`.
-        batch_size: Batch size of arrays.
-        loss: As in `run`.
-        path: A CSV file that is rewritten after each pass, or `None`. When `fit` starts after epoch
-            0, as with `Resume`, the rows of earlier epochs are read from it.
-        blocks: Names of the blocks to measure; `None`: all.
-        grain: As in `run`.
+    One number for each probe, under its name, is added to `logs`: the mean over blocks of its first
+    number. So `History` and the progress bar have it, and with `every=1` `CSVLogger` too (it fixes
+    its columns at the first epoch). Steps of training cost the same as without it; the probes' pass
+    is compiled once. List it before loggers, and before `Resume`. Arguments are those of `run`,
+    with `data` that can be read repeatedly, and `every`, the epochs between two passes, and `path`,
+    a CSV file that is rewritten after each pass. When `fit` starts after epoch 0, as with `Resume`,
+    the rows of earlier epochs are read from it.
 
     Attributes:
         table: A `Table` of all passes; its epochs count from 1.
@@ -425,7 +383,7 @@ class RunProbes(keras.callbacks.Callback):
                 f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
                 f" which can be read once. Give arrays, a list of its batches, or a dataset."
             )
-        self.probes = probe_list(probes)
+        self.probes = _probe_list(probes)
         self.data = data
         self.every = every
         self.batch_size = batch_size
@@ -459,18 +417,11 @@ class RunProbes(keras.callbacks.Callback):
             logs.update({probe.name: probe.summary() for probe in self.probes})
 
 
-def probe_list(probes: Probe | Sequence[Probe]) -> list[Probe]:
-    """Return the probes as a list.
-
-    Raises:
-        ValueError: if there is none, or one is no probe.
-    """
-    result: list[Any] = [probes]
-    if isinstance(probes, Sequence) and not isinstance(probes, str):
-        result = list(probes)
-    if not result or not all(isinstance(probe, Probe) for probe in result):
+def _probe_list(probes):
+    found = list(probes) if isinstance(probes, (list, tuple)) else [probes]
+    if not found or not all(isinstance(probe, Probe) for probe in found):
         raise ValueError(
             f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. Received: "
             f"{probes!r}. A class must be called, and a name is no probe."
         )
-    return result
+    return found

@@ -38,13 +38,10 @@ def batches(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
-    Args:
-        data: As in `zoo.callbacks.run`.
-        batch_size: Examples in a batch, where `data` are arrays.
-        check: A function of labels (all of them, where `data` are arrays, or a batch's) that
-            returns those to use, or raises an error if it does not accept them.
-        weighted: Yield `Labels` where data have sample weights of positions; else they, and always
-            weights of whole examples, are left out.
+    `data` and `batch_size` are those of `zoo.callbacks.run`. `check` gets labels (all of them,
+    where `data` are arrays, or a batch's) and returns those to use, or raises an error. `weighted`
+    yields `Labels` where data have sample weights of positions; else these, and always weights of
+    whole examples, are left out.
 
     Raises:
         ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
@@ -93,10 +90,9 @@ def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
 
 def _unpack(batch, weighted):
     """Return inputs and labels of x, `(x, y)` or `(x, y, sample_weight)`."""
-    if not isinstance(batch, (tuple, list)) or len(batch) == 1:
-        return batch[0] if isinstance(batch, (tuple, list)) else batch, None
-    x, y, weights = (*batch, None)[:3]
-    x = x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
+    batch = batch if isinstance(batch, (tuple, list)) else (batch,)
+    x, y, weights = (*batch, None, None)[:3]
+    x = x[0] if len(batch) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
     if weighted and y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
         y = Labels(y, weights)
     return x, y
@@ -145,19 +141,17 @@ def padded_batches(
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
     one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
     compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
-    examples so far, after each batch; the others are those of `batches`.
-
-    Raises:
-        ValueError: if there is no example.
+    examples so far, after each batch; the others are those of `batches`. Data without an example
+    are a ValueError.
     """
     size = 0
     seen = 0
     for x, y in batches(data, batch_size, check, weighted=True):
-        count = len(tree.flatten(x)[0])
-        size = max(size, -(-count // multiple) * multiple)
-        mask = np.pad(nan_mask(x), (0, size - count if STATIC_SHAPES else 0))
-        yield _pad(x, size), None if y is None else _pad(y, size), mask
-        seen += count
+        mask = nan_mask(x)
+        seen += len(mask)
+        size = max(size, -(-len(mask) // multiple) * multiple)
+        padded = np.pad(mask, (0, size - len(mask) if STATIC_SHAPES else 0))
+        yield _pad(x, size), None if y is None else _pad(y, size), padded
         if progress:
             progress(seen)
     if not seen:
@@ -175,10 +169,10 @@ def nan_mask(x: Any) -> np.ndarray:
 
 
 def _pad(structure, size):
-    """Repeat the last example up to `size` examples."""
-    return tree.map_structure(
-        lambda v: np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)]), structure
-    )
+    def pad(v):
+        return np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)])
+
+    return tree.map_structure(pad, structure)
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:
@@ -255,8 +249,7 @@ class Objective:
         self._activation = activation_of(self._last)
         read_again = any(slot in call.sources for call in graph.calls)
         self._removed = not read_again and _is_removable(self._last)
-        self._keep_mask = graph.keep_mask
-        self._masked = graph.masked
+        self._graph = graph
         self._shape = tuple(graph.model.outputs[0].shape)
         self._num_outputs = len(graph.outputs)
         output = graph.model.output
@@ -291,7 +284,7 @@ class Objective:
         dtype = layer.compute_dtype
         y = ops.matmul(ops.cast(x, dtype), ops.cast(layer.kernel, dtype))
         y = y if layer.bias is None else ops.add(y, ops.cast(layer.bias, y.dtype))
-        return self._keep_mask(x, y)
+        return self._graph.keep_mask(x, y)
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Return the logits, float32, from what `apply` returned for the first output."""
@@ -301,13 +294,7 @@ class Objective:
             logits = ops.log(ops.maximum(p, TINY))
             if self._activation == "sigmoid":
                 logits = logits - ops.log(ops.maximum(1 - p, TINY))
-        return self._keep_mask(outputs, logits)
-
-    def outputs(self, logits: Tensor) -> Tensor:
-        """Return the network's first output, float32, from its logits."""
-        if self._activation is None:
-            return logits
-        return getattr(ops, self._activation)(logits)
+        return self._graph.keep_mask(outputs, logits)
 
     def losses(self, labels: Tensor | Labels, logits: Tensor) -> Tensor:
         """Return the loss of each example, `(batch,)`."""
@@ -329,7 +316,9 @@ class Objective:
             function = type(loss).from_config({**loss.get_config(), "from_logits": True}).call
         else:
             function = loss.call
-        losses = function(labels, logits if at_logits else self.outputs(logits))
+        if not at_logits and self._activation is not None:
+            logits = getattr(ops, self._activation)(logits)
+        losses = function(labels, logits)
         return ops.expand_dims(losses, -1) if self._labels > 1 and not by_label else losses
 
     def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
@@ -337,14 +326,14 @@ class Objective:
 
         None if all have the same. NaN where an example has no position that counts.
         """
-        mask = keras_private.get_keras_mask(logits) if self._masked else None
+        mask = keras_private.get_keras_mask(logits) if self._graph.masked else None
         counts = [] if mask is None else [mask]
         if isinstance(labels, Labels):
             counts.append(labels.weights)
         ignored = getattr(self._given, "ignore_class", None)
         if ignored is not None and labels is not None:
-            counts.append(class_indices(values_of(labels), self._shape[-1], len(self._shape)))
-            counts[-1] = counts[-1] != ignored
+            classes = class_indices(values_of(labels), self._shape[-1], len(self._shape))
+            counts.append(classes != ignored)
         if len(self._shape) < 3 or not counts:
             return None
         share = functools.reduce(ops.multiply, [ops.cast(v, "float32") for v in counts])
@@ -353,8 +342,7 @@ class Objective:
     def log_probabilities(self, logits: Tensor, labels: Any = None) -> Tensor:
         """Return logarithms of class probabilities, `(batch, ..., classes)`; of one sigmoid, two.
 
-        Raises:
-            ValueError: if the network does not classify.
+        A network that does not classify is a ValueError.
         """
         if not self.classifies(labels):
             raise ValueError(
@@ -388,10 +376,8 @@ class Objective:
         if self.classifies(labels):
             p, q = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
             return scores | self.compare(p, q, self.weights(labels, outputs[0]))
-        new, old = (
-            ops.concatenate([flat(shown_by_keras(v)) for v in tensors], axis=1)
-            for tensors in (outputs, intact)
-        )
+        flat_pair = [[flat(shown_by_keras(v)) for v in tensors] for tensors in (outputs, intact)]
+        new, old = (ops.concatenate(vectors, axis=1) for vectors in flat_pair)
         return scores | {"change": norm(new - old) / norm(old)}
 
     def measured(self, labels: Tensor | Labels, logits: Tensor) -> dict[str, Tensor]:
@@ -410,9 +396,13 @@ class Objective:
     def compare(
         self, intact: Tensor, other: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return KL divergence and agreement of `log_probabilities`, each `(batch,)`."""
-        kl = average(divergence(intact, other), weights) * self._labels
-        return {"kl": kl, "agreement": average(agreement(intact, other), weights)}
+        """Return KL divergence, in nats, and agreement of `log_probabilities`, each `(batch,)`."""
+        difference = other - intact
+        # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
+        terms = ops.exp(intact) * (ops.expm1(difference) - difference)
+        kl = ops.sum(ops.where(intact < np.log(TINY), ops.exp(other), terms), axis=-1)
+        agreement = average(hits(other, ops.argmax(intact, axis=-1)), weights)
+        return {"kl": average(kl, weights) * self._labels, "agreement": agreement}
 
     def check(self, labels: Any) -> Any:
         """Return the first output's labels, ones that the loss is defined for.
@@ -430,11 +420,12 @@ class Objective:
                 f"{type(labels).__name__}."
             )
         checked = Labels(labels, weights) if np.ndim(weights) > 1 else labels
-        weights = np.ones(1) if checked is labels else weights
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
-        weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
-        counts = (labels != ignored) & (weights != 0)
+        counts = labels != ignored
+        if checked is not labels:
+            weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
+            counts = counts & (weights != 0)
         if len(self._shape) > 2 and not counts.reshape(len(labels), -1).any(axis=1).all():
             raise ValueError(
                 f"Expected a position that counts in every example. Received: examples whose "
@@ -445,17 +436,17 @@ class Objective:
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
-        elif _kind(loss) in ONE_HOT + BINARY and self._is_index(labels.shape):
+        elif _kind(loss) not in ONE_HOT + BINARY:
+            return checked
+        elif self._is_index(labels.shape):
             raise ValueError(
                 f"Expected one-hot labels, or one for each of several sigmoids, as "
                 f"{_kind(loss).__name__} takes them. Received: labels of shape {labels.shape}. For "
                 f"class indices give loss='sparse_categorical_crossentropy'."
             )
-        elif _kind(loss) in ONE_HOT + BINARY:
+        else:
             fits = (labels >= 0) & (labels <= 1)
             expected = "labels from 0 to 1"
-        else:
-            return checked
         if not fits.all():
             raise ValueError(
                 f"Expected {expected} of the network. Received: {labels[~fits].ravel()[:5]}. "
@@ -464,11 +455,9 @@ class Objective:
         return checked
 
     def _is_index(self, shape):
-        """Return True for the shape of labels that are class indices."""
         return self._shape[-1] > 1 and (len(shape) == len(self._shape) - 1 or shape[-1] == 1)
 
     def _default(self, shape):
-        """Return the loss of a network without one, for labels of a shape."""
         if self._activation == "sigmoid":
             return BINARY[0]
         if self._is_index(shape):
@@ -487,22 +476,6 @@ def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
     predicted = ops.cast(ops.argmax(probabilities, axis=-1), "int32")
     hit = ops.cast(predicted == ops.cast(classes, "int32"), "float32")
     return ops.where(ops.all(ops.isfinite(probabilities), axis=-1), hit, float("nan"))
-
-
-def divergence(intact: Tensor, other: Tensor) -> Tensor:
-    """Return the KL divergence of distributions from others, `(batch, ...)`, in nats.
-
-    Both are logarithms of probabilities, `(batch, ..., classes)`; `intact` diverges from `other`.
-    """
-    difference = other - intact
-    # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
-    terms = ops.exp(intact) * (ops.expm1(difference) - difference)
-    return ops.sum(ops.where(intact < np.log(TINY), ops.exp(other), terms), axis=-1)
-
-
-def agreement(intact: Tensor, other: Tensor) -> Tensor:
-    """Return 1 where two distributions have the same most probable class, else 0."""
-    return hits(other, ops.argmax(intact, axis=-1))
 
 
 def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:

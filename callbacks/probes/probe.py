@@ -5,7 +5,6 @@ Those of gates and weights: Srivastava, Greff, Schmidhuber (2015), section 4, Fi
 
 import csv
 import html
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,18 +29,15 @@ from zoo.io import replace
 from zoo.types import PathLike, Tensor
 
 GRADIENTS = ("dx", "dinput", "dx_classifier")  # keys of a block that need a backward pass
+LABELED = {*GRADIENTS, "labels", "loss"}  # keys that need labels
 SHOWN = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
 CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
 class Parts(dict):
-    """A block's tensors by key; see `Probe.needs`.
+    """The tensors of block `info` by key, see `Probe.needs`.
 
-    Args:
-        info: The `zoo.graph.blocks.Block`.
-        parts: Tensors by key.
-        use: Index of the use of a shared layer, from 0.
-        layers: The layers whose inputs and outputs are `steps`.
+    `use` counts those of a shared layer from 0; the inputs and outputs of `layers` are `steps`.
     """
 
     def __init__(
@@ -78,12 +74,11 @@ class Probe:
             plain block that changes the shape. `h`, `t`, `c` in the zoo's layers that have them.
             `input`, the block's input. With labels also `dx` and `dinput`, the gradients of an
             example's loss at `x` and `input`; `labels`; and in the last stage the early readout:
-            `probabilities` and `loss` of the classifier applied to `y` (`probabilities_before`,
-            `loss_before`: to `x`), and `dx_classifier`, the gradient of `loss_before` at `x`. Of
-            outputs such as `(batch, steps, classes)` these have a value for each position, of
-            which `block.average` is an example's. `network`: logarithms of the network's own
-            probabilities. `steps`: of a sum's residual branch, pairs of the input and the output of
-            each of `block.layers`, those that have one of each.
+            `probabilities` and `loss` of the classifier applied to `y`, and `dx_classifier`, the
+            gradient of that loss applied to `x`. Of outputs such as `(batch, steps, classes)` these
+            have a value for each position, of which `block.average` is an example's. `network`:
+            logarithms of the network's own probabilities. `steps`: of a sum's residual branch,
+            pairs of the input and the output of each of `block.layers`, those with one of each.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
     Args:
@@ -102,11 +97,6 @@ class Probe:
     def __init__(self, name: str | None = None) -> None:
         self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.reset_state()
-
-    @property
-    def labels(self) -> bool:
-        """True if the probe needs labels."""
-        return bool({*self.needs} & {*GRADIENTS, "labels", "loss", "loss_before"})
 
     @property
     def inspects(self) -> bool:
@@ -170,11 +160,6 @@ def deviation(mean: Any, square: Any) -> Any:
     return np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
-def dot(u: Tensor, v: Tensor) -> Tensor:
-    """Return the inner product of each example, `(batch,)`."""
-    return ops.sum(flat(u) * flat(v), axis=1)
-
-
 def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Return the cosine of each example, `(batch,)`; 0 where one of the two is zero."""
     u, v = flat(u), flat(v)
@@ -211,10 +196,12 @@ class Table:
     values of a block's single units. A table has a length, iterates over its rows, prints aligned,
     and adds to another. `zoo.callbacks.plot` and `zoo.callbacks.write_html` draw it.
 
-    Args:
-        rows: A sequence of `Row`.
-        notes: Sentences about what is not in the rows.
-        title: Model, data and number of examples.
+    `notes` are sentences about what is not in the rows, `title` names model, data and number of
+    examples.
+
+    Raises:
+        ValueError: in `of_probe`, `values` and `array`, if there are no such values; in `from_csv`,
+            if the file is none that `to_csv` wrote.
 
     Example:
     >>> table = Table([Row("l2_ratio", "block0", 0, None, None, 0.5)])
@@ -248,11 +235,7 @@ class Table:
         return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
-        """Return the rows of one probe.
-
-        Raises:
-            ValueError: if there are none.
-        """
+        """Return the rows of one probe."""
         rows = [row for row in self.rows if row.probe == probe]
         if not rows:
             raise ValueError(f"Expected one of {self.probes()}. Received: probe={probe!r}")
@@ -263,20 +246,12 @@ class Table:
         return [*dict.fromkeys(row.probe for row in self.rows)]
 
     def values(self, probe: str, epoch: int | None = None) -> dict[str | None, float]:
-        """Return a probe's scalar values by block, in order; of one epoch, if it is given.
-
-        Raises:
-            ValueError: if there are none.
-        """
+        """Return a probe's scalar values by block, in order; of one epoch, if it is given."""
         rows = self.of_probe(probe)
         return {r.block: r.value for r in rows if r.unit is None and epoch in (None, r.epoch)}
 
     def array(self, probe: str) -> np.ndarray:
-        """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none.
-
-        Raises:
-            ValueError: if it has none.
-        """
+        """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none."""
         cells = [r for r in self.of_probe(probe) if r.unit is not None]
         if not cells:
             raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
@@ -293,46 +268,35 @@ class Table:
             with open(temporary, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
 
-        replace(pathlib.Path(path), write)
+        replace(path, write)
 
     @classmethod
     def from_csv(cls, path: PathLike) -> "Table":
-        """Return the table that `to_csv` wrote.
-
-        Raises:
-            ValueError: if the file is not one.
-        """
+        """Return the table that `to_csv` wrote."""
         with open(path, encoding="utf-8", newline="") as file:
             head, *lines = [*csv.reader(file)] or [[]]
         if tuple(head) != Row._fields:
-            raise ValueError(
-                f"Expected a CSV file with the columns {Row._fields}. Received: {path}"
-            )
+            raise ValueError(f"Expected a CSV file with columns {Row._fields}. Received: {path}")
         types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
+        cells: Iterator[Any]
         rows = []
         for line in lines:
-            cells = zip(types, line, strict=True)
-            values: list[Any] = [convert(cell) if cell else None for convert, cell in cells]
-            rows.append(Row(*values))
+            cells = (kind(cell) if cell else None for kind, cell in zip(types, line, strict=True))
+            rows.append(Row(*cells))
         return cls(rows)
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     """Return lines of cells with aligned columns, of which `left` are text, others numbers."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = []
-    for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-        for i in left:
-            cells[i] = line[i].ljust(widths[i])
-        texts.append("  ".join(cells).rstrip())
-    return "\n".join(texts)
+    columns = []
+    for i, column in enumerate(zip(*lines, strict=True)):
+        width = max(map(len, column))
+        columns.append([v.ljust(width) if i in left else v.rjust(width) for v in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _text(cell):
-    if cell is None:
-        return ""
-    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.5g}" if isinstance(cell, float) else str("" if cell is None else cell)
 
 
 class Ratio(Probe):
@@ -370,8 +334,12 @@ class BlockInfluence(Probe):
         return block.by_unit(ops.sum(square, axis=-1, keepdims=True))[:, 0] / 2
 
 
-class Rectified(Probe):
-    """Base of probes of outputs, which are measured after a ReLU if `rectified`."""
+class BlockOutputs(Probe):
+    """Mean output of each unit over examples (and positions).
+
+    Columns that stay the same from block to block are carried. For one example: Fig. 2, fourth
+    column. `rectified` averages the outputs after a ReLU, for networks that have one there.
+    """
 
     def __init__(self, rectified: bool = False, name: str | None = None) -> None:
         super().__init__(name)
@@ -382,17 +350,18 @@ class Rectified(Probe):
         y = ops.cast(block["y"], "float32")
         return ops.relu(y) if self.rectified else y
 
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return each unit's output."""
+        return {"units": block.by_unit(self.output(block))}
 
-class EstimationError(Rectified):
+
+class EstimationError(BlockOutputs):
     """Error of a block's output as an estimate of its stage's last one: y - y of the last block.
 
     The mean over examples of each unit, then over units: near 0 if blocks estimate without bias,
     negative if they underestimate. `std`, each unit's deviation over examples, then averaged:
-    falls along a stage that refines an estimate. Greff et al. (2017), section 4.2, Fig. 3.
-
-    Args:
-        rectified: Compare the outputs after a ReLU, for networks that have one there.
-        name: See `Probe`.
+    falls along a stage that refines an estimate. `rectified` compares the outputs after a ReLU.
+    Greff et al. (2017), section 4.2, Fig. 3.
     """
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
@@ -414,10 +383,10 @@ class ResidualMean(Probe):
     """Mean over examples, E[F], of a block's residual function F: 0 if it refines without bias.
 
     It is taken for each channel, over positions, too. `residual_mean`: the mean over channels;
-    `relative`: the norm of E[F] over the root mean square of F, 0
-    without bias and 1 if F is the same for all examples; `units`: each channel's. A batch
-    normalization at the end of F makes it that layer's beta, over a training batch in training mode
-    (`batch_statistics`). Greff et al. (2017), section 3.2, equation 9.
+    `relative`: the norm of E[F] over the root mean square of F, 0 without bias and 1 if F is the
+    same for all examples; `units`: each channel's. A batch normalization at the end of F makes it
+    that layer's beta, over a training batch in training mode (`batch_statistics`). Greff et al.
+    (2017), section 3.2, equation 9.
     """
 
     needs = ("f",)
@@ -440,21 +409,16 @@ class CosineLoss(Probe):
     """Mean cosine of f and dL/dx, the gradient of each example's loss at the skip input.
 
     Negative: the block moves its input down the loss, as a step of gradient descent would; 0: it
-    moves across it; positive: it undoes the work of others. Jastrzebski et al. (2018), section
-    4.1, Figs 4, 10; with `classifier="block"` figures 13, 15, 18, 19.
-
-    Args:
-        classifier: "network": L is the loss of the whole network. "block": L is the loss of the
-            early readout of x, in the last stage.
-        name: See `Probe`.
+    moves across it; positive: it undoes the work of others. `classifier` is "network", where L is
+    the loss of the whole network, or "block": L is the loss of the early readout of x, in the last
+    stage. Jastrzebski et al. (2018), section 4.1, Figs 4, 10; with "block" Figs 13, 15, 18, 19.
     """
 
     def __init__(self, classifier: str = "network", name: str | None = None) -> None:
         super().__init__(name)
         if classifier not in CLASSIFIERS:
-            raise ValueError(
-                f"`classifier` must be one of {[*CLASSIFIERS]}. Received: {classifier!r}"
-            )
+            known = [*CLASSIFIERS]
+            raise ValueError(f"`classifier` must be one of {known}. Received: {classifier!r}")
         self.needs = ("f", CLASSIFIERS[classifier])
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
@@ -483,11 +447,7 @@ class TaylorTerm(CosineLoss):
     """Mean of f . dL/dx: a block's change of the loss, to first order; negative: the loss falls.
 
     The sum over the blocks after block i approximates L at the end minus L after block i.
-    Jastrzebski et al. (2018), equations 2 to 4.
-
-    Args:
-        classifier: As in `CosineLoss`; the paper's expansion is "block".
-        name: See `Probe`.
+    Jastrzebski et al. (2018), equations 2 to 4, where the `classifier` of `CosineLoss` is "block".
     """
 
     def __init__(self, classifier: str = "block", name: str | None = None) -> None:
@@ -495,7 +455,7 @@ class TaylorTerm(CosineLoss):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the term of each example."""
-        return dot(block["f"], block[self.needs[1]])
+        return ops.sum(flat(block["f"]) * flat(block[self.needs[1]]), axis=1)
 
 
 class CosineInput(Probe):
@@ -516,8 +476,7 @@ class NormGrowth(Probe):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the ratio of each example."""
         length = norm(block["x"])
-        zero = length == 0
-        return ops.where(zero, 0.0, norm(block["y"]) / ops.where(zero, 1.0, length))
+        return ops.where(length == 0, 0.0, norm(block["y"]) / length)
 
 
 class ActivationNorm(Probe):
@@ -549,13 +508,11 @@ class GradientNorm(Probe):
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return the norms, and the ratio of the first stage's to the last one's."""
         result = super().result()
-        of_stages: dict[int, Any] = {}  # the norm before each stage's first block
-        for block in self.blocks:
-            if block.name in result:
-                of_stages.setdefault(block.stage, result[block.name][self.name])
-        if of_stages:
-            first, last = [*of_stages.values()][0], [*of_stages.values()][-1]
-            result[None] = {"first_to_last_stage": first / last if last else np.nan}
+        measured = [block for block in self.blocks if block.name in result]
+        if measured:
+            last = next(block for block in measured if block.stage == measured[-1].stage)
+            before, after = (result[block.name][self.name] for block in (measured[0], last))
+            result[None] = {"first_to_last_stage": before / after if after else np.nan}
         return result
 
 
@@ -570,10 +527,8 @@ class IntermediateAccuracy(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return correctness and loss of each example."""
-        return {
-            self.name: block.average(correct(block)),
-            "loss": block.average(block["loss"]),
-        }
+        values = {self.name: correct(block), "loss": block["loss"]}
+        return {key: block.average(value) for key, value in values.items()}
 
 
 class BorderlineExamples(Probe):
@@ -586,10 +541,8 @@ class BorderlineExamples(Probe):
     group without examples has no other number. Entropy in nats. Jastrzebski et al. (2018), sections
     4.3, 4.4, Figs 6, 7.
 
-    Args:
-        blocks: Number of the last stage's blocks to measure.
-        margin: Difference of probabilities.
-        name: See `Probe`.
+    `blocks` is the number of the last stage's blocks to measure, `margin` a difference of
+    probabilities.
     """
 
     needs = ("probabilities", "loss", "labels")
@@ -610,15 +563,13 @@ class BorderlineExamples(Probe):
         true = ops.one_hot(true_class(first), p.shape[-1], dtype=p.dtype)
         difference = ops.abs(ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1))
         borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
-        groups = {
-            "borderline": borderline,
-            "correct": correct(first) * (1 - borderline),
-            "all": ops.ones_like(borderline),
-        }
+        ones = ops.ones_like(borderline)
+        others = correct(first) * (1 - borderline)
+        groups = {"borderline": borderline, "correct": others, "all": ones}
         p = block["probabilities"]
-        entropy = -ops.sum(p * ops.log(ops.maximum(p, 1e-30)), axis=-1)
-        numbers = {"accuracy": correct(block), "loss": block["loss"], "entropy": entropy}
-        values = {f"{group}_share": block.average(mask) for group, mask in groups.items()}
+        numbers = {"share": ones, "accuracy": correct(block), "loss": block["loss"]}
+        numbers["entropy"] = -ops.sum(p * ops.log(ops.maximum(p, 1e-30)), axis=-1)
+        values = {}
         for group, mask in groups.items():
             for key, value in numbers.items():
                 masked = ops.where(mask == 0, 0.0, value * mask)
@@ -687,11 +638,8 @@ class GateBias(Probe):
 
     def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Return the bias of the gate's last layer."""
-        biases = [
-            value
-            for path, value in weights.items()
-            if "transform_gate" in path and path.split("/")[-1] in ("bias", "beta")
-        ]
+        of_gate = {path: value for path, value in weights.items() if "transform_gate" in path}
+        biases = [value for path, value in of_gate.items() if path.endswith(("/bias", "/beta"))]
         return {"mean": biases[-1].mean(), "units": biases[-1]} if biases else {}
 
 
@@ -708,8 +656,7 @@ class GateActivity(Probe):
         values = {}
         for gate in ("t", "c"):
             if gate in block:
-                units = block.by_unit(block[gate])
-                values[f"{gate}_units"] = units
+                values[f"{gate}_units"] = units = block.by_unit(block[gate])
                 values[f"{gate}_square"] = ops.mean(ops.square(units), axis=1)
         return values
 
@@ -725,32 +672,12 @@ class GateActivity(Probe):
         return numbers
 
 
-class BlockOutputs(Rectified):
-    """Mean output of each unit over examples (and positions).
-
-    Columns that stay the same from block to block are carried. For one example: Fig. 2, fourth
-    column.
-
-    Args:
-        rectified: Average the outputs after a ReLU, for networks that have one there.
-        name: See `Probe`.
-    """
-
-    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return each unit's output."""
-        return {"units": block.by_unit(self.output(block))}
-
-
 class ClassGates(Probe):
     """Difference between a class's gates and all: mean T over its examples minus mean T over all.
 
     `distance` is the mean absolute difference over units: large in blocks that route by class,
-    0 where the gates do not depend on it. Fig. 3.
-
-    Args:
-        of: The class, an integer.
-        classes: Number of classes.
-        name: See `Probe`; `None`: with the class, `class_gates_0`.
+    0 where the gates do not depend on it. `of` is the class, an integer below `classes`, and part
+    of the name, as in `class_gates_0`. Fig. 3.
     """
 
     needs = ("t", "labels")

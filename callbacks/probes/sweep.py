@@ -81,11 +81,8 @@ class Trials:
     def run(self, plans: Sequence[Plan], data: Any) -> dict[str, np.ndarray]:
         """Return the numbers of the unmodified network and of each plan, by name: see this module.
 
-        Arrays `(1 + plans,)`, the unmodified network's number first; means over examples. For plans
-        see `zoo.graph.chain.Chain`.
-
-        Raises:
-            ValueError: if a block does not fit its position.
+        Arrays `(1 + plans,)`, the unmodified network's number first; means over examples. A block
+        that does not fit its position is a ValueError. For plans see `zoo.graph.chain.Chain`.
         """
         plans = [self.chain.plan, *map(tuple, plans)]
         for plan in plans:
@@ -157,9 +154,16 @@ class Trials:
             self._compiled[key] = compiled(function, self.model, eager=masked)
         return self._compiled[key](*arguments)
 
-    def table(self, name: str, plans: Sequence[Plan], labels: Sequence[Label], data: Any) -> Table:
-        """Return the numbers of `run` as a table whose values' names begin with `name`."""
+    def table(
+        self, name: str, plans: Sequence[Plan], data: Any, labels: Sequence[Label] | None = None
+    ) -> Table:
+        """Return the numbers of `run` as a table whose values' names begin with `name`.
+
+        `labels` are the plans' block, stage and unit; `None`: plan i is that of block i.
+        """
         numbers = self.run(plans, data)
+        if labels is None:
+            labels = [(block.name, block.stage, None) for block in self.chain.blocks]
         rows = [
             Row(f"{name}_{metric}", *label, None, float(value))
             for metric, column in numbers.items()
@@ -173,16 +177,12 @@ class Trials:
         largest = max(numbers[name][1:], default=math.inf)
         dtypes = [getattr(call.layer, "compute_dtype", "") for call in self.chain.graph.calls]
         limit = 8 * max(EPSILON.get(dtype, 2**-23) for dtype in dtypes)  # ours: a few roundings
-        note = (
+        if not largest < (limit**2 / 2 if name == "kl" else limit):  # NaN too
+            return []
+        return [
             f"No modification changes the outputs by more than rounding may ({name} {largest:.1g} "
             f"at most): the network may be untrained, and the order of such numbers is arbitrary."
-        )
-        return [note] if largest < (limit**2 / 2 if name == "kl" else limit) else []
-
-    def by_block(self, name: str, plans: Sequence[Plan], data: Any) -> Table:
-        """Return the table of one plan for each block."""
-        labels = [(block.name, block.stage, None) for block in self.chain.blocks]
-        return self.table(name, plans, labels, data)
+        ]
 
 
 def lesions(
@@ -197,15 +197,8 @@ def lesions(
 ) -> Table:
     """Leave out each block, one at a time. A redundant block barely changes the output.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        data: As in `zoo.callbacks.run`, with or without labels.
-        loss: As in `zoo.callbacks.run`.
-        mode: "removed" or "closed": see `zoo.graph.lesion`.
-        blocks: Names of the blocks; `None`: all.
-        grain: "sum" or "layer": see `zoo.graph.find_blocks`.
-        batch_size: As in `zoo.callbacks.run`.
-        progress: As in `zoo.callbacks.run`.
+    `mode` is "removed" or "closed", as in `zoo.graph.lesion`; the other arguments are those of
+    `zoo.callbacks.run`, with or without labels.
 
     Returns:
         A `Table` with `lesion_accuracy` and `lesion_loss`, if there are labels, `lesion_kl` and
@@ -216,7 +209,7 @@ def lesions(
     """
     trials = Trials(model, loss, blocks, grain, batch_size, progress)
     plans = [lesion_plan(trials.chain, [block.name], mode) for block in trials.chain.blocks]
-    return trials.by_block("lesion", plans, data)
+    return trials.table("lesion", plans, data)
 
 
 def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
@@ -249,7 +242,7 @@ def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
     choices = [[*rng.choice(names, n, replace=False)] for n in counts for _ in range(repeats)]
     plans = [lesion_plan(trials.chain, choice) for choice in choices]
     labels = [("; ".join(choice), None, len(choice)) for choice in choices]
-    return trials.table("lesions", plans, labels, data)
+    return trials.table("lesions", plans, data, labels)
 
 
 def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
@@ -294,7 +287,7 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
         rows.append(Row("shuffle_tau", *labels[-1], None, float(np.mean(taus))))
         order = {position: name for part in orders for position, name in part.items()}
         plans.append(shuffle_plan(trials.chain, order))
-    return trials.table("shuffle", plans, labels, data) + Table(rows)
+    return trials.table("shuffle", plans, data, labels) + Table(rows)
 
 
 def early_exits(model: keras.Model, data: Any, **options: Any) -> Table:
@@ -313,7 +306,7 @@ def early_exits(model: keras.Model, data: Any, **options: Any) -> Table:
         lesion_plan(trials.chain, [later.name for later in same if later.index > block.index])
         for block in trials.chain.blocks
     ]
-    return trials.by_block("exit", plans, data)
+    return trials.table("exit", plans, data)
 
 
 def depth_plan(
@@ -331,17 +324,11 @@ def depth_plan(
     Blocks that change the shape stay. Remove the chosen ones with `zoo.graph.prune_blocks`, and
     heal the smaller network by training it.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        data: As in `zoo.callbacks.run`; only "lesion_loss" needs labels.
-        keep: Share of the blocks that stay, rounded so that no fewer do.
-        score: "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss",
-            of the network without the block and the ones before: the search is greedy, and blocks
-            are scored again after each removal. `None`: the first that is defined.
-        loss: As in `zoo.callbacks.run`.
-        batch_size: As in `zoo.callbacks.run`.
-        progress: As in `zoo.callbacks.run`; `None`: a `PassProgress`.
-        **options: `blocks` and `grain`, as in `zoo.callbacks.run`.
+    `keep` is the share of the blocks that stay, rounded so that no fewer do. `score` is
+    "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss" (which needs
+    labels), of the network without the block and the ones before: the search is greedy, and blocks
+    are scored again after each removal. `None` is the first that is defined. Other arguments, and
+    `options` (`blocks` and `grain`), are those of `zoo.callbacks.run`.
 
     Returns:
         The blocks' scores when they were chosen, by name in the order of removal.
@@ -386,16 +373,16 @@ def depth_plan(
                 f"{score!r}, where lesions have {known}: 'lesion_loss' needs labels, 'lesion_kl' "
                 f"outputs that are a distribution, and others have 'lesion_change'."
             )
-        _, *scores = measured[score.removeprefix("lesion_")].tolist()  # the intact network's first
-        lowest = min(range(len(rest)), key=lambda i: (math.isnan(scores[i]), scores[i]))
-        if math.isnan(scores[lowest]):  # as all others
+        scores = measured[score.removeprefix("lesion_")][1:]  # without the intact network's
+        if np.isnan(scores).all():
             raise ValueError(
                 f"Expected scores that are numbers. Received: NaN for {rest}. Look for NaN in the "
                 f"data, and with `zoo.callbacks.diagnose` in the network's blocks."
             )
         for note in [] if removed else trials.notes(measured):
             logging.warning("zoo.callbacks.depth_plan: %s", note)
-        removed[rest[lowest]] = scores[lowest]
+        lowest = int(np.nanargmin(scores))
+        removed[rest[lowest]] = float(scores[lowest])
     return removed
 
 
@@ -412,16 +399,9 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
 ) -> Table:
     """Measure a network that uses a run of its blocks 1, 2, 3 ... times.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        data: As in `zoo.callbacks.run`; labels are needed for accuracy and loss only.
-        times: Numbers of uses to measure, ascending.
-        first: As in `zoo.graph.loop`, as are `last` and `scale`.
-        last: Name of the last block.
-        scale: Factor of what a repetition of the run adds.
-        loss: As in `zoo.callbacks.run`.
-        grain: As in `zoo.graph.find_blocks`.
-        **options: `batch_size` and `progress`, as in `zoo.callbacks.run`.
+    `times` are the numbers of uses to measure, ascending; `first`, `last` and `scale` are those of
+    `zoo.graph.loop`. Other arguments, and `options` (`batch_size` and `progress`), are those of
+    `zoo.callbacks.run`; labels are needed for accuracy and loss only.
 
     Returns:
         A `Table`, `unit` the number of uses. With labels `loop_accuracy` and `loop_loss`, those of
@@ -440,16 +420,43 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         raise ValueError(f"`times` must be ascending positive integers. Received: {times}")
     region = Region(model, first, last, scale, grain=grain)
     objective = Objective(region.graph, model, loss)
-    functions = _functions(region, objective, model)
+
+    def build(function):
+        return compiled(function, model, eager=region.graph.masked)
+
+    @build
+    def measure(x, previous, values, labels, before):
+        """Return each example's numbers by name, and the logits."""
+        logits = objective.logits(region.end(x, values, objective.apply)[0])
+        numbers = objective.measured(*labels, logits) if labels else {}
+        x, previous = map(shown_by_keras, (x, previous))
+        numbers["step_norm"] = norm(x - previous) / (norm(previous) + SMALLEST)
+        if before:
+            pair = (objective.log_probabilities(v, *labels) for v in (*before, logits))
+            weights = objective.weights(labels[0] if labels else None, before[0])
+            numbers["kl"] = objective.compare(*pair, weights)["kl"]
+        return numbers, logits
+
+    start = build(region.start)
+    once = functools.cache(lambda kind: build(lambda x, values: region.once(x, values, kind)))
     collected: dict[tuple[str, int], list[np.ndarray]] = {}
     options = {"batch_size": 128, **options}
     for inputs, y, mask in padded_batches(data, **options, check=objective.check):
-        values = region.graph.start(inputs)
-        labels = None if y is None else to_tensors(y)
+        x, values = start(region.graph.start(inputs))
+        labels = () if y is None else (to_tensors(y),)
         kept = np.flatnonzero(mask)
-        for key, numbers in _measure(region, objective, functions, values, labels, times):
-            array = ops.convert_to_numpy(numbers).astype("float64")
-            collected.setdefault(key, []).append(array[kept] * mask[kept])
+        before: tuple[Any, ...] = ()  # the logits of the last number that was measured
+        for number in range(1, times[-1] + 1):
+            previous = x
+            x = once(region.kind(number - 1))(x, values)
+            if number not in times:
+                continue
+            numbers, logits = measure(x, previous, values, labels, before)
+            for name, value in numbers.items():
+                key = name, times[times.index(number) - 1] if name == "kl" else number
+                array = ops.convert_to_numpy(value).astype("float64")
+                collected.setdefault(key, []).append(array[kept] * mask[kept])
+            before = (logits,) if objective.classifies(*labels) else ()
     means = {key: np.concatenate(parts).mean() for key, parts in sorted(collected.items())}
     count = sum(map(len, next(iter(collected.values()))))
     rows = [
@@ -457,48 +464,3 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         for (name, number), mean in means.items()
     ]
     return Table(rows, title=f"{model.name} on {count} examples")
-
-
-def _functions(region, objective, model):
-    """Return functions of tensors, compiled if the model has no masks."""
-
-    def readout(x, values):
-        return objective.logits(region.end(x, values, objective.apply)[0])
-
-    def compare(logits, others, labels):
-        pair = (objective.log_probabilities(v, labels) for v in (logits, others))
-        return objective.compare(*pair, objective.weights(labels, logits))["kl"]
-
-    def step(x, previous):
-        x, previous = map(shown_by_keras, (x, previous))
-        return norm(x - previous) / (norm(previous) + SMALLEST)
-
-    def once(kind):
-        return build(lambda x, values: region.once(x, values, kind))
-
-    def build(function):
-        return compiled(function, model, eager=region.graph.masked)
-
-    functions = {"start": region.start, "readout": readout, "compare": compare, "step": step}
-    functions["score"] = objective.measured
-    built = {name: build(function) for name, function in functions.items()}
-    return {**built, "once": functools.cache(once)}
-
-
-def _measure(region, objective, functions, values, labels, times):
-    """Yield pairs of a name and a number of uses, and the values of each example of a batch."""
-    x, values = functions["start"](values)
-    last, before = None, None  # the last number that was read out, and its logits
-    for number in range(1, times[-1] + 1):
-        previous = x
-        x = functions["once"](region.kind(number - 1))(x, values)
-        if number not in times:
-            continue
-        yield ("step_norm", number), functions["step"](x, previous)
-        logits = functions["readout"](x, values)
-        if labels is not None:
-            for name, numbers in functions["score"](labels, logits).items():
-                yield (name, number), numbers
-        if objective.classifies(labels) and before is not None:
-            yield ("kl", last), functions["compare"](before, logits, labels)
-        before, last = logits, number

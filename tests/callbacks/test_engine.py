@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
-from helpers.harness import few_elsewhere, slow_elsewhere
+from helpers.harness import few_elsewhere
 from helpers.reference_highway import (
     CLASSES,
     UNITS,
@@ -21,7 +21,6 @@ from helpers.reference_highway import (
     values,
 )
 from zoo import callbacks
-from zoo.callbacks import Probe
 from zoo.callbacks.probes.engine import Observer
 from zoo.callbacks.probes.objective import masked_sum, norm, padded_batches
 from zoo.callbacks.probes.probe import CosineInput, NormGrowth
@@ -30,25 +29,6 @@ from zoo.callbacks.probes.probe import CosineInput, NormGrowth
 @pytest.fixture
 def model():
     return highway_model()
-
-
-def test_values_do_not_depend_on_the_batch_size(model):
-    probes = [callbacks.CosineLoss(), callbacks.CosineLoss("block"), callbacks.EstimationError()]
-    probes += [callbacks.IntermediateAccuracy(), callbacks.GateActivity()]
-    observer = Observer(probes, model)
-    one_by_one = [row.value for row in observer.run((X, Y), batch_size=1)]
-    ragged = [row.value for row in observer.run((X, Y), batch_size=3)]
-    np.testing.assert_allclose(ragged, one_by_one, rtol=1e-4, atol=1e-6)
-
-
-def test_data_may_be_batches_and_labels_may_be_one_hot(model):
-    probe = callbacks.IntermediateAccuracy()
-    whole = callbacks.run([probe], model, (X, Y)).values(probe.name)
-    halves = [(X[:4], Y[:4]), (X[4:], Y[4:])]
-    assert callbacks.run([probe], model, halves).values(probe.name) == whole
-    one_hot = np.eye(CLASSES, dtype="float32")[Y]
-    table = callbacks.run([probe], model, (X, one_hot), loss="categorical_crossentropy")
-    assert table.values(probe.name) == whole
 
 
 @pytest.mark.parametrize("data", [(X, Y[:-1]), [(X[:4], Y[:4]), (X[4:], Y[4:-1])]])
@@ -114,7 +94,7 @@ HIGHWAY = (
 
 
 @pytest.mark.parametrize("activation", few_elsewhere(["tanh", "relu"], ["relu"]))
-def test_an_input_of_nan_makes_every_measured_value_nan(activation):
+def test_an_input_of_nan_makes_every_measured_value_nan_and_is_reported(activation, caplog):
     inputs = keras.Input((5,))  # some backends' ReLUs make zeros of NaN
     x = layers.Dense(4, activation)(inputs)
     x = zoo.HighwayDense(activation=activation, name="block")(x)
@@ -122,6 +102,7 @@ def test_an_input_of_nan_makes_every_measured_value_nan(activation):
     x = X.copy()
     x[3] = np.nan
     table = callbacks.run([probe() for probe in HIGHWAY], model, (x, Y), batch_size=3)
+    assert "NaN or Inf" in caplog.text and "block" in caplog.text
     table += callbacks.lesions(model, (x, Y))
     assert not [row for row in table if not np.isnan(row.value)]
 
@@ -162,21 +143,9 @@ def test_an_example_whose_skip_input_is_zero_has_no_l2_ratio_and_is_counted():
     assert np.isnan(nothing.values("l2_ratio")["sum"])
 
 
-def test_nan_is_reported_and_not_averaged_away(model, caplog):
-    x = X.copy()
-    x[3] = np.nan
-    table = callbacks.run([callbacks.L2Ratio()], model, (x, Y), batch_size=2)
-    assert all(np.isnan(value) for value in table.values("l2_ratio").values())
-    assert "NaN or Inf" in caplog.text and "block0" in caplog.text
-
-
 def test_bad_input_is_refused_before_any_work(model):
     with pytest.raises(ValueError, match="cosine_loss.*compare with labels"):
         callbacks.run([callbacks.CosineLoss()], model, X)
-    with pytest.raises(ValueError, match="at least one probe"):
-        callbacks.run([], model, X)
-    with pytest.raises(ValueError, match="at least one example"):
-        callbacks.run([callbacks.L2Ratio()], model, (X[:0], Y[:0]))
     with pytest.raises(ValueError, match="Received: 'loss'"):
         callbacks.CosineLoss(classifier="loss")
     with pytest.raises(ValueError, match="of=3"):
@@ -195,14 +164,14 @@ def test_a_probe_that_no_block_can_serve_is_an_error():
 
 
 def test_a_custom_probe_needs_a_few_lines(model):
-    class Positive(Probe):
+    class Positive(callbacks.Probe):
         def measure(self, block, stage):
             return {"positive": ops.mean(ops.cast(block["y"] > 0, "float32"), axis=1)}
 
     _, states, _ = reference_run(model)
     check(values(Positive(), model), [(y > 0).mean() for y in states[1:]])
 
-    class Norms(Probe):
+    class Norms(callbacks.Probe):
         def measure(self, block, stage):
             return {"y": norm(block["y"]), "x": norm(block["x"])}
 
@@ -243,22 +212,6 @@ def test_probes_measure_sums_with_a_projected_or_pooled_shortcut(kind):
     np.testing.assert_allclose(table.values("l2_ratio")["sum"], ratio, rtol=1e-4)
     np.testing.assert_allclose(table.values("taylor_term")["sum"], term, rtol=1e-4, atol=1e-6)
     assert table.values("gradient_norm")["sum"] > 0
-
-
-@slow_elsewhere
-def test_logits_and_probabilities_give_the_same_values(model):
-    top = model.get_layer("top")
-    x = keras.Input((5,))
-    y = x
-    for layer in model.layers[1:-1]:
-        y = layer(y)
-    logits = layers.Dense(CLASSES, name="logits")
-    other = keras.Model(x, logits(y))
-    logits.set_weights(top.get_weights())
-    probes = [callbacks.CosineLoss(), callbacks.IntermediateAccuracy()]
-    probes += [callbacks.BorderlineExamples(2, margin=0.5)]
-    for one, two in zip(*(callbacks.run(probes, m, (X, Y)) for m in (model, other)), strict=True):
-        assert one.value == pytest.approx(two.value, rel=1e-4, abs=1e-6), one.probe
 
 
 def test_examples_with_a_tiny_loss_have_a_gradient(model):

@@ -1,6 +1,6 @@
 """The table of values: rows, files, figures, the HTML page."""
 
-import html.parser
+import re
 
 import numpy as np
 import pytest
@@ -63,33 +63,16 @@ def test_a_figure_has_a_panel_for_each_probe(table):
     np.testing.assert_equal([first, second], [[0.5, 0.25], [0.125, np.nan]])
 
 
-class Page(html.parser.HTMLParser):
-    """Tags, links and texts of a page."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.tags, self.sources, self.labels, self.text = [], [], [], ""
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.sources += [v for k, v in attributes if k in ("src", "href", "xlink:href")]
-        self.labels += [v for k, v in attributes if k == "aria-label"]
-
-    def handle_data(self, data):
-        self.text += data
-
-
 def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     callbacks.write_html(table, tmp_path / "page.html", "Probes of <a network>")
-    page = Page(tmp_path / "page.html")
-    assert page.tags.count("svg") == 3 and "script" not in page.tags
-    assert page.labels == [f"chart of {name}" for name in table.probes()]
-    assert all(source.startswith(("data:image/png;base64,", "#")) for source in page.sources)
-    assert "Probes of <a network>" in page.text and "sum9 is no block" in page.text
-    assert "small changes refine the skip input" in page.text
-    assert "0.125" in page.text and "gradient_norm_first_to_last_stage" in page.text
     text = (tmp_path / "page.html").read_text()
+    assert text.count("<svg") == 3 and "<script" not in text
+    labels = re.findall('aria-label="(.*?)"', text)
+    assert labels == [f"chart of {name}" for name in table.probes()]
+    for source in re.findall('(?:src|href)="(.*?)"', text):
+        assert source.startswith(("data:image/png;base64,", "#"))
+    assert "<h1>Probes of &lt;a network&gt;</h1>" in text and "sum9 is no block" in text
+    assert "small changes refine the skip input" in text and "0.125" in text
     assert "currentColor" in text and "#000000" not in text and "block0</text>" in text
     assert len(text) < 40_000
 
@@ -106,11 +89,8 @@ def test_deviations_are_bands_and_signed_values_have_a_zero_line():
     np.testing.assert_allclose([heights.min(), heights.max()], [-0.25, 0.05])
     assert [*cosine.get_lines()[-1].get_ydata()] == [0, 0]
     assert not statistics.collections and len(statistics.get_lines()) == 1
-    assert [label.get_text() for label in cosine.get_xticklabels()] == [
-        "block0",
-        "block1",
-        "block2",
-    ]
+    labels = [label.get_text() for label in cosine.get_xticklabels()]
+    assert labels == ["block0", "block1", "block2"]
 
 
 def test_names_are_text_in_the_page_and_in_its_charts(tmp_path):
