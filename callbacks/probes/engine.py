@@ -2,7 +2,7 @@
 
 import pathlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -25,7 +25,7 @@ from zoo.callbacks.probes.objective import (
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
-from zoo.types import PathLike
+from zoo.types import PathLike, Tensor
 
 
 def run(
@@ -238,7 +238,7 @@ class Observer:
     def _forward(self, mark, values, labels):
         """Run the graph; return the summed loss, and every block's parts."""
         values = {**values}
-        parts = self._observe(values, mark)
+        parts = self.observe(values, mark)
         total = 0.0
         shared = {}  # by all blocks
         if self.reads_labels:
@@ -269,7 +269,9 @@ class Observer:
                 total = total + ops.sum(average(loss, part.get("weights")))
         return total, parts
 
-    def _observe(self, values, mark):
+    def observe(
+        self, values: dict[int, Tensor], mark: Callable | None = None
+    ) -> dict[str, dict[str, Any]]:
         """Run the graph up to the logits; return the parts that each block always has, by name.
 
         `values` are updated in place. `mark`, of `gradients_at_marks`, is called on the input and

@@ -74,6 +74,7 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     format = _checked_format(path, format)
     model = _named(model)
     ways = writers(format)
+    print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
     with _true_float32():
         model = in_float32(model)
         random = np.random.default_rng(0)

@@ -193,4 +193,6 @@ def _of_kernels(layer, shape, output):
     """Return the elements of a layer's kernels times the positions they are applied at."""
     kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
     positions = shape[:-1] if _has_recurrence(layer) else output[:-1]
+    if getattr(layer, "data_format", None) == "channels_first":
+        positions = (output[0], *output[2:])
     return kernels * prod(size or 1 for size in positions)
