@@ -49,7 +49,7 @@ class Block:
     shape: Shape
     f: int | None = None
     layer: Skip | None = None
-    stage: int | None = None
+    stage: int = -1  # not known
     index: int = 0
 
     @property
@@ -320,7 +320,8 @@ def _skip_block(call):
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
     x = None if call.layer.opens_stage else call.sources[0]
-    return _block(call, call.sources[0], x, layer=call.layer, stage=call.layer.stage)
+    known = {} if call.layer.stage is None else {"stage": call.layer.stage}
+    return _block(call, call.sources[0], x, layer=call.layer, **known)
 
 
 def _layer_block(graph, call):
@@ -411,7 +412,7 @@ def _stages(blocks):
     ResNets of the second version, and opens none.
     """
     stages = [block.stage for block in blocks]
-    if None not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
+    if -1 not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
         return stages
     groups = [[*group] for _, group in itertools.groupby(blocks, lambda block: block.shape)]
     shapes = [group[0].shape for group in groups]
