@@ -320,8 +320,7 @@ def _skip_block(call):
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
     x = None if call.layer.opens_stage else call.sources[0]
-    known = {} if call.layer.stage is None else {"stage": call.layer.stage}
-    return _block(call, call.sources[0], x, layer=call.layer, **known)
+    return _block(call, call.sources[0], x, layer=call.layer, stage=call.layer.stage)
 
 
 def _layer_block(graph, call):
