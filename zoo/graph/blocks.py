@@ -49,7 +49,7 @@ class Block:
     shape: Shape
     f: int | None = None
     layer: Skip | None = None
-    stage: int | None = None
+    stage: int = -1  # not known
     index: int = 0
 
     @property
@@ -411,7 +411,7 @@ def _stages(blocks):
     ResNets of the second version, and opens none.
     """
     stages = [block.stage for block in blocks]
-    if None not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
+    if -1 not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
         return stages
     groups = [[*group] for _, group in itertools.groupby(blocks, lambda block: block.shape)]
     shapes = [group[0].shape for group in groups]
