@@ -143,6 +143,35 @@ def used_twice(name):
     return reference.random_weights(keras.Model(inputs, outputs)), reference.images(2, 8, 8, 2)
 
 
+@keras.saving.register_keras_serializable("test_surgery")
+class Penalized(layers.Layer):
+    """A matrix product whose kernel has a regularizer and a constraint."""
+
+    def build(self, shape):
+        sizes = (shape[-1], shape[-1])
+        limit = keras.constraints.MaxNorm(0.5)
+        self.kernel = self.add_weight(sizes, name="kernel", regularizer="l2", constraint=limit)
+
+    def call(self, x):
+        return ops.matmul(x, self.kernel)
+
+
+def test_regularizers_and_constraints_of_foreign_layers_stay_in_a_pruned_model():
+    x = inputs = keras.Input((4,))
+    for i in range(3):
+        x = layers.Add(name=f"sum{i}")([x, Penalized(name=f"f{i}")(x)])
+    model = reference.random_weights(keras.Model(inputs, x))
+    pruned = zoo.graph.prune_blocks(model, ["sum1"])
+    kernels = [model.get_layer(f"f{i}").get_weights()[0] for i in (0, 2)]
+    losses = [float(ops.convert_to_numpy(loss)) for loss in pruned.losses]
+    assert losses == pytest.approx([0.01 * np.square(kernel).sum() for kernel in kernels])
+    pruned.compile(keras.optimizers.SGD(1e-3), "mse")
+    pruned.fit(np.ones((2, 4)), np.ones((2, 4)), verbose=0)
+    for weight in pruned.weights:
+        norms = np.linalg.norm(ops.convert_to_numpy(weight), axis=0)
+        np.testing.assert_allclose(norms, 0.5, rtol=1e-5)
+
+
 def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
     model, x = used_twice("unshared")
     shared = model.get_layer("block")
