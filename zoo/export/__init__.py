@@ -27,6 +27,7 @@ from zoo.types import PathLike
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
 CHILD = "import sys; from zoo.export import answer; answer(*sys.argv[1:])"
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
+SIZES = ((3, 5), (1, 4))  # of verified examples: the batch, and axes of unknown size
 Arrays = dict[str, np.ndarray]  # by name of an input or output
 Reader = Callable[[Arrays], Arrays]  # runs an artifact
 
@@ -56,7 +57,7 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
 
     Returns:
         The largest absolute deviation of the artifact's outputs from the Keras model's, for three
-        random inputs together and for the first alone.
+        random inputs together and for one alone, of another size on axes of unknown size.
 
     Raises:
         ValueError: If an argument is invalid, or the format cannot hold the model.
@@ -77,18 +78,15 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
     with _true_float32():
         model = in_float32(model)
-        random = np.random.default_rng(0)
-        examples = keras.tree.map_structure(lambda x: _sample(x, random), model.input)
-        expected = model.predict_on_batch(examples)
-        inputs = dict(zip(_input_names(model), keras.tree.flatten(examples), strict=True))
+        examples = [_example(model, *sizes) for sizes in SIZES]
         for way in ways[:-1]:
             try:
-                return _write(model, path, format, inputs, expected)
+                return _write(model, path, format, examples)
             except Exception as error:  # what the exporter and the runtime raise
                 reason = f"{error}".strip().partition("\n")[0]
                 logging.warning("zoo.export: %s fails (%s), %s takes over", way, reason, ways[-1])
         write = _write if ways[-1] == keras.config.backend() else _write_in_child
-        return write(model, path, format, inputs, expected)
+        return write(model, path, format, examples)
 
 
 def _checked_format(path, format):
@@ -149,15 +147,23 @@ def _named(model):
     return keras.Model(graph.input, dict(zip(names, graph.outputs, strict=True)), name=model.name)
 
 
-def _sample(tensor, random):
-    shape = (3, *(3 if size is None else size for size in tensor.shape[1:]))
+def _example(model, batch, unknown):
+    """Return random inputs and what a model computes of them, both by name."""
+    random = np.random.default_rng(0)
+    inputs = keras.tree.map_structure(lambda x: _sample(x, random, batch, unknown), model.input)
+    named = dict(zip(_input_names(model), keras.tree.flatten(inputs), strict=True))
+    return named, model.predict_on_batch(inputs)
+
+
+def _sample(tensor, random, batch, unknown):
+    shape = (batch, *(unknown if size is None else size for size in tensor.shape[1:]))
     if "int" in tensor.dtype:
         high = 256 if tensor.dtype == "uint8" else 2
         return random.integers(0, high, shape).astype(tensor.dtype)
     return random.normal(size=shape).astype(tensor.dtype)
 
 
-def _write(model, path, format, inputs, expected):
+def _write(model, path, format, examples):
     """Write an artifact, verify it on what the model computes, and move it into place."""
     folder = temporary_path(path)
     folder.mkdir(parents=True)
@@ -165,8 +171,8 @@ def _write(model, path, format, inputs, expected):
     artifact = folder / f"artifact{path.suffix}"
     try:
         FORMATS[format].write(model, artifact)
-        deviation = _deviation(FORMATS[format].reader(artifact), inputs, expected)
-        allowed = TOLERANCE * max(np.max(np.abs(y)) for y in expected.values())
+        deviation = _deviation(FORMATS[format].reader(artifact), examples)
+        allowed = TOLERANCE * max(np.max(np.abs(y)) for y in examples[0][1].values())
         if not deviation <= allowed:  # NaN too
             raise RuntimeError(
                 f"The artifact must compute what the Keras model computes, within {allowed:.1e}. "
@@ -181,14 +187,14 @@ def _write(model, path, format, inputs, expected):
     return deviation
 
 
-def _deviation(read, inputs, expected):
+def _deviation(read, examples):
     """Return the largest absolute deviation; infinite if a shape differs."""
     deviations = []
-    for rows in (slice(None), slice(1)):  # all, then the first alone: any batch size
-        outputs = read({name: x[rows] for name, x in inputs.items()})
+    for inputs, expected in examples:
+        outputs = read(inputs)
         for name, y in expected.items():
-            same = np.shape(outputs[name]) == y[rows].shape
-            deviations.append(np.max(np.abs(outputs[name] - y[rows])) if same else np.inf)
+            same = np.shape(outputs[name]) == y.shape
+            deviations.append(np.max(np.abs(outputs[name] - y)) if same else np.inf)
     return float(np.max(deviations))
 
 
@@ -281,9 +287,8 @@ def _write_onnx_torch(model, function, inputs, outputs, path):
         def forward(self, *tensors) -> tuple:
             return tuple(function(*tensors))
 
-    random = np.random.default_rng(0)
     tensors = keras.tree.flatten(model.input)
-    examples = tuple(torch.from_numpy(_sample(x, random)) for x in tensors)
+    examples = tuple(map(torch.from_numpy, _example(model, *SIZES[0])[0].values()))
     free = torch.export.Dim.DYNAMIC
     sizes = tuple({i: free for i, size in enumerate(x.shape) if size is None} for x in tensors)
     logger = logging.getLogger("torch.onnx")
@@ -426,7 +431,7 @@ def _float32_name(dtype):
     return "float32" if dtype in HALF else dtype
 
 
-def _write_in_child(model, path, format, inputs, expected):
+def _write_in_child(model, path, format, examples):
     """Write an artifact as `_write` does, in a child process of TensorFlow."""
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
@@ -436,8 +441,10 @@ def _write_in_child(model, path, format, inputs, expected):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model.save(folder / "model.keras")
-        arrays = {f"inputs/{name}": x for name, x in inputs.items()}
-        arrays |= {f"expected/{name}": y for name, y in expected.items()}
+        arrays = {}
+        for number, example in enumerate(examples):
+            for part, values in enumerate(example):
+                arrays |= {f"{number}/{part}/{name}": array for name, array in values.items()}
         np.savez(folder / "arrays.npz", **arrays)
         command = [sys.executable, "-P", "-c", CHILD, name, path, format]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -453,19 +460,19 @@ def _write_in_child(model, path, format, inputs, expected):
     return reply["deviation"]
 
 
-def answer(name: str, path: str, format: str) -> None:
-    """Export the model in the folder `name` to `path`, and write `reply.json`."""
-    folder = pathlib.Path(name)
-    arrays: dict[str, Arrays] = {"inputs": {}, "expected": {}}
+def answer(folder_name: str, path: str, format: str) -> None:
+    """Export the model in a folder to `path`, and write `reply.json` there."""
+    folder = pathlib.Path(folder_name)
+    examples: list[tuple[Arrays, Arrays]] = [({}, {}) for _ in SIZES]
     with np.load(folder / "arrays.npz", allow_pickle=False) as file:
         for key in file.files:
-            part, _, array = key.partition("/")
-            arrays[part][array] = file[key]
+            number, part, name = key.split("/", 2)
+            examples[int(number)][int(part)][name] = file[key]
     model = load_model(folder / "model.keras", compile=False)
     reply: dict[str, float | str | bool]
     try:
         with _true_float32():
-            reply = {"deviation": _write(model, pathlib.Path(path), format, **arrays)}
+            reply = {"deviation": _write(model, pathlib.Path(path), format, examples)}
     except (ValueError, RuntimeError) as error:
         reply = {"error": str(error), "invalid": isinstance(error, ValueError)}
     (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
