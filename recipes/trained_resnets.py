@@ -86,7 +86,7 @@ def load(depth, folder):
         )
     import torch
 
-    state = torch.load(files[0], "cpu", weights_only=True)["state_dict"]
+    state = torch.load(files[0], "cpu", weights_only=True)["state_dict"]  # noqa: TID251
     arrays = [value.numpy() for key, value in state.items() if "num_batches" not in key]
     arrays = [array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T for array in arrays]
     model = zoo.he_resnet(depth)

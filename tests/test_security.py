@@ -1,10 +1,10 @@
 """Malicious files and servers are refused, and none of their code runs.
 
-Each payload creates the folder `owned`; each test checks that it works where nothing protects.
+Each payload creates the folder `owned`; each test checks that it works where nothing protects. The
+rules of ruff in pyproject.toml refuse calls that run, unpickle or unpack their input.
 """
 
 import ast
-import functools
 import importlib
 import inspect
 import io
@@ -29,11 +29,7 @@ from zoo.graph import chain
 from zoo.io import load_model
 from zoo.layers import carry_lstm
 
-FOLDERS = "zoo", "applications", "callbacks", "recipes"
-DANGEROUS = {"eval", "exec", "compile", "__import__", "system", "popen", "unpack_archive"}
-DANGEROUS |= {"extract", "extractall", "enable_unsafe_deserialization"}
-MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml", "tarfile"}
-HARMLESS = "self.model.eval", ".compile"  # of expressions, torch and Keras
+FOLDERS = "zoo", "applications", "callbacks"
 
 
 class Payload:
@@ -159,7 +155,7 @@ BY_NAME = {  # attributes that registered classes look up by a name that is no l
 
 @without_backend
 def test_no_registered_class_uses_a_string_of_its_configuration_as_a_name():
-    for path in (path for folder in FOLDERS[:3] for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[-1] not in ("__init__", "__main__"):
             prefix = () if parts[0] == "zoo" else ("zoo",)
@@ -324,60 +320,3 @@ def test_a_redirect_does_not_leave_https():
             redirects.redirect_request(request, None, code, "", {}, "http://127.0.0.1/b")
         allowed = redirects.redirect_request(request, None, code, "", {}, "https://127.0.0.1/b")
         assert allowed.full_url == "https://127.0.0.1/b"
-
-
-@functools.cache
-def nodes():
-    """Return every node of the code that users run, as (file:line, node)."""
-    paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
-    walks = ((path, ast.walk(ast.parse(path.read_text()))) for path in paths)
-    return [
-        (f"{path.relative_to(ROOT).as_posix()}:{getattr(node, 'lineno', 0)}", node)
-        for path, walk in walks
-        for node in walk
-    ]
-
-
-OPTIONS = ("allow_pickle", "weights_only", "shell", "safe_mode")
-
-
-@functools.cache
-def calls():
-    """Return every call: where, what is called, on what, and the arguments in `OPTIONS`."""
-    found = []
-    for where, node in nodes():
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            owner = ast.unparse(node.func.value) if hasattr(node.func, "value") else ""
-            options = {k.arg: ast.unparse(k.value) for k in node.keywords if k.arg in OPTIONS}
-            found.append((where, name, owner, options))
-    return found
-
-
-@without_backend
-def test_no_code_unpacks_unpickles_or_evaluates_its_input():
-    for where, name, owner, options in calls():
-        harmless = f"{owner}.{name}".endswith(HARMLESS) and owner
-        assert name not in DANGEROUS or harmless, f"{where} calls {owner}.{name}"
-        assert options.get("allow_pickle", "False") == "False", where
-        assert options.get("shell", "False") == "False", where
-        assert options.get("safe_mode", "True") == "True", where
-        assert (owner, name) != ("np", "fromfile"), where
-        if (owner, name) == ("torch", "load"):
-            assert options.get("weights_only") == "True", f"{where}: say weights_only=True"
-        if (owner, name) == ("np", "load"):
-            assert "allow_pickle" in options, f"{where}: say allow_pickle=False"
-
-
-@without_backend
-def test_no_module_that_runs_its_input_is_imported():
-    for where, node in nodes():
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-            assert not MODULES & {name.split(".")[0] for name in names}, where
-
-
-@without_backend
-def test_only_zoo_io_loads_keras_files():
-    of_keras = [w for w, name, owner, _ in calls() if name == "load_model" and "keras" in owner]
-    assert [where.partition(":")[0] for where in of_keras] == ["zoo/io.py"]
