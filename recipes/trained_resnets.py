@@ -84,7 +84,7 @@ def load(depth, folder):
             f"Expected resnet{depth}*.th in a folder. Received: {folder}. Copy there "
             "pretrained_models of akamaster/pytorch_resnet_cifar10; see --data_dir."
         )
-    import torch
+    import torch  # noqa: TID251 (it reads a file of PyTorch's)
 
     state = torch.load(files[0], "cpu", weights_only=True)["state_dict"]  # noqa: TID251
     arrays = [value.numpy() for key, value in state.items() if "num_batches" not in key]
