@@ -195,7 +195,7 @@ def test_mixed_precision_computes_in_half_and_classifies_in_float32(name):
 
 
 @without_backend
-@pytest.mark.parametrize("name", but_slow([name for name in SMALL if name != "he_resnet"]))
+@pytest.mark.parametrize("name", but_slow([*SMALL]))
 def test_a_network_is_one_flat_graph_whose_blocks_are_named_after_their_stage(name):
     model = build(name)
     assert not [layer for layer in model.layers if isinstance(layer, keras.Model)]
