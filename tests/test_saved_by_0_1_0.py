@@ -17,9 +17,9 @@ FILES = sorted((pathlib.Path(__file__).parent / "data" / "saved_by_0.1.0").glob(
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # saved untrained
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_model_saved_by_0_1_0_loads_and_computes_the_same(path):
-    saved = np.load(path.with_suffix(".npz"))
-    y = keras.saving.load_model(path)(saved["x"], training=False)
-    np.testing.assert_allclose(ops.convert_to_numpy(y), saved["y"], rtol=0, atol=1e-5)
+    with np.load(path.with_suffix(".npz")) as saved:
+        y = keras.saving.load_model(path)(saved["x"], training=False)
+        np.testing.assert_allclose(ops.convert_to_numpy(y), saved["y"], rtol=0, atol=1e-5)
 
 
 def test_the_saved_models_are_there():

@@ -325,7 +325,7 @@ def test_random_orders_have_the_kendall_tau_of_their_swaps():
 
 @pytest.mark.parametrize("name", ["vit", *few_elsewhere(["llama", "gemma"], [])])
 def test_pruned_networks_of_layers_with_incomplete_configurations_are_saved(name, tmp_path):
-    if (name, keras.backend.backend()) == ("gemma", "tensorflow"):
+    if name == "gemma" and keras.backend.backend() != "torch":
         pytest.xfail("keras 3.15 takes a product with an array for a sparse tensor on loading")
     model = getattr(families, name)()
     opened = zoo.graph.inline(model, shapes=families.shapes(model))
