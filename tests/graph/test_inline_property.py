@@ -301,20 +301,20 @@ def check(seed, path):
         keras.utils.set_random_seed(seed)
         results.append((*train(one, (x, y)), values_of(model)))
     if not is_random:
-        # Where Keras infers float32 for what is bfloat16, gradients are added before the cast.
+        # bfloat16: two roundings of 2**-8; where Keras infers float32, gradients are added before.
         mixed = any(layer.compute_dtype == "bfloat16" for layer in model.layers)
-        loss, weight = (3e-3, 2e-3) if mixed else (1e-5, 1e-6)
+        loss, rest, weight = (8e-3, 3e-2, 2e-3) if mixed else (1e-5, 1e-4, 1e-6)
         (losses, gradients, state), (others, other_gradients, other_state) = results
         np.testing.assert_allclose(losses, others, rtol=loss)
         assert gradients.keys() == other_gradients.keys()
         largest = max(np.abs(gradient).max() for gradient in gradients.values())
         for name, gradient in gradients.items():
-            limit = (20 if mixed else 1) * loss * largest
+            limit = (2 * rest if mixed else loss) * largest
             np.testing.assert_allclose(
-                gradient, other_gradients[name], atol=limit, rtol=10 * loss, err_msg=name
+                gradient, other_gradients[name], atol=limit, rtol=rest, err_msg=name
             )
         for name, first, second in zip(names, state, other_state, strict=True):
-            np.testing.assert_allclose(first, second, rtol=10 * loss, atol=weight, err_msg=name)
+            np.testing.assert_allclose(first, second, rtol=rest, atol=weight, err_msg=name)
 
 
 @pytest.mark.parametrize(
