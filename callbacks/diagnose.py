@@ -51,7 +51,7 @@ SCREEN = {  # columns of numbers: headings by name
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Verdict on the block of a name: one of `VERDICTS`."""
+    """Verdict on a block: one of `VERDICTS`."""
 
     block: str
     stage: int
@@ -70,7 +70,7 @@ class Diagnosis:
     weights: str = ""  # their date, or the number of steps that trained them, if it is known
 
     def blocks(self, verdict: str) -> list[str]:
-        """Return the names of the blocks with one verdict; a ValueError if there is no such."""
+        """Return the names of the blocks with one verdict; raise ValueError if it is unknown."""
         if verdict not in VERDICTS:
             raise ValueError(f"`verdict` must be one of {VERDICTS}. Received: verdict={verdict!r}")
         return [row.block for row in self.verdicts if row.verdict == verdict]

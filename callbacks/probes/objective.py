@@ -141,8 +141,8 @@ def padded_batches(
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
     one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
     compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
-    examples so far, after each batch; the others are those of `batches`. Data without an example
-    are a ValueError.
+    examples so far, after each batch; the others are those of `batches`. Raise
+    ValueError if there is no example.
     """
     size = 0
     seen = 0
@@ -202,7 +202,7 @@ def norm(v: Tensor) -> Tensor:
 
 def in_range(lengths: Tensor) -> Tensor:
     """Return True if no square that was summed for a norm can have overflowed or vanished."""
-    return ops.all((lengths > 1e-15) & (lengths < 1e15))
+    return ops.all((lengths > 1e-15) & (lengths < 1e15))  # float32 is 1e-38 to 3e38
 
 
 def scale(v: Tensor) -> Tensor:
@@ -342,7 +342,7 @@ class Objective:
     def log_probabilities(self, logits: Tensor, labels: Any = None) -> Tensor:
         """Return logarithms of class probabilities, `(batch, ..., classes)`; of one sigmoid, two.
 
-        A network that does not classify is a ValueError.
+        Raise ValueError if the network does not classify.
         """
         if not self.classifies(labels):
             raise ValueError(

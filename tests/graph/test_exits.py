@@ -174,8 +174,9 @@ def flat(outputs):
         ),
         (
             lambda m: graph.drop_blocks(m, {"a": 2}),
-            "`rate` must be from 0 to 1. Received: rate=2",
+            "`rates` must be a number from 0 to 1",
         ),
+        (lambda m: graph.drop_blocks(m, [0.5]), r"Received: rates=\[0.5\]"),
     ],
 )
 def test_bad_input_of_exits_and_drops(model, make, message):

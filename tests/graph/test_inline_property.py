@@ -257,10 +257,10 @@ def restore(model, values):
         variable.assign(value)
 
 
-def train(model, data):
+def train(model, data, eager):
     """Return the losses of three steps of SGD and, by path, the first step's gradients."""
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-    model.compile(optimizer, "mse", jit_compile=False)
+    model.compile(optimizer, "mse", jit_compile=False, run_eagerly=eager)
     losses = [float(model.train_on_batch(*data))]
     pairs = zip(model.trainable_variables, optimizer.momentums, strict=True)
     gradients = {v.path: -100 * ops.convert_to_numpy(momentum) for v, momentum in pairs}
@@ -295,30 +295,34 @@ def check(seed, path):
             one.save(path)
             loaded.append(output(keras.models.load_model(path), x))
         np.testing.assert_array_equal(*loaded)
+    mixed = any(layer.compute_dtype == "bfloat16" for layer in model.layers)
+    # TensorFlow's graphs round bfloat16 less often where they join operations; without them it has
+    # no gradient of int8.
+    eager = mixed and keras.backend.backend() == "tensorflow" and "int8" not in used
     results = []
     for one in (model, opened):
         restore(model, before)
         keras.utils.set_random_seed(seed)
-        results.append((*train(one, (x, y)), values_of(model)))
+        results.append((*train(one, (x, y), eager), values_of(model)))
     if not is_random:
-        # bfloat16: two roundings of 2**-8; where Keras infers float32, gradients are added before.
-        mixed = any(layer.compute_dtype == "bfloat16" for layer in model.layers)
-        loss, rest, weight = (8e-3, 3e-2, 2e-3) if mixed else (1e-5, 1e-4, 1e-6)
+        # Where Keras infers float32 for what is bfloat16, gradients are added before the cast.
+        loss, weight = (3e-3, 2e-3) if mixed else (1e-5, 1e-6)
         (losses, gradients, state), (others, other_gradients, other_state) = results
         np.testing.assert_allclose(losses, others, rtol=loss)
         assert gradients.keys() == other_gradients.keys()
         largest = max(np.abs(gradient).max() for gradient in gradients.values())
         for name, gradient in gradients.items():
-            limit = (2 * rest if mixed else loss) * largest
+            limit = (20 if mixed else 1) * loss * largest
             np.testing.assert_allclose(
-                gradient, other_gradients[name], atol=limit, rtol=rest, err_msg=name
+                gradient, other_gradients[name], atol=limit, rtol=10 * loss, err_msg=name
             )
         for name, first, second in zip(names, state, other_state, strict=True):
-            np.testing.assert_allclose(first, second, rtol=rest, atol=weight, err_msg=name)
+            np.testing.assert_allclose(first, second, rtol=10 * loss, atol=weight, err_msg=name)
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(20), *(pytest.param(s, marks=pytest.mark.slow) for s in range(20, 200))]
+    "seed",  # 96 reads the batch's size in half precision
+    [*range(20), 96] + [pytest.param(s, marks=pytest.mark.slow) for s in range(20, 200) if s != 96],
 )
 def test_an_opened_network_computes_and_trains_like_the_original(seed, tmp_path):
     check(seed, tmp_path / "opened.keras")

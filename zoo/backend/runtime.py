@@ -42,8 +42,8 @@ def keep_memory() -> bool:
 
     A training step on a CPU frees and allocates the same large buffers (28 MB of logits in the
     language model) again and again; by default each is mapped afresh and every page of it
-    faults. Measured on two cores: recipes/benchmarks char_lm. Returns True if it took effect, as
-    nothing does without glibc.
+    faults. Measured on two cores: recipes/benchmarks char_lm. Returns True if it took effect,
+    which needs glibc.
     """
     library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
     mallopt = getattr(library, "mallopt", None)

@@ -1,6 +1,7 @@
 """Modify a network's blocks: leave out, reorder, drop at random, recompute; and leave early."""
 
 import itertools
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
@@ -158,15 +159,19 @@ def drop_blocks(
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
     decay = {b.name: number / len(blocks) for number, b in enumerate(blocks, 1) if _has_skip(b)}
-    if isinstance(rates, Mapping):
-        by_name = rates
-    else:
-        by_name = {name: rates * factor for name, factor in decay.items()}
+    by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
     unknown = [name for name in by_name if name not in decay]
     if unknown or not decay:
         raise ValueError(
             f"Expected names of blocks with a skip, {[*decay]}. Received: {unknown or model.name}"
         )
+    if not all(isinstance(r, numbers.Real) and 0 <= r <= 1 for r in by_name.values()):
+        raise ValueError(
+            f"`rates` must be a number from 0 to 1, or such numbers by block name. Received: "
+            f"rates={rates!r}"
+        )
+    if by_name is not rates:
+        by_name = {name: rate * decay[name] for name, rate in by_name.items()}
     by_call = {block.call: block for block in blocks if by_name.get(block.name)}
     inputs = graph.new_inputs()
     values = {**inputs}
