@@ -126,34 +126,34 @@ class Control:
 
     Attributes:
         text: Noun phrase: "the untrained network", "labels in random order".
-        measure: As `Claim.measure`, of the control.
+        value: As `Claim.value`, of the control.
     """
 
     text: str
-    measure: Callable[..., float]
+    value: Callable[..., float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim of a paper, and the comparison that decides it, written before its runs.
 
-    `measure` turns what a run measured into one number, `control.measure` into another. `verdict`
+    `value` turns what a run measured into one number, `control.value` into another. `verdict`
     compares the numbers of all seeds with the limits `at_least` and `at_most`.
 
     Attributes:
         name: First letter of the paper's authors, and a number: "S1".
         section: Section, table or figure of the paper that makes the claim.
         statement: The claim in one sentence.
-        quantity: Noun phrase for the number of `measure`, with its unit.
-        measure: Function from what one seed measured, as `Experiment.measure` returned it, to a
-            number; of the experiments of `needs`, an argument each.
+        quantity: Noun phrase for the number that `value` returns, with its unit.
+        value: Function from what one seed measured, as `Experiment.measure` returned it, to a
+            number. With `needs`, one argument for each of its experiments, of the same seed.
         control: Case in which the claim should not hold.
         at_least: The claim holds if the number is at least this.
         at_most: The claim holds if the number is at most this. With both limits, the claim is that
             two cases are equivalent.
         ratio: True if the number is a quotient of positive ones, so that 2 and 1/2 deviate equally
             from 1: mean and interval over seeds are then those of its logarithm.
-        needs: Names of the experiments whose measurements are the arguments of `measure`, such as
+        needs: Names of the experiments whose measurements are the arguments of `value`, such as
             the same training on two data sets. Default: the one that lists the claim.
         seeds: Number of seeds that `reproduce.py claims` runs without --seeds: 0, 1, 2, ...
         figure: Name of the artifact that shows the number; docs/claims.md has it with the claim.
@@ -168,7 +168,7 @@ class Claim:
     section: str
     statement: str
     quantity: str
-    measure: Callable[..., float]
+    value: Callable[..., float]
     control: Control
     at_least: float | None = None
     at_most: float | None = None

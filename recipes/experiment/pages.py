@@ -104,8 +104,8 @@ def evaluate(
     `measured` has a sequence for each seed: the measurements of the experiments that the claim
     needs. `facts` are those of all runs.
     """
-    values = [float(claim.measure(*one)) for one in measured]
-    controls = [float(claim.control.measure(*one)) for one in measured]
+    values = [float(claim.value(*one)) for one in measured]
+    controls = [float(claim.control.value(*one)) for one in measured]
     scale = facts[0]["scale"]
     origin = {
         key: ", ".join(dict.fromkeys(one[key] for one in facts))

@@ -372,7 +372,7 @@ CLAIMS = (
         section="section 4.2, Fig. 3",
         statement="Blocks estimate the last output of their stage without bias.",
         quantity="|mean| over deviation of the estimation error, mean over blocks of stage 1",
-        measure=bias,
+        value=bias,
         control=Control("the untrained network", lambda one: bias(one["untrained"])),
         at_most=0.25,
         figure="fig3",
@@ -390,7 +390,7 @@ CLAIMS = (
         "not merely as of any sum of steps.",
         quantity="deviation before the last block over that after the first, relative to "
         "independent equal steps, mean over stages",
-        measure=refinement,
+        value=refinement,
         control=Control("the untrained network", lambda one: refinement(one["untrained"])),
         at_most=0.8,
         ratio=True,
@@ -404,7 +404,7 @@ CLAIMS = (
         section="section 5.1, Table 1b, Fig. 5",
         statement="With normalization, highway and residual networks perform very similarly.",
         quantity="test error, highway minus residual, in points",
-        measure=lambda one: difference(one, "highway_bn", "resnet_bn"),
+        value=lambda one: difference(one, "highway_bn", "resnet_bn"),
         control=Control(
             "residual networks without and with normalization",
             lambda one: difference(one, "resnet", "resnet_bn"),
@@ -420,7 +420,7 @@ CLAIMS = (
         statement="Without normalization, both networks generalize worse.",
         quantity="test error without minus with normalization, the smaller of both networks', in "
         "points",
-        measure=least_harm,
+        value=least_harm,
         control=Control(
             "highway and residual networks, both with normalization",
             lambda one: difference(one, "highway_bn", "resnet_bn"),
@@ -435,7 +435,7 @@ CLAIMS = (
         section="section 5.1, Fig. 5",
         statement="Without normalization, both networks fit better.",
         quantity="training loss without over with normalization, the larger of both networks'",
-        measure=lambda one: max(fit_ratio(one, n, f"{n}_bn") for n in ("resnet", "highway")),
+        value=lambda one: max(fit_ratio(one, n, f"{n}_bn") for n in ("resnet", "highway")),
         control=Control(
             "highway over residual, both with normalization",
             lambda one: fit_ratio(one, "highway_bn", "resnet_bn"),
@@ -450,7 +450,7 @@ CLAIMS = (
         section="sections 3.2 and 5.1, equation 9",
         statement="Where a branch ends in normalization, training leaves its mean near zero.",
         quantity="norm of E[F] over the root mean square of F, mean over blocks",
-        measure=residual_mean,
+        value=residual_mean,
         control=Control("the untrained network", lambda one: residual_mean(one["untrained"])),
         at_most=inspection.HALF_OF_RANDOM,
         figure="section3.2",

@@ -368,7 +368,7 @@ CLAIMS = (
         section="section 4.1, Fig. 4",
         statement="The cosine of a block's branch and the loss's gradient is negative.",
         quantity="share of the blocks whose cosine loss on test images is negative, in %",
-        measure=negative_blocks_percent,
+        value=negative_blocks_percent,
         control=untrained(negative_blocks_percent),
         at_least=90,
         figure="fig4",
@@ -378,7 +378,7 @@ CLAIMS = (
         section="section 4.1, Fig. 4",
         statement="The cosine loss is more negative in high blocks.",
         quantity="mean cosine loss of the later half of the blocks minus the earlier half's",
-        measure=cosine_of_high_blocks,
+        value=cosine_of_high_blocks,
         control=untrained(cosine_of_high_blocks),
         at_most=-0.05,
         figure="fig4",
@@ -388,7 +388,7 @@ CLAIMS = (
         section="section 4.2, Fig. 2",
         statement="High blocks change the representation little.",
         quantity="mean l2 ratio of the last five blocks on test images",
-        measure=ratio_of_last_blocks,
+        value=ratio_of_last_blocks,
         control=untrained(ratio_of_last_blocks),
         at_most=0.5,
         figure="fig2",
@@ -400,7 +400,7 @@ CLAIMS = (
         section="appendix C, Fig. 14",
         statement="The l2 ratio of the last stage's blocks rises in training.",
         quantity="Kendall's correlation of the last stage's mean l2 ratio and the epoch",
-        measure=rise_of_ratio,
+        value=rise_of_ratio,
         control=Control(
             "epochs in random order", lambda one: rise_of_ratio(one, np.random.default_rng(0))
         ),
@@ -414,7 +414,7 @@ CLAIMS = (
         section="section 4.2, Fig. 5",
         statement="The accuracy of the early readout rises gradually over the last stage.",
         quantity="largest step between two blocks, as a share of the whole rise, in %",
-        measure=lambda one, _: largest_step_percent(one["blocks"]["test"]["intermediate_accuracy"]),
+        value=lambda one, _: largest_step_percent(one["blocks"]["test"]["intermediate_accuracy"]),
         control=Control(
             "the plain network",
             lambda _, lesions: largest_step_percent(lesions["plain"]["intermediate_accuracy"]),
@@ -429,7 +429,7 @@ CLAIMS = (
         statement="The last blocks correct mainly borderline examples.",
         quantity="share of the test examples gained over the last five blocks that are "
         "borderline, in %",
-        measure=borderline_percent,
+        value=borderline_percent,
         control=Control(
             "their share of all examples",
             lambda one: 100 * float(one["blocks"]["test"]["groups"]["borderline"]["share"][0]),
@@ -445,7 +445,7 @@ CLAIMS = (
         section="section 4.4, Fig. 7",
         statement="Repeating the last block, scaled, lowers the training loss.",
         quantity="training loss after 20 repetitions over before",
-        measure=lambda one: loss_by_unrolling(
+        value=lambda one: loss_by_unrolling(
             one["unrolled"]["training_loss"][f"{one['unrolled']['scale']}"]
         ),
         control=Control(
@@ -462,7 +462,7 @@ CLAIMS = (
         statement="Repeating the last block, scaled, corrects borderline examples.",
         quantity="accuracy of borderline test examples after 20 repetitions minus before, in "
         "points",
-        measure=gain_by_unrolling,
+        value=gain_by_unrolling,
         control=Control(
             "the last block repeated unscaled", lambda one: gain_by_unrolling(one, "unscaled")
         ),
@@ -476,7 +476,7 @@ CLAIMS = (
         section="section 4.4, appendix E, Fig. 20",
         statement="With f scaled, the cosine loss of every repetition is negative.",
         quantity="largest cosine loss of 20 scaled repetitions, by the early readout's gradient",
-        measure=lambda one: float(repetitions(one, "scaled").max()),
+        value=lambda one: float(repetitions(one, "scaled").max()),
         control=Control(
             "the last block repeated unscaled",
             lambda one: float(repetitions(one, "unscaled").max()),
@@ -492,7 +492,7 @@ CLAIMS = (
         statement="Without scaling, the cosine loss is negative for the first repetitions only.",
         quantity="first repetitions with a negative cosine loss, of 20 (the paper: 2), by the "
         "early readout's gradient",
-        measure=lambda one: negative_repetitions(one, "unscaled"),
+        value=lambda one: negative_repetitions(one, "unscaled"),
         control=Control(
             "the last block repeated scaled", lambda one: negative_repetitions(one, "scaled")
         ),

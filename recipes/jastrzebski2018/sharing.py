@@ -298,7 +298,7 @@ CLAIMS = (
         statement="With naive sharing activations explode before training.",
         quantity="growth of the activation norm through 110 layers of naive sharing over that "
         "through ResNet-38, the smaller one of two: by initial moving averages and by batches",
-        measure=lambda one: growth(one, "naive"),
+        value=lambda one: growth(one, "naive"),
         control=Control(UBN, lambda one: growth(one, "ubn")),
         at_least=10,
         ratio=True,
@@ -318,7 +318,7 @@ CLAIMS = (
         statement="Naive sharing has a larger ratio of gradient norms between stages.",
         quantity="gradient norm of the first stage over the last before training, naive sharing "
         "over ResNet-38",
-        measure=lambda one: gradient_growth(one, "naive"),
+        value=lambda one: gradient_growth(one, "naive"),
         control=Control(UBN, lambda one: gradient_growth(one, "ubn")),
         at_least=2,
         ratio=True,
@@ -330,7 +330,7 @@ CLAIMS = (
         section="section 4.5, Fig. 8",
         statement="Naive sharing fails by its shared moving averages (the paper: it overfits).",
         quantity="accuracy on training images, training minus evaluation mode, in points",
-        measure=lambda one: lost_in_evaluation(one, "naive"),
+        value=lambda one: lost_in_evaluation(one, "naive"),
         control=Control("no sharing", lambda one: lost_in_evaluation(one, "unshared")),
         at_least=5,
         figure="fig9",
@@ -342,7 +342,7 @@ CLAIMS = (
         section="section 4.5, Table 1",
         statement="With unshared normalization (UBN) sharing does as well as no sharing.",
         quantity="test accuracy minus that without sharing, in points",
-        measure=lambda one: accuracy(one, "ubn") - accuracy(one, "unshared"),
+        value=lambda one: accuracy(one, "ubn") - accuracy(one, "unshared"),
         control=Control(
             "naive sharing", lambda one: accuracy(one, "naive") - accuracy(one, "unshared")
         ),
@@ -356,7 +356,7 @@ CLAIMS = (
         statement="Of UBN's parts, unsharing the statistics matters most.",
         quantity="share of UBN's gain in test accuracy over naive sharing that one part alone "
         "has, in %",
-        measure=lambda one: repair(one, "statistics"),
+        value=lambda one: repair(one, "statistics"),
         control=Control("unshared gamma and beta alone", lambda one: repair(one, "affine")),
         at_least=50,
         figure="fig9",

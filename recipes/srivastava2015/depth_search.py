@@ -223,7 +223,7 @@ CLAIMS = (
         name="S1",
         statement="Plain networks degrade with depth, highway networks do not.",
         quantity="growth of a plain network's lowest training loss from 10 to 100 layers",
-        measure=loss_ratio(("plain", "100"), ("plain", "10")),
+        value=loss_ratio(("plain", "100"), ("plain", "10")),
         control=Control("highway networks", loss_ratio(("highway", "100"), ("highway", "10"))),
         at_least=10,
         changed=f"{FOUR_SEEDS}; at first the ratio of both growths, at least 10, which the "
@@ -233,7 +233,7 @@ CLAIMS = (
         name="S2",
         statement="At 100 layers the highway network's training loss is over 100 times lower.",
         quantity="lowest training loss at 100 layers, plain over highway",
-        measure=loss_ratio(("plain", "100"), ("highway", "100")),
+        value=loss_ratio(("plain", "100"), ("highway", "100")),
         control=Control("networks of 10 layers", loss_ratio(("plain", "10"), ("highway", "10"))),
         at_least=100,
         changed=FOUR_SEEDS,
@@ -244,7 +244,7 @@ CLAIMS = (
         name="S3",
         statement="Highway networks converge faster.",
         quantity="epochs to a training loss of 0.1, plain over highway, mean over four depths",
-        measure=speed,
+        value=speed,
         control=Control(
             "one half of the plain networks over the other", lambda one: speed(halves(one, "plain"))
         ),

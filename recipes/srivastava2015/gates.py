@@ -3,8 +3,8 @@
     python recipes/srivastava2015/gates.py --data_dir DATA
     python recipes/reproduce.py srivastava2015/gates_cifar --scale full --data_dir DATA
 
-Trains highway_mlp(50), a plain layer and 49 highway layers of 50 tanh units. Before and after the
-training it measures, on the training images, the biases of T, the mean of T, its mean over the
+Trains highway_mlp(50), a plain layer and 49 highway layers of 50 tanh units, on MNIST (`gates`) or
+CIFAR (`gates_cifar`). Before and after the training it measures, on the training images, the biases of T, the mean of T, its mean over the
 images of one class (Fig. 3), the sparsity of an image's T, how much each layer changes its input,
 and loss and accuracy without each highway layer (Fig. 4); and, on the first image alone, T and the
 outputs of all layers (Fig. 2). The paper found about 60 % of the layers idle.
@@ -23,9 +23,10 @@ from zoo import callbacks
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 
-EARLY_LAYERS = 15  # section 4, of MNIST: those in which the outputs change
-IDLE_LAYERS = 15, 45  # section 4.2, of MNIST: the first and the last idle layer
-IDLE_POINTS = 0.5  # of training accuracy, that an idle layer adds at most; ours
+# Layers are counted from 1, highway layers only.
+EARLY_LAYERS = 15  # section 4, on MNIST: those in which the outputs change
+IDLE_LAYERS = 15, 45  # section 4.2, on MNIST: the first and the last idle layer
+IDLE_POINTS = 0.5  # an idle layer adds at most this many points of training accuracy; ours
 END_LAYERS = 10  # at either end, whose biases are compared; ours
 
 
@@ -50,6 +51,7 @@ class Settings(experiment.ImageSettings):
 
 
 SCALES = {
+    # too shallow for the claims: a test that all works
     "smoke": Settings(depth=6, epochs=1, train_examples=200, test_examples=200),
     "miniature": Settings(epochs=100, train_examples=2000, decay_updates=20),
     "full": Settings(),
@@ -126,6 +128,7 @@ def inspect(settings, run, network):
     progress = run.progress("probes", len(x))
     table = callbacks.run(probes, network.model, (x, y), batch_size=500, progress=progress)
     progress = run.progress(f"lesions of {settings.depth - 1} layers", len(x))
+    # with T = 0, a layer returns its input
     options = {"mode": "closed", "batch_size": 500, "progress": progress}
     lesions = callbacks.lesions(network.model, (x, y), **options)
     shown = [callbacks.GateActivity(), callbacks.BlockOutputs()]
@@ -209,6 +212,11 @@ def selectivity(one):
     return float(np.mean(one["sparsity"] - mean))
 
 
+def early_change(one):
+    """Return the percentage of the change of the outputs that is in the first 15 layers."""
+    return 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
+
+
 def class_difference(one):
     """Return the difference of mean T between two classes over mean T, in the first 15 layers."""
     first, second = one["classes"].values()
@@ -222,13 +230,13 @@ def bias_rise(one):
     return float(biases[-END_LAYERS:].mean() - biases[:END_LAYERS].mean())
 
 
-def against_untrained(quantity):
-    """Return the fields of a claim on a quantity whose control are the untrained networks."""
+def against_untrained(value):
+    """Return the fields `value` and `control` of a claim: the same of the untrained networks."""
 
-    def measure(*networks):
-        return quantity(*(one["untrained"] for one in networks))
+    def of_untrained(*networks):
+        return value(*(one["untrained"] for one in networks))
 
-    return {"measure": quantity, "control": Control("the untrained network", measure)}
+    return {"value": value, "control": Control("the untrained network", of_untrained)}
 
 
 ARTIFACTS = (
@@ -237,8 +245,8 @@ ARTIFACTS = (
     Artifact("fig4", "training loss without each layer", fig4),
 )
 ONE_IMAGE = (
-    "at first of one image, whose values differ by 5 points and more from another's; now the mean "
-    "over images"
+    "at first measured on one image, though images differ by 5 points and more; now the mean over "
+    "images"
 )
 mnist_claim = functools.partial(Claim, seeds=5)
 CLAIMS = (
@@ -247,15 +255,15 @@ CLAIMS = (
         section="section 4, Fig. 2",
         statement="Most gate biases fall in training.",
         quantity="share of the biases of T below their start, in %",
-        measure=lambda one: 100 * float(np.mean(one["bias"] < one["initial_bias"])),
+        value=lambda one: 100 * float(np.mean(one["bias"] < one["initial_bias"])),
         control=Control(
             "the biases of H, which start at 0",
             lambda one: 100 * float(np.mean(one["bias_of_h"] < 0)),
         ),
         at_least=60,
         figure="fig2",
-        changed="at least 50 before there was a control, which a drift without a direction "
-        "reaches; five seeds, after three had left some of these claims undecided",
+        changed="the limit was 50, which a drift without a direction reaches; raised when the "
+        "control was added. Five seeds, after three had left some of these claims undecided",
     ),
     mnist_claim(
         name="S6",
@@ -272,9 +280,7 @@ CLAIMS = (
         section="section 4, Fig. 2",
         statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
         quantity="share of the change of the outputs in the first 15 highway layers, in %",
-        **against_untrained(
-            lambda one: 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
-        ),
+        **against_untrained(early_change),
         at_least=50,
         reason="before training 83 % of the change is there: a layer moves its input by T = 0.12 "
         "towards a smaller H, so that outputs shrink. Training moves the change to later layers",
@@ -305,8 +311,8 @@ CLAIMS = (
         "it is 7 to 12 times as high, without one of the layers 15 to 45 1.05 to 1.13 times",
         figure="fig4",
         changed="at first the share of all layers without which the training loss rises by less "
-        "than 10 %: of a loss of 0.001, which one image decides. Now the accuracy, and the paper's "
-        "layers",
+        "than 10 %; but the loss was 0.001, so one image decided. Now by the accuracy, and for the "
+        "paper's layers",
     ),
 )
 cifar_claim = functools.partial(Claim, needs=("srivastava2015/gates", "srivastava2015/gates_cifar"))
@@ -328,7 +334,7 @@ CIFAR_CLAIMS = (
         section="section 4, Fig. 2",
         statement="On the harder data the gates' biases rise with depth.",
         quantity="mean bias of T in the last ten layers minus that in the first ten, on CIFAR",
-        measure=lambda mnist, cifar: bias_rise(cifar),
+        value=lambda mnist, cifar: bias_rise(cifar),
         control=Control("the same on MNIST", lambda mnist, cifar: bias_rise(mnist)),
         at_least=0.25,
         figure="fig2",

@@ -164,7 +164,7 @@ EXPERIMENTS = (
                 statement="In double precision, a residual network and the plain one that computes "
                 "the same function differ by rounding alone throughout training.",
                 quantity="largest difference of a weight after any step",
-                measure=largest,
+                value=largest,
                 control=Control("single precision", lambda one: largest(one, CONTROL)),
                 at_most=1e-9,  # ours; rounding is 1e-16, and the paper's slow divergence beyond
                 ratio=True,

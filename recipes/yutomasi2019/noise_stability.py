@@ -293,7 +293,7 @@ CLAIMS = (
         statement="The interlayer cushions of fully-fledged residual blocks are much larger than "
         "those of plain ones.",
         quantity="interlayer cushion, mean over blocks, 20 layers, residual over plain",
-        measure=interlayer_ratio,
+        value=interlayer_ratio,
         control=Control("the untrained networks", lambda one: interlayer_ratio(one, "before")),
         at_least=2,  # ours: the paper's number for the plain block is lost
         ratio=True,
@@ -307,7 +307,7 @@ CLAIMS = (
         statement="Noise on the weights hurts residual networks less.",
         quantity="accuracy lost to noise of 10 % on kernels, 20 layers, plain minus residual, in "
         "points",
-        measure=lambda one: extra_loss_to_noise(one, "plain"),
+        value=lambda one: extra_loss_to_noise(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: extra_loss_to_noise(one, "transferred")),
         at_least=1,  # ours: the margin of Y2; the paper shows no such number
         changed="after three seeds on record (undecided): at least 0, which equal networks reach, "
@@ -319,7 +319,7 @@ CLAIMS = (
         statement="Dominance is larger in residual networks, above all in late layers.",
         quantity="dominance in the deep half of the blocks, residual over plain, mean over "
         "training and depths",
-        measure=lambda one: float(stats.gmean(dominance_ratios(one)[:, 1])),
+        value=lambda one: float(stats.gmean(dominance_ratios(one)[:, 1])),
         control=Control(
             "the shallow half of the blocks",
             lambda one: float(stats.gmean(dominance_ratios(one)[:, 0])),

@@ -352,7 +352,7 @@ CLAIMS = (
         section="section 4.2, appendix B, Table 2",
         statement="A plain network that starts equal to a residual one reaches its accuracy.",
         quantity="test error, transferred minus residual, mean over depths, in points",
-        measure=lambda one: extra_error(one, "transferred"),
+        value=lambda one: extra_error(one, "transferred"),
         control=Control("Kaiming's start instead", lambda one: extra_error(one, "plain")),
         at_least=-1,  # ours; the paper: -0.10, -0.58, -0.23
         at_most=1,
@@ -363,7 +363,7 @@ CLAIMS = (
         section="appendix A, Table 1",
         statement="Depth raises the training loss more in plain than in residual networks.",
         quantity="growth of the training loss with depth, plain over residual",
-        measure=lambda one: growth(one, "plain"),
+        value=lambda one: growth(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
         ratio=True,
@@ -374,7 +374,7 @@ CLAIMS = (
         section="appendix A, Table 1",
         statement="Deep residual networks have lower risk and test error than plain ones.",
         quantity="training loss or test error, deepest, plain over residual: the smaller ratio",
-        measure=lambda one: disadvantage(one, "plain"),
+        value=lambda one: disadvantage(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: disadvantage(one, "transferred")),
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
         ratio=True,
@@ -387,7 +387,7 @@ CLAIMS = (
         statement="At equal risk, residual networks have the lower test error.",
         quantity="test error at equal risk, 20 layers, plain minus residual, mean over risks, in "
         "points",
-        measure=lambda one: error_at_equal_risk(one, "plain"),
+        value=lambda one: error_at_equal_risk(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: error_at_equal_risk(one, "transferred")),
         at_least=0.4,  # half of what separates plain20 and residual44, of equal risk, in Table 1
         changed="after three seeds on record: first over 20 and 56 layers (plain networks of 56 "
@@ -401,7 +401,7 @@ CLAIMS = (
         "distance from Kaiming's start.",
         quantity="distance of the deepest network's kernels from their start, over that of the "
         "start from Kaiming's",
-        measure=lambda one: by_depth(one, "residual", distance)[-1],
+        value=lambda one: by_depth(one, "residual", distance)[-1],
         control=Control(
             "their distance from Kaiming's start instead",
             lambda one: by_depth(one, "residual", lambda f: distance(f, "kaiming"))[-1],
@@ -416,7 +416,7 @@ CLAIMS = (
         section="appendix D.3, Table 5",
         statement="Dominant entries alone reach over 75 % of the accuracy at any depth.",
         quantity="accuracy, dominant over residual, mean over depths, in %",
-        measure=lambda one: kept_accuracy(one, "dominant"),
+        value=lambda one: kept_accuracy(one, "dominant"),
         control=Control(
             "as many entries from Kaiming's start, without the identity",
             lambda one: kept_accuracy(one, "dominant_kaiming"),
@@ -431,7 +431,7 @@ Y6 = Claim(
     statement="Plain networks from Kaiming's start and from the residual's part early in training.",
     quantity="center of mass of the absolute difference of their risks, 32 layers, as a share of "
     "the training",
-    measure=center_of_gap,
+    value=center_of_gap,
     control=Control("the untrained plain network", lambda one: center_of_gap(one, False)),
     at_most=0.4,  # ours; the paper's difference grows for 15 of 200 epochs
     ratio=True,

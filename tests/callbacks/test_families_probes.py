@@ -40,7 +40,7 @@ EVERY = [
 @functools.cache
 def classifier(name):
     """Return a family's network, inlined, with a softmax at each position of its first output."""
-    model = getattr(families, name)()
+    model = families.build(name)
     model = graph.inline(model, families.shapes(model))
     first = model.outputs[0]
     if name not in IMAGES:
@@ -84,7 +84,7 @@ def test_lesions_equal_lesioned_networks(name):
 @pytest.mark.parametrize("name", ["bert", "t5"])
 def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name):
     blocks = DECODER if name == "t5" else None
-    model = reference.random_weights(getattr(families, name)(), scale=0.3)
+    model = reference.random_weights(families.build(name), scale=0.3)
     x = families.data(model)
     table = callbacks.run([callbacks.L2Ratio()], model, x, blocks=blocks, grain="layer")
     table += callbacks.lesions(model, x, blocks=blocks, grain="layer")
@@ -100,7 +100,7 @@ def test_whole_layers_of_encoders_and_decoders_are_measured_and_left_out(name):
 
 @without_backend
 def test_lesions_are_of_the_blocks_of_an_encoder_and_a_decoder():
-    model = reference.random_weights(families.t5(), scale=0.3)
+    model = reference.random_weights(families.build("t5"), scale=0.3)
     x = families.data(model)
     table = callbacks.lesions(model, x, grain="layer").values("lesion_change")
     names = [block.name for block in find_blocks(model, grain="layer")[0]]

@@ -10,7 +10,6 @@ from helpers import reference
 from helpers.harness import few_elsewhere, slow_elsewhere
 from helpers.reference_highway import norms
 from zoo import callbacks
-from zoo.backend import jacobian_product
 
 X = reference.images(3, 4, 4, 3)
 Y = np.array([0, 1, 1])
@@ -152,23 +151,6 @@ def test_few_projections_do_not_bias_the_interlayer_cushion():
     value, error = (table.values(f"interlayer_cushion{key}")["sum"] for key in ("", "_error"))
     exact = np.sqrt(4 / 8)
     assert abs(value / exact - 1) < 0.02 and 0 < error < 0.02
-
-
-def test_the_identity_s_cushion_is_one_over_the_root_of_its_channels():
-    inputs = keras.Input((5, 5, 16))
-    x = layers.Conv2D(16, 1, kernel_initializer="zeros", name="f")(inputs)
-    model = keras.Model(inputs, layers.Add(name="sum")([inputs, x]))
-    table = callbacks.interlayer_cushions(model, reference.images(4, 5, 5, 16), projections=50)
-    np.testing.assert_allclose(table.values("interlayer_cushion")["sum"], 0.25, rtol=0.02)
-
-
-def test_a_jacobian_product_is_the_change_along_a_direction():
-    w = reference.images(3, 2)
-    x, v = reference.images(4, 3, seed=2), reference.images(4, 3, seed=3)
-    y, change = jacobian_product(lambda x: ops.tanh(ops.matmul(x, w)), *map(ops.array, (x, v)))
-    z = np.tanh(x @ w)
-    np.testing.assert_allclose(ops.convert_to_numpy(y), z, atol=1e-6)
-    np.testing.assert_allclose(ops.convert_to_numpy(change), (1 - z**2) * (v @ w), atol=1e-5)
 
 
 def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):

@@ -1,7 +1,6 @@
-"""Probes during training, on replicas, from a shell, and against gradients of torch."""
+"""Probes during training, from a shell, and against gradients of torch."""
 
 import csv
-import json
 
 import keras
 import numpy as np
@@ -10,7 +9,7 @@ from keras import layers
 
 import zoo
 from helpers import reference
-from helpers.harness import fresh_python, output_of, slow_elsewhere, start_module, without_backend
+from helpers.harness import output_of, slow_elsewhere, start_module, without_backend
 from helpers.test_data import write_images
 from zoo import callbacks
 
@@ -87,43 +86,6 @@ def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
 def test_bad_input_of_probes_in_training(data, every, message):
     with pytest.raises(ValueError, match=message):
         callbacks.RunProbes([callbacks.L2Ratio()], data, every)
-
-
-REPLICAS = """
-import json
-import numpy as np
-import tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-import keras
-from keras import layers
-import zoo
-from zoo import callbacks
-
-def model():
-    inputs = keras.Input((5,))
-    x = zoo.HighwayDense(name="block")(layers.Dense(4)(inputs))
-    return keras.Model(inputs, layers.Dense(3, "softmax")(x))
-
-x = np.random.default_rng(0).normal(size=(9, 5)).astype("float32")
-data = x, np.arange(9) % 3
-probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
-single = model()
-one = callbacks.run(probes, single, data, batch_size=4)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-with strategy.scope():
-    mirrored = model()
-mirrored.set_weights(single.get_weights())
-assert mirrored.distribute_strategy.num_replicas_in_sync == 2
-two = callbacks.run(probes, mirrored, data, batch_size=4)
-print(json.dumps([[row.value for row in table] for table in (one, two)]))
-"""
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute")
-def test_two_replicas_give_what_one_gives():
-    one, two = json.loads(fresh_python(REPLICAS).stdout.splitlines()[-1])
-    np.testing.assert_allclose(one, two, atol=1e-5)
 
 
 def saved_digits_model(path):

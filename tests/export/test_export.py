@@ -259,7 +259,7 @@ def pruned(name):
         y = keras.layers.Add(name="first")([inputs, y])
         y = keras.layers.Add(name="second")([y, keras.layers.Dense(4, "gelu")(y)])
         return zoo.graph.prune_blocks(keras.Model(inputs, y), "second")
-    model = getattr(families, name)()
+    model = families.build(name)
     if "net" not in name:
         model = zoo.graph.inline(model, shapes=families.shapes(model))
     blocks, _ = zoo.graph.find_blocks(model)

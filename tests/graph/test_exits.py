@@ -134,7 +134,7 @@ def test_new_heads_are_trained(model):
 @slow_elsewhere
 def test_blocks_of_keras_hub_are_looped_dropped_and_left(name):
     grain = "sum" if name == "gpt2" else "layer"
-    whole = reference.random_weights(getattr(families, name)(), scale=0.3)
+    whole = reference.random_weights(families.build(name), scale=0.3)
     if grain == "sum":
         whole = graph.inline(whole, families.shapes(whole))
     data = families.data(whole)
@@ -164,18 +164,9 @@ def flat(outputs):
     "make, message",
     [
         (lambda m: graph.add_exits(m, ["d"]), "Expected one or more of the blocks"),
-        (
-            lambda m: graph.add_exits(zoo.cifar_resnet(8), ["stage1_block00"]),
-            "needs the shape of",
-        ),
-        (
-            lambda m: graph.drop_blocks(m, {"head": 0.5}),
-            r"\['a', 'b', 'c'\]. Received: \['head'\]",
-        ),
-        (
-            lambda m: graph.drop_blocks(m, {"a": 2}),
-            "`rates` must be a number from 0 to 1",
-        ),
+        (lambda m: graph.add_exits(zoo.cifar_resnet(8), ["stage1_block00"]), "needs the shape of"),
+        (lambda m: graph.drop_blocks(m, {"head": 0.5}), r"\['a', 'b', 'c'\]. Received: \['head'\]"),
+        (lambda m: graph.drop_blocks(m, {"a": 2}), "`rates` must be a number from 0 to 1"),
         (lambda m: graph.drop_blocks(m, [0.5]), r"Received: rates=\[0.5\]"),
     ],
 )

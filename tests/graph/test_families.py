@@ -37,7 +37,7 @@ FEW = ["gpt2", "adding"]  # graphs are the same on all backends
 
 @functools.cache
 def original(name):
-    return reference.random_weights(getattr(families, name)(), scale=0.3)
+    return reference.random_weights(families.build(name), scale=0.3)
 
 
 @functools.cache
@@ -137,7 +137,7 @@ def test_a_removed_layer_returns_its_input(name):
 def test_saved_weights_load_back(name, tmp_path):
     model = opened(name)
     model.save_weights(tmp_path / "opened.weights.h5")
-    copy = zoo.graph.inline(getattr(families, name)(), families.shapes(original(name)))
+    copy = zoo.graph.inline(families.build(name), families.shapes(original(name)))
     copy.load_weights(tmp_path / "opened.weights.h5")
     assert_equal(outputs(copy, name), outputs(model, name))
     names = [block.name for block in find_blocks(copy)[0]] if COUNTS[name][0] else []

@@ -69,9 +69,7 @@ def test_a_mapped_block_has_the_same_outputs_and_gradients(float64, filters, str
     dy = reference.images(*plain(x).shape, seed=5).astype("float64")
     both = [
         gradients(
-            lambda x, block=block: ops.sum(ops.multiply(block(x), dy)),
-            [x],
-            block.trainable_weights,
+            lambda x, block=block: ops.sum(ops.multiply(block(x), dy)), [x], block.trainable_weights
         )
         for block in (plain, residual)
     ]

@@ -99,10 +99,7 @@ def test_side_inputs_reach_every_use():
     "repeat, message",
     [
         (lambda m: graph.loop(m, times=-1), "non-negative integer. Received: times=-1"),
-        (
-            lambda m: graph.loop(m, "a"),
-            r"Expected one of the blocks \['block'\]. Received: 'a'",
-        ),
+        (lambda m: graph.loop(m, "a"), r"Expected one of the blocks \['block'\]. Received: 'a'"),
         (
             lambda m: graph.loop(post_activation(), "sum2", "sum0"),
             "Expected the earlier block first",

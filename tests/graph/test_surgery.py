@@ -327,7 +327,7 @@ def test_random_orders_have_the_kendall_tau_of_their_swaps():
 def test_pruned_networks_of_layers_with_incomplete_configurations_are_saved(name, tmp_path):
     if name == "gemma" and keras.backend.backend() != "torch":
         pytest.xfail("keras 3.15 takes a product with an array for a sparse tensor on loading")
-    model = getattr(families, name)()
+    model = families.build(name)
     opened = zoo.graph.inline(model, shapes=families.shapes(model))
     found, _ = zoo.graph.find_blocks(opened)
     small = zoo.graph.prune_blocks(opened, found[1].name)

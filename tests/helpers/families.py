@@ -72,82 +72,61 @@ def _backbone(name, **options):
     return getattr(models, f"{name}Backbone")(**common | options)
 
 
-def gpt2():
-    """A decoder with learned positions."""
-    return _backbone("GPT2", num_heads=2, max_sequence_length=STEPS)
-
-
-def gemma():
-    """A decoder with multi-query attention and a gated feed-forward part."""
-    return _backbone("Gemma", num_query_heads=2, num_key_value_heads=1, head_dim=4)
-
-
-def llama():
-    """A decoder with grouped-query attention and rotary positions."""
-    return _backbone("Llama", num_query_heads=2, num_key_value_heads=1)
-
-
-def bert():
-    """An encoder whose normalizations follow the sums."""
-    return _backbone("Bert", num_heads=2, max_sequence_length=STEPS)
-
-
-def albert():
-    """An encoder that uses one layer three times."""
-    repeated = {"num_layers": 3, "num_groups": 1, "num_inner_repetitions": 1}
-    return _backbone("Albert", num_heads=2, embedding_dim=4, max_sequence_length=STEPS, **repeated)
-
-
-def t5():
-    """An encoder and a decoder with cross-attention and relative positions."""
-    return _backbone("T5", num_heads=2)
-
-
-def vit():
-    """An encoder of image patches, whose blocks are inside one layer."""
+def _vit():
     return pytest.importorskip("keras_hub").models.ViTBackbone(
         (8, 8, 3), patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16
     )
 
 
-IMAGES = {
-    "include_preprocessing": False,
-    "weights": None,
-    "classes": 3,
-    "input_shape": (32, 32, 3),
-}
+IMAGES = {"include_preprocessing": False, "weights": None, "classes": 3, "input_shape": (32, 32, 3)}
 
 
-def convnext():
-    """Depthwise convolutions with scaled branches."""
+def _convnext():
     sizes = {"depths": [1, 1, 2, 1], "projection_dims": [4, 4, 8, 8], "default_size": 32}
     return ConvNeXt(**sizes, **IMAGES, name="convnext")
 
 
-def efficientnet_v2():
-    """Fused and plain inverted bottlenecks with squeeze-and-excitation."""
+def _efficientnet_v2():
     squeezing = {"num_repeat": 3, "se_ratio": 0.25, "strides": 2, "conv_type": 0}
     blocks = [BLOCK, {**BLOCK, **squeezing}]
     sizes = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "default_size": 32}
     return EfficientNetV2(**sizes, blocks_args=blocks, **IMAGES, name="efficientnetv2")
 
 
-def mobilenet_v3():
-    """Inverted bottlenecks with hard activations."""
-    return keras.applications.MobileNetV3Small(alpha=0.35, **IMAGES)
-
-
-def char_lm():
-    """The project's language model."""
-    return zoo.char_lm(
-        "small", batch_size=3, num_steps=STEPS, filters=[3, 3], units=4, max_distinct=None
-    )
-
-
-def adding():
-    """A user's layers that add inside."""
+def _adding():
     inputs = keras.Input((5,))
     x = layers.Dense(6, name="stem")(inputs)
     for _ in range(3):
         x = Adding()(x)
     return keras.Model(inputs, layers.Dense(2, name="top")(x), name="adding")
+
+
+REPEATED = {"num_layers": 3, "num_groups": 1, "num_inner_repetitions": 1}
+CHAR_LM = {"num_steps": STEPS, "filters": [3, 3], "units": 4, "max_distinct": None}
+BUILD = {
+    # a decoder with learned positions
+    "gpt2": lambda: _backbone("GPT2", num_heads=2, max_sequence_length=STEPS),
+    # decoders: multi-query with a gated feed-forward part, grouped-query with rotary positions
+    "gemma": lambda: _backbone("Gemma", num_query_heads=2, num_key_value_heads=1, head_dim=4),
+    "llama": lambda: _backbone("Llama", num_query_heads=2, num_key_value_heads=1),
+    # encoders: normalizations that follow the sums, one layer that is used three times
+    "bert": lambda: _backbone("Bert", num_heads=2, max_sequence_length=STEPS),
+    "albert": lambda: _backbone(
+        "Albert", num_heads=2, embedding_dim=4, max_sequence_length=STEPS, **REPEATED
+    ),
+    # an encoder and a decoder with cross-attention and relative positions
+    "t5": lambda: _backbone("T5", num_heads=2),
+    # image patches, whose blocks are inside one layer
+    "vit": _vit,
+    # scaled branches; squeeze-and-excitation; hard activations
+    "convnext": _convnext,
+    "efficientnet_v2": _efficientnet_v2,
+    "mobilenet_v3": lambda: keras.applications.MobileNetV3Small(alpha=0.35, **IMAGES),
+    "char_lm": lambda: zoo.char_lm("small", batch_size=3, **CHAR_LM),
+    "adding": _adding,
+}
+
+
+def build(name):
+    """Return a network of a family; its weights are those of its initializers."""
+    return BUILD[name]()

@@ -124,4 +124,4 @@ def shared_data(name):
 def measured_by(module, name, *measured):
     """Return a claim's number, and its control's, of what a seed measured."""
     claim = next(claim for claim in module.CLAIMS if claim.name == name)
-    return claim.measure(*measured), claim.control.measure(*measured)
+    return claim.value(*measured), claim.control.value(*measured)

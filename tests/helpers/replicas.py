@@ -66,19 +66,6 @@ def image_model():
     return model
 
 
-def small_image_model():
-    """A convolution, a normalization and momentum: what a checkpoint has to restore."""
-    import zoo
-
-    zoo.seed_everything(1)
-    layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
-    layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
-    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
-    return model
-
-
 def images(count):
     random = np.random.default_rng(count)
     return random.normal(size=(count, 8, 8, 3)).astype("float32"), random.integers(0, 3, count)

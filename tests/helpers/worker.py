@@ -50,7 +50,7 @@ class Killer(keras.callbacks.Callback):
 def train(devices, callbacks):
     """Return the final weights and the history."""
     with devices.scope():
-        model = replicas.small_image_model()
+        model = replicas.image_model()
     batches = Batches(*replicas.images(16), replicas.BATCH, seed=3, augment=noisy)
     history = devices.fit(
         model,

@@ -235,7 +235,7 @@ CONTROL = Control("chance", lambda one: one["control"])
 def test_a_verdict_needs_the_whole_interval_on_one_side_and_the_controls_on_the_other(
     values, controls, verdict
 ):
-    claim = Claim(measure=lambda one: one["x"], at_least=6, control=CONTROL, **TEXTS)
+    claim = Claim(value=lambda one: one["x"], at_least=6, control=CONTROL, **TEXTS)
     assert claim.verdict(values, controls) == verdict
     experiment = catalog.load("srivastava2015/gates")
     facts = [
@@ -251,7 +251,7 @@ def test_a_verdict_needs_the_whole_interval_on_one_side_and_the_controls_on_the_
 
 
 def test_an_equivalence_needs_the_whole_interval_between_its_limits():
-    claim = Claim(measure=float, at_least=-1, at_most=1, control=CONTROL, **TEXTS)
+    claim = Claim(value=float, at_least=-1, at_most=1, control=CONTROL, **TEXTS)
     assert claim.criterion == "q: at least -1 and at most 1"
     assert claim.decide([0.0, 0.1, 0.2]) == "shown"
     assert claim.decide([-9.0, 0.0, 9.0]) == "undecided"  # covers both limits
@@ -261,7 +261,7 @@ def test_an_equivalence_needs_the_whole_interval_between_its_limits():
 
 def test_p_values_are_students_and_holms_correction_that_of_a_table():
     """t = 2 sqrt(3) at 2 degrees of freedom: p = 1 - t / sqrt(2 + t^2); Holm (1979), by hand."""
-    claim = Claim(measure=float, at_least=0, control=CONTROL, **TEXTS)
+    claim = Claim(value=float, at_least=0, control=CONTROL, **TEXTS)
     t = 2 * 3**0.5
     assert claim.p_value([1.0, 2.0, 3.0]) == pytest.approx(1 - t / (2 + t * t) ** 0.5)
     assert claim.p_value([1.0, 2.0]) == claim.p_value([1.0, 2.0, math.inf]) == 1
@@ -270,7 +270,7 @@ def test_p_values_are_students_and_holms_correction_that_of_a_table():
 
 
 def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(monkeypatch):
-    claim = Claim(measure=float, at_least=6, control=Control("chance", lambda v: v - 9.0), **TEXTS)
+    claim = Claim(value=float, at_least=6, control=Control("chance", lambda v: v - 9.0), **TEXTS)
     scales = {"smoke": Toy(), "miniature": Toy(), "full": Toy()}
     experiment = dataclasses.replace(TOY, claims=[claim], scales=scales)
     monkeypatch.setattr(catalog, "claims", lambda: [(experiment, claim)])

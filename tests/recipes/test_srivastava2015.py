@@ -45,11 +45,11 @@ def test_claims_of_gates_by_hand():
     assert measured_by(gates, "S8", one) == (pytest.approx(0.8), 0)
     assert measured_by(gates, "S9", one) == (100, 0)
     (idle, rise) = gates.CIFAR_CLAIMS
-    assert idle.measure(one, equal | {"untrained": equal}) == pytest.approx(-1400 / 49)
-    assert idle.control.measure(one, one) == 0
+    assert idle.value(one, equal | {"untrained": equal}) == pytest.approx(-1400 / 49)
+    assert idle.control.value(one, one) == 0
     flat = {"bias": np.zeros((20, 2))}
-    assert rise.measure(flat, one) == pytest.approx(1.0)
-    assert rise.control.measure(flat, one) == 0
+    assert rise.value(flat, one) == pytest.approx(1.0)
+    assert rise.control.value(flat, one) == 0
 
 
 def test_networks_of_a_search_depend_on_their_index_only():
@@ -100,7 +100,7 @@ def test_deep_and_convolutional_networks_train(run):
     assert lengths == {"highway": 1, "plain": 1}
     falls = {"loss_by_epoch": {"highway": np.array([2.0, 0.5]), "plain": np.array([2.0, 2.0])}}
     (claim,) = catalog.load("srivastava2015/thousand_layers").claims
-    assert (claim.measure(falls), claim.control.measure(falls)) == (0.25, 1)
+    assert (claim.value(falls), claim.control.value(falls)) == (0.25, 1)
     smoke = catalog.load("srivastava2015/table1").scales["smoke"]
     settings = dataclasses.replace(smoke, networks=("mnist16",), **TINY)
     one = convolutional.measure(settings, run)

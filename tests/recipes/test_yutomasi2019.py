@@ -45,7 +45,7 @@ def check(experiment, measured, folder):
     made = {path.stem for path in folder.iterdir()}
     assert made == {artifact.name for artifact in experiment.artifacts}
     for claim in experiment.claims:
-        numbers = claim.measure(measured), claim.control.measure(measured)
+        numbers = claim.value(measured), claim.control.value(measured)
         assert np.isfinite(numbers).all(), claim.name
 
 
@@ -249,7 +249,7 @@ def test_claims_and_tables_by_hand():
     )
     for experiment, measured, expected in studies:
         for claim, pair in zip(experiment.claims, expected, strict=True):
-            numbers = claim.measure(measured), claim.control.measure(measured)
+            numbers = claim.value(measured), claim.control.value(measured)
             assert numbers == pytest.approx(pair, rel=1e-6, abs=0), claim.name
     table = plain_vs_residual.losses_table("plain")
     rows = {(row["depth"], row["quantity"]): row for row in table([one, one])}
