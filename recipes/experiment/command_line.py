@@ -253,7 +253,8 @@ def _defaults(name, defaults):
     for scale, settings in defaults.items():
         if hasattr(settings, name):
             value = getattr(settings, name)
-            scales.setdefault("none" if value is None else value_text(value), []).append(scale)
+            text = "none" if value in (None, ()) else value_text(value)
+            scales.setdefault(text, []).append(scale)
     if [*scales.values()] == [[*defaults]]:
         return f" Default: {next(iter(scales))}."
     return " Default: " + ", ".join(f"{v} ({'/'.join(s)})" for v, s in scales.items()) + "."

@@ -158,6 +158,7 @@ def test_batches_and_optimizers_that_replicas_cannot_share_are_refused(mirrored,
             mirrored.fit(model, *data)
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_a_tensorflow_dataset_trains_too(mirrored):
     import tensorflow as tf
