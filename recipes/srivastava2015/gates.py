@@ -4,10 +4,11 @@
     python recipes/reproduce.py srivastava2015/gates_cifar --scale full --data_dir DATA
 
 Trains highway_mlp(50), a plain layer and 49 highway layers of 50 tanh units, on MNIST (`gates`) or
-CIFAR (`gates_cifar`). Before and after the training it measures, on the training images, the biases of T, the mean of T, its mean over the
-images of one class (Fig. 3), the sparsity of an image's T, how much each layer changes its input,
-and loss and accuracy without each highway layer (Fig. 4); and, on the first image alone, T and the
-outputs of all layers (Fig. 2). The paper found about 60 % of the layers idle.
+CIFAR (`gates_cifar`). Before and after the training it measures, on the training images, the biases
+of T, the mean of T, its mean over the images of one class (Fig. 3), the sparsity of an image's T,
+how much each layer changes its input, and loss and accuracy without each highway layer (Fig. 4);
+and, on the first image alone, T and the outputs of all layers (Fig. 2). The paper found about 60 %
+of the layers idle.
 """
 
 import dataclasses
