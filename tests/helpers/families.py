@@ -1,4 +1,4 @@
-"""Tiny networks of twelve families, with random weights."""
+"""Tiny networks of thirteen families, with random weights."""
 
 import keras
 import numpy as np
@@ -78,6 +78,14 @@ def _vit():
     )
 
 
+def _vit_det():
+    sizes = {"hidden_size": 8, "intermediate_dim": 16, "num_heads": 2, "patch_size": 4}
+    windows = {"num_layers": 2, "global_attention_layer_indices": [1], "window_size": 2}
+    return pytest.importorskip("keras_hub").models.ViTDetBackbone(
+        image_shape=(16, 16, 3), num_output_channels=4, **sizes, **windows
+    )
+
+
 IMAGES = {"include_preprocessing": False, "weights": None, "classes": 3, "input_shape": (32, 32, 3)}
 
 
@@ -118,6 +126,8 @@ BUILD = {
     "t5": lambda: _backbone("T5", num_heads=2),
     # image patches, whose blocks are inside one layer
     "vit": _vit,
+    # attention in windows; its copies hold a Sequential
+    "vit_det": _vit_det,
     # scaled branches; squeeze-and-excitation; hard activations
     "convnext": _convnext,
     "efficientnet_v2": _efficientnet_v2,

@@ -497,7 +497,10 @@ def _layer(layer, name, copies, deep):
     attributes = vars(layer).copy()
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
     for key, value in {**attributes, **attributes.get("_modules", {})}.items():
-        if key not in mine:
+        if key == "_functional":  # the graph of a Sequential, which tracks its layers instead
+            new._layers += [_copied(inner, copies, deep) for inner in layer._layers]
+            vars(new)[key] = _copied(value, copies, deep)
+        elif key not in mine:
             setattr(new, key, _copied(value, copies, deep))  # Keras tracks what it holds
         elif isinstance(value, (bool, str, type(None))) and key != "name" or key in SHARED:
             vars(new)[key] = value
