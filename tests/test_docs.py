@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from helpers.harness import ROOT, without_backend
-from zoo.recipes.experiment import catalog
+from zoo.recipes.experiment import catalog, pages
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "```python" in path.read_text()]
 TEXTS = [ROOT / "README.md", ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,6 +45,13 @@ def test_links_lead_to_files_and_no_folder_of_a_machine_is_named(path):
     for link in re.findall(r"\]\(([^)#:]+)", text):
         assert (path.parent / link).exists(), link
     assert not re.search(r"(?<![\w.])/(root|home|tmp|work)/", text)
+
+
+@without_backend
+def test_the_numbers_of_the_report_are_those_on_record():
+    text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    assert text.count("<!--/-->") > 50
+    assert pages.with_numbers(text, pages.load_claims()) == text
 
 
 @without_backend

@@ -26,6 +26,8 @@ RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
+NUMBER = re.compile(r"<!--(\w+)\.(\w+)-->.*?<!--/-->")  # in docs/report.md: claim, kind, the number
+IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
 
@@ -200,6 +202,9 @@ def report() -> None:
                 made = draw(experiment, on_record(experiment, scale), folder)
                 parts += _experiment_section(experiment, scale, made)
     write_generated(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]))
+    path = DOCS / "report.md"
+    write_generated(path, "\n".join([claims_table(rows), "", *_costs()]))
+    _write_text(path, with_numbers(path.read_text(encoding="utf-8"), rows))
 
 
 def write_generated(path: pathlib.Path, text: str) -> None:
@@ -277,6 +282,40 @@ def measured_text(row: Mapping[str, Any]) -> str:
 def _rounded(value):
     """Return three digits, or all integral ones up to a million."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a page with today's numbers where it has `<!--S5.value-->...<!--/-->`.
+
+    Kinds: "value" with its interval, "range" over seeds, "control", "control_range", "verdict".
+    """
+    claims = {one.claim.name: one for one in decided(rows)}
+
+    def number(match: re.Match) -> str:
+        one, kind = claims[match[1]], match[2]
+        shown = one.verdict
+        if kind != "verdict" and one.rows:
+            row = one.rows[-1]["control"] if kind.startswith("control") else one.rows[-1]
+            ends = [_rounded(limit(row["values"])) for limit in (min, max)]
+            shown = " to ".join(dict.fromkeys(ends)) if "range" in kind else measured_text(row)
+        return f"<!--{match[1]}.{kind}-->{shown}<!--/-->"
+
+    return NUMBER.sub(number, text)
+
+
+def _costs():
+    """Return a table of the runs on record: seeds, data, minutes and hardware."""
+    rows = []
+    for experiment in catalog.load_all():
+        for scale in experiment.scales:
+            facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
+            if facts:
+                minutes = [one["seconds"] / 60 for one in facts]
+                ends = dict.fromkeys(f"{limit(minutes):.0f}" for limit in (min, max))
+                shared = {key: ", ".join({one[key]: 0 for one in facts}) for key in IN_COSTS}
+                about = {"experiment": f"{experiment.name}, {scale}", "seeds": len(facts)}
+                rows.append({**about, "minutes a seed": " to ".join(ends), **shared})
+    return markdown_table(rows)
 
 
 def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -51,7 +51,7 @@ class Training(ImageSettings):
     """Settings of a training.
 
     Hardt and Ma's start is a plateau: without clipping the loss jumps back after it. The clip
-    decides which network is faster at first, see docs/findings.md.
+    decides which network is faster at first, see docs/report.md.
     """
 
     data: str = setting("cifar10", "Data set; section 4.2.")
