@@ -64,7 +64,7 @@ def difference(settings: Settings, reference: Settings) -> list[str]:
 def value_text(value: Any) -> str:
     """Return the value of a setting as a text."""
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) or "none"
     return "all" if value is None else f"{value}"
 
 

@@ -208,11 +208,22 @@ def learning_curve(
     save(lines(rows, x="epoch", y=metric, by="of", log=log, title=title), folder / f"{metric}.png")
 
 
-def with_seeds(seeds: Sequence[Any], rows_of: Callable[[Any], Iterable[Row]]) -> list[Row]:
-    """Return the rows that a function makes of each seed's measurements, with a column "seed"."""
-    return [
-        {"seed": seed, **row} for seed, measured in enumerate(seeds) for row in rows_of(measured)
+def with_seeds(
+    seeds: Sequence[Any],
+    rows_of: Callable[[Any], Iterable[Row]],
+    model_of: Callable[[Any], str] = lambda _: "",
+) -> list[Row]:
+    """Return the rows that a function makes of each seed's measurements, with a column "seed".
+
+    If the seeds are of different models, the column is "model", so that no mean is taken.
+    """
+    models = [model_of(measured) for measured in seeds]
+    columns = [
+        {"model": model} if len({*models}) > 1 else {"seed": seed}
+        for seed, model in enumerate(models)
     ]
+    pairs = zip(seeds, columns, strict=True)
+    return [{**column, **row} for measured, column in pairs for row in rows_of(measured)]
 
 
 def over_seeds(name: str, values: Sequence[float]) -> dict[str, Any]:

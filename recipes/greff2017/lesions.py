@@ -180,13 +180,13 @@ def section2(seeds):
             for index, (accuracy, loss) in zip(order, pairs, strict=True):
                 yield {"network": network, "index": int(index), "accuracy": accuracy, "loss": loss}
 
+    rows = plots.with_seeds(seeds, rows_of, lambda one: f"{len(one['residual']['blocks'])} blocks")
     marks = []
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
-    for network in seeds[0]:
+    for network in seeds[0] if "seed" in rows[0] else ():
         for key, mean in means.items():
             whole = mean([one[network]["without_a_block"][key][0] for one in seeds])
             marks.append({"network": network, "label": f"{network}, whole", key: whole})
-    rows = plots.with_seeds(seeds, rows_of)
     return draw(rows, "index", marks, index="block that is left out")
 
 
@@ -194,7 +194,8 @@ def draw(rows, x, marks=(), **labels):
     """Draw accuracy and loss of networks."""
     labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
     y = ["accuracy", "loss"]
-    return plots.lines(rows, x=x, y=y, by="network", marks=marks, labels=labels, log=["loss"])
+    by = ["model", "network"] if "model" in rows[0] else "network"
+    return plots.lines(rows, x=x, y=y, by=by, marks=marks, labels=labels, log=["loss"])
 
 
 def section2_random(seeds):

@@ -211,21 +211,22 @@ def unroll(run, model, times, splits, sought):
 
 
 def by_block(name, seeds):
-    """Draw a probe over the blocks of the trained network, a line a split."""
+    """Draw a probe over the blocks of the trained networks, a line a split and model."""
 
     def rows_of(one):
         for split, facts in one["blocks"].items():
             for index, value in enumerate(facts[name]):
                 yield {"split": split, "index": index, name: value}
 
-    rows = plots.with_seeds(seeds, rows_of)
+    rows = plots.with_seeds(seeds, rows_of, lambda one: one["network"]["network"])
+    models = [key for key in ("model",) if key in rows[0]]
     marks = []
-    if name == "lesion_accuracy":
+    if name == "lesion_accuracy" and not models:
         for split in seeds[0]["blocks"]:
             whole = np.mean([one["blocks"][split]["accuracy"] for one in seeds])
             marks.append({name: whole, "split": split, "label": f"{split}, all blocks"})
     labels = {**LABELS, "index": "residual block"}
-    return plots.lines(rows, x="index", y=name, by="split", marks=marks, labels=labels)
+    return plots.lines(rows, x="index", y=name, by=[*models, "split"], marks=marks, labels=labels)
 
 
 def by_epoch(name, seeds):
