@@ -46,13 +46,10 @@ TRAINABLE = [
     ("shared_resnet", {"depth": 110, "batch_norm": "shared"}, 565_386),
     ("shared_resnet", {"depth": 110, "batch_norm": "unshared_statistics"}, 565_386),
     ("shared_resnet", {"depth": 110, "batch_norm": "unshared_affine"}, 570_762),
-    ("shared_resnet", {"depth": 146}, 573_450),
     ("shared_resnet", {"depth": 182}, 576_138),
     ("simplified_plain_net", {"depth": 20}, 269_034),
-    ("simplified_plain_net", {"depth": 32}, 463_018),
     ("simplified_residual_net", {"depth": 44}, 657_002),
     ("simplified_dominant_net", {"depth": 20}, 7_818),
-    ("simplified_dominant_net", {"depth": 32}, 12_298),
     ("simplified_dominant_net", {"depth": 44}, 16_778),
     ("simplified_plain_net", {"widths": (8, 16, 32), "input_shape": (16, 16, 1)}, 67_562),
 ]

@@ -1,6 +1,5 @@
 import hashlib
 import socket
-import time
 
 import numpy as np
 import pytest
@@ -207,9 +206,7 @@ def test_too_few_tokens_for_one_batch_are_an_error():
 
 @pytest.mark.skipif(not PTB.is_dir(), reason=f"needs ptb.{{train,valid,test}}.txt in {PTB}")
 def test_penn_treebank_is_what_kim_et_al_report():
-    start = time.perf_counter()
     corpus = text.load(PTB)
-    assert time.perf_counter() - start < 30  # 0.7 s on an idle core
     v = corpus.vocabulary
     assert (corpus.name, corpus.notice) == ("PTB", "")
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (929_589, 73_760, 82_430)
@@ -261,9 +258,7 @@ def test_without_a_network_the_error_comes_at_once_with_alternatives(
             (tmp_path / "cache").write_text("a file, so no folder can be made")
         else:
             monkeypatch.setattr(text, "PTB_URL", OFFLINE if network == "refuses" else silent)
-        start = time.perf_counter()
         with pytest.raises(download.DownloadError) as error:
             text.load()
-        assert time.perf_counter() - start < 30  # the silent server would never answer
     for way in ("--data_dir", str(tmp_path / "cache" / "ptb"), "embedded"):
         assert way in str(error.value)

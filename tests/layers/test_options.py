@@ -1,11 +1,13 @@
-"""Regularizers, as keras.layers have them, and configurations with arguments that were removed."""
+"""Options that all layers have: regularizers, `trainable`, arguments of earlier versions."""
 
+import keras
 import numpy as np
 import pytest
 from keras import regularizers
 
 import zoo
 from helpers.reference import as_float64, images, random_weights
+from zoo.io import load_model
 from zoo.regularizers import penalty
 
 OPTIONS = {"kernel_regularizer": regularizers.L2(0.5), "bias_regularizer": regularizers.L1(0.25)}
@@ -17,6 +19,10 @@ LAYERS = {
     "plain": (zoo.SimplifiedPlain, {"filters": 4}, IMAGES),
     "residual": (zoo.SimplifiedResidual, {"filters": 4}, IMAGES),
     "dominant": (zoo.SimplifiedDominant, {"filters": 4}, IMAGES),
+}
+OTHERS = {
+    "stack": (zoo.HighwayDenseStack, {"depth": 3}, VECTORS),
+    "batch_norm": (zoo.UnsharedBatchNormalization, {}, IMAGES),
 }
 
 
@@ -65,3 +71,28 @@ def test_removed_arguments_load_with_their_defaults_only():
     assert zoo.HighwayConv2D.from_config({**old, "dilation_rate": 1}).filters == 4
     with pytest.raises((TypeError, ValueError), match="groups"):
         zoo.HighwayConv2D.from_config({**old, "groups": 2})
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *OTHERS])
+def test_a_frozen_layer_stays_frozen(name, tmp_path):
+    layer, arguments, shape = (LAYERS | OTHERS)[name]
+    inputs = keras.Input(shape[1:])
+    model = keras.Model(inputs, layer(**arguments, trainable=False)(inputs))
+    assert not model.trainable_weights
+    assert not keras.models.clone_model(model).trainable_weights
+    model.save(tmp_path / "model.keras")
+    assert not load_model(tmp_path / "model.keras").trainable_weights
+
+
+@pytest.mark.parametrize("name", ["dense", "conv", "block"])
+def test_frozen_blocks_stay_frozen_in_pruned_and_lesioned_networks(name, tmp_path):
+    layer, arguments, shape = LAYERS[name]
+    inputs = keras.Input(shape[1:])
+    arguments = {**arguments, "variant": "full", "trainable": False}
+    outputs = layer(**arguments, name="block1")(layer(**arguments, name="block0")(inputs))
+    model = keras.Model(inputs, outputs)
+    lesioned = zoo.graph.lesion(model, "block0", mode="closed")
+    for changed in (zoo.graph.prune_blocks(model, "block0"), lesioned):
+        assert changed.weights and not changed.trainable_weights
+        changed.save(tmp_path / "model.keras")
+        assert not load_model(tmp_path / "model.keras").trainable_weights
