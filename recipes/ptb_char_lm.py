@@ -352,6 +352,9 @@ HISTORY = (
     "the control is new, and ratios are percentages. On record are 1,000 words and 100,000 tokens, "
     "where the six forms of a seed are within 6 %; the claim is one of the full text"
 )
+SMALL_VOCABULARY = (
+    "1,000 words and 100,000 tokens: the six forms are within 6 %, where the paper's differ by 17 %"
+)
 CLAIMS = (
     Claim(
         name="G5",
@@ -363,6 +366,7 @@ CLAIMS = (
         at_least=2.3,  # half of the paper's gain, 4.6 %
         figure="order",
         changed=f"{HISTORY}. The limit was 0: a gain that two seeds of one form have shows nothing",
+        reason=SMALL_VOCABULARY,
     ),
     Claim(
         name="G6",
@@ -386,6 +390,7 @@ CLAIMS = (
         at_least=5,
         figure="order",
         changed=HISTORY,
+        reason=SMALL_VOCABULARY,
     ),
 )
 TABLE = Artifact("table1a", "Penn Treebank perplexity of six variants", table1a)
