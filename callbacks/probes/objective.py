@@ -419,14 +419,17 @@ class Objective:
                 f"array, or a list or dictionary with those of all outputs. Received: a "
                 f"{type(labels).__name__}."
             )
-        checked = Labels(labels, weights) if np.ndim(weights) > 1 else labels
+        if np.ndim(weights) == len(self._shape) and weights.shape[-1] == 1:
+            weights = weights[..., 0]  # as `fit` does
+        by_position = np.ndim(weights) > 1 and weights[0].size > 1
+        checked = Labels(labels, weights) if by_position else labels
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
         counts = labels != ignored
         if checked is not labels:
             weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
             counts = counts & (weights != 0)
-        if len(self._shape) > 2 and not counts.reshape(len(labels), -1).any(axis=1).all():
+        if not counts.reshape(len(labels), -1).any(axis=1).all():
             raise ValueError(
                 f"Expected a position that counts in every example. Received: examples whose "
                 f"labels are all {ignored} or whose sample weights are all 0. Leave them out."

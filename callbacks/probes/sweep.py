@@ -44,7 +44,6 @@ from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
 
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
-SMALLEST = 1e-30  # added to a norm before a division
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}  # of others 2**-23
 SCORES = ("lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
 
@@ -430,7 +429,7 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         logits = objective.logits(region.end(x, values, objective.apply)[0])
         numbers = objective.measured(*labels, logits) if labels else {}
         x, previous = map(shown_by_keras, (x, previous))
-        numbers["step_norm"] = norm(x - previous) / (norm(previous) + SMALLEST)
+        numbers["step_norm"] = norm(x - previous) / norm(previous)
         if before:
             pair = (objective.log_probabilities(v, *labels) for v in (*before, logits))
             weights = objective.weights(labels[0] if labels else None, before[0])

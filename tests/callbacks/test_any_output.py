@@ -93,7 +93,8 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
     ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     hidden = np.where(X["padding_mask"], Y, -1)
-    for data, loss in (((X, Y, weights), LOSS), ((X, hidden), ignoring)):
+    cases = ((X, Y, weights), LOSS), ((X, Y, weights[..., None]), LOSS), ((X, hidden), ignoring)
+    for data, loss in cases:
         table = callbacks.lesions(model, data, loss, blocks=NAMES)
         np.testing.assert_allclose(columns(table, *names)[1], expected, rtol=1e-4)
     accuracy = callbacks.run([callbacks.IntermediateAccuracy()], model, (X, Y, weights), LOSS)

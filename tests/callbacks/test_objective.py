@@ -151,6 +151,12 @@ def test_smoothed_one_hot_labels_have_keras_s_loss():
     assert one_hot == pytest.approx(sparse)
 
 
+def test_examples_whose_class_is_ignored_are_refused():
+    loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
+    with pytest.raises(ValueError, match="Leave them out"):
+        callbacks.lesions(one_block(CLASSES, "softmax")[0], (X, Y), loss)
+
+
 @pytest.mark.parametrize("probes", [callbacks.CosineLoss, [callbacks.CosineLoss], "cosine", []])
 def test_classes_and_names_of_probes_are_explained(probes):
     for measure in (lambda: callbacks.run(probes, None, X), lambda: callbacks.RunProbes(probes, X)):

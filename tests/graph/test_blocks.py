@@ -54,6 +54,7 @@ def test_a_projection_shortcut_has_fewer_layers_with_weights_than_the_residual_b
         (lambda x: layers.Add(name="sum")([conv(x), conv(x)]), "which is the shortcut"),
         (lambda x: layers.Add(name="sum")([conv(x), conv(x), conv(x)]), "which is the shortcut"),
         (lambda x: layers.Add(name="sum")([x, x]), "it adds a tensor to itself"),
+        (lambda x: x + conv(layers.GlobalAveragePooling2D(keepdims=True)(x)), "it broadcasts"),
     ],
 )
 def test_sums_that_are_no_block_are_listed_with_the_reason(make, reason):

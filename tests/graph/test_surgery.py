@@ -172,6 +172,24 @@ def test_regularizers_and_constraints_of_foreign_layers_stay_in_a_pruned_model()
         np.testing.assert_allclose(norms, 0.5, rtol=1e-5)
 
 
+def test_a_frozen_normalization_is_pruned_in_float32_and_can_be_trained_again():
+    inputs = keras.Input((4,))
+    norm = layers.BatchNormalization(dtype="mixed_float16")
+    x = norm(inputs)
+    for name in "ab":
+        x = layers.Add(name=name)([x, layers.Dense(4, dtype="mixed_float16")(x)])
+    model = keras.Model(inputs, x)
+    norm.moving_variance.assign(np.full(4, 1e6))  # float16 ends at 65,504
+    model.trainable = False
+    pruned = zoo.graph.prune_blocks(model, "a")
+    x = 1000 * reference.images(3, 4)
+    assert np.array_equal(outputs(pruned, x), outputs(zoo.graph.lesion(model, "a"), x))
+    assert np.abs(outputs(pruned, x)).min() > 0 and not pruned.trainable_weights
+    for layer in pruned.layers:
+        layer.trainable = True
+    assert len(pruned.trainable_weights) == 4
+
+
 def test_a_shared_block_s_closed_gate_is_normalised_as_its_use_is():
     model, x = used_twice("unshared")
     shared = model.get_layer("block")

@@ -280,6 +280,9 @@ class _Sums:
         weighted = [c for slot in others for c in self._weighted(after, slot)]
         if all("Embedding" in type(c.layer).__name__ for c in weighted):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
+        shapes = [self.graph.shapes[slot] for slot in terms]
+        if any(_is_broadcast(shape, call.shapes[0]) for shape in shapes):
+            raise _NoBlockError(f"it broadcasts a tensor: its terms have the shapes {shapes}")
         return _block(call, fork, x, f=others[0] if len(others) == 1 else None)
 
     def _closed(self, fork, terms):
@@ -290,6 +293,12 @@ class _Sums:
 
     def _weighted(self, calls, slot):
         return [*filter(_has_weights, calls_before(slot, calls))]
+
+
+def _is_broadcast(shape, whole):
+    """Return True if a term of this shape is repeated in a sum of the other one."""
+    same = len(shape) == len(whole)
+    return not same or any(a == 1 != b for a, b in zip(shape, whole, strict=True))
 
 
 def is_sum(layer: Any) -> bool:

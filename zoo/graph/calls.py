@@ -343,7 +343,8 @@ def activation_of(call: Call | None) -> str | None:
     """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
     layer = getattr(call, "layer", None)
     if type(layer).__name__ in ("Softmax", "Sigmoid"):  # the layer, and the operation
-        return type(layer).__name__.lower()
+        last = getattr(layer, "axis", -1) in (-1, len(call.shapes[0]) - 1)
+        return type(layer).__name__.lower() if last else None
     if isinstance(layer, Skip):  # its activation is inside
         return None
     names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
@@ -477,6 +478,7 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
     if isinstance(value, keras.Variable):
         array = keras.ops.convert_to_numpy(value)
         options = {"trainable": value.trainable, "dtype": value.dtype, "name": value.name}
+        options |= {"autocast": value._autocast, "aggregation": value.aggregation}
         new = keras.Variable(array, **options)
         new.regularizer, new.constraint = value.regularizer, value.constraint
         new._path = value.path
@@ -494,6 +496,9 @@ def _layer(layer, name, copies, deep):
     copies[id(layer)] = new
     options = {"dtype": layer.dtype_policy, "activity_regularizer": layer.activity_regularizer}
     keras.layers.Layer.__init__(new, name=name, **options)
+    frozen = [v for v in layer._trainable_variables if deep and not v.trainable]
+    for variable in frozen:  # Keras tracks a variable by what it is now, and later cannot train it
+        _copied(variable, copies).trainable = True
     attributes = vars(layer).copy()
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
     for key, value in {**attributes, **attributes.get("_modules", {})}.items():
@@ -504,6 +509,8 @@ def _layer(layer, name, copies, deep):
             setattr(new, key, _copied(value, copies, deep))  # Keras tracks what it holds
         elif isinstance(value, (bool, str, type(None))) and key != "name" or key in SHARED:
             vars(new)[key] = value
+    for variable in frozen:
+        copies[id(variable)].trainable = False
     return new
 
 

@@ -183,8 +183,10 @@ def drop_blocks(
         own_seed = None if seed is None else seed + block.index + 1
         drop = DropBlock(by_name[block.name], own_seed, name=graph.new_name(f"{block.name}_drop"))
         outputs = symbolic(call, *args, **kwargs)
-        first, *others = tree.flatten(outputs)  # a whole layer may return more than y
-        return tree.pack_sequence_as(outputs, [drop(values[block.x], first), *others])
+        flat = tree.flatten(outputs)  # a whole layer may return more than y
+        y = call.outputs.index(block.y)
+        flat[y] = drop(values[block.x], flat[y])
+        return tree.pack_sequence_as(outputs, flat)
 
     graph.run(values, apply, keep=True)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
