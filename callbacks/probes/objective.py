@@ -429,7 +429,7 @@ class Objective:
         if checked is not labels:
             weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
             counts = counts & (weights != 0)
-        if not counts.reshape(len(labels), -1).any(axis=1).all():
+        if counts.size and not counts.reshape(len(labels), -1).any(axis=1).all():
             raise ValueError(
                 f"Expected a position that counts in every example. Received: examples whose "
                 f"labels are all {ignored} or whose sample weights are all 0. Leave them out."
