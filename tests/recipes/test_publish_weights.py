@@ -84,7 +84,7 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
 
 
 def test_verifying_changes_the_metric_of_its_backend_only(folder, monkeypatch):
-    name = "mnist10k_plain20"
+    name = "mnist_plain20"
     path = weights.FOLDER / "cards.json"
     before = path.read_text(encoding="utf-8")
     content = json.loads(before)
