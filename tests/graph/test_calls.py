@@ -67,6 +67,8 @@ def test_inputs_come_by_the_keys_of_the_model_and_their_number_is_checked():
     assert ops.convert_to_numpy(values[graph.inputs[0]]).max() == 3
     with pytest.raises(ValueError, match=r"Expected the 2 inputs \['a', 'b'\] .* a tuple"):
         graph.start(ones)
+    with pytest.raises(ValueError, match=r"the inputs \['a', 'b'\]. Received: \['a', 'c'\]"):
+        Graph(keras.Model({"a": a, "b": b}, a - b)).start({"a": ones, "c": ones})
 
 
 STRUCTURES = {  # in which a model is declared with the inputs a and b, or called with two tensors

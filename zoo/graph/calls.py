@@ -360,8 +360,17 @@ def _in_order(model, x):
     if isinstance(x, dict):
         keyed = isinstance(model.input, dict)
         names = sorted(model.input) if keyed else _input_names(model)
-        x = [x[name] for name in names] if {*names} <= {*x} else x
+        if {*names} <= {*x}:
+            x = [x[name] for name in names]
+        elif _is_flat(x) and _is_flat(model.input):
+            raise ValueError(f"Expected a dictionary with the inputs {names}. Received: {[*x]}.")
     return tree.flatten(x)
+
+
+def _is_flat(structure):
+    """Return True unless a structure of tensors contains another one."""
+    values = structure.values() if isinstance(structure, dict) else structure
+    return not tree.is_nested(structure) or not any(map(tree.is_nested, values))
 
 
 def _as_tensor(value, like):
