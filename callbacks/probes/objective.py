@@ -421,7 +421,7 @@ class Objective:
             )
         if np.ndim(weights) == len(self._shape) and weights.shape[-1] == 1:
             weights = weights[..., 0]  # as `fit` does
-        by_position = np.ndim(weights) > 1 and weights[0].size > 1
+        by_position = np.ndim(weights) > 1 and np.prod(weights.shape[1:]) > 1
         checked = Labels(labels, weights) if by_position else labels
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)

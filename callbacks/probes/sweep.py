@@ -429,7 +429,8 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         logits = objective.logits(region.end(x, values, objective.apply)[0])
         numbers = objective.measured(*labels, logits) if labels else {}
         x, previous = map(shown_by_keras, (x, previous))
-        numbers["step_norm"] = norm(x - previous) / norm(previous)
+        step = norm(x - previous)
+        numbers["step_norm"] = ops.where(step == 0, 0.0, step / norm(previous))
         if before:
             pair = (objective.log_probabilities(v, *labels) for v in (*before, logits))
             weights = objective.weights(labels[0] if labels else None, before[0])

@@ -7,6 +7,7 @@ import functools
 import html
 import io
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -27,6 +28,7 @@ CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
 NUMBER = re.compile(r"<!--(\w+)\.(\w+)-->.*?<!--/-->")  # in docs/report.md: claim, kind, the number
+KINDS = ("value", "range", "verdict")  # of such numbers
 IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
@@ -280,25 +282,31 @@ def measured_text(row: Mapping[str, Any]) -> str:
 
 
 def _rounded(value):
-    """Return three digits, or all integral ones up to a million."""
+    """Return three digits, or all integral ones up to a million, or "none" for NaN."""
+    if math.isnan(value):
+        return "none"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a page with today's numbers where it has `<!--S5.value-->...<!--/-->`.
 
-    Kinds: "value" with its interval, "range" over seeds, "control", "control_range", "verdict".
+    Kinds: "value" with its interval and "range" over seeds, those of the control as
+    "control_value" and "control_range", and "verdict". Raise ValueError for another.
     """
     claims = {one.claim.name: one for one in decided(rows)}
 
     def number(match: re.Match) -> str:
         one, kind = claims[match[1]], match[2]
-        shown = one.verdict
-        if kind != "verdict" and one.rows:
-            row = one.rows[-1]["control"] if kind.startswith("control") else one.rows[-1]
-            ends = [_rounded(limit(row["values"])) for limit in (min, max)]
-            shown = " to ".join(dict.fromkeys(ends)) if "range" in kind else measured_text(row)
-        return f"<!--{match[1]}.{kind}-->{shown}<!--/-->"
+        shown = {"verdict": one.verdict}
+        for row in one.rows[-1:]:
+            for name, prefix in ((row, ""), (row["control"], "control_")):
+                ends = [_rounded(limit(name["values"])) for limit in (min, max)]
+                shown[prefix + "range"] = " to ".join(dict.fromkeys(ends))
+                shown[prefix + "value"] = measured_text(name)
+        if kind not in (*KINDS, *(f"control_{name}" for name in KINDS)):
+            raise ValueError(f"Expected a kind of number. Received: {match[0]}")
+        return f"<!--{match[1]}.{kind}-->{shown.get(kind, '-')}<!--/-->"
 
     return NUMBER.sub(number, text)
 

@@ -169,6 +169,11 @@ def columns(table, probe):
     }
 
 
+def blocks_of(one):
+    """Return the number of blocks of a seed's first network as a text."""
+    return f"{len(next(iter(one.values()))['blocks'])} blocks"
+
+
 def section2(seeds):
     """Draw accuracy and loss without each block."""
 
@@ -180,7 +185,7 @@ def section2(seeds):
             for index, (accuracy, loss) in zip(order, pairs, strict=True):
                 yield {"network": network, "index": int(index), "accuracy": accuracy, "loss": loss}
 
-    rows = plots.with_seeds(seeds, rows_of, lambda one: f"{len(one['residual']['blocks'])} blocks")
+    rows = plots.with_seeds(seeds, rows_of, blocks_of)
     marks = []
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
     for network in seeds[0] if "seed" in rows[0] else ():

@@ -284,8 +284,8 @@ def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(mon
     rows.append(earlier)
     assert pages.summary(rows) == "Of 1 claims, 1 shown."
     assert pages.summary([earlier]) == "Of 1 claims, 1 not measured."
-    text = "<!--T1.range-->9<!--/-->, <!--T1.control-->?<!--/-->"
-    shown = "<!--T1.range-->10 to 10.2<!--/-->, <!--T1.control-->1.1 (0.852 to 1.35)<!--/-->"
+    text = "<!--T1.range-->9<!--/-->, <!--T1.control_value-->?<!--/-->"
+    shown = "<!--T1.range-->10 to 10.2<!--/-->, <!--T1.control_value-->1.1 (0.852 to 1.35)<!--/-->"
     assert pages.with_numbers(text, rows) == pages.with_numbers(shown, rows) == shown
     page = pages.claims_page(rows)
     assert "| T1 S. | miniature | **contradicted** |" in page

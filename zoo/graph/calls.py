@@ -512,7 +512,7 @@ def _layer(layer, name, copies, deep):
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
     for key, value in {**attributes, **attributes.get("_modules", {})}.items():
         if key == "_functional":  # the graph of a Sequential, which tracks its layers instead
-            new._layers += [_copied(inner, copies, deep) for inner in layer._layers]
+            new._layers.extend([_copied(inner, copies, deep) for inner in layer._layers])
             vars(new)[key] = _copied(value, copies, deep)
         elif key not in mine:
             setattr(new, key, _copied(value, copies, deep))  # Keras tracks what it holds
