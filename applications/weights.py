@@ -71,7 +71,7 @@ def list_weights(pattern: str = "*") -> list[str]:
 
     Example:
     >>> list_weights("highway_mnist")
-    ['mnist10k_highway']
+    ['mnist_highway']
     """
     cards = read_cards().items()
     return sorted(n for n, facts in cards if fnmatch.filter([n, facts["builder"]], pattern))
@@ -84,7 +84,7 @@ def card(name: str) -> Card:
         ValueError: if there are no such weights; the message names similar ones.
 
     Example:
-    >>> card("mnist10k_highway").builder
+    >>> card("mnist_highway").builder
     'highway_mnist'
     """
     cards = read_cards()
@@ -181,7 +181,7 @@ def build(name: str) -> keras.Model:
 
     Example:
     >>> from zoo import highway_mnist
-    >>> build("mnist10k_highway").count_params()
+    >>> build("mnist_highway").count_params()
     38986
     """
     return network(card(name), weights=name)
@@ -200,7 +200,7 @@ def preprocessing(name: str | Card) -> Preprocessing:
         ValueError: if there are no such weights, or they are of a language model.
 
     Example:
-    >>> float(preprocessing("mnist10k_highway")(np.full((1, 28, 28, 1), 128, "uint8")).max())
+    >>> float(preprocessing("mnist_highway")(np.full((1, 28, 28, 1), 128, "uint8")).max())
     0.5
     """
     facts = name if isinstance(name, Card) else card(name)

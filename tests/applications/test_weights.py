@@ -17,7 +17,7 @@ needs_data = pytest.mark.skipif(not CORPORA.exists(), reason="needs the data bes
 
 @without_backend
 def test_names_are_found_by_their_own_or_their_builder_s_pattern():
-    assert zoo.list_weights("mnist*_hi*") == ["mnist10k_highway", "mnist_highway50"]
+    assert zoo.list_weights("mnist*_hi*") == ["mnist_highway", "mnist_highway50"]
     assert zoo.list_weights("char_lm") == ["ptb_coupled", "ptb_miniature_coupled"]
     assert zoo.list_weights("nothing") == []
 
@@ -50,10 +50,10 @@ def test_every_file_has_a_card_and_all_are_small_enough_for_a_wheel():
 
 
 def test_weights_are_loaded_by_name():
-    model = zoo.highway_mnist(weights="mnist10k_highway")
+    model = zoo.highway_mnist(weights="mnist_highway")
     for loaded, built, started in zip(
         model.get_weights(),
-        zoo.weights.build("mnist10k_highway").get_weights(),
+        zoo.weights.build("mnist_highway").get_weights(),
         zoo.highway_mnist().get_weights(),
         strict=True,
     ):
@@ -63,7 +63,7 @@ def test_weights_are_loaded_by_name():
 
 @needs_data
 def test_the_smallest_set_verifies_itself():
-    name = "mnist10k_highway"
+    name = "mnist_highway"
     assert zoo.weights.verify(name, CORPORA) == zoo.weights.card(name).value
 
 
@@ -92,8 +92,8 @@ def test_other_data_are_not_what_a_card_was_measured_on(monkeypatch):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: zoo.weights.card("mnist10k_highwy"), "such as mnist10k_highway"),
-        (lambda: zoo.highway_mnist(width=8, weights="mnist10k_highway"), "zoo.weights.build"),
+        (lambda: zoo.weights.card("mnist_highwy"), "such as mnist_highway"),
+        (lambda: zoo.highway_mnist(width=8, weights="mnist_highway"), "zoo.weights.build"),
     ],
 )
 def test_unknown_names_and_other_networks_are_refused(call, message):
@@ -151,7 +151,7 @@ def test_logits_features_and_other_initial_biases_are_of_the_same_network():
 
 @without_backend
 def test_a_missing_or_damaged_file_is_an_error(tmp_path, monkeypatch):
-    name = "mnist10k_highway"
+    name = "mnist_highway"
     facts = zoo.weights.card(name)
     monkeypatch.setattr(weights, "card", lambda name: facts)
     monkeypatch.setattr(weights, "FOLDER", tmp_path)
