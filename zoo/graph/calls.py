@@ -341,7 +341,9 @@ def made(calls: Iterable[Call]) -> set[int]:
 
 def activation_of(call: Call | None) -> str | None:
     """Return "softmax" or "sigmoid" if one of them makes a call's output, else None."""
-    layer = getattr(call, "layer", None)
+    if call is None:
+        return None
+    layer = call.layer
     if type(layer).__name__ in ("Softmax", "Sigmoid"):  # the layer, and the operation
         last = getattr(layer, "axis", -1) in (-1, len(call.shapes[0]) - 1)
         return type(layer).__name__.lower() if last else None
