@@ -513,6 +513,8 @@ def _layer(layer, name, copies, deep):
     attributes = vars(layer).copy()
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
     for key, value in {**attributes, **attributes.get("_modules", {})}.items():
+        if key.startswith("_self_"):  # of TensorFlow, which finds what is set below
+            continue
         if key == "_functional":  # the graph of a Sequential, which tracks its layers instead
             new._layers.extend([_copied(inner, copies, deep) for inner in layer._layers])
             vars(new)[key] = _copied(value, copies, deep)
