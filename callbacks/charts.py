@@ -206,7 +206,8 @@ def _to_svg(figure):
 
     file = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # none
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
+    style = {"svg.fonttype": "none", "svg.hashsalt": "zoo", "font.sans-serif": ["DejaVu Sans"]}
+    with matplotlib.rc_context(style):  # one font: every label repeats the list
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
-    text = file.getvalue()
+    text = re.sub(r">\s+<", "><", file.getvalue())
     return text[text.index("<svg") :].replace("#000000", "currentColor")

@@ -353,7 +353,7 @@ HISTORY = (
     "where the six forms of a seed are within 6 %; the claim is one of the full text"
 )
 SMALL_VOCABULARY = (
-    "1,000 words and 100,000 tokens: the six forms are within 6 %, where the paper's differ by 17 %"
+    "1,000 words and 100,000 tokens: the six forms are within 5 %, where the paper's differ by 17 %"
 )
 CLAIMS = (
     Claim(

@@ -253,8 +253,7 @@ def _defaults(name, defaults):
     for scale, settings in defaults.items():
         if hasattr(settings, name):
             value = getattr(settings, name)
-            text = "none" if value in (None, ()) else value_text(value)
-            scales.setdefault(text, []).append(scale)
+            scales.setdefault("none" if value is None else value_text(value), []).append(scale)
     if [*scales.values()] == [[*defaults]]:
         return f" Default: {next(iter(scales))}."
     return " Default: " + ", ".join(f"{v} ({'/'.join(s)})" for v, s in scales.items()) + "."

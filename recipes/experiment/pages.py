@@ -27,8 +27,7 @@ RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.jsonl"
 DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
-NUMBER = re.compile(r"<!--(\w+)\.(\w+)-->.*?<!--/-->")  # in docs/report.md: claim, kind, the number
-KINDS = ("value", "range", "verdict")  # of such numbers
+NUMBER = re.compile(r"(<!--(\w+)\.(\w+)-->).*?<!--/-->")  # of docs/report.md: claim, kind
 IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
@@ -289,26 +288,29 @@ def _rounded(value):
 
 
 def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page with today's numbers where it has `<!--S5.value-->...<!--/-->`.
+    """Return a page with today's numbers where it has `<!--S5.range-->...<!--/-->`.
 
-    Kinds: "value" with its interval and "range" over seeds, those of the control as
-    "control_value" and "control_range", and "verdict". Raise ValueError for another.
+    "range" is the smallest and largest value of the seeds, "control_range" that of the control,
+    "verdict" the verdict. Raise ValueError for another word.
     """
     claims = {one.claim.name: one for one in decided(rows)}
 
     def number(match: re.Match) -> str:
-        one, kind = claims[match[1]], match[2]
-        shown = {"verdict": one.verdict}
-        for row in one.rows[-1:]:
-            for name, prefix in ((row, ""), (row["control"], "control_")):
-                ends = [_rounded(limit(name["values"])) for limit in (min, max)]
-                shown[prefix + "range"] = " to ".join(dict.fromkeys(ends))
-                shown[prefix + "value"] = measured_text(name)
-        if kind not in (*KINDS, *(f"control_{name}" for name in KINDS)):
-            raise ValueError(f"Expected a kind of number. Received: {match[0]}")
-        return f"<!--{match[1]}.{kind}-->{shown.get(kind, '-')}<!--/-->"
+        return f"{match[1]}{_number(claims[match[2]], match[3])}<!--/-->"
 
     return NUMBER.sub(number, text)
+
+
+def _number(one, kind):
+    if kind == "verdict":
+        return one.verdict
+    if kind not in ("range", "control_range"):
+        raise ValueError(f"Expected verdict, range or control_range. Received: {kind}")
+    if not one.rows:
+        return "-"
+    row = one.rows[-1]["control"] if kind == "control_range" else one.rows[-1]
+    ends = [_rounded(limit(row["values"])) for limit in (min, max)]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _costs():

@@ -43,7 +43,8 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
         x: Column of the horizontal axis, or one for each of `y`.
         y: Column of the vertical axis; several make several columns of panels.
-        by: Columns that distinguish lines: the first by color, the second by line style.
+        by: Columns that distinguish lines: the first by color, the second by line style. A column
+            "model" comes first.
         panel: Column whose values make rows of panels.
         marks: Lines across, dictionaries with "label" and a value of x or y; a pair as x makes a
             band. Values of `panel` and `by` restrict and color it.
@@ -55,6 +56,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     ys = [y] if isinstance(y, str) else [*y]
     xs = [x] * len(ys) if isinstance(x, str) else [*x]
     by = [by] if isinstance(by, str) else [*by]
+    by = ["model", *by] if any("model" in row for row in rows) else by  # of `with_seeds`
     labels = labels or {}
     panels = _values(rows, panel) if panel else [None]
     grid = {"nrows": len(panels), "ncols": len(ys), "squeeze": False}

@@ -169,8 +169,8 @@ def columns(table, probe):
     }
 
 
-def blocks_of(one):
-    """Return the number of blocks of a seed's first network as a text."""
+def model_of(one):
+    """Return a name of a seed's networks, which at the scale "trained" differ by seed."""
     return f"{len(next(iter(one.values()))['blocks'])} blocks"
 
 
@@ -185,7 +185,7 @@ def section2(seeds):
             for index, (accuracy, loss) in zip(order, pairs, strict=True):
                 yield {"network": network, "index": int(index), "accuracy": accuracy, "loss": loss}
 
-    rows = plots.with_seeds(seeds, rows_of, blocks_of)
+    rows = plots.with_seeds(seeds, rows_of, model_of)
     marks = []
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
     for network in seeds[0] if "seed" in rows[0] else ():
@@ -199,36 +199,44 @@ def draw(rows, x, marks=(), **labels):
     """Draw accuracy and loss of networks."""
     labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
     y = ["accuracy", "loss"]
-    by = ["model", "network"] if "model" in rows[0] else "network"
-    return plots.lines(rows, x=x, y=y, by=by, marks=marks, labels=labels, log=["loss"])
+    return plots.lines(rows, x=x, y=y, by="network", marks=marks, labels=labels, log=["loss"])
 
 
 def section2_random(seeds):
     """Draw accuracy and loss without several random blocks."""
-    rows = [
-        {"network": network, "left_out": int(count), "accuracy": accuracy, "loss": loss, "seed": i}
-        for one in seeds
-        for network, facts in one.items()
-        for i, (count, accuracy, loss) in enumerate(
-            zip(*facts["without_random_blocks"].values(), strict=True)
-        )
-    ]
+
+    def rows_of(one):
+        for network, facts in one.items():
+            repetitions = zip(*facts["without_random_blocks"].values(), strict=True)
+            for count, accuracy, loss in repetitions:
+                row = {"network": network, "left_out": int(count)}
+                yield row | {"accuracy": accuracy, "loss": loss, "seed": 0}  # to be averaged
+
+    rows = plots.with_seeds(seeds, rows_of, model_of)
     return draw(rows, "left_out", left_out="blocks left out")
 
 
 def section4_4(seeds):
     """Draw the test error of each order of the blocks over its Kendall tau, and means by swaps."""
     figure, axis = plots.new(6.0, 3.3)
-    for index, network in enumerate(seeds[0]):
-        style = {"color": plots.COLORS[index], "marker": plots.MARKERS[index]}
-        facts = [one[network]["shuffled"] for one in seeds]
+    several = len({*map(model_of, seeds)}) > 1
+    groups = {}
+    for one in seeds:
+        for network, facts in one.items():
+            name = f"{model_of(one)}, {network}" if several else network
+            groups.setdefault(name, []).append(facts["shuffled"])
+    for index, (name, facts) in enumerate(groups.items()):
+        style = {
+            "color": plots.COLORS[index % len(plots.COLORS)],
+            "marker": plots.MARKERS[index % len(plots.MARKERS)],
+        }
         tau, accuracy, count = (
             np.concatenate([one[key] for one in facts]) for key in ("tau", "accuracy", "count")
         )
         error = 100 * (1 - accuracy)
         axis.plot(tau, error, alpha=0.4, linestyle="", **style)
         means = sorted((tau[count == n].mean(), error[count == n].mean()) for n in {*count})
-        axis.plot(*zip(*means, strict=True), label=network, **style)
+        axis.plot(*zip(*means, strict=True), label=name, **style)
     axis.set(xlabel="Kendall's tau of the order of blocks", ylabel="test error (%)")
     axis.invert_xaxis()
     figure.legend(loc="outside right upper", fontsize=6)

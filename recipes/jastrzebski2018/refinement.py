@@ -210,6 +210,11 @@ def unroll(run, model, times, splits, sought):
     return measured
 
 
+def model_of(one):
+    """Return the name of a seed's network, which at the scale "trained" differs by seed."""
+    return one["network"]["network"]
+
+
 def by_block(name, seeds):
     """Draw a probe over the blocks of the trained networks, a line a split and model."""
 
@@ -218,15 +223,14 @@ def by_block(name, seeds):
             for index, value in enumerate(facts[name]):
                 yield {"split": split, "index": index, name: value}
 
-    rows = plots.with_seeds(seeds, rows_of, lambda one: one["network"]["network"])
-    models = [key for key in ("model",) if key in rows[0]]
+    rows = plots.with_seeds(seeds, rows_of, model_of)
     marks = []
-    if name == "lesion_accuracy" and not models:
+    if name == "lesion_accuracy" and "model" not in rows[0]:
         for split in seeds[0]["blocks"]:
             whole = np.mean([one["blocks"][split]["accuracy"] for one in seeds])
             marks.append({name: whole, "split": split, "label": f"{split}, all blocks"})
     labels = {**LABELS, "index": "residual block"}
-    return plots.lines(rows, x="index", y=name, by=[*models, "split"], marks=marks, labels=labels)
+    return plots.lines(rows, x="index", y=name, by="split", marks=marks, labels=labels)
 
 
 def by_epoch(name, seeds):
@@ -245,7 +249,7 @@ def group_figure(seeds, select, first, label):
                     yield row | {fact: numbers[index] for fact, numbers in values.items()}
 
     return plots.lines(
-        plots.with_seeds(seeds, rows_of),
+        plots.with_seeds(seeds, rows_of, model_of),
         x="place",
         y=("accuracy", "loss", "entropy"),
         by="group",
@@ -279,14 +283,14 @@ def fig20(seeds):
                     values = {name: facts[name][block] for name in UNROLLED}
                     yield {"scaling": f"f {scaling}", "split": split, "block": block, **values}
 
-    trained = len(seeds[0]["blocks"]["test"]["intermediate_accuracy"])
+    lengths = {len(one["blocks"]["test"]["intermediate_accuracy"]) for one in seeds}
     return plots.lines(
-        plots.with_seeds(seeds, rows_of),
+        plots.with_seeds(seeds, rows_of, model_of),
         x="block",
         y=UNROLLED,
         by="split",
         panel="scaling",
-        marks=[{"block": trained - 0.5, "label": "repetitions begin"}],
+        marks=[{"block": length - 0.5, "label": "repetitions begin"} for length in lengths],
         labels={**LABELS, "block": "block of the last stage"},
     )
 

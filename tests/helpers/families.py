@@ -67,25 +67,18 @@ def data(model, count=3, seed=0):
 
 
 def _backbone(name, **options):
+    return getattr(pytest.importorskip("keras_hub").models, f"{name}Backbone")(**options)
+
+
+def _text(name, **options):
     common = {"vocabulary_size": TOKENS, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 16}
-    models = pytest.importorskip("keras_hub").models
-    return getattr(models, f"{name}Backbone")(**common | options)
+    return _backbone(name, **common | options)
 
 
-def _vit():
-    return pytest.importorskip("keras_hub").models.ViTBackbone(
-        (8, 8, 3), patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16
-    )
-
-
-def _vit_det():
-    sizes = {"hidden_size": 8, "intermediate_dim": 16, "num_heads": 2, "patch_size": 4}
-    windows = {"num_layers": 2, "global_attention_layer_indices": [1], "window_size": 2}
-    return pytest.importorskip("keras_hub").models.ViTDetBackbone(
-        image_shape=(16, 16, 3), num_output_channels=4, **sizes, **windows
-    )
-
-
+VIT = {"image_shape": (8, 8, 3), "patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 8}
+VIT_DET = {"image_shape": (16, 16, 3), "patch_size": 4, "num_layers": 2, "num_heads": 2}
+VIT_DET |= {"hidden_size": 8, "intermediate_dim": 16, "num_output_channels": 4}
+VIT_DET |= {"global_attention_layer_indices": [1], "window_size": 2}
 IMAGES = {"include_preprocessing": False, "weights": None, "classes": 3, "input_shape": (32, 32, 3)}
 
 
@@ -110,24 +103,20 @@ def _adding():
 
 
 REPEATED = {"num_layers": 3, "num_groups": 1, "num_inner_repetitions": 1}
+REPEATED |= {"max_sequence_length": STEPS}
 CHAR_LM = {"num_steps": STEPS, "filters": [3, 3], "units": 4, "max_distinct": None}
 BUILD = {
-    # a decoder with learned positions
-    "gpt2": lambda: _backbone("GPT2", num_heads=2, max_sequence_length=STEPS),
+    "gpt2": lambda: _text("GPT2", num_heads=2, max_sequence_length=STEPS),
     # decoders: multi-query with a gated feed-forward part, grouped-query with rotary positions
-    "gemma": lambda: _backbone("Gemma", num_query_heads=2, num_key_value_heads=1, head_dim=4),
-    "llama": lambda: _backbone("Llama", num_query_heads=2, num_key_value_heads=1),
+    "gemma": lambda: _text("Gemma", num_query_heads=2, num_key_value_heads=1, head_dim=4),
+    "llama": lambda: _text("Llama", num_query_heads=2, num_key_value_heads=1),
     # encoders: normalizations that follow the sums, one layer that is used three times
-    "bert": lambda: _backbone("Bert", num_heads=2, max_sequence_length=STEPS),
-    "albert": lambda: _backbone(
-        "Albert", num_heads=2, embedding_dim=4, max_sequence_length=STEPS, **REPEATED
-    ),
-    # an encoder and a decoder with cross-attention and relative positions
-    "t5": lambda: _backbone("T5", num_heads=2),
-    # image patches, whose blocks are inside one layer
-    "vit": _vit,
-    # attention in windows; its copies hold a Sequential
-    "vit_det": _vit_det,
+    "bert": lambda: _text("Bert", num_heads=2, max_sequence_length=STEPS),
+    "albert": lambda: _text("Albert", num_heads=2, embedding_dim=4, **REPEATED),
+    "t5": lambda: _text("T5", num_heads=2),  # with cross-attention and relative positions
+    # images: blocks inside one layer; attention in windows, with a Sequential inside a layer
+    "vit": lambda: _backbone("ViT", mlp_dim=16, **VIT),
+    "vit_det": lambda: _backbone("ViTDet", **VIT_DET),
     # scaled branches; squeeze-and-excitation; hard activations
     "convnext": _convnext,
     "efficientnet_v2": _efficientnet_v2,

@@ -82,6 +82,14 @@ def test_the_peer_computes_the_same_logits_and_carries_the_same_state(models, co
 
 
 @slow_elsewhere
+def test_the_peer_has_the_same_perplexity(models, corpus):
+    ours, peer = models
+    x, y = text.streams(corpus.valid, BATCH, STEPS)
+    expected = char_lm_inference.Scorer(ours).perplexity(x, y)
+    assert peer.evaluate(x, y) == pytest.approx(expected, rel=1e-5)  # both sum in float64
+
+
+@slow_elsewhere
 def test_the_peer_takes_the_same_steps_when_nothing_is_dropped(models, corpus):
     ours, peer = models
     for name in ("dropout1", "dropout2"):

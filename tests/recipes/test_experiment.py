@@ -284,8 +284,8 @@ def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(mon
     rows.append(earlier)
     assert pages.summary(rows) == "Of 1 claims, 1 shown."
     assert pages.summary([earlier]) == "Of 1 claims, 1 not measured."
-    text = "<!--T1.range-->9<!--/-->, <!--T1.control_value-->?<!--/-->"
-    shown = "<!--T1.range-->10 to 10.2<!--/-->, <!--T1.control_value-->1.1 (0.852 to 1.35)<!--/-->"
+    text = "<!--T1.range-->9<!--/-->, <!--T1.control_range-->?<!--/-->"
+    shown = "<!--T1.range-->10 to 10.2<!--/-->, <!--T1.control_range-->1 to 1.2<!--/-->"
     assert pages.with_numbers(text, rows) == pages.with_numbers(shown, rows) == shown
     page = pages.claims_page(rows)
     assert "| T1 S. | miniature | **contradicted** |" in page
@@ -331,8 +331,12 @@ def test_what_no_experiment_measures_is_tested():
             assert re.search(rf"def test_\w*{word.strip()}", source), text
 
 
-def test_lines_are_means_over_seeds_in_bands():
-    rows = plots.with_seeds([1.0, 3.0], lambda one: [{"x": x, "y": one * x} for x in range(3)])
-    axis = plots.lines(rows, x="x", y="y").axes[0]
+def test_lines_are_means_over_seeds_in_bands_but_not_over_models():
+    def rows_of(one):
+        return [{"x": x, "y": one * x} for x in range(3)]
+
+    alone = plots.lines(plots.with_seeds([1.0, 3.0], rows_of, str), x="x", y="y").axes[0]
+    assert [[*line.get_ydata()] for line in alone.lines] == [[0, 1, 2], [0, 3, 6]]
+    axis = plots.lines(plots.with_seeds([1.0, 3.0], rows_of), x="x", y="y").axes[0]
     assert axis.lines[0].get_ydata().tolist() == [0, 2, 4]
     assert axis.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(4 + 8**0.5)

@@ -35,6 +35,31 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
+def frozen_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the weights that `layer` itself tracks as trainable and that are frozen now."""
+    return [weight for weight in layer._trainable_variables if not weight.trainable]
+
+
+def copy_variable(variable: keras.Variable) -> keras.Variable:
+    """Return a variable of the same value and options, its path included."""
+    new = keras.Variable(
+        keras.ops.convert_to_numpy(variable),
+        dtype=variable.dtype,
+        trainable=variable.trainable,
+        autocast=variable._autocast,
+        aggregation=variable.aggregation,
+        name=variable.name,
+    )
+    new.regularizer, new.constraint = variable.regularizer, variable.constraint
+    new._path = variable.path
+    return new
+
+
+def held_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return the list in which `layer` keeps the layers that it itself holds."""
+    return layer._layers
+
+
 def seed_generators(layer: keras.layers.Layer) -> list[Any]:
     """Return the seed generators that `layer` itself holds."""
     return layer._seed_generators

@@ -487,13 +487,7 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
         result = [_copied(v, copies, deep) for v in value]
         return tuple(result) if isinstance(value, tuple) else result
     if isinstance(value, keras.Variable):
-        array = keras.ops.convert_to_numpy(value)
-        options = {"trainable": value.trainable, "dtype": value.dtype, "name": value.name}
-        options |= {"autocast": value._autocast, "aggregation": value.aggregation}
-        new = keras.Variable(array, **options)
-        new.regularizer, new.constraint = value.regularizer, value.constraint
-        new._path = value.path
-        copies[id(value)] = new
+        copies[id(value)] = keras_private.copy_variable(value)
     elif isinstance(value, types.SimpleNamespace):
         copies[id(value)] = types.SimpleNamespace(**_copied(vars(value), copies))
     elif isinstance(value, keras.random.SeedGenerator):
@@ -507,7 +501,7 @@ def _layer(layer, name, copies, deep):
     copies[id(layer)] = new
     options = {"dtype": layer.dtype_policy, "activity_regularizer": layer.activity_regularizer}
     keras.layers.Layer.__init__(new, name=name, **options)
-    frozen = [v for v in layer._trainable_variables if deep and not v.trainable]
+    frozen = keras_private.frozen_weights(layer) if deep else []
     for variable in frozen:  # Keras tracks a variable by what it is now, and later cannot train it
         _copied(variable, copies).trainable = True
     attributes = vars(layer).copy()
@@ -516,7 +510,8 @@ def _layer(layer, name, copies, deep):
         if key.startswith("_self_"):  # of TensorFlow, which finds what is set below
             continue
         if key == "_functional":  # the graph of a Sequential, which tracks its layers instead
-            new._layers.extend([_copied(inner, copies, deep) for inner in layer._layers])
+            layers = [_copied(v, copies, deep) for v in keras_private.held_layers(layer)]
+            keras_private.held_layers(new).extend(layers)
             vars(new)[key] = _copied(value, copies, deep)
         elif key not in mine:
             setattr(new, key, _copied(value, copies, deep))  # Keras tracks what it holds
