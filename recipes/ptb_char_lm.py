@@ -317,7 +317,7 @@ def order(seeds):
         {"variant": variant, "model": name, "test perplexity": value, "seed": seed}
         for name, found in {
             "ours": map(perplexities, seeds),
-            "the paper's large model, 25 epochs": [paper],
+            "the paper": [paper],
         }.items()
         for seed, values in enumerate(found)
         for variant, value in values.items()

@@ -56,7 +56,8 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
     ys = [y] if isinstance(y, str) else [*y]
     xs = [x] * len(ys) if isinstance(x, str) else [*x]
     by = [by] if isinstance(by, str) else [*by]
-    by = ["model", *by] if any("model" in row for row in rows) else by  # of `with_seeds`
+    if "model" not in by and any("model" in row for row in rows):
+        by = ["model", *by]  # of `with_seeds`
     labels = labels or {}
     panels = _values(rows, panel) if panel else [None]
     grid = {"nrows": len(panels), "ncols": len(ys), "squeeze": False}
