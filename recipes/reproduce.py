@@ -12,7 +12,8 @@ From wherever the package is installed: `zoo-recipe list`, `zoo-recipe srivastav
 
 A name is that of an experiment, of a table or figure, or a pattern; "all" is every experiment.
 `list` prints all of them, and what is on record. `claims` runs the miniatures of the papers'
-claims, all or those named, and prints a verdict on each. `report` writes docs/results.md,
+claims, all or those named, and prints a verdict on each; without --seeds with three seeds, and with
+more, one at a time, until the verdict is settled, at most ten. `report` writes docs/results.md,
 docs/claims.md and docs/weights.md from the results on record, and draws their figures again.
 
 A killed run resumes when the same command is given again, and one that has ended is not repeated.
@@ -48,21 +49,27 @@ def main(words: Sequence[str]) -> int:
 
 def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     """Measure claims, print their verdicts, and with --keep save them; return an exit status."""
-    rows = []
     for experiment, claim in catalog.claims(names):
-        seeds = tuple(range(claim.seeds))  # unless --seeds are among the flags
-        needed = map(catalog.load, claim.needs or [experiment.name])
-        plans = [
-            command_line.parse(dataclasses.replace(one, seeds=seeds), flags)[0] for one in needed
-        ]
-        measured = [plan.run() for plan in plans]
-        facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
-        row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
-        text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
-        print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
-        rows.append(row)
-    if rows and plans[0].options.keep:
-        pages.keep_claims(rows)
+        needed = [*map(catalog.load, claim.needs or [experiment.name])]
+        seeds = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
+        is_fixed = bool(seeds)  # by --seeds
+        seeds = seeds or (0, 1, 2)
+        while True:
+            plans = [
+                command_line.parse(dataclasses.replace(one, seeds=seeds), flags)[0]
+                for one in needed
+            ]
+            measured = [plan.run() for plan in plans]
+            facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
+            row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
+            text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
+            print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
+            is_settled = claim.is_settled(row["values"], row["control"]["values"])
+            if is_fixed or is_settled or len(seeds) == plans[0].settings.most_seeds:
+                break
+            seeds = (*seeds, len(seeds))
+        if plans[0].options.keep:
+            pages.keep_claims([row])
     return 0
 
 

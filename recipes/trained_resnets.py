@@ -10,6 +10,7 @@ import dataclasses
 import math
 import pathlib
 import types
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 25
 class Trained(ImageSettings):
     """Settings of an experiment with trained networks."""
 
+    most_seeds: ClassVar[int] = len(DEPTHS)
     data: str = setting("cifar10", "Data set that they were trained on.")
     batch: int = setting(200, "Images in a batch.")
     probe_examples: int | None = setting(2000, "Images of each split to measure on; none: all.")

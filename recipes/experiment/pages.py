@@ -20,11 +20,19 @@ from matplotlib.figure import Figure
 from zoo import weights
 from zoo.io import replace
 from zoo.recipes.experiment import catalog, plots, provenance, store
-from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured, holm, interval
+from zoo.recipes.experiment.definitions import (
+    Artifact,
+    Claim,
+    Experiment,
+    Measured,
+    Settings,
+    holm,
+    interval,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
-CLAIMS = RESULTS / "claims.jsonl"
+CLAIMS = RESULTS / "claims.json"
 DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
 NUMBER = re.compile(r"(<!--(\w+)\.(\w+)-->).*?<!--/-->")  # of docs/report.md: claim, kind
@@ -77,19 +85,17 @@ def on_record(experiment: Experiment, scale: str) -> list[Measured]:
 
 
 def load_claims() -> list[dict[str, Any]]:
-    """Return the lines of claims.jsonl."""
-    text = CLAIMS.read_text(encoding="utf-8") if CLAIMS.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
+    """Return the records of claims.json."""
+    return json.loads(CLAIMS.read_text(encoding="utf-8")) if CLAIMS.exists() else []
 
 
 def keep_claims(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write lines of claims.jsonl, each instead of an earlier one of its criterion and scale."""
+    """Write records of claims.json, each instead of an earlier one of its criterion and scale."""
     known = {_key(row): row for row in [*load_claims(), *rows]}
     places = {claim.name: place for place, (_, claim) in enumerate(catalog.claims())}
     last = len(places)  # of claims that are no longer measured
-    lines = sorted(known.values(), key=lambda row: places.get(row["claim"], last))
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
-    _write_text(CLAIMS, text)
+    records = sorted(known.values(), key=lambda row: places.get(row["claim"], last))
+    _write_text(CLAIMS, json.dumps(records, indent=1, ensure_ascii=False) + "\n")
 
 
 def _key(row):
@@ -102,7 +108,7 @@ def evaluate(
     measured: Sequence[Sequence[Measured]],
     facts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return a claim's line of claims.jsonl.
+    """Return a claim's record for claims.json.
 
     `measured` has a sequence for each seed: the measurements of the experiments that the claim
     needs. `facts` are those of all runs.
@@ -119,16 +125,23 @@ def evaluate(
         "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
         "statement": claim.statement,
         "criterion": claim.criterion,
-        **_numbers(claim, values),
-        "control": {"text": claim.control.text, **_numbers(claim, controls)},
+        **_decision(claim, values, controls),
         "seeds": sorted({one["seed"] for one in facts}),
         "scale": scale,
-        "verdict": claim.verdict(values, controls),
         "command": provenance.command(),
         **origin,
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
         "figure": claim.figure and f"{experiment.name}/{scale}/{claim.figure}",
+    }
+
+
+def _decision(claim, values, controls):
+    """Return what is decided by the values of the seeds and of the control."""
+    return {
+        **_numbers(claim, values),
+        "control": {"text": claim.control.text, **_numbers(claim, controls)},
+        "verdict": claim.verdict(values, controls),
     }
 
 
@@ -146,7 +159,7 @@ def _numbers(claim, values):
 
 @dataclasses.dataclass(frozen=True)
 class Decided:
-    """A claim, and its lines of claims.jsonl by today's criterion, the largest scale last."""
+    """A claim, and its records of claims.json by today's criterion, the largest scale last."""
 
     claim: Claim
     rows: Sequence[Mapping[str, Any]]
@@ -158,11 +171,15 @@ class Decided:
 
 
 def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
-    """Return all claims of today with their lines of claims.jsonl."""
+    """Return all claims of today with their records of claims.json."""
     found = []
     for experiment, claim in catalog.claims():
         today = claim.name, claim.criterion, claim.control.text
-        own = {row["scale"]: row for row in rows if _key(row)[:3] == today}
+        own = {
+            row["scale"]: row | _decision(claim, row["values"], row["control"]["values"])
+            for row in rows
+            if _key(row)[:3] == today
+        }
         found.append(Decided(claim, [own[scale] for scale in experiment.scales if scale in own]))
     return found
 
@@ -343,8 +360,8 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
                 alt = f"{one.claim.name}: mean and standard deviation over seeds"
                 parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
         parts += ["", "</details>", ""]
-    today = [row for one in claims for row in one.rows]
-    earlier = [row for row in rows if row not in today]
+    today = {_key(row) for one in claims for row in one.rows}
+    earlier = [row for row in rows if _key(row) not in today]
     if earlier:
         parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)])]
     return "\n".join(parts)
@@ -361,13 +378,15 @@ def _about(one):
 
 
 def _facts(claim, row):
-    """Return sentences about a line of claims.jsonl: numbers, origin, deviations."""
+    """Return sentences about a record of claims.json: numbers, origin, deviations."""
     count = len(row["seeds"])
     texts = [
         f"{name}: {measured_text(one)}; by seed: {', '.join(f'{v:g}' for v in one['values'])}"
         for name, one in {"Measured": row, "control": row["control"]}.items()
     ]
     limits = [f"{factor:g}: {claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
+    if row["verdict"] == "undecided":
+        texts.append(f"undecided after {count} of at most {Settings.most_seeds} seeds")
     return [
         f"{row['paper']}; {row['scale']}. {'; '.join(texts)}.",
         f"With the criterion times {', times '.join(limits)}.",

@@ -37,7 +37,6 @@ SIMPLE = ("plain", "residual", "transferred", "dominant", "dominant_kaiming")
 CONVOLUTIONAL = SIMPLE[:3]  # the blocks of the others are no full convolutions
 FULL = ("full_plain", "full_residual")
 RISK_IMAGES = 10_000  # at most: of the risk after each epoch; ours
-SEEDS = 6  # of claims
 TRANSFERRED = "the plain network that starts equal to the residual one"  # a control
 SCHEDULES = ("steps", "cosine")
 CHOICES = (  # deviations and assumptions of all experiments with trained networks

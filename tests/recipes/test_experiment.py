@@ -15,6 +15,7 @@ from absl import flags
 
 from helpers.harness import output_of, start_recipe, without_backend
 from helpers.test_data import write_images
+from zoo.recipes import reproduce
 from zoo.recipes.experiment import (
     Artifact,
     Claim,
@@ -206,12 +207,11 @@ def test_ctrl_c_says_how_to_resume(monkeypatch, capsys):
 
 
 def test_intervals_are_students():
-    """t(0.975, 2) = 4.30265 and t(0.975, 4) = 2.77645, as printed in tables."""
-    low, high = interval([1.0, 2.0, 3.0], ratio=False)
-    assert (low, high) == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-4)
-    ends = interval([1.0, 10.0, 100.0, 1000.0, 10000.0], ratio=True)
-    half = 2.77645 * (2.5**0.5) / 5**0.5
-    assert np.log10(ends) == pytest.approx((2 - half, 2 + half), rel=1e-4)
+    """With 2 degrees of freedom t(p) = (2 p - 1) / sqrt(2 p (1 - p)); p = 1 - 0.025 / 2."""
+    half = 0.975 / (2 * 0.9875 * 0.0125) ** 0.5 / 3**0.5
+    assert interval([1.0, 2.0, 3.0], ratio=False) == pytest.approx((2 - half, 2 + half))
+    ends = interval([1.0, 10.0, 100.0], ratio=True)
+    assert np.log10(ends) == pytest.approx((1 - half, 1 + half))
     assert interval([1.0, 2.0], ratio=False) is None
     assert interval([1.0, 0.0, 2.0], ratio=True) is None
 
@@ -260,13 +260,50 @@ def test_an_equivalence_needs_the_whole_interval_between_its_limits():
 
 
 def test_p_values_are_students_and_holms_correction_that_of_a_table():
-    """t = 2 sqrt(3) at 2 degrees of freedom: p = 1 - t / sqrt(2 + t^2); Holm (1979), by hand."""
+    """t = 2 sqrt(3) at 2 degrees of freedom: p = 1 - t / sqrt(2 + t^2), doubled at the first look.
+
+    Holm (1979), by hand.
+    """
     claim = Claim(value=float, at_least=0, control=CONTROL, **TEXTS)
     t = 2 * 3**0.5
-    assert claim.p_value([1.0, 2.0, 3.0]) == pytest.approx(1 - t / (2 + t * t) ** 0.5)
+    assert claim.p_value([1.0, 2.0, 3.0]) == pytest.approx(2 - 2 * t / (2 + t * t) ** 0.5)
     assert claim.p_value([1.0, 2.0]) == claim.p_value([1.0, 2.0, math.inf]) == 1
     assert claim.p_value([1.0, 1.0, 1.0]) == 0 and claim.p_value([0.0, 0.0, 0.0]) == 1
     assert holm([0.01, 0.02, 0.03, 0.04]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
+
+
+def test_looking_after_each_seed_errs_in_at_most_five_percent():
+    claim = Claim(value=float, at_least=0, control=CONTROL, **TEXTS)
+    draws = np.random.default_rng(0).normal(size=(250, 10))  # of mean 0: each decision is wrong
+    decided = [any(claim.decide(one[:n]) != "undecided" for n in range(3, 11)) for one in draws]
+    assert 0.025 < np.mean(decided) < 0.05  # by 95 % intervals 0.15
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "seeds"),
+    [
+        ([10.0, 10.1, 10.2], [], [0, 1, 2]),
+        ([10.0, 10.0, 13.0, 10.0], [], [0, 1, 2, 3]),
+        ([6.1, 5.9] * 5, [], [*range(10)]),
+        ([6.1, 5.9] * 5, ["--seeds=1,2"], [1, 2]),
+    ],
+)
+def test_a_claim_takes_more_seeds_until_it_is_settled(
+    values, words, seeds, tmp_path, monkeypatch, capsys
+):
+    claim = Claim(value=lambda one: one["x"], at_least=6, control=CONTROL, **TEXTS)
+    toy = dataclasses.replace(
+        TOY,
+        measure=lambda settings, run: {"x": values[run.seed], "control": 0.0},
+        artifacts=[],
+        claims=[claim],
+    )
+    monkeypatch.setattr(catalog, "claims", lambda names: [(toy, claim)])
+    monkeypatch.setattr(catalog, "load", lambda name: toy)
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+    assert reproduce.run_claims([], [f"--runs={tmp_path}", *words]) == 0
+    assert len([*tmp_path.rglob(store.MEASURED)]) == len(seeds)
+    assert f"seeds {seeds}\n" in capsys.readouterr().out
 
 
 def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(monkeypatch):
