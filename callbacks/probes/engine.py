@@ -107,6 +107,8 @@ class Observer:
             self.inner[block.name] = [c for c in calls if len(c.sources) == len(c.outputs) == 1]
         self.compares = "network" in needs  # of a `LogitLens`, which reads labels
         self.predicts = self.compares or "probabilities" in needs
+        if self.gradient or self.predicts:
+            self.objective.check_blocks(self.blocks)
         self.last = self.blocks[-1]
         self.tail = self.graph.after(self.last.y)
         written = {self.last.y, *(slot for call in self.tail for slot in call.outputs)}

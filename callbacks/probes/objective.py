@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -11,6 +11,7 @@ from keras import ops, tree
 
 from zoo.backend import STATIC_SHAPES, keras_private
 from zoo.checks import check_integers
+from zoo.graph.blocks import Block
 from zoo.graph.calls import Call, Graph, activation_of, infer
 from zoo.types import Tensor
 
@@ -251,6 +252,11 @@ class Objective:
         self._removed = not read_again and _is_removable(self._last)
         self._graph = graph
         self._shape = tuple(graph.model.outputs[0].shape)
+        if len(self._shape) < 2:
+            raise ValueError(
+                f"Expected outputs of shape (batch, ..., values). Received: {self._shape}. Add an "
+                f"axis: keras.layers.Reshape((1,))."
+            )
         self._num_outputs = len(graph.outputs)
         output = graph.model.output
         self._name = min(output) if isinstance(output, dict) else graph.model.output_names[0]
@@ -272,6 +278,17 @@ class Objective:
             return given.get(self._name)
         several = isinstance(given, (list, tuple)) and len(given) == self._num_outputs
         return given[0] if several else given
+
+    def check_blocks(self, blocks: Sequence[Block]) -> None:
+        """Raise ValueError for blocks that do not lead to the first output."""
+        first = self._graph.outputs[0]
+        aside = [b.name for b in blocks if b.y != first and not self._graph.between(b.y, first)]
+        if aside:
+            raise ValueError(
+                f"Expected blocks that lead to the first output, {self._name!r}, whose loss and "
+                f"divergence are measured. Received: {aside}. Name other `blocks`, or measure "
+                f"keras.Model(model.inputs, output) with another output."
+            )
 
     def apply(self, call: Call, *args: Any, **kwargs: Any) -> Any:
         """Call a layer in inference mode, the last one without its softmax or sigmoid."""
@@ -319,6 +336,11 @@ class Objective:
         if not at_logits and self._activation is not None:
             logits = getattr(ops, self._activation)(logits)
         losses = function(labels, logits)
+        if not len(losses.shape):
+            raise ValueError(
+                f"Expected a loss with a value for each example. Received: {_kind(loss).__name__}, "
+                f"which returns one for the batch. Give another `loss`."
+            )
         return ops.expand_dims(losses, -1) if self._labels > 1 and not by_label else losses
 
     def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
@@ -360,10 +382,17 @@ class Objective:
     def classifies(self, labels: Any = None) -> bool:
         """Return True if the outputs are a distribution over classes.
 
-        After a softmax or sigmoid, with a cross-entropy as loss, or with class indices as labels.
+        After a softmax or sigmoid, with a cross-entropy as loss, or with class indices as labels:
+        integers, where another loss is given.
         """
-        index = labels is not None and self._is_index(values_of(labels).shape)
-        return index or self._known
+        if self._known or labels is None:
+            return self._known
+        labels = values_of(labels)
+        loss = self._given
+        is_integer = "int" in keras.backend.standardize_dtype(labels.dtype)
+        return self._is_index(labels.shape) and (
+            is_integer or loss is None or _kind(loss) in SPARSE
+        )
 
     def scores(
         self, outputs: list[Tensor], intact: list[Tensor], labels: Tensor | Labels | None = None

@@ -72,6 +72,7 @@ class Trials:
         self.model = network.model
         self.chain = Chain(network)
         self.objective = Objective(self.chain.graph, self.model, loss)
+        self.objective.check_blocks(network.blocks)
         self.batch_size = batch_size
         self.progress = progress
         self.count = 0  # examples of the last run

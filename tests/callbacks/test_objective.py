@@ -109,6 +109,34 @@ def test_a_regression_has_losses_and_neither_accuracy_nor_divergence(units):
             callbacks.run([probe], model, (X, targets), loss="mse")
 
 
+def test_labels_that_a_regression_broadcasts_are_no_classes():
+    model, _ = one_block(4, None)
+    table = callbacks.lesions(model, (X, reference.images(7, 1)), loss="mse")
+    assert table.probes() == ["lesion_loss", "lesion_change"]
+
+
+def test_outputs_and_losses_without_a_value_for_each_example_are_explained():
+    model, _ = one_block(1, None)
+    flat = keras.Model(model.input, layers.Reshape(())(model.output))
+    with pytest.raises(ValueError, match=r"Reshape\(\(1,\)\)"):
+        callbacks.lesions(flat, X)
+    with pytest.raises(ValueError, match="Received: Dice, which returns one for the batch"):
+        data = X, np.eye(CLASSES)[Y]
+        callbacks.lesions(one_block(CLASSES, "softmax")[0], data, keras.losses.Dice())
+
+
+def test_blocks_after_the_first_output_are_refused():
+    model, _ = one_block(CLASSES, "softmax")
+    y = model.get_layer("sum").output
+    late = layers.Add(name="late")([y, layers.Dense(5)(y)])
+    both = keras.Model(model.input, [model.output, layers.Dense(2)(late)])
+    assert [*callbacks.run([callbacks.L2Ratio()], both, X).values("l2_ratio")] == ["sum", "late"]
+    for measure in (MEASUREMENTS[0], MEASUREMENTS[1]):
+        with pytest.raises(ValueError, match=r"Received: \['late'\]. Name other `blocks`"):
+            measure(both, (X, Y))
+    assert "sum" in callbacks.lesions(both, (X, Y), blocks=["sum"]).values("lesion_loss")
+
+
 @pytest.mark.parametrize("units", [1, 2])
 def test_a_network_that_tells_no_loss_is_asked_for_one(units):
     model, _ = one_block(units, None)

@@ -108,6 +108,19 @@ def test_dropped_networks_are_lesioned_probed_planned_and_diagnosed(build):
     assert "lesion_kl" in report.table.probes() and [v.block for v in report.verdicts] == names
 
 
+@pytest.mark.parametrize("is_layer", [True, False])
+def test_a_sum_that_is_dropped_passes_on_a_mask_where_it_did(is_layer):
+    tokens = keras.Input((5,))
+    x = keras.layers.Embedding(6, 4, mask_zero=True)(tokens)
+    f = keras.layers.Dense(4, name="f")(x)
+    y = keras.layers.Add(name="f_sum")([x, f]) if is_layer else x + f
+    model = keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(y))
+    dropped = graph.drop_blocks(model, {"f_sum": 1e-9})
+    data = np.array([[1, 2, 0, 0, 0]])
+    whole, other = (ops.convert_to_numpy(m(data)) for m in (model, dropped))
+    np.testing.assert_allclose(other, whole, rtol=1e-5, atol=1e-7)
+
+
 def test_exits_are_early_readouts_that_run_only_the_blocks_before_them(model):
     exits = graph.add_exits(model, ["a", "b"])
     outputs = {name: ops.convert_to_numpy(y) for name, y in exits(X).items()}

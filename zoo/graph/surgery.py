@@ -181,10 +181,12 @@ def drop_blocks(
         if block is None:
             return symbolic(call, *args, **kwargs)
         own_seed = None if seed is None else seed + block.index + 1
-        drop = DropBlock(by_name[block.name], own_seed, name=graph.new_name(f"{block.name}_drop"))
         outputs = symbolic(call, *args, **kwargs)
         flat = tree.flatten(outputs)  # a whole layer may return more than y
         y = call.outputs.index(block.y)
+        keep_mask = keras_private.get_keras_mask(flat[y]) is not None
+        name = graph.new_name(f"{block.name}_drop")
+        drop = DropBlock(by_name[block.name], own_seed, keep_mask=keep_mask, name=name)
         flat[y] = drop(values[block.x], flat[y])
         return tree.pack_sequence_as(outputs, flat)
 

@@ -189,7 +189,8 @@ class DropBlock(Configured):
     """A block's output y in training, or for a random share of the examples its skip input x.
 
     In inference x + (1 - rate) (y - x), the expected output. The rate, from 0 to 1, is the
-    probability of x. It is called on x and y, of the same shape.
+    probability of x. It is called on x and y, of the same shape. `keep_mask` passes on the mask of
+    x, as sums that are Keras layers do.
 
     Raises:
         ValueError: if `rate` is out of range.
@@ -198,14 +199,21 @@ class DropBlock(Configured):
     section 3 (where all examples of a batch drop the same blocks).
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: float, seed: int | None = None, keep_mask: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if not 0 <= rate <= 1:
             raise ValueError(f"`rate` must be from 0 to 1. Received: rate={rate!r}")
         self.rate = rate
         self.seed = seed
+        self.keep_mask = keep_mask
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.supports_masking = True
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
+        """Return the mask of x, or None."""
+        return previous_mask if self.keep_mask else None
 
     def call(self, x: Tensor, y: Tensor, training: bool | None = None) -> Tensor:
         """Return x or y of each example, or their mean."""
