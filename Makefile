@@ -25,7 +25,7 @@ $(error Expected KERAS_BACKEND of $(BACKENDS). Received: $(BACKEND))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow smoke oldest results docs lint types package format clean
+.PHONY: help demo test test-slow smoke oldest results docs report lint types package format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -66,6 +66,9 @@ lint: $(VENV)/dev.stamp  ## check rules and format with ruff
 docs: $(VENV)/docs.stamp package  ## run the tutorials, write the site to build/site
 	@$(MAKE) --no-print-directory --jobs=2 $(TUTORIALS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+report: $(VENV)/docs.stamp  ## write docs/report.md as build/report.pdf
+	$(BIN)/python docs/report_pdf.py build/report.pdf
 
 # A tutorial is run again when it or the package has changed.
 build/tutorials/%.md: docs/tutorials/%.py docs/run_tutorial.py $(SOURCES) | $(VENV)/docs.stamp
