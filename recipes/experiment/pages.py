@@ -307,8 +307,8 @@ def _rounded(value):
 def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a page with today's numbers where it has `<!--S5.range-->...<!--/-->`.
 
-    "range" is the smallest and largest value of the seeds, "control_range" that of the control,
-    "verdict" the verdict. Raise ValueError for another word.
+    "values" are those of the seeds, "range" the smallest and largest one, "control_range" those of
+    the control, "verdict" the verdict. Raise ValueError for another word.
     """
     claims = {one.claim.name: one for one in decided(rows)}
 
@@ -321,11 +321,13 @@ def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def _number(one, kind):
     if kind == "verdict":
         return one.verdict
-    if kind not in ("range", "control_range"):
-        raise ValueError(f"Expected verdict, range or control_range. Received: {kind}")
+    if kind not in ("values", "range", "control_range"):
+        raise ValueError(f"Expected verdict, values, range or control_range. Received: {kind}")
     if not one.rows:
         return "-"
     row = one.rows[-1]["control"] if kind == "control_range" else one.rows[-1]
+    if kind == "values":
+        return ", ".join(map(_rounded, row["values"]))
     ends = [_rounded(limit(row["values"])) for limit in (min, max)]
     return " to ".join(dict.fromkeys(ends))
 
