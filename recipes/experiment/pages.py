@@ -208,7 +208,7 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 def report() -> None:
     """Write what is generated of README.md and docs, and draw the figures on record again."""
     rows = load_claims()
-    short = f"{summary(rows)}\n\n{claims_table(rows, measured=True)}"
+    short = f"{summary(rows)}\n\n{claims_table(rows, settled=True)}"
     write_generated(ROOT / "README.md", short)
     write_generated(DOCS / "claims.md", claims_page(rows))
     write_generated(DOCS / "weights.md", weights_page())
@@ -264,16 +264,16 @@ def uncorrected(claims: Sequence[Decided]) -> set[str]:
     return {one.claim.name for one, p in zip(tested, adjusted, strict=True) if p > 0.05}
 
 
-def claims_table(rows: Sequence[Mapping[str, Any]], measured: bool = False) -> str:
+def claims_table(rows: Sequence[Mapping[str, Any]], settled: bool = False) -> str:
     """Return a line for each claim and scale: verdict, measured value, criterion, control.
 
-    If `measured`, claims without a measurement are left out.
+    If `settled`, claims that are undecided or not measured are left out.
     """
     claims = decided(rows)
     marked = uncorrected(claims)
     lines = []
     for one in claims:
-        if measured and not one.rows:
+        if settled and one.verdict in ("undecided", "not measured"):
             continue
         name = one.claim.name
         for row in one.rows or [{}]:
