@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 import zoo
-from zoo.recipes.experiment import ImageSettings, setting
+from zoo.recipes.experiment import ImageSelection, setting
 from zoo.recipes.experiment.networks import ImageData
 
 DEPTHS = (20, 32, 44, 56)  # by seed
@@ -23,7 +23,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained(ImageSettings):
+class Trained(ImageSelection):
     """Settings of an experiment with trained networks."""
 
     most_seeds: ClassVar[int] = len(DEPTHS)

@@ -12,7 +12,7 @@ from keras import ops, tree
 from zoo.backend import STATIC_SHAPES, keras_private
 from zoo.checks import check_integers
 from zoo.graph.blocks import Block
-from zoo.graph.calls import Call, Graph, activation_of, infer
+from zoo.graph.calls import Call, Graph, activation_of, calls_before, infer, reads
 from zoo.types import Tensor
 
 Check: TypeAlias = Callable[[Any], Any]
@@ -282,7 +282,8 @@ class Objective:
     def check_blocks(self, blocks: Sequence[Block]) -> None:
         """Raise ValueError for blocks that do not lead to the first output."""
         first = self._graph.outputs[0]
-        aside = [b.name for b in blocks if b.y != first and not self._graph.between(b.y, first)]
+        leading = {first} | reads(calls_before(first, self._graph.calls))
+        aside = [block.name for block in blocks if block.y not in leading]
         if aside:
             raise ValueError(
                 f"Expected blocks that lead to the first output, {self._name!r}, whose loss and "

@@ -6,6 +6,7 @@ from zoo.recipes.experiment.definitions import Artifact as Artifact
 from zoo.recipes.experiment.definitions import Claim as Claim
 from zoo.recipes.experiment.definitions import Control as Control
 from zoo.recipes.experiment.definitions import Experiment as Experiment
+from zoo.recipes.experiment.definitions import ImageSelection as ImageSelection
 from zoo.recipes.experiment.definitions import ImageSettings as ImageSettings
 from zoo.recipes.experiment.definitions import Measured as Measured
 from zoo.recipes.experiment.definitions import Settings as Settings

@@ -39,14 +39,20 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageSettings(Settings):
-    """Settings of an experiment that trains classifiers of images."""
+class ImageSelection(Settings):
+    """Settings of an experiment with images, which may not train."""
 
     data: str = setting("mnist", "Data set: mnist, cifar10, cifar100, or any name in --data_dir.")
     train_examples: int | None = setting(None, "Train on N images, drawn by the seed; none: all.")
     test_examples: int | None = setting(None, "Test on the first N images only; none: all.")
-    epochs: int = setting(10, "Number of epochs.")
     batch: int = setting(100, "Images in a batch.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageSettings(ImageSelection):
+    """Settings of an experiment that trains classifiers of images."""
+
+    epochs: int = setting(10, "Number of epochs.")
 
 
 def difference(settings: Settings, reference: Settings) -> list[str]:
@@ -98,14 +104,14 @@ def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None
     shown = _samples(values, ratio)
     if shown is None:
         return None
-    quantile = 1 - 0.05 / looks(len(shown)) / 2
+    quantile = 1 - 0.05 / sequential_factor(len(shown)) / 2
     half = float(stats.sem(shown) * stats.t.ppf(quantile, len(shown) - 1))
     low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
     return (math.exp(low), math.exp(high)) if ratio else (low, high)
 
 
-def looks(seeds: int) -> int:
-    """Return the factor of a p-value for looking after each of `seeds` seeds, from three on."""
+def sequential_factor(seeds: int) -> int:
+    """Return the factor that corrects a p-value for a test after each seed, from the third on."""
     return 2 ** (seeds - 2)
 
 
@@ -237,7 +243,7 @@ class Claim:
     def p_value(self, values: Sequence[float]) -> float:
         """Return the two-sided p-value of Student's test that the mean is the nearest limit.
 
-        It is corrected for `looks`, and 1 if there is no interval.
+        It has the `sequential_factor`, and is 1 if there is no interval.
         """
         samples = _samples(values, self.ratio)
         if samples is None:
@@ -246,7 +252,7 @@ class Claim:
         if max(samples) == min(samples):
             return float(samples[0] in bounds)
         p = float(max(stats.ttest_1samp(samples, bound).pvalue for bound in bounds))
-        return min(1.0, p * looks(len(samples)))
+        return min(1.0, p * sequential_factor(len(samples)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from zoo.recipes.experiment.definitions import (
     Claim,
     Experiment,
     Measured,
-    Settings,
     holm,
     interval,
 )
@@ -161,6 +160,7 @@ def _numbers(claim, values):
 class Decided:
     """A claim, and its records of claims.json by today's criterion, the largest scale last."""
 
+    experiment: Experiment
     claim: Claim
     rows: Sequence[Mapping[str, Any]]
 
@@ -180,7 +180,9 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
             for row in rows
             if _key(row)[:3] == today
         }
-        found.append(Decided(claim, [own[scale] for scale in experiment.scales if scale in own]))
+        found.append(
+            Decided(experiment, claim, [own[scale] for scale in experiment.scales if scale in own])
+        )
     return found
 
 
@@ -356,7 +358,7 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
         parts += [f"<details><summary>{title}</summary>", ""]
         parts += [f"- {escaped(text)}" for text in _about(one)]
         for row in one.rows:
-            parts += [f"- {escaped(text)}" for text in _facts(one.claim, row)]
+            parts += [f"- {escaped(text)}" for text in _facts(one, row)]
             parts += [f"- `{row['command']}`"]
             if row["figure"]:
                 alt = f"{one.claim.name}: mean and standard deviation over seeds"
@@ -379,16 +381,17 @@ def _about(one):
     return texts
 
 
-def _facts(claim, row):
+def _facts(one, row):
     """Return sentences about a record of claims.json: numbers, origin, deviations."""
     count = len(row["seeds"])
     texts = [
-        f"{name}: {measured_text(one)}; by seed: {', '.join(f'{v:g}' for v in one['values'])}"
-        for name, one in {"Measured": row, "control": row["control"]}.items()
+        f"{name}: {measured_text(part)}; by seed: {', '.join(f'{v:g}' for v in part['values'])}"
+        for name, part in {"Measured": row, "control": row["control"]}.items()
     ]
-    limits = [f"{factor:g}: {claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
+    limits = [f"{factor:g}: {one.claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
     if row["verdict"] == "undecided":
-        texts.append(f"undecided after {count} of at most {Settings.most_seeds} seeds")
+        most = one.experiment.scales[row["scale"]].most_seeds
+        texts.append(f"undecided after {count} of at most {most} seeds")
     return [
         f"{row['paper']}; {row['scale']}. {'; '.join(texts)}.",
         f"With the criterion times {', times '.join(limits)}.",

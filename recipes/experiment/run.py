@@ -21,7 +21,7 @@ from zoo.datasets import images as sources
 from zoo.datasets import preprocessing as preprocessings
 from zoo.datasets.batches import Batches
 from zoo.recipes.experiment import provenance, store
-from zoo.recipes.experiment.definitions import ImageSettings, Settings, setting
+from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Settings, setting
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum
 
 STRATEGIES = ("auto", "one", "mirrored", "data_parallel", "model_parallel")
@@ -120,7 +120,7 @@ class Run:
         origins.append(provenance.origin())
         return {key: ", ".join(dict.fromkeys(one[key] for one in origins)) for key in origins[0]}
 
-    def load_images(self, settings: ImageSettings) -> sources.Images:
+    def load_images(self, settings: ImageSelection) -> sources.Images:
         """Return the images that settings and options select.
 
         Raises:

@@ -27,7 +27,7 @@ from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
-from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSelection, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
 from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage, of_blocks
@@ -44,7 +44,7 @@ UNROLLED = ("cosine_loss", "cosine_loss_block", "l2_ratio")  # probes of repetit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Study(ImageSettings):
+class Study(ImageSelection):
     """Settings of the study of any network."""
 
     unroll: int = setting(20, "Repetitions of the last block; section 4.4.")
@@ -365,8 +365,8 @@ def untrained(measure):
     return Control("the untrained network", lambda one: measure(one["untrained"]))
 
 
-NEW = "the control is new"
-claim = functools.partial(Claim, changed=NEW)
+NEW_CONTROL = "the control is new"
+claim = functools.partial(Claim, changed=NEW_CONTROL)
 CLAIMS = (
     claim(
         name="J1",
@@ -397,7 +397,8 @@ CLAIMS = (
         control=untrained(ratio_of_last_blocks),
         at_most=0.5,
         figure="fig2",
-        changed=f"{NEW}. Untrained networks have 0.195 to 0.202 (an audit), as a sum of branches "
+        changed=f"{NEW_CONTROL}. "
+        "Untrained networks have 0.195 to 0.202 (an audit), as a sum of branches "
         "is large beside the last ones: what is left is that training does not undo it",
     ),
     claim(
@@ -411,7 +412,8 @@ CLAIMS = (
         ),
         at_least=0.33,  # two of three pairs of epochs rise
         figure="fig14",
-        changed=f"{NEW}. The ratio after the last epoch over after the first, at least 1, was "
+        changed=f"{NEW_CONTROL}. "
+        "The ratio after the last epoch over after the first, at least 1, was "
         "decided by two epochs, and had no control that could miss it",
     ),
     claim(
@@ -441,7 +443,8 @@ CLAIMS = (
         ),
         at_least=50,
         figure="fig6",
-        changed=f"{NEW}. It was the accuracy that borderline examples gain beyond all, at least "
+        changed=f"{NEW_CONTROL}. "
+        "It was the accuracy that borderline examples gain beyond all, at least "
         "10 points: to gain more is not to be most of the gain (22 to 30 % in an audit). Gains are "
         "net of examples that become wrong",
     ),
@@ -488,7 +491,8 @@ CLAIMS = (
         ),
         at_most=0,
         figure="fig20",
-        changed=f"{NEW}. The share of negative cosines, at least 95 %, was 100 % of every seed, "
+        changed=f"{NEW_CONTROL}. "
+        "The share of negative cosines, at least 95 %, was 100 % of every seed, "
         "so that its interval had no width",
     ),
     claim(
@@ -504,7 +508,8 @@ CLAIMS = (
         at_least=1,
         at_most=10,
         figure="fig20",
-        changed=f"{NEW}. At most 10 alone, none would have passed. The gradient is that of the "
+        changed=f"{NEW_CONTROL}. "
+        "At most 10 alone, none would have passed. The gradient is that of the "
         "early readout, as in appendix C; by that of the whole network's loss five of five seeds "
         "have none",
     ),

@@ -38,7 +38,7 @@ CONVOLUTIONAL = SIMPLE[:3]  # the blocks of the others are no full convolutions
 FULL = ("full_plain", "full_residual")
 RISK_IMAGES = 10_000  # at most: of the risk after each epoch; ours
 TRANSFERRED = "the plain network that starts equal to the residual one"  # a control
-AT_44 = (  # what changed of claims on several depths
+DEPTHS_CHANGED = (  # `Claim.changed` of claims on several depths
     "after three seeds on record with 20 and 56 layers: the residual network of 56 layers and seed "
     "0 stayed at the loss of guessing, so that it was compared as if it had trained. 44 layers are "
     "the paper's most; of 44, residual networks of seeds 100 to 102 trained (a pilot)"

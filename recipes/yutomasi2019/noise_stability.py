@@ -327,7 +327,7 @@ CLAIMS = (
         ratio=True,
         figure="fig12",
         changed="after three seeds on record (undecided): the smallest of four ratios, two depths' "
-        f"shallow halves and deep over shallow ones, at least 1; {networks.AT_44}",
+        f"shallow halves and deep over shallow ones, at least 1; {networks.DEPTHS_CHANGED}",
     ),
 )
 EXPERIMENTS = (

@@ -356,7 +356,8 @@ CLAIMS = (
         control=Control("Kaiming's start instead", lambda one: extra_error(one, "plain")),
         at_least=-1,  # ours; the paper: -0.10, -0.58, -0.23
         at_most=1,
-        changed=f"after three seeds on record (shown): no lower limit then; {networks.AT_44}",
+        changed="after three seeds on record (shown): no lower limit then; "
+        f"{networks.DEPTHS_CHANGED}",
     ),
     claim(
         name="Y3",
@@ -367,7 +368,7 @@ CLAIMS = (
         control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
         ratio=True,
-        changed=networks.AT_44,
+        changed=networks.DEPTHS_CHANGED,
     ),
     claim(
         name="Y4",
@@ -379,7 +380,7 @@ CLAIMS = (
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
         ratio=True,
         changed="after three seeds on record (undecided): at least 1, which equal networks reach, "
-        f"too; {networks.AT_44}",
+        f"too; {networks.DEPTHS_CHANGED}",
     ),
     claim(
         name="Y5",
@@ -409,7 +410,7 @@ CLAIMS = (
         at_most=0.5,  # ours: halfway between both starts
         figure="fig7",
         changed="after three seeds on record (shown): over the start's norm, with which the paper "
-        f"compares nothing; {networks.AT_44}",
+        f"compares nothing; {networks.DEPTHS_CHANGED}",
     ),
     claim(
         name="Y13",
@@ -423,7 +424,7 @@ CLAIMS = (
         ),
         at_least=75,  # ours, the text's is lost; Table 5: 77
         changed="after three seeds on record (undecided): the lower of two depths then; "
-        f"{networks.AT_44}",
+        f"{networks.DEPTHS_CHANGED}",
     ),
 )
 Y6 = Claim(
