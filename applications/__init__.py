@@ -24,3 +24,4 @@ from zoo.applications.resnet50 import resnet50 as resnet50
 from zoo.applications.simplified_resnet import simplified_dominant_net as simplified_dominant_net
 from zoo.applications.simplified_resnet import simplified_plain_net as simplified_plain_net
 from zoo.applications.simplified_resnet import simplified_residual_net as simplified_residual_net
+from zoo.applications.transformer_lm import transformer_lm as transformer_lm

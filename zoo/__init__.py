@@ -60,6 +60,7 @@ from zoo.applications import simplified_dominant_net as simplified_dominant_net
 from zoo.applications import simplified_plain_net as simplified_plain_net
 from zoo.applications import simplified_residual_net as simplified_residual_net
 from zoo.applications import single_representation_resnet as single_representation_resnet
+from zoo.applications import transformer_lm as transformer_lm
 from zoo.applications import weights as weights
 from zoo.applications import wide_resnet as wide_resnet
 from zoo.applications.weights import list_weights as list_weights
@@ -77,10 +78,15 @@ from zoo.layers.highway import HighwayDense as HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack as HighwayDenseStack
 from zoo.layers.loop import Loop as Loop
 from zoo.layers.residual_block import ResidualBlock as ResidualBlock
+from zoo.layers.rules import RULES as RULES
+from zoo.layers.rules import Rule as Rule
 from zoo.layers.simplified import SimplifiedDominant as SimplifiedDominant
 from zoo.layers.simplified import SimplifiedPlain as SimplifiedPlain
 from zoo.layers.simplified import SimplifiedResidual as SimplifiedResidual
 from zoo.layers.skip import Skip as Skip
+from zoo.layers.sub_layer import StreamEnd as StreamEnd
+from zoo.layers.sub_layer import StreamStart as StreamStart
+from zoo.layers.sub_layer import SubLayer as SubLayer
 
 _LAZY = ("distribute", "regularizers")  # imported when they are first used
 _MODULES = ("applications", "callbacks", "datasets", "graph", "optimizers", "weights", *_LAZY)

@@ -327,13 +327,9 @@ class Observer:
             terms = layer.parts(x, **kwargs)
         if "x" in terms and block.x is None and mark is not None:
             terms["x"] = mark(("shortcut", block.index), terms["x"])
-        y = layer.form.mix(**terms, dtype=layer.compute_dtype)
-        part = {**terms, "y": layer.finish(y)}
-        if layer.variant == "residual":
-            part["f"] = terms["h"]  # without cancellation
-        elif "x" in terms:  # in half precision without rounding y
-            single = {key: ops.cast(v, "float32") for key, v in terms.items()}
-            part["f"] = layer.form.mix(**single) - single["x"]
+        part = {**terms, "y": layer.output_of(terms)}
+        if "x" in terms:
+            part["f"] = layer.change(terms)
         return part
 
     def _classify(self, values, labels, tensor):

@@ -9,9 +9,10 @@ import keras
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
 from zoo.layers.skip import Skip
+from zoo.layers.sub_layer import SubLayer
 from zoo.types import Tensor
 
-PARTS = ("shortcut", "carry_gate")
+PARTS = ("shortcut", "carry_gate", "closed")
 
 
 class Step(NamedTuple):
@@ -133,6 +134,10 @@ class Chain:
             calls = calls_before(end, self._inner[step.block])
             values = {**state.sides, block.source: x}
             return State(self.graph.run(values, apply, calls, keep=True)[end], state.sides)
+        if isinstance(layer, SubLayer):
+            if step.action == "close" or layer.rule.is_history:
+                x = self._part(block, "closed")(x)
+            return State(x, state.sides)
         carried = self._part(block, "shortcut")(x) if layer.shortcut else x
         if step.action == "close" and "c" in layer.form.gates:
             recorded = self.graph.calls[block.call].arguments.kwargs
@@ -156,7 +161,10 @@ class Chain:
     def carries_input(self, index: int) -> bool:
         """Return True if the step "carry" of a block returns the block's input."""
         block = self.blocks[index]
-        finishes = block.layer is not None and type(block.layer).finish is not Skip.finish
+        layer = block.layer
+        if isinstance(layer, SubLayer) and layer.rule.is_history:
+            return False
+        finishes = layer is not None and type(layer).finish is not Skip.finish
         return not block.changes_shape and not finishes
 
     def _part(self, block, name):
@@ -187,6 +195,11 @@ class Chain:
                     f"one of them."
                 )
             layer = block.layer
+            if moved and isinstance(layer, SubLayer) and layer.rule.is_history:
+                raise ValueError(
+                    f"A sub-layer whose rule has a slot of the state for it cannot be moved. "
+                    f"Received: {block.name}, with the rule {type(layer.rule).__name__}."
+                )
             without_skip = layer and layer.opens_stage and layer.shortcut is None
             if without_skip and step.action != "run":
                 raise ValueError(
@@ -204,14 +217,15 @@ class Chain:
 
 @keras.saving.register_keras_serializable("zoo")
 class BlockPart(keras.layers.Layer):
-    """One branch of a skip layer, for a network without the rest of the block.
+    """One branch of a skip layer, or a closed sub-layer, for a network without the rest of it.
 
     In a saved model that holds the block itself, or another part of it, they share weights as
     they did before.
 
     Args:
         block: The built skip layer, whose branch is shared.
-        part: "shortcut" or "carry_gate". A saved model names it, so no other attribute is read.
+        part: "shortcut", "carry_gate" or, of a `zoo.SubLayer`, "closed". A saved
+            model names it, so no other attribute is read.
         name: Name of the layer.
         **kwargs: `dtype`, which is the block's.
 
@@ -227,16 +241,19 @@ class BlockPart(keras.layers.Layer):
         super().__init__(name=name, **{**kwargs, "dtype": block.dtype_policy})
         self.part = part
         branch = block.shortcut if part == "shortcut" else block.carry_gate
+        if part == "closed":
+            branch = block.rule if isinstance(block, SubLayer) else None
         if branch is None:
             raise ValueError(f"Expected a block with a {part}. Received: {block.name}.")
         self.branch: keras.layers.Layer = branch
+        self.others = block.closing_layers() if isinstance(block, SubLayer) else []
         self.owner = types.SimpleNamespace(block=block)  # hides its other weights from this layer
         self.supports_masking = block.supports_masking
         self.built = True
 
     def call(self, x: Tensor, **context: Any) -> Tensor:
         """Return the branch's output."""
-        return self.branch(x, **context)
+        return self.owner.block.closed(x) if self.part == "closed" else self.branch(x, **context)
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration with the block: Keras notes where a model has it twice."""

@@ -111,7 +111,8 @@ class Skip(Configured):
             self.shortcut = self.branch("shortcut", None)
         for layer in (*self._branches().values(), self.shortcut):
             if layer is not None:
-                layer.build(input_shape)
+                if not layer.built:  # as F of a sub-layer may be
+                    layer.build(input_shape)
                 if not self.trainable:
                     layer.trainable = False  # it was made after the block was frozen
 
@@ -139,6 +140,13 @@ class Skip(Configured):
     def output_of(self, parts: dict[str, Tensor]) -> Tensor:
         """Combine what `parts` returned; no weight is read."""
         return self.finish(self.form.mix(**parts, dtype=self.compute_dtype))
+
+    def change(self, parts: dict[str, Tensor]) -> Tensor:
+        """Return the formula's value minus x, from what `parts` returned."""
+        if self.variant == "residual":
+            return parts["h"]  # without cancellation
+        single = {key: ops.cast(v, "float32") for key, v in parts.items()}
+        return self.form.mix(**single) - single["x"]  # in half precision without rounding y
 
     def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
         """Return `layer_call` with rematerialization; Keras calls it in a remat scope."""

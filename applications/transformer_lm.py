@@ -1,0 +1,153 @@
+"""A causal language model of characters, or other symbols, whose residual stream has any rule."""
+
+import math
+import zlib
+from typing import Any
+
+import keras
+from keras import layers
+
+from zoo.applications.registry import builder
+from zoo.checks import check_integers
+from zoo.initializers import Gaussian, KaimingNormal
+from zoo.layers.attention import CausalAttention
+from zoo.layers.configured import Configured
+from zoo.layers.rules import RULES, DeepNorm, ReZero, Rule, ValueResidual
+from zoo.layers.sub_layer import StreamEnd, StreamStart, SubLayer, rule_of
+from zoo.types import PathLike, Shape, Tensor
+
+
+@keras.saving.register_keras_serializable("zoo")
+class PositionEmbedding(Configured):
+    """x plus a vector of each position: `(batch, steps, d)` to the same."""
+
+    def __init__(self, initializer: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the vectors."""
+        self.embeddings = self.add_weight(input_shape[1:], self.initializer, name="embeddings")
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return the sum."""
+        return x + self.embeddings
+
+
+@builder("transformer_lm_{rule}")
+def transformer_lm(
+    vocabulary: int = 50,
+    steps: int = 64,
+    width: int = 64,
+    depth: int = 6,
+    heads: int = 2,
+    hidden: int | None = None,
+    rule: str = "pre",
+    variant: str = "residual",
+    options: dict[str, Any] | None = None,
+    seed: int | None = None,
+    weights: PathLike | None = None,
+) -> keras.Model:
+    """Transformer language model whose sub-layers are connected by a rule.
+
+    `2 * depth` sub-layers, `attention1`, `feed_forward1` and so on, are blocks of one stage. With
+    the defaults it has 309,746 parameters and 347,264 multiply-adds for each symbol. All rules
+    start alike: embeddings and positions as N(0, 1/2), so that the stream has a root mean square of
+    1; kernels as N(0, 1 / fan_in), the last one of a sub-layer as N(0, 1 / (2 depth fan_in)) unless
+    the rule itself bounds the sum of branches; biases at 0. There is no dropout.
+
+    Args:
+        vocabulary: Number of symbols.
+        steps: Symbols of an example.
+        width: Features of the stream, d.
+        depth: Number of layers, each of attention and feed-forward.
+        heads: Number of heads; it divides `width`.
+        hidden: Features between the two feed-forward kernels; None: `4 * width`.
+        rule: A name of `zoo.RULES`.
+        variant: A row of `zoo.FORMS`, of the rule "pre".
+        options: Options of the rule, such as `{"streams": 4}`, and `gate_bias` and `gate` of
+            `zoo.SubLayer`.
+        seed: Seed of the initial values, each drawn by its name: networks that differ in their
+            rule, or in one sub-layer's size, have the same others. None: they are drawn in order
+            from what `zoo.seed_everything` started.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
+
+    Returns:
+        A `keras.Model` from symbols `(batch, steps)` to logits `(batch, steps, vocabulary)`.
+
+    Raises:
+        ValueError: if a number is out of range, `heads` does not divide `width`, or there is no
+            such rule, variant or option.
+
+    Example:
+    >>> transformer_lm(rule="dhc", options={"streams": 2}).count_params()
+    313706
+
+    Reference: `zoo.RULES` has that of each rule.
+    """
+    check_integers(1, vocabulary=vocabulary, steps=steps, width=width, depth=depth, heads=heads)
+    hidden = 4 * width if hidden is None else hidden
+    check_integers(1, hidden=hidden)
+    if width % heads:
+        raise ValueError(f"`heads` must divide `width`. Received: heads={heads}, width={width}")
+    sizes = {"depth": 2 * depth}
+    given = dict(options or {})
+    gates = {name: given.pop(name) for name in ("gate_bias", "gate") if name in given}
+    _check_options(rule, given)
+    tokens = keras.Input((steps,), dtype="int32", name="tokens")
+
+    def drawn(name):
+        """Return the seed of a weight."""
+        return None if seed is None else zlib.crc32(f"{seed}/{name}".encode())
+
+    def dense(name, units, variance=1.0, activation=None):
+        initializer = KaimingNormal(scale=math.sqrt(variance / 2), seed=drawn(name))
+        return layers.Dense(units, activation, kernel_initializer=initializer, name=name)
+
+    if RULES[rule] is ValueResidual:
+        given.setdefault("seed", drawn("attention1_value"))
+    spread = math.sqrt(0.5)
+    embedding = Gaussian(spread, drawn("embedding"))
+    x = layers.Embedding(vocabulary, width, embedding, name="embedding")(tokens)
+    x = PositionEmbedding(Gaussian(spread, drawn("positions")), name="positions")(x)
+    x = StreamStart(rule, **sizes, **given, name="stream")(x)
+    shared: Rule | None = None  # by the sub-layers of one layer
+    for index in range(2 * depth):
+        number = index // 2 + 1
+        if shared is None or index % 2 == 0:
+            made = rule_of(rule, given.copy(), index=index, **sizes)
+            shared = made if isinstance(made, ReZero) else None
+        last = 1.0 if made.scales_branch else 1 / (2 * depth)
+        inside = 1.0
+        if isinstance(made, DeepNorm):
+            last = inside = made.beta**2
+        if index % 2 == 0:
+            name = f"attention{number}"
+            has_values = not isinstance(made, ValueResidual) or number > 1
+            inner: keras.layers.Layer = CausalAttention(
+                heads,
+                dense(f"{name}_query", width),
+                dense(f"{name}_key", width),
+                dense(f"{name}_projection", width, last),
+                dense(f"{name}_value", width, inside) if has_values else None,
+                name=f"{name}_inner",
+            )
+        else:
+            name = f"feed_forward{number}"
+            both = [
+                dense(f"{name}_hidden", hidden, inside, "gelu"),
+                dense(f"{name}_output", width, last),
+            ]
+            inner = keras.Sequential(both, name=f"{name}_inner")
+        x = SubLayer(inner, shared or made, variant=variant, **gates, name=name)(x)
+    x = StreamEnd(rule, **sizes, **given, name="stream_end")(x)
+    return keras.Model(tokens, dense("logits", vocabulary)(x), name=f"transformer_lm_{rule}")
+
+
+def _check_options(rule, given):
+    """Raise ValueError for options that a rule does not have."""
+    left = given.copy()
+    rule_of(rule, left)
+    if left:
+        known = sorted({*type(rule_of(rule, given.copy())).arguments} - {"index", "depth"})
+        raise ValueError(f"The rule {rule!r} has the options {known}. Received: {sorted(left)}")

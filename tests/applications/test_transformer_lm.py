@@ -1,0 +1,242 @@
+"""The language model with any rule: counts, probes, lesions, files, and its start."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers.harness import few_elsewhere
+from zoo import callbacks
+
+SMALL = {"vocabulary": 11, "steps": 6, "width": 8, "depth": 2, "heads": 2, "seed": 3}
+RULES = [*zoo.RULES]
+FEW = ["pre", "keel", "mhc", "attnres", "value"]
+D, L, M = 64, 12, 6
+COUNTS = {  # parameters and multiply-adds of a symbol more than those of "pre", at the defaults
+    "post": (-D, 0),
+    "scaled": (0, 0),
+    "completep": (0, 0),
+    "lns": (0, 0),
+    "deepnorm": (-D, 0),
+    "keel": ((L - 2) * D, 0),
+    "rezero": (M - (L + 1) * D, 0),
+    "layerscale": (L * D, 0),
+    "laurel": (2 * L, 0),
+    "ddl": (2 * (D + 1) * L, 2 * D * L),
+    "gru": ((6 * D**2 + D) * L, 6 * D**2 * L),
+    "shc": (2 * 4 * L, D * 8 * L),
+    "dhc": ((2 * 4 + D + D * 4 + 2) * L, (D * 8 + D * 2 * 4) * L),
+    "mhc": ((2 * D * 8 + 4 + 4 + 3) * L, (2 * D * 8 + D * 8) * L),
+    # less than the paper's 2 d (L + 1), d (L + 1) (L + 2): the first sub-layer has one source
+    "attnres": (2 * D * L, D * (L + 1) * (L + 2) - 2 * D),
+    "denseformer": (M * (M + 3) // 2, D * M * (M + 3) // 2),
+    "value": (0, 0),
+    "x0": (2 * M, 0),
+}
+
+
+def tokens(seed=0, count=3):
+    return np.random.default_rng(seed).integers(0, 11, (count, 6))
+
+
+def numpy(model, x):
+    return ops.convert_to_numpy(model(x))
+
+
+def test_the_defaults_have_the_size_of_the_league():
+    found = zoo.graph.cost(zoo.transformer_lm())
+    assert (found.parameters, found.operations / 64) == (309_746, 347_264)
+    assert set(COUNTS) == set(RULES) - {"pre"}
+
+
+@pytest.mark.parametrize("rule", few_elsewhere([*COUNTS], ["dhc", "attnres"]))
+def test_a_rule_costs_what_its_equations_say(rule):
+    found = zoo.graph.cost(zoo.transformer_lm(rule=rule))
+    assert (found.parameters - 309_746, found.operations / 64 - 347_264) == COUNTS[rule]
+
+
+@pytest.mark.parametrize(("gate", "more"), [("unit", 12 * (64**2 + 64)), ("token", 12 * 65)])
+def test_a_gate_costs_a_dense_layer(gate, more):
+    model = zoo.transformer_lm(variant="coupled", options={"gate": gate})
+    assert model.count_params() == 309_746 + more
+
+
+def test_a_seed_gives_networks_the_same_kernels():
+    zoo.seed_everything(0)
+    pair = [
+        zoo.transformer_lm(**SMALL, hidden=hidden, rule=rule)
+        for hidden, rule in [(32, "pre"), (20, "dhc")]
+    ]
+    for name in ("attention2", "attention1"):
+        one, other = (ops.convert_to_numpy(m.get_layer(name).inner.query.kernel) for m in pair)
+        np.testing.assert_array_equal(one, other)
+    same = [numpy(zoo.transformer_lm(**SMALL, rule=rule), tokens()) for rule in ("pre", "dhc")]
+    np.testing.assert_allclose(*same, atol=1e-6)
+
+
+def test_the_stream_starts_with_a_root_mean_square_of_1():
+    model = zoo.transformer_lm(seed=0)
+    start = keras.Model(model.input, model.get_layer("stream").output)
+    x = numpy(start, np.random.default_rng(0).integers(0, 50, (8, 64)))
+    assert abs(np.sqrt((x**2).mean()) - 1) < 0.05
+
+
+@pytest.mark.parametrize("rule", few_elsewhere(RULES, FEW))
+def test_no_symbol_sees_a_later_one(rule):
+    model = zoo.transformer_lm(**SMALL, rule=rule)
+    x = tokens()
+    other = x.copy()
+    other[:, 4] = (other[:, 4] + 1) % 11
+    one, changed = numpy(model, x), numpy(model, other)
+    np.testing.assert_allclose(one[:, :4], changed[:, :4], atol=1e-6)
+    assert np.abs(one[:, 4:] - changed[:, 4:]).max() > 1e-4
+
+
+@pytest.mark.parametrize("rule", few_elsewhere(RULES, FEW))
+def test_probes_lesions_and_files(rule, tmp_path):
+    model = zoo.transformer_lm(**SMALL, rule=rule)
+    for layer in model.layers:  # off their start, where some rules change nothing
+        for weight in layer.rule.weights if isinstance(layer, zoo.SubLayer) else ():
+            weight.assign(ops.convert_to_numpy(weight) + 0.1)
+    x = tokens()
+    data = x, tokens(seed=1)
+    probes = [callbacks.BlockInfluence(), callbacks.GradientNorm(), callbacks.L2Ratio()]
+    table = callbacks.run(probes, model, data)
+    assert {len(table.values(p.name)) for p in probes} == {4}
+    lesions = callbacks.lesions(model, data).values("lesion_kl")
+    assert len(lesions) == 5
+    for mode in ("removed", "closed"):
+        cut = zoo.graph.lesion(model, "feed_forward1", mode=mode)
+        cut.save(tmp_path / "cut.keras")
+        loaded = keras.saving.load_model(tmp_path / "cut.keras")
+        np.testing.assert_array_equal(numpy(cut, x), numpy(loaded, x))
+        assert np.abs(numpy(cut, x) - numpy(model, x)).max() > 1e-4
+    log_p = [ops.log_softmax(numpy(m, x)) for m in (model, zoo.graph.lesion(model, "attention2"))]
+    p, q = (ops.convert_to_numpy(v) for v in log_p)
+    kl = (np.exp(p) * (p - q)).sum(-1).mean()
+    assert lesions["attention2"] == pytest.approx(kl, rel=1e-3, abs=1e-6)
+
+
+def without_blocks(model):
+    return zoo.graph.lesion(model, *[block.name for block in zoo.graph.find_blocks(model)[0]])
+
+
+@pytest.mark.parametrize("rule", ["pre", "post", "dhc", "mhc", "attnres", "rezero"])
+def test_a_network_without_blocks_is_its_embedding_and_its_head(rule):
+    model = zoo.transformer_lm(**SMALL, rule=rule)
+    x = ops.convert_to_numpy(model.get_layer("embedding")(tokens()))
+    x = x + ops.convert_to_numpy(model.get_layer("positions").embeddings)
+    if rule not in ("post", "rezero"):
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    head = model.get_layer("logits")
+    expected = x @ ops.convert_to_numpy(head.kernel) + ops.convert_to_numpy(head.bias)
+    np.testing.assert_allclose(numpy(without_blocks(model), tokens()), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "closed"),
+    [
+        ("coupled", lambda x, c: x),
+        ("full", lambda x, c: x * c),
+        ("keel", lambda x, c: x / np.sqrt((x**2).mean(-1, keepdims=True))),
+        ("mhc", None),
+    ],
+)
+def test_a_closed_sub_layer_writes_nothing(rule, closed):
+    arguments = {"rule": rule} if rule in zoo.RULES else {"variant": rule}
+    model = zoo.transformer_lm(**SMALL, **arguments)
+    block = model.get_layer("attention2")
+    shape = (3, 6, 2, 8) if rule == "mhc" else (3, 6, 8)
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    y = ops.convert_to_numpy(block.closed(ops.convert_to_tensor(x)))
+    if closed is None:  # H_res keeps the mean over the streams
+        expected, y = x.mean(2), y.mean(2)
+    else:
+        c = block.carry_gate and ops.convert_to_numpy(block.carry_gate(block.norm(x)))
+        expected = closed(x, c)
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+
+
+def test_attention_residuals_without_a_sub_layer_have_one_source_less():
+    model = zoo.transformer_lm(**SMALL, rule="attnres")
+    state = np.random.default_rng(0).normal(size=(1, 1, 5, 8)).astype("float32")
+    state[:, :, 2] = 0
+    rule = model.get_layer("stream_end").rule
+    rule.w.assign(np.random.default_rng(1).normal(size=8))
+    sources = np.delete(state[0, 0], 2, axis=0)
+    keys = sources / np.sqrt((sources**2).mean(-1, keepdims=True) + 1e-6)
+    shares = np.exp(keys @ ops.convert_to_numpy(rule.w))
+    expected = (shares[:, None] * sources).sum(0) / shares.sum()
+    np.testing.assert_allclose(ops.convert_to_numpy(rule.reduce(state))[0, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["attnres", "denseformer"])
+def test_a_sub_layer_with_a_slot_cannot_be_moved(rule):
+    model = zoo.transformer_lm(**SMALL, rule=rule)
+    with pytest.raises(ValueError, match="cannot be moved"):
+        callbacks.shuffles(model, (tokens(), tokens(1)), swaps=(1,))
+
+
+def test_values_of_the_first_layer_reach_the_second():
+    model = zoo.transformer_lm(**SMALL, rule="value", options={"learned": True})
+    attention = model.get_layer("attention2")
+    assert model.get_layer("attention1").inner.value is None
+    x = np.random.default_rng(0).normal(size=(1, 6, 2, 8)).astype("float32")
+    u = ops.convert_to_numpy(attention.norm(x[:, :, 0]))
+    values = 0.5 * x[:, :, 1] + 0.5 * ops.convert_to_numpy(attention.inner.value(u))
+    q, k = (ops.convert_to_numpy(f(u)) for f in (attention.inner.query, attention.inner.key))
+    heads = []
+    for h in (slice(0, 4), slice(4, 8)):
+        scores = q[0, :, h] @ k[0, :, h].T / 2
+        scores = np.where(np.tri(6, dtype=bool), scores, -np.inf)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        heads.append(shares / shares.sum(-1, keepdims=True) @ values[0, :, h])
+    kernel, bias = map(ops.convert_to_numpy, attention.inner.projection.weights)
+    expected = x[0, :, 0] + np.concatenate(heads, -1) @ kernel + bias
+    np.testing.assert_allclose(ops.convert_to_numpy(attention(x))[0, :, 0], expected, atol=1e-5)
+
+
+def test_rezero_has_one_factor_for_a_layer(tmp_path):
+    model = zoo.transformer_lm(**SMALL, rule="rezero")
+    model.get_layer("feed_forward2").rule.a.assign(0.5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one in (model, loaded):
+        assert one.get_layer("attention2").rule is one.get_layer("feed_forward2").rule
+        assert ops.convert_to_numpy(one.get_layer("attention2").rule.a) == 0.5
+    np.testing.assert_array_equal(numpy(model, tokens()), numpy(loaded, tokens()))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_it_quantizes_and_trains_and_counts_in_mixed_precision(tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = zoo.transformer_lm(**SMALL, rule="mhc")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    model.fit(tokens(), tokens(1), verbose=0)
+    assert np.isfinite(np.asarray(numpy(model, tokens()), "float32")).all()
+    model = zoo.transformer_lm(**SMALL, rule="dhc")
+    before = numpy(model, tokens())
+    model.quantize("int8")
+    model.save(tmp_path / "int8.keras")
+    loaded = keras.saving.load_model(tmp_path / "int8.keras")
+    np.testing.assert_array_equal(numpy(model, tokens()), numpy(loaded, tokens()))
+    assert 0 < np.abs(numpy(model, tokens()) - before).max() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rule": "none"}, "must be one of 'pre'"),
+        ({"heads": 3}, "must divide"),
+        ({"rule": "keel", "options": {"streams": 2}}, "has the options"),
+        ({"hidden": 0}, "hidden"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.transformer_lm(**{**SMALL, **arguments})

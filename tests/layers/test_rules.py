@@ -1,0 +1,491 @@
+"""Rules of residual streams: against NumPy, at their start, with mutations, and as blocks."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from helpers import reference_rules
+from helpers.harness import few_elsewhere, slow_elsewhere
+from zoo.layers import rules
+from zoo.layers.rules import AttentionResiduals, normalize, sinkhorn
+
+D, STEPS, DEPTH = 16, 7, 12
+CASES = [
+    ("pre", {}),
+    ("post", {}),
+    ("scaled", {}),
+    ("completep", {"base_layers": 3}),
+    ("lns", {}),
+    ("deepnorm", {}),
+    ("keel", {}),
+    ("rezero", {}),
+    ("layerscale", {}),
+    ("laurel", {}),
+    ("laurel", {"rank": 3}),
+    ("laurel", {"rank": 3, "previous": 3, "weighted": False}),
+    ("laurel", {"rank": 2, "previous": 4}),
+    ("ddl", {}),
+    ("gru", {}),
+    ("shc", {"streams": 3}),
+    ("dhc", {"streams": 1}),
+    ("dhc", {"streams": 2}),
+    ("dhc", {"streams": 4}),
+    ("dhc", {"streams": 3, "mixes": False}),
+    ("mhc", {"streams": 1}),
+    ("mhc", {"streams": 2}),
+    ("mhc", {"streams": 3, "mixes": False}),
+    ("mhc", {"streams": 4}),
+    ("attnres", {}),
+    ("attnres", {"block": 4}),
+    ("attnres", {"block": 5}),
+    ("denseformer", {}),
+    ("x0", {}),
+    ("x0", {"skips": True}),
+    ("x0", {"skips": True, "lambdas": False}),
+]
+NAMES = ["-".join([name, *map(str, options.values())]) for name, options in CASES]
+EVERYWHERE = ["keel", "dhc-4", "mhc-4", "attnres-5", "denseformer", "x0-True"]
+
+
+def cases(few=EVERYWHERE, names=NAMES):
+    """Return cases as parameters, of which backends other than torch run only a few."""
+    marked = [(name, () if name in few else slow_elsewhere) for name in names]
+    by_name = dict(zip(NAMES, CASES, strict=True))
+    return [pytest.param(*by_name[name], id=name, marks=marks) for name, marks in marked]
+
+
+class Network:
+    """A stream of sub-layers tanh(x K + b), with random weights, and the same in NumPy."""
+
+    def __init__(self, rule, options, depth=DEPTH, seed=0, spread=0.3):
+        zoo.seed_everything(seed)
+        self.rule, self.options, self.depth = rule, options, depth
+        dense = [keras.layers.Dense(D, "tanh", name=f"f{k}") for k in range(depth)]
+        x = inputs = keras.Input((STEPS, D))
+        x = zoo.StreamStart(rule, depth, **options, name="start")(x)
+        self.sub_layers = []
+        for k, inner in enumerate(dense):
+            one = zoo.SubLayer(inner, rule, k, depth, **options, name=f"sub_layer{k}")
+            self.sub_layers.append(one)
+            x = one(x)
+        self.end = zoo.StreamEnd(rule, depth, **options, name="end")
+        self.model = keras.Model(inputs, self.end(x))
+        random = np.random.default_rng(seed)
+        for weight in self.model.weights if spread else ():
+            weight.assign(ops.convert_to_numpy(weight) + spread * random.normal(size=weight.shape))
+
+    def reference(self, x):
+        functions = [self._function(one.inner) for one in self.sub_layers]
+        gains = [one.norm and arrays(one.norm)["scale"] for one in self.sub_layers]
+        w = [arrays(one.rule) for one in self.sub_layers]
+        function = getattr(reference_rules, self.rule)
+        last = arrays(self.end.rule)
+        y = function(x.astype("float64"), functions, gains, w, last, **self.options)
+        norm = self.end.norm
+        return y if norm is None else reference_rules.rms(y, arrays(norm)["scale"])
+
+    def _function(self, layer):
+        kernel, bias = (ops.convert_to_numpy(w).astype("float64") for w in layer.weights)
+        return lambda u: np.tanh(u @ kernel + bias)
+
+    def error(self, x):
+        return np.abs(ops.convert_to_numpy(self.model(x)) - self.reference(x)).max()
+
+
+def arrays(layer):
+    return {w.name: ops.convert_to_numpy(w).astype("float64") for w in layer.weights}
+
+
+def batch(seed=1, steps=STEPS):
+    return np.random.default_rng(seed).normal(size=(2, steps, D)).astype("float32")
+
+
+@pytest.mark.parametrize(("rule", "options"), cases(NAMES))
+def test_a_rule_is_its_equations(rule, options):
+    assert Network(rule, options).error(batch()) < 1e-5
+
+
+@pytest.mark.parametrize(("rule", "options"), cases())
+def test_a_stream_is_the_same_after_saving_and_loading(rule, options, tmp_path):
+    network = Network(rule, options, depth=6)
+    network.model.save(tmp_path / "stream.keras")
+    loaded = keras.saving.load_model(tmp_path / "stream.keras")
+    np.testing.assert_array_equal(
+        *[ops.convert_to_numpy(m(batch())) for m in (network.model, loaded)]
+    )
+
+
+STARTS_AS_PRE = [
+    ("layerscale", {"initial": 1.0}),
+    ("laurel", {"rank": 2, "previous": 3}),
+    ("shc", {"streams": 3}),
+    ("dhc", {"streams": 4}),
+    ("mhc", {"streams": 2}),
+    ("mhc", {"streams": 4}),
+    ("attnres", {}),
+    ("attnres", {"block": 4}),
+    ("attnres", {"block": 5}),
+    ("denseformer", {}),
+    ("x0", {}),
+]
+DIFFERS = ["post", "deepnorm", "keel", "lns", "ddl", "layerscale", "rezero", "gru", "scaled"]
+
+
+def start(rule, options=None, depth=DEPTH):
+    """Return a network with the rule's first weights, and the same kernels for every rule."""
+    network = Network(rule, options or {}, depth, spread=0.0)
+    for k, one in enumerate(network.sub_layers):
+        kernel = np.random.default_rng(k).normal(size=(D, D)) / D**0.5
+        one.inner.set_weights([kernel, np.zeros(D)])
+    return network
+
+
+@pytest.mark.parametrize(("rule", "options"), STARTS_AS_PRE)
+def test_these_rules_start_as_pre_ln(rule, options):
+    x = 100 * batch()  # so large that the epsilon of norms does not count
+    expected, y = (
+        ops.convert_to_numpy(network.model(x)) for network in (start("pre"), start(rule, options))
+    )
+    np.testing.assert_allclose(y, expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("rule", DIFFERS)
+def test_these_rules_do_not(rule):
+    x = batch()
+    first, other = (ops.convert_to_numpy(start(name).model(x)) for name in ("pre", rule))
+    assert np.abs(first - other).max() > 1e-3
+
+
+def test_rezero_starts_as_the_embedding():
+    x = batch()
+    np.testing.assert_array_equal(ops.convert_to_numpy(start("rezero").model(x)), x)
+
+
+def test_a_u_net_starts_as_pre_ln_only_without_its_skips():
+    network = start("x0", {"skips": True})
+    x = batch()
+    expected = ops.convert_to_numpy(start("pre").model(x))
+    assert np.abs(ops.convert_to_numpy(network.model(x)) - expected).max() > 1e-3
+    for one in network.sub_layers:
+        if one.rule.pops:
+            one.rule.w.assign(0.0)
+    np.testing.assert_allclose(ops.convert_to_numpy(network.model(x)), expected, atol=1e-6)
+
+
+# Mistakes of published implementations, or easy to make: functions from the right method to a
+# wrong one.
+def rows_first(logits, iterations=20):
+    m = ops.exp(logits)
+    for _ in range(iterations):
+        m = m / ops.sum(m, axis=-1, keepdims=True)
+        m = m / ops.sum(m, axis=-2, keepdims=True)
+    return m
+
+
+def one_long_axis(logits, iterations=20):
+    return ops.ones_like(logits)
+
+
+def spread_again(write):
+    def wrong(self, x, h, c):
+        mean = ops.mean(x, axis=2, keepdims=True)
+        return write(self, ops.repeat(mean, self.streams, axis=2), h, c)
+
+    return wrong
+
+
+def with_coefficients(**functions):
+    def make(coefficients):
+        def wrong(self, x):
+            found = coefficients(self, x)
+            return {**found} | {key: change(found[key]) for key, change in functions.items()}
+
+        return wrong
+
+    return make
+
+
+def transposed(x):
+    axes = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
+    return ops.transpose(x, axes)
+
+
+def numbers(function):
+    return lambda original: property(function)
+
+
+def plain_mean(read):
+    return lambda self, x, c: ops.mean(x[:, :, : self.filled], axis=2)
+
+
+def normed_values(read):
+    def wrong(self, x, c):
+        if self.filled == 1:
+            return x[:, :, 0]
+        return read(self, normalize(x, self.gain), c)
+
+    return wrong
+
+
+def never_reset(write):
+    def wrong(self, x, h, c):
+        slot = 1 + self.index // self.block
+        before = x[:, :, slot - 1] if slot > 1 and self.index % self.block == 0 else 0
+        return rules.put(x, slot, x[:, :, slot] + before + h)
+
+    return wrong
+
+
+def embedding_twice(write):
+    def wrong(self, x, h, c):
+        slot = 1 + self.index // self.block
+        first = x[:, :, 0] if self.index == 0 else 0
+        return rules.put(x, slot, x[:, :, slot] + first + h)
+
+    return wrong
+
+
+def stores_mean(write):
+    def wrong(self, x, h, c):
+        y = write(self, x, h, c)
+        return rules.put(y, 1 + self.layer_number, y[:, :, 0]) if self.ends_layer else y
+
+    return wrong
+
+
+def in_pushing_order(coefficients):
+    def wrong(self, x):
+        stream = x[:, :, 0]
+        if self.pops:
+            first = self.layer_count - self.layer_count // 2
+            stream = stream + x[:, :, 1 + self.layer_number - first] * self.w
+        if self.lambdas and self.opens_layer:
+            stream = stream * self.l[0] + x[:, :, 1] * self.l[1]
+        return {"stream": stream}
+
+    return wrong
+
+
+def lambdas_first(coefficients):
+    def wrong(self, x):
+        stream = x[:, :, 0]
+        if self.lambdas and self.opens_layer:
+            stream = stream * self.l[0] + x[:, :, 1] * self.l[1]
+        if self.pops:
+            stream = stream + x[:, :, 2 + self.layer_count - self.layer_number] * self.w
+        return {"stream": stream}
+
+    return wrong
+
+
+def halved(write):
+    def wrong(self, x, h, c):
+        factors = ops.softmax(ops.convert_to_tensor(self.z))
+        return h * factors[0] + x * factors[1]
+
+    return wrong
+
+
+def plus_k(write):
+    def wrong(self, x, h, c):
+        return 2 * x - write(self, x, h, c)
+
+    return wrong
+
+
+def not_normalized(write):
+    def wrong(self, x, h, c):
+        length = ops.norm(h, axis=-1, keepdims=True)
+        return x + (write(self, x, h, c) - x) * length
+
+    return wrong
+
+
+MUTATIONS = {  # the network, and the class and the attribute of it that are wrong
+    "streams spread again": (("dhc", {"streams": 2}), "HyperConnections", "write", spread_again),
+    "A_r not transposed": (
+        ("dhc", {"streams": 3}), "HyperConnections", "coefficients",
+        with_coefficients(a_r=transposed),
+    ),
+    "stream 0 always": (
+        ("dhc", {"streams": 2}), "HyperConnections", "coefficients",
+        with_coefficients(a_m=lambda a: ops.flip(a, axis=-1)),
+    ),
+    "H_post without 2": (
+        ("mhc", {"streams": 2}), "ManifoldHyperConnections", "coefficients",
+        with_coefficients(h_post=lambda h: h / 2),
+    ),
+    "H_res transposed": (
+        ("mhc", {"streams": 3}), "ManifoldHyperConnections", "coefficients",
+        with_coefficients(h_res=transposed),
+    ),
+    "rows first": (("mhc", {"streams": 4, "iterations": 1}), None, "sinkhorn", rows_first),
+    "Sinkhorn over one entry": (("mhc", {"streams": 2}), None, "sinkhorn", one_long_axis),
+    "mean, no softmax": (("attnres", {}), "AttentionResiduals", "read", plain_mean),
+    "norm of values": (("attnres", {}), "AttentionResiduals", "read", normed_values),
+    "block never reset": (("attnres", {"block": 4}), "AttentionResiduals", "write", never_reset),
+    "embedding twice": (("attnres", {"block": 4}), "AttentionResiduals", "write", embedding_twice),
+    "mean stored": (("denseformer", {}), "DenseFormer", "write", stores_mean),
+    "scale by sub-layer": (
+        ("lns", {}), "LayerNormScaling", "input_scale",
+        numbers(lambda self: (self.index + 1) ** -0.5),
+    ),
+    "variance, not deviation": (
+        ("lns", {}), "LayerNormScaling", "input_scale",
+        numbers(lambda self: 1 / self.layer_number),
+    ),
+    "alpha of layers": (
+        ("keel", {}), "Keel", "alpha",
+        numbers(lambda self: 1.0 if self.index < 2 else float(self.layer_count)),
+    ),
+    "no exceptions": (("keel", {}), "Keel", "alpha", numbers(lambda self: float(self.depth))),
+    "alpha of another depth": (("deepnorm", {}), "DeepNorm", "alpha", numbers(lambda self: 2.8284)),
+    "popped in pushing order": (
+        ("x0", {"skips": True}), "FirstInput", "coefficients", in_pushing_order
+    ),
+    "lambdas before the skip": (
+        ("x0", {"skips": True}), "FirstInput", "coefficients", lambdas_first
+    ),
+    "factors halved": (("laurel", {}), "Laurel", "write", halved),
+    "sign of the change": (("ddl", {}), "DeepDelta", "write", plus_k),
+    "k not normalized": (("ddl", {}), "DeepDelta", "write", not_normalized),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", few_elsewhere([*MUTATIONS], []))
+def test_a_mistake_is_seen(mistake, monkeypatch):
+    (rule, options), kind, name, make = MUTATIONS[mistake]
+    assert Network(rule, options).error(batch()) < 1e-5
+    if kind is None:
+        monkeypatch.setattr(rules, name, make)
+    else:
+        kind = getattr(rules, kind)
+        monkeypatch.setattr(kind, name, make(inspect.getattr_static(kind, name)))
+    assert Network(rule, options).error(batch()) > 1e-3
+
+
+@pytest.mark.parametrize(("rule", "flag"), [("keel", "final_norm"), ("rezero", "pre_norm")])
+def test_a_norm_too_much_is_seen(rule, flag, monkeypatch):
+    x = batch()
+    right = ops.convert_to_numpy(Network(rule, {}).model(x))
+    monkeypatch.setattr(zoo.RULES[rule], flag, True)
+    assert np.abs(ops.convert_to_numpy(Network(rule, {}).model(x)) - right).max() > 1e-3
+
+
+def test_sinkhorn_has_rows_of_sum_1_and_approaches_columns_of_sum_1():
+    logits = np.random.default_rng(0).normal(size=(500, 4, 4)).astype("float32")
+    m = ops.convert_to_numpy(sinkhorn(logits))
+    np.testing.assert_allclose(m.sum(-1), 1, atol=1e-6)
+    assert np.quantile(np.abs(m.sum(-2) - 1), 0.95) < 1e-5
+    np.testing.assert_allclose(ops.convert_to_numpy(sinkhorn(logits, 100)).sum(-2), 1, atol=1e-5)
+    wide = ops.convert_to_numpy(sinkhorn(5 * logits))
+    assert 1e-3 < np.quantile(np.abs(wide.sum(-2) - 1), 0.95) < 0.1
+
+
+def test_sinkhorn_of_two_streams_is_a_sigmoid():
+    z = np.random.default_rng(0).normal(size=(50, 2, 2))
+    p = reference_rules.sigmoid((z[:, 0, 0] + z[:, 1, 1] - z[:, 0, 1] - z[:, 1, 0]) / 2)
+    expected = np.stack([np.stack([p, 1 - p], -1), np.stack([1 - p, p], -1)], -2)
+    np.testing.assert_allclose(ops.convert_to_numpy(sinkhorn(z, 100)), expected, atol=1e-6)
+
+
+def test_permuted_streams_give_the_same_output():
+    network = Network("mhc", {"streams": 3}, depth=4)
+    x = batch()
+    before = ops.convert_to_numpy(network.model(x))
+    order = np.array([2, 0, 1])
+    rows = (order[:, None] * D + np.arange(D)).ravel()
+    for one in network.sub_layers:
+        rule = one.rule
+        w = {name: v.astype("float32") for name, v in arrays(rule).items()}
+        square = w["f_res"][rows].reshape(-1, 3, 3)[:, order][:, :, order].reshape(-1, 9)
+        new = {
+            "f_pre": w["f_pre"][rows][:, order],
+            "f_post": w["f_post"][rows][:, order],
+            "f_res": square,
+            "b_pre": w["b_pre"][order],
+            "b_post": w["b_post"][order],
+            "b_res": w["b_res"][order][:, order],
+        }
+        for name, value in new.items():
+            getattr(rule, name).assign(value)
+    np.testing.assert_allclose(ops.convert_to_numpy(network.model(x)), before, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rule", "options"), cases())
+def test_no_position_sees_another(rule, options):
+    network = Network(rule, options, depth=4)
+    x = batch()
+    changed_x = x.copy()
+    changed_x[:, 3] += 1
+    pair = [ops.convert_to_numpy(network.model(v)) for v in (x, changed_x)]
+    same = np.delete(np.arange(STEPS), 3)
+    np.testing.assert_allclose(pair[0][:, same], pair[1][:, same], atol=1e-6)
+    assert np.abs(pair[0][:, 3] - pair[1][:, 3]).max() > 1e-3
+
+
+TRAINED = ["rezero", "laurel-3-3-False", "ddl", "gru", "dhc-2", "mhc-2", "mhc-4", "attnres-4"]
+TRAINED += ["keel", "denseformer", "x0-True"]
+# Without effect: which of equal streams the first sub-layer reads, and how it mixes them; and how
+# the last one mixes streams of which the mean is read.
+IDLE = {
+    "dhc": {0: ["a_m"]},
+    "mhc": {0: ["f_pre", "a_pre", "b_pre", "f_res", "a_res", "b_res"], -1: ["a_res", "f_res"]},
+}
+
+
+@pytest.mark.parametrize(("rule", "options"), cases([], TRAINED))
+def test_every_weight_has_moved_after_20_updates(rule, options):
+    network = start(rule, options, depth=6)
+    idle = set()
+    for position, names in IDLE.get(rule, {}).items():
+        own = network.sub_layers[position].rule
+        idle |= {id(getattr(own, name)) for name in names}
+    weights = [w for w in network.model.trainable_weights if id(w) not in idle]
+    before = {w.path: ops.convert_to_numpy(w) for w in weights}
+    target = batch(seed=5)
+    network.model.compile(keras.optimizers.Adam(0.01), "mse")
+    network.model.fit(
+        np.tile(batch(), (20, 1, 1)), np.tile(target, (20, 1, 1)), batch_size=2, verbose=0,
+        shuffle=False,
+    )  # fmt: skip
+    still = [
+        w.path for w in weights if np.abs(ops.convert_to_numpy(w) - before[w.path]).max() < 1e-4
+    ]
+    assert not still
+    assert all(np.isfinite(ops.convert_to_numpy(w)).all() for w in network.model.weights)
+
+
+def test_a_source_that_was_not_written_has_no_share():
+    network = Network("attnres", {}, depth=4)
+    x = ops.convert_to_tensor(batch())
+    end = AttentionResiduals(index=4, depth=4)
+    end.build_last((None, STEPS, D))
+    state = network.model.get_layer("start")(x)
+    np.testing.assert_allclose(ops.convert_to_numpy(end.reduce(state)), batch(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rule": "none"}, "must be one of 'pre'"),
+        ({"rule": "post", "variant": "coupled"}, "Only the rule 'pre' has variants"),
+        ({"gate": "row"}, "must be one of"),
+        ({"rule": "laurel", "previous": 2}, "`rank` above 0"),
+        ({"rule": "mhc", "streams": 0}, "streams"),
+        ({"index": 3, "depth": 2}, "below `depth`"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.SubLayer(keras.layers.Dense(4), **arguments)
+
+
+def test_a_state_of_the_wrong_shape():
+    layer = zoo.SubLayer(keras.layers.Dense(4), "dhc", depth=2)
+    with pytest.raises(ValueError, match="zoo.StreamStart"):
+        layer(batch())

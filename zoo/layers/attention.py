@@ -1,0 +1,92 @@
+"""Causal self-attention of given projections."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from zoo.layers.configured import Configured
+from zoo.types import Shape, Tensor
+
+
+@keras.saving.register_keras_serializable("zoo")
+class CausalAttention(Configured):
+    """Self-attention in which a position sees itself and those before it.
+
+    Args:
+        heads: Number of heads.
+        query, key, projection: Layers from features to queries, to keys, and from the heads'
+            outputs to the output, such as `keras.layers.Dense`.
+        value: Layer from features to values; None: `call` gets the values.
+        **kwargs: `name`, `dtype`.
+
+    Call arguments:
+        x: Features, `(batch, steps, d)`.
+        value: Further values, of all heads, `(batch, steps, heads * size)`.
+        shares: Factors of the further values and of the layer's own; None: the further ones alone.
+
+    Input and output shape: `(batch, steps, d)`.
+
+    Raises:
+        ValueError: if there are neither `value` nor values in the call, or `heads` do not divide
+            the queries.
+
+    Example:
+    >>> attention = CausalAttention(2, *[keras.layers.Dense(4) for _ in range(4)])
+    >>> tuple(attention(keras.ops.ones((1, 3, 4))).shape)
+    (1, 3, 4)
+
+    Reference: Vaswani et al. (2017), arXiv:1706.03762, section 3.2; `value`: Zhou et al. (2024),
+    arXiv:2410.17897.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        query: keras.layers.Layer,
+        key: keras.layers.Layer,
+        projection: keras.layers.Layer,
+        value: keras.layers.Layer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.query = query
+        self.key = key
+        self.projection = projection
+        self.value: Any = value
+
+    def build(self, input_shape: Shape) -> None:
+        """Build the projections."""
+        for layer in (self.query, self.key, self.value):
+            if layer is not None and not layer.built:
+                layer.build(input_shape)
+        width = self.query.compute_output_shape(input_shape)[-1]
+        if width % self.heads:
+            raise ValueError(
+                f"`heads` must divide the {width} features of the queries. Received: "
+                f"heads={self.heads}"
+            )
+        if not self.projection.built:
+            self.projection.build((*input_shape[:-1], width))
+
+    def call(
+        self,
+        x: Tensor,
+        value: Tensor | None = None,
+        shares: Sequence[float] | Tensor | None = None,
+    ) -> Tensor:
+        """Return the projected outputs of all heads."""
+        if value is None and self.value is not None:
+            value = self.value(x)
+        elif value is not None and shares is not None:
+            value = value * shares[0] + self.value(x) * shares[1]
+        if value is None:
+            raise ValueError("Expected values, of the layer `value` or of the call. Received none.")
+        tensors = [self._by_head(v) for v in (self.query(x), self.key(x), value)]
+        y = ops.dot_product_attention(*tensors, is_causal=True)
+        return self.projection(ops.reshape(y, (*ops.shape(y)[:2], -1)))
+
+    def _by_head(self, v):
+        return ops.reshape(v, (*ops.shape(v)[:2], self.heads, v.shape[-1] // self.heads))

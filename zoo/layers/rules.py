@@ -1,0 +1,911 @@
+"""Rules by which sub-layers read from a residual stream and write to it.
+
+In the equations x is the state before sub-layer l = 1 ... L, F the sub-layer without its norm,
+h its output, and norm(x) = x / rms(x) times a gain. A transformer layer m = 1 ... M is
+`per_layer` sub-layers, attention and feed-forward. The state is the stream, (batch, steps, d), or
+several vectors for each position, (batch, steps, slots, d).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+from keras import ops
+
+from zoo.checks import check_integers
+from zoo.initializers import GlorotUniform, KaimingNormal
+from zoo.layers.configured import Configured
+from zoo.types import Shape, Tensor
+
+Coefficients: TypeAlias = Mapping[str, Tensor]
+
+
+def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
+    """Return x over its root mean square along the last axis, times `gain`; float32 inside."""
+    dtype = x.dtype
+    x = ops.cast(x, "float32")
+    x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
+    return ops.cast(x if gain is None else x * ops.cast(gain, "float32"), dtype)
+
+
+def unit_gain(seed: int | None = None) -> keras.initializers.Initializer:
+    """Return an initializer of kernels, N(0, 1 / fan_in), which keep the scale of features."""
+    return KaimingNormal(scale=math.sqrt(0.5), seed=seed)
+
+
+def put(state: Tensor, slot: int, value: Tensor) -> Tensor:
+    """Return the state with another vector in one slot."""
+    parts = [value[:, :, None]]
+    if slot > 0:
+        parts.insert(0, state[:, :, :slot])
+    if slot + 1 < state.shape[2]:
+        parts.append(state[:, :, slot + 1 :])
+    return ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+
+
+class Rule(Configured):
+    """x + F(norm(x)): pre-LN, and the base of all other rules.
+
+    A subclass overrides `build` for weights of its own, and `read` and `write`, which also get what
+    `coefficients` returns.
+
+    Class attributes:
+        pre_norm: True if F sees a normalized input.
+        final_norm: True if a norm follows the last sub-layer.
+        scales_branch: True if the rule bounds the sum of branches; if not, the last kernel of F is
+            to start with its variance over L.
+        is_history: True if slots of the state belong to sub-layers, so that these cannot change
+            places.
+
+    Args:
+        index: Position of the sub-layer, from 0.
+        depth: Number of sub-layers, L.
+        per_layer: Number of sub-layers of a layer: 2 in a transformer.
+
+    Raises:
+        ValueError: if an argument is out of range, or a network's last layer is not complete.
+
+    Reference: Xiong et al. (2020), arXiv:2002.04745.
+    """
+
+    pre_norm = True
+    final_norm = True
+    scales_branch = False
+    is_history = False
+
+    def __init__(self, index: int = 0, depth: int = 1, per_layer: int = 2, **kwargs: Any) -> None:
+        super().__init__(**{"name": "rule", **kwargs})
+        check_integers(0, index=index)
+        check_integers(1, depth=depth, per_layer=per_layer)
+        if index > depth:
+            raise ValueError(
+                f"`index` must be below `depth`. Received: index={index}, depth={depth}"
+            )
+        self.index = index
+        self.depth = depth
+        self.per_layer = per_layer
+
+    @property
+    def layer_number(self) -> int:
+        """Number of the sub-layer's layer, m, from 1."""
+        return self.index // self.per_layer + 1
+
+    @property
+    def layer_count(self) -> int:
+        """Number of layers, M."""
+        return -(-self.depth // self.per_layer)
+
+    @property
+    def opens_layer(self) -> bool:
+        """True for the first sub-layer of a layer."""
+        return self.index % self.per_layer == 0
+
+    @property
+    def ends_layer(self) -> bool:
+        """True for the last sub-layer of a layer."""
+        return (self.index + 1) % self.per_layer == 0 or self.index + 1 == self.depth
+
+    @property
+    def slots(self) -> int | None:
+        """Number of vectors of a position in the state; None: the state is the stream."""
+        return None
+
+    @property
+    def input_scale(self) -> float:
+        """Factor of the normalized input of F."""
+        return 1.0
+
+    def build_first(self, input_shape: Shape) -> None:
+        """Add the weights that `expand` needs."""
+
+    def build_last(self, input_shape: Shape) -> None:
+        """Add the weights that `reduce` needs behind the last sub-layer."""
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Return the first state, from the embedding: x in slot 0."""
+        if self.slots is None:
+            return x
+        empty = ops.zeros_like(ops.repeat(x[:, :, None], self.slots - 1, axis=2))
+        return ops.concatenate([x[:, :, None], empty], axis=2)
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """Return the stream behind the last sub-layer, from the state: slot 0."""
+        return x if self.slots is None else x[:, :, 0]
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return tensors that `read` or `write` need, of the state x, by name."""
+        return {}
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return the vector that F reads, before its norm, `(batch, steps, d)`."""
+        return self.reduce(x)
+
+    def context(self, x: Tensor) -> dict[str, Any]:
+        """Return further arguments of F."""
+        return {}
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the next state."""
+        return x + h
+
+    def weight(
+        self, name: str, shape: Shape = (), initial: Any = 0.0, trainable: bool = True
+    ) -> keras.Variable:
+        """Add a weight that starts at a number, at an array, or by an initializer."""
+
+        def constant(shape, dtype=None):
+            return ops.convert_to_tensor(np.full(shape, initial), dtype)
+
+        is_constant = not isinstance(initial, keras.initializers.Initializer)
+        initializer = constant if is_constant else initial
+        return self.add_weight(shape, initializer, name=name, trainable=trainable)
+
+
+class Scaled(Rule):
+    """x + F(norm(x)) / L: pre-LN with small branches, the control of `Keel`."""
+
+    scales_branch = True
+
+    @property
+    def scale(self) -> float:
+        """Factor of the branch."""
+        return 1 / self.depth
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return x + scale h."""
+        return x + h * self.scale
+
+
+class CompleteP(Scaled):
+    """x + F(norm(x)) M0 / M, with M0 = `base_layers`, where rates were tuned.
+
+    The paper also scales Adam's epsilon, by M0 / M. Dey et al. (2025), arXiv:2505.01618.
+    """
+
+    def __init__(
+        self, index: int = 0, depth: int = 1, base_layers: int = 2, per_layer: int = 2, **kwargs
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        check_integers(1, base_layers=base_layers)
+        self.base_layers = base_layers
+
+    @property
+    def scale(self) -> float:
+        """Factor of the branch."""
+        return self.base_layers / self.layer_count
+
+
+class LayerNormScaling(Rule):
+    """x + F(norm(x) / sqrt(m)). Sun et al. (2025), arXiv:2502.05795, equation 12."""
+
+    scales_branch = True
+
+    @property
+    def input_scale(self) -> float:
+        """Factor of the normalized input of F."""
+        return self.layer_number**-0.5
+
+
+class PostNorm(Rule):
+    """norm(x + F(x)). Vaswani et al. (2017), arXiv:1706.03762, section 3.1."""
+
+    pre_norm = False
+    final_norm = False
+    scales_branch = True
+
+    @property
+    def alpha(self) -> float:
+        """Factor of x."""
+        return 1.0
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the gain of the norm."""
+        self.gain = self.weight("gain", input_shape[-1:], 1.0)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return norm(alpha x + h)."""
+        return normalize(x * self.alpha + h, self.gain)
+
+
+class DeepNorm(PostNorm):
+    """norm(alpha x + F(x)), alpha = L^(1/4).
+
+    `beta`, (4 L)^(-1/4), is the factor of the feed-forward kernels, of the value projection and of
+    the output projection, at the start. Wang et al. (2022), arXiv:2203.00555, section 4.1.
+    """
+
+    @property
+    def alpha(self) -> float:
+        """Factor of x."""
+        return self.depth**0.25
+
+    @property
+    def beta(self) -> float:
+        """Factor of kernels at the start."""
+        return (4 * self.depth) ** -0.25
+
+
+class Keel(PostNorm):
+    """norm(L x + F(norm(x))); without the factor for l = 2, and pre-LN for l = 1.
+
+    Chen and Wei (2026), arXiv:2601.19895, equation 8 and section 3.1.
+    """
+
+    pre_norm = True
+
+    @property
+    def alpha(self) -> float:
+        """Factor of x."""
+        return 1.0 if self.index < 2 else float(self.depth)
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the gain of the outer norm, if there is one."""
+        if self.index > 0:
+            super().build(input_shape)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return norm(alpha x + h), or x + h of the first sub-layer."""
+        return super().write(x, h, c) if self.index > 0 else x + h
+
+
+class ReZero(Rule):
+    """x + a F(x), a = 0 at the start; no norm anywhere.
+
+    The authors' code has one `a` for both sub-layers of a layer: give them the same rule object.
+    Bachlechner et al. (2020), arXiv:2003.04887.
+    """
+
+    pre_norm = False
+    final_norm = False
+    scales_branch = True
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the factor of the branch."""
+        self.a = self.weight("a")
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return x + a h."""
+        return x + h * self.a
+
+
+class LayerScale(Rule):
+    """x + g F(norm(x)), g of d numbers that start at `initial`.
+
+    Touvron et al. (2021), arXiv:2103.17239, equation 4.
+    """
+
+    scales_branch = True
+
+    def __init__(
+        self, index: int = 0, depth: int = 1, initial: float = 1e-4, per_layer: int = 2, **kwargs
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        self.initial = initial
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the factors of the branch."""
+        self.g = self.weight("g", input_shape[-1:], self.initial)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return x + g h."""
+        return x + h * self.g
+
+
+class Streams(Rule):
+    """Base of rules with n streams: copies of the embedding at first, of which the mean is read."""
+
+    streams: int
+
+    @property
+    def slots(self) -> int:
+        """Number of streams."""
+        return self.streams
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Return n copies of the embedding."""
+        return ops.repeat(x[:, :, None], self.streams, axis=2)
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """Return the mean of the streams."""
+        return ops.mean(x, axis=2)
+
+
+class HyperConnections(Streams):
+    """n streams H: F reads A_m^T H; the next state is A_r^T H + B F.
+
+    With `dynamic`, N = norm(H) of each stream adds s_b tanh(N W_b) to B, s_a tanh(N W_m) to A_m and
+    s_a tanh(N W_r) to A_r. At the start B = 1, A_r = I, and sub-layer k reads stream k mod n. The
+    last state's streams are averaged.
+
+    Args:
+        streams: Number of streams, n.
+        dynamic: Let the coefficients depend on the state.
+        mixes: Train A_r.
+        index, depth, per_layer: See `Rule`.
+
+    Reference: Zhu et al. (2025), arXiv:2409.19606, equations 1 to 14.
+    """
+
+    def __init__(
+        self,
+        index: int = 0,
+        depth: int = 1,
+        streams: int = 2,
+        dynamic: bool = True,
+        mixes: bool = True,
+        per_layer: int = 2,
+        **kwargs,
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        check_integers(1, streams=streams)
+        self.streams = streams
+        self.dynamic = dynamic
+        self.mixes = mixes
+
+    @property
+    def moves(self) -> bool:
+        """True if A_r depends on the state."""
+        return self.dynamic and self.mixes
+
+    def build(self, input_shape: Shape) -> None:
+        """Add B, A_m and A_r, and the weights of what depends on the state."""
+        n, d = self.streams, input_shape[-1]
+        self.b = self.weight("b", (n,), 1.0)
+        self.a_m = self.weight("a_m", (n,), [float(i == self.index % n) for i in range(n)])
+        self.a_r = self.weight("a_r", (n, n), keras.initializers.Identity(), self.mixes)
+        if self.dynamic:
+            self.gain = self.weight("gain", (d,), 1.0)
+            self.w_b = self.weight("w_b", (d,))
+            self.w_m = self.weight("w_m", (d,))
+            self.w_r = self.weight("w_r", (d, n), 0.0, self.mixes)
+            self.s_a = self.weight("s_a", (), 0.01)
+            self.s_b = self.weight("s_b", (), 0.01)
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return B and A_m, `(..., n)`, and A_r, `(..., n, n)`."""
+        b, a_m, a_r = (ops.convert_to_tensor(w) for w in (self.b, self.a_m, self.a_r))
+        if self.dynamic:
+            states = normalize(x, self.gain)
+            b = ops.tanh(ops.einsum("btnd,d->btn", states, self.w_b)) * self.s_b + b
+            a_m = ops.tanh(ops.einsum("btnd,d->btn", states, self.w_m)) * self.s_a + a_m
+            if self.moves:
+                a_r = ops.tanh(ops.einsum("btnd,dm->btnm", states, self.w_r)) * self.s_a + a_r
+        return {"b": b, "a_m": a_m, "a_r": a_r}
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return A_m^T H."""
+        return ops.einsum("btn,btnd->btd" if self.dynamic else "n,btnd->btd", c["a_m"], x)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return A_r^T H + B h."""
+        mixed = ops.einsum("btnm,btnd->btmd" if self.moves else "nm,btnd->btmd", c["a_r"], x)
+        return mixed + ops.einsum("btn,btd->btnd" if self.dynamic else "n,btd->btnd", c["b"], h)
+
+
+class StaticHyperConnections(HyperConnections):
+    """`HyperConnections` whose coefficients are weights, the same for all states."""
+
+    def __init__(
+        self,
+        index: int = 0,
+        depth: int = 1,
+        streams: int = 2,
+        mixes: bool = True,
+        per_layer: int = 2,
+        **kwargs,
+    ) -> None:
+        super().__init__(index, depth, streams, False, mixes, per_layer, **kwargs)
+
+    arguments = ("index", "depth", "streams", "mixes", "per_layer")
+
+
+def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
+    """Return exp(logits), float32, with columns and then rows of sum 1, again and again.
+
+    Rows of the last two axes are exact; columns approach 1.
+    """
+    logits = ops.cast(logits, "float32")
+    m = ops.exp(logits - ops.max(logits, axis=(-2, -1), keepdims=True))
+    for _ in range(iterations):
+        m = m / ops.sum(m, axis=-2, keepdims=True)
+        m = m / ops.sum(m, axis=-1, keepdims=True)
+    return m
+
+
+class ManifoldHyperConnections(Streams):
+    """n streams X: F reads H_pre X; the next state is H_res X + H_post^T F, H_res from Sinkhorn.
+
+    With v = vec(X) over its rms: H_pre = sigmoid(a_pre v F_pre + b_pre), H_post = 2 sigmoid(a_post
+    v F_post + b_post), H_res = sinkhorn(a_res v F_res + b_res). The start of the biases is ours, as
+    the paper does not give it: the network is pre-LN, sub-layer k reads most of stream k mod n, and
+    the second eigenvalue of all H_res together is 1 / 2.
+
+    Args:
+        streams: Number of streams, n.
+        mixes: H_res is the identity if false.
+        iterations: Number of iterations of Sinkhorn's algorithm.
+        index, depth, per_layer: See `Rule`.
+
+    Reference: Xie et al. (2025), arXiv:2512.24880, equations 6 to 19.
+    """
+
+    def __init__(
+        self,
+        index: int = 0,
+        depth: int = 1,
+        streams: int = 2,
+        mixes: bool = True,
+        iterations: int = 20,
+        per_layer: int = 2,
+        **kwargs,
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        check_integers(1, streams=streams, iterations=iterations)
+        self.streams = streams
+        self.mixes = mixes
+        self.iterations = iterations
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the kernels F, the factors a and the biases b."""
+        n = self.streams
+        size = n * input_shape[-1]
+        first = self.index % n
+        eigenvalue = 2 ** (-1 / self.depth)
+        e = (1 - eigenvalue) / n
+        diagonal = math.log((eigenvalue + e) / e)
+        self.f_pre = self.weight("f_pre", (size, n))
+        self.f_post = self.weight("f_post", (size, n))
+        self.a_pre = self.weight("a_pre", (), 0.01)
+        self.a_post = self.weight("a_post", (), 0.01)
+        self.b_pre = self.weight("b_pre", (n,), [1.0 if i == first else -1.0 for i in range(n)])
+        self.b_post = self.weight("b_post", (n,))
+        if self.mixes:
+            self.f_res = self.weight("f_res", (size, n * n))
+            self.a_res = self.weight("a_res", (), 0.01)
+            self.b_res = self.weight("b_res", (n, n), keras.initializers.Identity(diagonal))
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return H_pre and H_post, `(batch, steps, n)`, and H_res, `(batch, steps, n, n)`."""
+        n = self.streams
+        shape = ops.shape(x)
+        v = normalize(ops.reshape(x, (*shape[:2], n * x.shape[-1])), epsilon=1e-20)
+
+        def logits(a, kernel, bias):
+            return ops.einsum("btk,kn->btn", v, kernel) * a + ops.reshape(bias, (-1,))
+
+        pre = ops.sigmoid(logits(self.a_pre, self.f_pre, self.b_pre))
+        post = 2 * ops.sigmoid(logits(self.a_post, self.f_post, self.b_post))
+        if not self.mixes:
+            return {"h_pre": pre, "h_post": post}
+        res = ops.reshape(logits(self.a_res, self.f_res, self.b_res), (*shape[:2], n, n))
+        res = ops.cast(sinkhorn(res, self.iterations), x.dtype)
+        return {"h_pre": pre, "h_post": post, "h_res": res}
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return H_pre X."""
+        return ops.einsum("btn,btnd->btd", c["h_pre"], x)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return H_res X + H_post^T h."""
+        mixed = ops.einsum("btij,btjd->btid", c["h_res"], x) if self.mixes else x
+        return mixed + ops.einsum("btn,btd->btnd", c["h_post"], h)
+
+
+class AttentionResiduals(Rule):
+    """F reads a softmax-weighted mean of the embedding and of all earlier outputs of sub-layers.
+
+    Slot 0 has the embedding v_0, slot n the sum of the outputs of block n, `block` sub-layers. The
+    weight of v_i is that of the logit w . norm(v_i), with w = 0 at the start, so that the network
+    starts as pre-LN. A last w reads the last state. An empty slot, as of a removed sub-layer, has
+    no weight.
+
+    Args:
+        block: Number of sub-layers whose outputs are added up in one slot.
+        index, depth, per_layer: See `Rule`.
+
+    Reference: Kimi Team (2026), arXiv:2603.15031, equations 1 to 6.
+    """
+
+    is_history = True
+
+    def __init__(
+        self, index: int = 0, depth: int = 1, block: int = 1, per_layer: int = 2, **kwargs
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        check_integers(1, block=block)
+        self.block = block
+
+    @property
+    def slots(self) -> int:
+        """Number of blocks, and one."""
+        return -(-self.depth // self.block) + 1
+
+    @property
+    def filled(self) -> int:
+        """Number of slots that are not empty: the current block's, too, once it has begun."""
+        return 1 + -(-self.index // self.block)
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the query and the gain of the keys' norm, unless there is one slot to read."""
+        if self.filled > 1:
+            self._add_query(input_shape[-1])
+
+    def build_last(self, input_shape: Shape) -> None:
+        """Add the last query and its gain."""
+        self._add_query(input_shape[-1])
+
+    def _add_query(self, d):
+        self.w = self.weight("w", (d,))
+        self.gain = self.weight("gain", (d,), 1.0)
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return the weighted mean of the slots."""
+        if self.filled == 1:
+            return x[:, :, 0]
+        sources = x[:, :, : self.filled]
+        logits = ops.einsum("btsd,d->bts", normalize(sources, self.gain), self.w)
+        empty = ops.all(ops.equal(sources, 0), axis=-1)
+        shares = ops.softmax(ops.where(empty, -1e9, ops.cast(logits, "float32")), axis=-1)
+        return ops.einsum("bts,btsd->btd", ops.cast(shares, x.dtype), sources)
+
+    def reduce(self, x: Tensor) -> Tensor:
+        """Return the weighted mean of all slots."""
+        return self.read(x, {})
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the state with h added to the block's slot."""
+        slot = 1 + self.index // self.block
+        return put(x, slot, x[:, :, slot] + h)
+
+
+class DenseFormer(Rule):
+    """After each layer i, the mean sum_j A_ij X_j of the outputs X_j of all layers so far.
+
+    X_0 is the embedding. Layer i reads the mean after layer i - 1 and is pre-LN inside. A_ii = 1,
+    all others 0 at the start. Slot 0 has the stream, slot 1 + j has X_j.
+    Pagliardini et al. (2024), arXiv:2402.02622, equation 2.
+    """
+
+    is_history = True
+
+    @property
+    def slots(self) -> int:
+        """Number of layers, and two."""
+        return self.layer_count + 2
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Return the embedding as stream and as X_0."""
+        return put(super().expand(x), 1, x)
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the row of A that the last sub-layer of a layer has."""
+        if self.ends_layer:
+            size = self.layer_number + 1
+            self.a = self.weight("a", (size,), [0.0] * self.layer_number + [1.0])
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the state with the stream plus h, or the mean that it begins."""
+        stream = x[:, :, 0] + h
+        if not self.ends_layer:
+            return put(x, 0, stream)
+        x = put(x, 1 + self.layer_number, stream)
+        mean = ops.einsum(
+            "s,btsd->btd", ops.convert_to_tensor(self.a), x[:, :, 1 : 2 + self.layer_number]
+        )
+        return put(x, 0, mean)
+
+
+class Laurel(Rule):
+    """a F(norm(x)) + b (x + sum_j g_j B A x_{l-j}), j = 0 ... `previous` - 1.
+
+    Args:
+        weighted: Train a and b, 2 softmax of two weights (how they are bounded is ours: both start
+            at 1); else both are 1. This is the paper's RW.
+        rank: Rank of B A; 0 leaves the sum out. B = 0 at the start. LR.
+        previous: Number of states that are read, x included; their g start at 1. PA.
+        index, depth, per_layer: See `Rule`.
+
+    Reference: Menghani, Kumar, Kumar (2025), arXiv:2411.07501, equations 2 to 6.
+    """
+
+    def __init__(
+        self,
+        index: int = 0,
+        depth: int = 1,
+        weighted: bool = True,
+        rank: int = 0,
+        previous: int = 1,
+        per_layer: int = 2,
+        **kwargs,
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        check_integers(0, rank=rank)
+        check_integers(1, previous=previous)
+        if previous > 1 and rank == 0:
+            raise ValueError(
+                f"Earlier states are read through B A, of `rank` above 0. Received: "
+                f"previous={previous}, rank=0"
+            )
+        self.weighted = weighted
+        self.rank = rank
+        self.previous = previous
+
+    @property
+    def slots(self) -> int | None:
+        """Number of states that are read; None for one."""
+        return self.previous if self.previous > 1 else None
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the weights of a and b, A, B and g."""
+        d = input_shape[-1]
+        if self.weighted:
+            self.z = self.weight("z", (2,))
+        if self.rank:
+            self.a = self.weight("a", (self.rank, d), GlorotUniform())
+            self.b = self.weight("b", (d, self.rank))
+        if self.previous > 1:
+            self.g = self.weight("g", (self.previous,), 1.0)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the next state, in slot 0 if it has slots, before those that it follows."""
+        stream = self.reduce(x)
+        carried = stream
+        if self.rank:
+            summed = stream
+            if self.previous > 1:
+                summed = ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.g), x)
+            low = ops.einsum("btd,rd->btr", summed, self.a)
+            carried = carried + ops.einsum("btr,dr->btd", low, self.b)
+        if self.weighted:
+            factors = 2 * ops.softmax(ops.convert_to_tensor(self.z))
+            h, carried = h * factors[0], carried * factors[1]
+        y = h + carried
+        if self.previous == 1:
+            return y
+        return ops.concatenate([y[:, :, None], x[:, :, :-1]], axis=2)
+
+
+class ValueResidual(Rule):
+    """Pre-LN whose attention has the values l1 V_1 + l2 V_m, V_1 those of the first layer.
+
+    V_1, in slot 1, comes from the embedding, normalized, by a kernel and a bias of the first state;
+    the first layer's attention has no values but these.
+
+    Args:
+        learned: Train l1 and l2; both are, or start at, 1 / 2.
+        seed: Seed of the kernel of V_1.
+        index, depth, per_layer: See `Rule`.
+
+    Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
+    """
+
+    def __init__(
+        self,
+        index: int = 0,
+        depth: int = 1,
+        learned: bool = False,
+        seed: int | None = None,
+        per_layer: int = 2,
+        **kwargs,
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        self.learned = learned
+        self.seed = seed
+
+    @property
+    def slots(self) -> int:
+        """The stream and V_1."""
+        return 2
+
+    def build_first(self, input_shape: Shape) -> None:
+        """Add the kernel and the bias of V_1."""
+        d = input_shape[-1]
+        self.kernel = self.weight("kernel", (d, d), unit_gain(self.seed))
+        self.bias = self.weight("bias", (d,))
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Return the embedding as stream, and V_1."""
+        value = ops.matmul(normalize(x), self.kernel) + self.bias
+        return ops.stack([x, value], axis=2)
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the shares of V_1 and V_m."""
+        self.shares: Any = (0.5, 0.5)
+        if self.learned and self.opens_layer and self.index > 0:
+            self.shares = self.weight("shares", (2,), 0.5)
+
+    def context(self, x: Tensor) -> dict[str, Any]:
+        """Return V_1, and the shares of V_1 and V_m after the first layer."""
+        if not self.opens_layer:
+            return {}
+        return {"value": x[:, :, 1], "shares": self.shares if self.index > 0 else None}
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the state with h added to the stream."""
+        return put(x, 0, x[:, :, 0] + h)
+
+
+class FirstInput(Rule):
+    """Pre-LN whose layers begin with l0 x + l1 x_0, x_0 the embedding; l0, l1 = 1, 0 at the start.
+
+    Args:
+        lambdas: Use l0 and l1.
+        skips: Add, before that, w times the output of layer M - m + 1 to the input of layer m of
+            the last half, w = 1 at the start: a U-Net of layers.
+        index, depth, per_layer: See `Rule`.
+
+    Reference: the record of 2024-11-10 of github.com/KellerJordan/modded-nanogpt.
+    """
+
+    def __init__(
+        self,
+        index: int = 0,
+        depth: int = 1,
+        lambdas: bool = True,
+        skips: bool = False,
+        per_layer: int = 2,
+        **kwargs,
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        self.lambdas = lambdas
+        self.skips = skips
+
+    @property
+    def is_history(self) -> bool:  # type: ignore[override]
+        """True if slots belong to layers."""
+        return self.skips
+
+    @property
+    def slots(self) -> int:
+        """The stream, x_0, and the outputs of the first half of the layers."""
+        return 2 + (self.layer_count // 2 if self.skips else 0)
+
+    @property
+    def pops(self) -> bool:
+        """True if the output of an earlier layer is added before this sub-layer."""
+        return (
+            self.skips
+            and self.opens_layer
+            and self.layer_number > self.layer_count - self.layer_count // 2
+        )
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Return the embedding as stream and as x_0."""
+        return put(super().expand(x), 1, x)
+
+    def build(self, input_shape: Shape) -> None:
+        """Add l0 and l1, and w."""
+        if self.lambdas and self.opens_layer:
+            self.l = self.weight("l", (2,), [1.0, 0.0])
+        if self.pops:
+            self.w = self.weight("w", (), 1.0)
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return the stream with all that is added before F."""
+        stream = x[:, :, 0]
+        if self.pops:
+            stream = stream + x[:, :, 1 + self.layer_count - self.layer_number + 1] * self.w
+        if self.lambdas and self.opens_layer:
+            stream = stream * self.l[0] + x[:, :, 1] * self.l[1]
+        return {"stream": stream}
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return the stream."""
+        return c["stream"]
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the state with the stream plus h, also in a slot at the end of a first layer."""
+        y = c["stream"] + h
+        if self.skips and self.ends_layer and self.layer_number <= self.layer_count // 2:
+            x = put(x, 1 + self.layer_number, y)
+        return put(x, 0, y)
+
+
+class DeepDelta(Rule):
+    """x + beta (v - k . x) k, with the direction k = F(norm(x)) / |F(norm(x))|.
+
+    beta = 2 sigmoid(w_b . norm(x) + b_b), 1 at the start, and v = 4 sigmoid(w_v . x + b_v): the
+    authors' code, where the paper makes k by a light network and v by F.
+    Zhang et al. (2026), arXiv:2601.00417, equations 2.2 to 2.6.
+    """
+
+    scales_branch = True
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the weights of beta and v."""
+        d = input_shape[-1]
+        self.w_b = self.weight("w_b", (d,))
+        self.b_b = self.weight("b_b")
+        self.w_v = self.weight("w_v", (d,))
+        self.b_v = self.weight("b_v")
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return x with its part along h replaced."""
+        k = h / ops.sqrt(ops.sum(ops.square(h), axis=-1, keepdims=True) + 1e-12)
+        beta = 2 * ops.sigmoid(ops.einsum("btd,d->bt", normalize(x), self.w_b) + self.b_b)
+        v = 4 * ops.sigmoid(ops.einsum("btd,d->bt", x, self.w_v) + self.b_v)
+        change = beta * (v - ops.sum(k * x, axis=-1))
+        return x + change[..., None] * k
+
+
+class GRUGate(Rule):
+    """(1 - z) x + z tanh(W_g y + U_g (r x)), y = relu(F(norm(x))).
+
+    r = sigmoid(W_r y + U_r x), z = sigmoid(W_z y + U_z x - b), b = `carry_bias`.
+    Parisotto et al. (2019), arXiv:1910.06764, section 3.2.
+    """
+
+    scales_branch = True
+
+    def __init__(
+        self, index: int = 0, depth: int = 1, carry_bias: float = 2.0, per_layer: int = 2, **kwargs
+    ) -> None:
+        super().__init__(index, depth, per_layer, **kwargs)
+        self.carry_bias = carry_bias
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the six kernels and the bias."""
+        d = input_shape[-1]
+        self.of_y = self.weight("of_y", (d, 2 * d), unit_gain())  # of r and z
+        self.of_x = self.weight("of_x", (d, 2 * d), unit_gain())
+        self.w_g = self.weight("w_g", (d, d), unit_gain())
+        self.u_g = self.weight("u_g", (d, d), unit_gain())
+        self.b = self.weight("b", (d,), self.carry_bias)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the gated unit's new state."""
+        y = ops.relu(h)
+        gates = ops.matmul(y, self.of_y) + ops.matmul(x, self.of_x)
+        r, z = ops.split(gates, 2, axis=-1)
+        r, z = ops.sigmoid(r), ops.sigmoid(z - self.b)
+        new = ops.tanh(ops.matmul(y, self.w_g) + ops.matmul(r * x, self.u_g))
+        return (1 - z) * x + z * new
+
+
+# fmt: off
+RULES: dict[str, type[Rule]] = {
+    "pre": Rule,                  # x + F(norm(x))
+    "post": PostNorm,             # norm(x + F(x))
+    "scaled": Scaled,             # x + F(norm(x)) / L
+    "completep": CompleteP,       # x + F(norm(x)) M0 / M
+    "lns": LayerNormScaling,      # x + F(norm(x) / sqrt(m))
+    "deepnorm": DeepNorm,         # norm(L^(1/4) x + F(x))
+    "keel": Keel,                 # norm(L x + F(norm(x)))
+    "rezero": ReZero,             # x + a F(x)
+    "layerscale": LayerScale,     # x + g F(norm(x))
+    "laurel": Laurel,             # a F(norm(x)) + b (x + B A x)
+    "ddl": DeepDelta,             # x + beta (v - k . x) k
+    "gru": GRUGate,               # (1 - z) x + z g
+    "shc": StaticHyperConnections,
+    "dhc": HyperConnections,      # A_r^T H + B F(norm(A_m^T H))
+    "mhc": ManifoldHyperConnections,
+    "attnres": AttentionResiduals,
+    "denseformer": DenseFormer,
+    "value": ValueResidual,
+    "x0": FirstInput,
+}
+# fmt: on
+for _kind in RULES.values():
+    keras.saving.register_keras_serializable("zoo")(_kind)

@@ -1,0 +1,261 @@
+"""A sub-layer beside a residual stream, and the layers at both ends of the stream."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from zoo.layers.configured import Configured
+from zoo.layers.gating import gate
+from zoo.layers.rules import RULES, Rule
+from zoo.layers.skip import GateBias, Skip
+from zoo.types import Shape, Tensor
+
+GATES = ("unit", "token")
+
+
+def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule:
+    """Return a rule by its name; its options are taken out of `options`.
+
+    Raises:
+        ValueError: if there is no such rule.
+    """
+    if isinstance(rule, Rule):
+        return rule
+    if rule not in RULES:
+        raise ValueError(
+            f"`rule` must be one of {', '.join(map(repr, RULES))}, or a `zoo.Rule`. Received: "
+            f"rule={rule!r}"
+        )
+    kind = RULES[rule]
+    own = {name: options.pop(name) for name in [*options] if name in kind.arguments}
+    return kind(**own, **arguments)
+
+
+@keras.saving.register_keras_serializable("zoo")
+class SubLayer(Skip):
+    """A layer F, such as attention, that reads from a residual stream and writes to it by a rule.
+
+    For probes, lesions and edits it is a block: x the state before, y the state after, h what F
+    returns.
+
+    Args:
+        inner: F, a Keras layer that keeps the shape `(batch, steps, d)`. The norm before it is
+            this layer's.
+        rule: A name of `zoo.RULES`, or a `zoo.Rule`.
+        index: Position of the sub-layer in the network, from 0; of a rule given by its name.
+        depth: Number of sub-layers in the network; of a rule given by its name.
+        variant: A row of `zoo.FORMS`, of the rule "pre": with gates that see what F sees.
+        gate_bias: See `Skip`.
+        gate: "unit": gates have d values for a position; "token": one.
+        **kwargs: Options of the rule; `stage`, regularizers (of gates; see `Skip`), `name`,
+            `dtype`.
+
+    Input and output shape: the state's, `(batch, steps, d)` or `(batch, steps, slots, d)`; see
+    `StreamStart`.
+
+    Raises:
+        ValueError: if there is no such rule, variant or gate, or a rule but "pre" has a variant.
+
+    Example:
+    >>> layer = SubLayer(keras.layers.Dense(4), "layerscale", index=0, depth=2, initial=0.0)
+    >>> x = keras.random.normal((2, 3, 4))
+    >>> bool(keras.ops.all(layer(x) == x))
+    True
+    """
+
+    def __init__(
+        self,
+        inner: keras.layers.Layer,
+        rule: str | Rule = "pre",
+        index: int = 0,
+        depth: int = 1,
+        variant: str = "residual",
+        gate_bias: float = -2.0,
+        gate: str = "unit",
+        **kwargs: Any,
+    ) -> None:
+        made = rule_of(rule, kwargs, index=index, depth=depth)
+        super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
+        if variant != "residual" and type(made) is not Rule:
+            raise ValueError(
+                f"Only the rule 'pre' has variants. Received: variant={variant!r}, rule={rule!r}"
+            )
+        if gate not in GATES:
+            raise ValueError(f"`gate` must be one of {GATES}. Received: gate={gate!r}")
+        self.inner = inner
+        self.rule = made
+        if made is not rule:
+            made.dtype_policy = self.dtype_policy
+        self.gate = gate
+        self.norm: keras.layers.Layer | None = None
+        if made.pre_norm:
+            self.norm = rms_norm("norm", self.dtype_policy)
+
+    def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
+        """Return F, or a dense layer for a gate; see `Skip.branch`."""
+        if bias is None:
+            return self.inner
+        return keras.layers.Dense(
+            1 if self.gate == "token" else self.width,
+            gate,
+            bias_initializer=GateBias(bias),
+            **self.regularizers(),
+            dtype=self.branch_policy(name),
+            name=name,
+        )
+
+    def build(self, input_shape: Shape) -> None:
+        """Build F, the gates, the rule and the norm."""
+        if len(input_shape) != 3 + (self.rule.slots is not None):
+            raise ValueError(
+                f"Expected a state {state_shape(self.rule)} of the rule {type(self.rule).__name__}."
+                f" Received: shape {tuple(input_shape)}. `zoo.StreamStart` makes it."
+            )
+        shape = (*input_shape[:2], input_shape[-1])
+        self.width = shape[-1]
+        super().build(shape)
+        for layer in (self.rule, self.norm):
+            if layer is not None and not layer.built:
+                layer.build(shape)
+
+    def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
+        """Return x, h, t and c, and the rule's coefficients, by name."""
+        coefficients = self.rule.coefficients(x)
+        u = self._normed(self.rule.read(x, coefficients))
+        parts = {"x": x, "h": self.inner(u, **self.rule.context(x), **context), **coefficients}
+        if self.transform_gate is not None:
+            parts["t"] = self.transform_gate(u)
+        if self.carry_gate is not None:
+            parts["c"] = self.carry_gate(u)
+        return parts
+
+    def output_of(self, parts: dict[str, Tensor]) -> Tensor:
+        """Return the next state from what `parts` returned."""
+        if self.variant != "residual":
+            return super().output_of(parts)
+        coefficients = {key: v for key, v in parts.items() if key not in ("x", "h")}
+        return self.rule.write(parts["x"], parts["h"], coefficients)
+
+    def change(self, parts: dict[str, Tensor]) -> Tensor:
+        """Return the difference of the next state from x."""
+        if type(self.rule) is Rule:
+            return super().change(parts)
+        return self.output_of(parts) - parts["x"]
+
+    def closed(self, x: Tensor) -> Tensor:
+        """Return the next state if h were 0; with gates, if T were 0."""
+        coefficients = self.rule.coefficients(x)
+        u = self.rule.read(x, coefficients)
+        if self.carry_gate is not None:
+            return x * ops.cast(self.carry_gate(self._normed(u)), x.dtype)
+        if self.transform_gate is not None:
+            return x
+        return self.rule.write(x, ops.zeros_like(u), coefficients)
+
+    def closing_layers(self) -> list[keras.layers.Layer]:
+        """Return the layers whose weights `closed` reads."""
+        layers = (self.rule, *((self.norm, self.carry_gate) if self.carry_gate else ()))
+        return [layer for layer in layers if layer is not None]
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the configuration with the rule: Keras notes where a model has it twice."""
+        return {**super().get_config(), "rule": self.rule}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "SubLayer":
+        """Return a layer with the rule of a file, or a copy of a rule."""
+        rule = config["rule"]
+        if isinstance(rule, Rule):  # the configuration of a layer, not of a file
+            rule = keras.saving.serialize_keras_object(rule)
+        return super().from_config({**config, "rule": rule})
+
+    def _normed(self, u):
+        u = u if self.norm is None else self.norm(u)
+        return u if self.rule.input_scale == 1 else self.rule.input_scale * u
+
+
+class _End(Configured):
+    """Base of the layers at both ends of a stream.
+
+    Args:
+        rule: A name of `zoo.RULES`, or a `zoo.Rule`.
+        depth: Number of sub-layers in the network; of a rule given by its name.
+        **kwargs: Options of the rule; `name`, `dtype`.
+
+    Raises:
+        ValueError: if there is no such rule.
+    """
+
+    is_last: bool
+
+    def __init__(self, rule: str | Rule = "pre", depth: int = 1, **kwargs: Any) -> None:
+        made = rule_of(rule, kwargs, index=depth if self.is_last else 0, depth=depth)
+        super().__init__(**kwargs)
+        self.rule = made
+        if made is not rule:
+            made.dtype_policy = self.dtype_policy
+
+
+@keras.saving.register_keras_serializable("zoo")
+class StreamStart(_End):
+    """The first state of a residual stream, from the embedding.
+
+    Arguments and errors: see `SubLayer`.
+
+    Input shape: `(batch, steps, d)`.
+    Output shape: the same, or `(batch, steps, slots, d)`, as the rule has it.
+
+    Example:
+    >>> tuple(StreamStart("dhc", depth=4, streams=3)(keras.ops.ones((1, 2, 5))).shape)
+    (1, 2, 3, 5)
+    """
+
+    is_last = False
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the rule's weights for the first state."""
+        self.rule.build_first(input_shape)
+        self.rule.built = True
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return the state."""
+        return self.rule.expand(x)
+
+
+@keras.saving.register_keras_serializable("zoo")
+class StreamEnd(_End):
+    """The stream behind the last sub-layer, from the state, with the norm that the rule has there.
+
+    Arguments and errors: see `SubLayer`.
+
+    Input shape: the state's.
+    Output shape: `(batch, steps, d)`.
+    """
+
+    is_last = True
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the rule's weights for the last state, and the norm."""
+        shape = (*input_shape[:2], input_shape[-1])
+        self.rule.build_last(shape)
+        self.rule.built = True
+        self.norm: keras.layers.Layer | None = None
+        if self.rule.final_norm:
+            self.norm = rms_norm("norm", self.dtype_policy)
+            self.norm.build(shape)
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return the normalized stream."""
+        y = self.rule.reduce(x)
+        return y if self.norm is None else self.norm(y)
+
+
+def rms_norm(name: str, dtype: Any) -> keras.layers.Layer:
+    """Return a layer that divides features by their root mean square; its gain starts at 1."""
+    return keras.layers.RMSNormalization(epsilon=1e-6, dtype=dtype, name=name)
+
+
+def state_shape(rule: Rule) -> str:
+    """Return the shape of a rule's state, as text."""
+    return "(batch, steps, d)" if rule.slots is None else f"(batch, steps, {rule.slots}, d)"
