@@ -13,8 +13,9 @@ TITLES = {
     "greff2017": "Greff, Srivastava, Schmidhuber (2017)",
     "jastrzebski2018": "Jastrzebski et al. (2018)",
     "yutomasi2019": "Yu, Tomasi (2019)",
+    "league": "The residual league",
 }
-PAPERS = dict(zip("SGJY", TITLES, strict=True))  # by the first letter of their claims' names
+PAPERS = dict(zip("SGJYL", TITLES, strict=True))  # by the first letter of their claims' names
 EXPERIMENTS = {  # module below zoo.recipes, by name
     "srivastava2015/depth_search": "srivastava2015.depth_search",
     "srivastava2015/gates": "srivastava2015.gates",
@@ -43,6 +44,8 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
     "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
     "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
+    "league/rates": "league.rules",
+    "league/rules": "league.rules",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",

@@ -284,3 +284,121 @@ def test_block_names_do_not_depend_on_networks_built_before():
 def test_sums_that_are_not_like_a_block_are_not_listed():
     model = families.build("mobilenet_v3")  # its gates and activations add numbers
     assert find_blocks(model)[1] == []
+
+
+class Plus(layers.Layer):
+    """x + F(x) of one dense layer, F by the function `change` of the layer, x and the output."""
+
+    def __init__(self, change, **kwargs):
+        super().__init__(**kwargs)
+        self.change = change
+
+    def build(self, shape):
+        self.inner = layers.Dense(shape[-1], name="inner")
+        self.inner.build(shape)
+
+    def call(self, x):
+        return x + self.change(self, x, self.inner(x))
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def shifted(layer, x, h):
+    first = ops.zeros((ops.shape(x)[0], 1, h.shape[-1]))
+    return ops.concatenate([first, h[:, :-1]], 1)
+
+
+def caught(layer, x, h):
+    try:
+        return ops.where(bool(ops.max(x) > 1e9), h, -h)
+    except Exception:  # noqa: BLE001
+        return h
+
+
+UNSEEN = {  # what a trace with other weights and another size of the batch does not show
+    "tensors of the batch's size": shifted,
+    "cond": lambda layer, x, h: ops.cond(ops.mean(x) > 0, lambda: h, lambda: -h),
+    "cond of its input": lambda layer, x, h: ops.cond(ops.mean(x) > 0, lambda: x, lambda: -x) + h,
+    "softmax of a bias": lambda layer, x, h: h * ops.softmax(layer.inner.bias),
+    "argmax of a bias": lambda layer, x, h: h * ops.cast(ops.argmax(layer.inner.bias), "float32"),
+    "sign of a bias": lambda layer, x, h: h * (1.0 if ops.sum(layer.inner.bias) >= 0 else 2.0),
+    "unknown length": lambda layer, x, h: h if (x.shape[1] or 99) > 5 else -h,
+    "size of the batch": lambda layer, x, h: h if (x.shape[0] or 1) < 16 else -h,
+    "symbolic tensors": lambda layer, x, h: -h if isinstance(x, keras.KerasTensor) else h,
+    "exceptions": caught,
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_code_that_a_trace_does_not_show_stays_whole(case):
+    inputs = keras.Input((None, 4) if case == "unknown length" else (3, 4))
+    y = Plus(UNSEEN[case], name="user")(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(Adding(name="open")(y)))
+    opened = zoo.graph.inline(model)
+    assert "open_first" in [call.name for call in Graph(opened).calls]
+    reference.random_weights(model)
+    for batch, length in ((5, 3), (20, 3), *[(5, 9)] * (case == "unknown length")):
+        x = np.random.default_rng(0).normal(size=(batch, length, 4)).astype("float32")
+        np.testing.assert_allclose(array(opened(x)), array(model(x)), atol=1e-6)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Saved(Adding):
+    """A layer that can be saved."""
+
+
+def test_a_layer_that_stays_whole_in_one_call_does_in_all(tmp_path):
+    user = Saved(name="user")
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, layers.Add()([user(inputs), user(layers.ReLU()(inputs), training=False)]))
+    zoo.graph.inline(model).save(tmp_path / "opened.keras")
+    loaded = keras.saving.load_model(tmp_path / "opened.keras", safe_mode=False)
+    assert len(loaded.weights) == len(model.weights)
+
+
+def test_a_penalized_sublayer_that_is_called_twice_keeps_its_penalty():
+    class Twice(layers.Layer):
+        def build(self, shape):
+            regularizer = keras.regularizers.L2(1.0)
+            self.inner = layers.Dense(5, activity_regularizer=regularizer, name="inner")
+            self.inner.build(shape)
+
+        def call(self, x):
+            return x + self.inner(self.inner(x))
+
+    model = chain(Twice(name="user"))
+    losses = []
+    for one in (model, zoo.graph.inline(model)):
+        one.compile("sgd", "mse")
+        losses.append(one.evaluate(X, np.zeros((4, 2)), verbose=0))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_training_of_a_nested_model_is_that_of_its_layers():
+    inner = keras.Input((5,))
+    nested = keras.Model(inner, layers.BatchNormalization(momentum=0.5)(inner))
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, layers.Dense(2)(nested(inputs, training=True)))
+    expected = array(model(X))
+    np.testing.assert_allclose(array(zoo.graph.rewire(model)(X)), expected, atol=1e-5)
+    np.testing.assert_allclose(array(zoo.graph.inline(model)(X)), expected, atol=1e-5)
+
+
+def test_a_stateful_recurrence_inside_an_opened_layer_is_saved_with_its_states(tmp_path):
+    class Recurrent(layers.Layer):
+        def build(self, shape):
+            self.lstm = layers.LSTM(4, return_sequences=True, stateful=True, name="lstm")
+            self.lstm.build(shape)
+
+        def call(self, x):
+            return x + self.lstm(x)
+
+    inputs = keras.Input(batch_shape=(2, 3, 4))
+    model = keras.Model(inputs, layers.Dense(2)(Recurrent(name="user")(inputs)))
+    opened = zoo.graph.inline(model)
+    assert len(opened.variables) == len(model.variables)
+    opened.save(tmp_path / "opened.keras")
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    loaded = keras.saving.load_model(tmp_path / "opened.keras")
+    np.testing.assert_allclose(array(loaded(x)), array(opened(x)), atol=1e-6)

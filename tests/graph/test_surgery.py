@@ -1,5 +1,7 @@
 """Lesions, shuffles, repetitions and pruning against the layers called by hand."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -381,3 +383,75 @@ def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kept, 
     if kept:
         assert small.get_layer("wide").get_config()["width"] == 4
     assert ("wide cannot be saved" in caplog.text) == (not kept)
+
+
+def array(x):
+    return ops.convert_to_numpy(x)
+
+
+class Held(layers.Layer):
+    """x + F(x), where F is held by something else than an attribute."""
+
+    def __init__(self, hold, **kwargs):
+        super().__init__(**kwargs)
+        self.hold = hold
+
+    def build(self, shape):
+        self.inner = layers.Dense(shape[-1], name="inner")
+        self.inner.build(shape)
+        self.function = self.hold(self.inner)
+
+    def call(self, x):
+        return x + self.function(x)
+
+
+def sequential(inner):
+    network = keras.Sequential([layers.Dense(4, "relu"), layers.BatchNormalization(), inner])
+    network.build((None, 4))
+    return network
+
+
+def functional(inner):
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, inner(sequential(layers.Dense(4))(inputs)))
+
+
+@pytest.mark.parametrize(
+    "hold", [sequential, functional, lambda inner: functools.partial(inner)], ids=str
+)
+def test_a_pruned_network_has_its_own_weights_at_any_depth(hold):
+    inputs = keras.Input((4,))
+    x = Held(hold, name="b")(Held(hold, name="a")(inputs))
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(2)(x)))
+    pruned = zoo.graph.prune_blocks(model, "a", grain="layer")
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+    b = model.get_layer("b")
+    expected = array(model.layers[-1](b(x)))
+    np.testing.assert_allclose(array(pruned(x)), expected, atol=1e-5)
+    before = [array(w) for w in model.weights]
+    own = [array(w).copy() for w in pruned.get_layer("b").trainable_weights]
+    pruned.compile("sgd", "mse")
+    pruned.fit(x, np.ones((6, 2)), verbose=0)
+    for weight, old in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(array(weight), old)
+    moved = zip(pruned.get_layer("b").trainable_weights, own, strict=True)
+    assert all(np.abs(array(weight) - old).max() > 0 for weight, old in moved)
+
+
+class Box:
+    """An object that holds a layer."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("hold", [lambda inner: lambda x: inner(x), Box], ids=["lambda", "object"])
+def test_a_layer_that_a_copy_does_not_find_is_refused(hold):
+    inputs = keras.Input((4,))
+    x = Held(hold, name="b")(Held(hold, name="a")(inputs))
+    model = keras.Model(inputs, layers.Dense(2)(x))
+    with pytest.raises(ValueError, match="sub-layers as attributes"):
+        zoo.graph.prune_blocks(model, "a", grain="layer")

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import re
 import types
@@ -21,6 +22,9 @@ SHARED = (  # set by `Layer.__init__` or `__new__`, but kept
     *("_input_spec", "_remat_mode", "_build_shapes_dict"),
     "_auto_config",  # arguments of the constructor
 )
+
+CONTAINERS: dict[str, Any] = {"list": list, "TrackedList": list, "tuple": tuple}
+CONTAINERS |= {"set": set, "TrackedSet": set}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,22 +115,23 @@ class Graph:
         last = {slot: call.index for call in self.calls for slot in call.sources}
         self._last_readers = last | dict.fromkeys(self.outputs)  # indices; of outputs None
 
-    def _flatten(self, model, slots, prefix):
+    def _flatten(self, model, slots, prefix, training=None):
         nodes = keras_private.nodes_by_depth(model)
         for depth in sorted(nodes, reverse=True):
             for node in nodes[depth]:
                 if node.is_input:
                     continue
                 inner = functional(node.operation)
+                fixed = node.arguments.kwargs.get("training") if training is None else training
                 if inner is None:
-                    outputs = self._add(node, slots, prefix)
+                    outputs = self._add(node, slots, prefix, training)
                 else:
                     args, kwargs = node.arguments.args, node.arguments.kwargs
                     given = _in_order(inner, args[0] if args else kwargs["inputs"])
                     sources = [slots[id(tensor)] for tensor in given]
                     inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
                     name = self._prefix(prefix, node.operation)
-                    outputs = self._flatten(inner, inner_slots, name)
+                    outputs = self._flatten(inner, inner_slots, name, fixed)
                 slots.update(zip(map(id, node.outputs), outputs, strict=True))
         return [slots[id(tensor)] for tensor in model.outputs]
 
@@ -137,8 +142,12 @@ class Graph:
             name += "_"
         return f"{name}/"
 
-    def _add(self, node, slots, prefix):
+    def _add(self, node, slots, prefix, training):
         layer = node.operation
+        arguments = node.arguments
+        if training is not None and "training" in getattr(layer, "_call_context_args", {}):
+            kwargs = {**arguments.kwargs, "training": training}  # a model's is that of its layers
+            arguments = type(arguments)(*arguments.args, **kwargs)
         tensors = node.arguments.keras_tensors
         masks = {id(keras_private.get_keras_mask(t)): t for t in tensors}
         masks.pop(id(None), None)
@@ -152,7 +161,7 @@ class Graph:
             index=len(self.calls),
             name=f"{prefix}{layer.name}" + (f"#{use}" if use else ""),
             layer=layer,
-            arguments=node.arguments,
+            arguments=arguments,
             inputs=tuple((id(t), slots[id(t)]) for t in read),
             outputs=tuple(next(self._next_slot) for _ in node.outputs),
             shapes=tuple(tuple(tensor.shape) for tensor in node.outputs),
@@ -479,21 +488,59 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
         return getattr(copies[id(value.__self__)], value.__name__)
     if not deep:
         return value
-    if isinstance(value, keras.layers.Layer):
-        return _layer(value, value.name, copies, deep)
-    if isinstance(value, dict):
-        return {key: _copied(v, copies, deep) for key, v in value.items()}
-    if type(value).__name__ in ("list", "TrackedList", "tuple"):
-        result = [_copied(v, copies, deep) for v in value]
-        return tuple(result) if isinstance(value, tuple) else result
-    if isinstance(value, keras.Variable):
+    if isinstance(value, keras.Function):
+        copies[id(value)] = _model(value, copies)
+    elif isinstance(value, keras.layers.Layer):
+        _layer(value, value.name, copies, deep)
+    elif isinstance(value, keras.Variable):
         copies[id(value)] = keras_private.copy_variable(value)
     elif isinstance(value, types.SimpleNamespace):
         copies[id(value)] = types.SimpleNamespace(**_copied(vars(value), copies))
     elif isinstance(value, keras.random.SeedGenerator):
         copies[id(value)] = keras.random.SeedGenerator(0, name=value.name)
         copies[id(value)].state.assign(keras.ops.convert_to_numpy(value.state))
-    return copies.get(id(value), value)
+    else:
+        return _container(value, copies)
+    return copies[id(value)]
+
+
+def _container(value, copies):
+    """Return a container with copies of what is in it; other values as they are."""
+    if isinstance(value, dict):
+        return {key: _copied(v, copies) for key, v in value.items()}
+    if isinstance(value, functools.partial):
+        args, keywords = (_copied(v, copies) for v in (value.args, value.keywords))
+        return functools.partial(_copied(value.func, copies), *args, **keywords)
+    kind = CONTAINERS.get(type(value).__name__)
+    if kind is not None:
+        return kind([_copied(v, copies) for v in value])
+    _refuse_hidden(value)
+    return value
+
+
+def _model(model, copies):
+    """Return a copy of a Functional model or a Sequential's graph, nested ones as they are."""
+    if functional(model) is None:
+        raise ValueError(
+            f"A Functional model with a `call` of its own cannot be copied inside of a layer. "
+            f"Received: {model.name}, a {type(model).__name__}."
+        )
+    return keras.models.clone_model(model, clone_function=lambda layer: _copied(layer, copies))
+
+
+def _refuse_hidden(value):
+    """Raise ValueError for a function or an object in which a copy would find the old layers."""
+    cells = getattr(value, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells if cell != types.CellType()]
+    module = type(value).__module__.split(".")[0]
+    if module not in ("keras", "builtins", "numpy", "tensorflow", "torch", "jax"):
+        held += getattr(value, "__dict__", {}).values()
+    for one in tree.flatten(held):
+        if isinstance(one, keras.layers.Layer | keras.Variable):
+            raise ValueError(
+                f"Expected a layer's sub-layers as attributes of it, or in lists or dictionaries, "
+                f"where a copy finds them. Received: {one.name} in {value!r}."
+            )
 
 
 def _layer(layer, name, copies, deep):
@@ -513,6 +560,8 @@ def _layer(layer, name, copies, deep):
             layers = [_copied(v, copies, deep) for v in keras_private.held_layers(layer)]
             keras_private.held_layers(new).extend(layers)
             vars(new)[key] = _copied(value, copies, deep)
+        elif key not in mine and _untracked(value, layer):  # as the states of a recurrent layer
+            vars(new)[key] = _copied(value, copies, deep)
         elif key not in mine:
             setattr(new, key, _copied(value, copies, deep))  # Keras tracks what it holds
         elif isinstance(value, (bool, str, type(None))) and key != "name" or key in SHARED:
@@ -520,6 +569,12 @@ def _layer(layer, name, copies, deep):
     for variable in frozen:
         copies[id(variable)].trainable = False
     return new
+
+
+def _untracked(value, layer):
+    """Return True if a value has variables, of which the layer tracks none."""
+    found = {id(v) for v in tree.flatten(value) if isinstance(v, keras.Variable)}
+    return bool(found) and found.isdisjoint(map(id, keras_private.own_weights(layer)))
 
 
 def functional(x: Any) -> Any:

@@ -67,6 +67,7 @@ def inline(
         opener, result = _opened(model, dict(shapes or {}), layers, {})
         while changing := opener.changing(model):
             opener, result = _opened(model, dict(shapes or {}), layers, changing)
+        opener, result = _checked(model, dict(shapes or {}), layers, opener, result)
     whole = opener.whole(result)
     if whole.keys() & {*(layers or ())}:
         raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
@@ -94,6 +95,83 @@ def _opened(model, shapes, layers, refused):
     return opener, result
 
 
+def _checked(model, shapes, layers, opener, result):
+    """Return the opened model, without those layers with which it computes something else.
+
+    What a trace cannot show, such as code that reads sizes, shows in numbers.
+    """
+    probes = [_numbers_of(model, shapes, size) for size in ((2, 3), (17, 19))]
+    probes = [probe for probe in probes if probe is not None]
+    if _agrees(result, probes):
+        return opener, result
+    traced = {key: layer for key, (layer, _) in opener.traces.items()}
+    reason = "it computes something else where sizes, weights or values are others"
+    for kind in {type(layer) for layer in traced.values()}:
+        same = {key: reason for key, layer in traced.items() if type(layer) is kind}
+        found = _opened(model, shapes, layers, {**opener.refused, **same})
+        if _agrees(found[1], probes):
+            return found
+    return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
+
+
+def _numbers_of(model, shapes, size):
+    """Return inputs, weights, and the outputs of a model for them; None where it has none.
+
+    `size` is that of the batch, and of other axes whose size is not known.
+    """
+    random = np.random.default_rng(size[0])
+    inputs = []
+    for like in model.inputs:
+        known = shapes.get(like.name, like.shape)
+        batch = size[0] if like.shape[0] is None else known[0]
+        shape = (batch, *(size[1] if side is None else side for side in known[1:]))
+        is_float = keras.backend.is_float_dtype(like.dtype)
+        x = random.normal(size=shape) if is_float else random.integers(0, 2, shape)
+        inputs.append(ops.cast(x, like.dtype))
+    weights = []
+    for variable in model.variables:
+        if keras.backend.is_float_dtype(variable.dtype):
+            noise = random.normal(0.0, 0.5, variable.shape)
+            noise = noise if variable.trainable else np.abs(noise)  # a variance is positive
+            weights.append((variable, ops.cast(ops.add(variable.value, noise), variable.dtype)))
+    try:
+        return inputs, weights, _outputs(model, inputs, weights)
+    except Exception:  # noqa: BLE001  # a network may need other sizes or values
+        return None
+
+
+class _Copies(Views):
+    """Calls of copies of layers, whose code changes nothing of the layers."""
+
+    def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the outputs of a call."""
+        return run(view, args, kwargs)
+
+
+def _outputs(model, inputs, weights):
+    graph = Graph(model)
+    values = dict(zip(graph.inputs, inputs, strict=True))
+    with keras.StatelessScope(weights, collect_losses=True):
+        values = graph.run(values, _Copies().apply)
+        return [ops.convert_to_numpy(ops.cast(values[slot], "float32")) for slot in graph.outputs]
+
+
+def _agrees(model, probes):
+    """Return True if a model has the outputs that another one had."""
+    halves = any(v.compute_dtype in ("float16", "bfloat16") for v in model.layers)
+    tolerance = 0.05 if halves else 1e-3
+    for inputs, weights, expected in probes:
+        try:
+            outputs = _outputs(model, inputs, weights)
+        except Exception:  # noqa: BLE001  # as of a batch of another size
+            return False
+        for y, other in zip(outputs, expected, strict=True):
+            scale = np.abs(np.nan_to_num(other)).max(initial=1e-6)
+            if not np.allclose(y, other, rtol=0, atol=tolerance * scale, equal_nan=True):
+                return False
+    return True
+
+
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
@@ -105,6 +183,7 @@ class _Opener(Views):
         self.graph = graph
         self.refused = refused  # why a layer, by its id, is not opened
         self.shapes: Mapping[str, Shape] = {}
+        self.stayed: dict[int, str] = {}  # why a layer, by its id, was not opened in some call
         # Of layers' code, with the layer and by its id, from inner to outer ones.
         self.traces: dict[int, tuple[keras.layers.Layer, list]] = {}
         self.reasons: dict[str, str] = {}  # of layers that stay whole, by name
@@ -131,7 +210,15 @@ class _Opener(Views):
         seeds, and the size of the batch. Numbers that change are drawn, counted or computed from
         these, and would be constants in the graph.
         """
-        others = [(v, ops.cast(ops.add(v.value, 1), v.dtype)) for v in model.variables]
+        random = np.random.default_rng(0)
+        partly = {key: reason for key, reason in self.stayed.items() if key in self.traces}
+        if partly:  # a saved model would have the layer twice
+            return {**self.refused, **partly}
+        others = []
+        for variable in model.variables:
+            is_float = keras.backend.is_float_dtype(variable.dtype)
+            change = random.normal(size=variable.shape) if is_float else 1
+            others.append((variable, ops.cast(ops.add(variable.value, change), variable.dtype)))
         sizes = {**self.shapes}
         for name, like in zip(self.graph.input_names, self.graph.model.inputs, strict=True):
             size, *rest = self.shapes.get(name, like.shape)
@@ -177,6 +264,7 @@ class _Opener(Views):
             return outputs
         whole = self._as_it_is(layer)
         if reason:
+            self.stayed[id(layer)] = reason
             self.reasons |= dict.fromkeys((whole.name, layer.name), reason)
         return whole(*args, **kwargs)
 
@@ -206,11 +294,17 @@ class _Opener(Views):
         if id(layer) in self.refused:
             raise ValueError(self.refused[id(layer)])
         numbers = _numbers(view)
+        histories = [(x, vars(x).get("_keras_history")) for x in _symbolic(args, kwargs)]
         state = self.scope.state_mapping.copy()
         context = {} if self.training is None else {"training": self.training}
         outputs, like = trace(self, view, args, {**kwargs, **context})
         new_state = self.scope.state_mapping
         self.scope.state_mapping = state
+        changed = [x for x, history in histories if vars(x).get("_keras_history") is not history]
+        for x, history in histories:
+            vars(x)["_keras_history"] = history
+        if changed:
+            raise ValueError("it uses `ops.cond`, which returns what it got where it is traced")
         if numbers != _numbers(view):
             raise ValueError("its code changes its attributes")
         if {*map(id, state.values())} != {*map(id, new_state.values())}:
@@ -220,11 +314,14 @@ class _Opener(Views):
             raise ValueError("it adds a loss")
         everything = tree.flatten(outputs)
         flat = [x for x in everything if is_symbolic(x)]
-        inputs = [x for x in tree.flatten((args, kwargs)) if is_symbolic(x)]
+        inputs = _symbolic(args, kwargs)
         masks = [m for m in map(keras_private.get_keras_mask, inputs) if m is not None]
         ends = {id(x): x for x in (*inputs, *masks)}
         graph = Graph(keras.Function([*ends.values()], flat))
         _refuse_lost_code(graph, layer)
+        penalized = [v for v in keras_private.inner_layers(layer) if v.activity_regularizer]
+        if penalized and id(layer) in self.traces:
+            raise ValueError(f"{penalized[0].name}, inside it, adds a loss in each of its calls")
         self.traces.setdefault(id(layer), (layer, []))[1].append(graph.calls)
         adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
         hides = candidates(graph)[0] or adds and not layer.weights
@@ -269,6 +366,10 @@ class _Opener(Views):
             name += "_"
         self._taken.add(name)
         return name
+
+
+def _symbolic(*structures):
+    return [x for x in tree.flatten(structures) if is_symbolic(x)]
 
 
 def _refuse_own_state(layer, kwargs):
@@ -340,6 +441,11 @@ def _refuse_lost_code(graph, layer):
     if unused:
         raise ValueError(f"its code does not use its weights {unused}")
     for call in graph.calls:
+        penalized = getattr(call.layer, "activity_regularizer", None) is not None
+        if penalized and sum(other.layer is call.layer for other in graph.calls) > 1:
+            raise ValueError(f"it calls {call.layer.name}, which adds a loss, more than once")
+        if type(call.layer).__name__ == "Cond":
+            raise ValueError("it uses `ops.cond`, which returns what it got where it is traced")
         if None in _newshape(call):
             raise ValueError("it reshapes to a size that is unknown")
         if not isinstance(call.layer, keras.layers.Layer):

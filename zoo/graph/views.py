@@ -68,9 +68,12 @@ class Views:
             return types.MethodType(value.__func__, self.of(value.__self__))
         if isinstance(value, dict):
             return {key: self._viewed(v) for key, v in value.items()}
-        if isinstance(value, list) or type(value) is tuple:
+        if isinstance(value, types.SimpleNamespace):
+            return types.SimpleNamespace(**self._viewed(vars(value)))
+        if isinstance(value, list | set) or type(value) is tuple:
             viewed = [self._viewed(v) for v in value]
-            return tuple(viewed) if type(value) is tuple else viewed
+            kind = {tuple: tuple, set: set}.get(type(value), list)
+            return kind(viewed)
         return value
 
 

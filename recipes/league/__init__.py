@@ -1,0 +1,1 @@
+"""The residual league: rules of residual streams, compared at equal cost."""

@@ -1,0 +1,419 @@
+"""The residual league: rules that connect a sub-layer to its stream, at equal multiply-adds.
+
+    python recipes/reproduce.py league/rates --data_dir DATA --keep
+    python recipes/reproduce.py league/rules --data_dir DATA
+    python recipes/reproduce.py claims "L*" --data_dir DATA
+
+Language models `zoo.transformer_lm` of the characters of Penn Treebank, which differ in the rule
+alone. `league/rates` trains each at the same learning rates, and the best one by the mean
+validation loss is that of `league/rules`. There, what a rule costs in multiply-adds is taken from
+the feed-forward layers. Networks of one seed have the same examples in the same order, and the same
+initial kernels where these have the same names.
+
+Ours: the sizes, the optimizer (AdamW, decay of matrices only, gradients of a global norm of at most
+1, a warm-up of a tenth, and a cosine) and the start, see `zoo.transformer_lm`. The rules' papers
+measured networks of 10^8 parameters and more; that an effect is absent here contradicts none.
+"""
+
+import dataclasses
+import functools
+import math
+import statistics
+from typing import Any
+
+import keras
+import numpy as np
+
+import zoo
+from zoo.callbacks import Progress
+from zoo.datasets import text
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
+from zoo.recipes.experiment.definitions import interval
+
+ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
+    "pre": {},
+    "pre_again": {},  # with other initial values
+    "scaled": {"rule": "scaled"},
+    "post": {"rule": "post"},
+    "keel": {"rule": "keel"},
+    "lns": {"rule": "lns"},
+    "dhc": {"rule": "dhc", "options": {"streams": 2}},
+    "dhc4": {"rule": "dhc", "options": {"streams": 4}},
+    "dhc1": {"rule": "dhc", "options": {"streams": 1}},
+    "mhc": {"rule": "mhc", "options": {"streams": 2}},
+    "mhc_identity": {"rule": "mhc", "options": {"streams": 2, "mixes": False}},
+    "attnres": {"rule": "attnres"},
+    "laurel": {"rule": "laurel"},
+    "coupled": {"variant": "coupled"},
+    "deepnorm": {"rule": "deepnorm"},
+    "rezero": {"rule": "rezero"},
+    "layerscale": {"rule": "layerscale"},
+    "completep": {"rule": "completep"},
+    "laurel8": {"rule": "laurel", "options": {"rank": 8}},
+    "shc": {"rule": "shc", "options": {"streams": 2}},
+    "denseformer": {"rule": "denseformer"},
+    "value": {"rule": "value"},
+    "x0": {"rule": "x0"},
+    "unet": {"rule": "x0", "options": {"lambdas": False, "skips": True}},
+    "ddl": {"rule": "ddl"},
+    "t_only": {"variant": "t_only"},
+    "c_only": {"variant": "c_only"},
+    "full": {"variant": "full"},
+    "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
+}
+SAME_RATE = {"pre_again": "pre"}
+MATCHES = ("operations", "parameters", "none")
+OTHER_SEED = 1_000_000  # added to the seed of the initial values of "pre_again"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(experiment.Settings):
+    """Settings of the league."""
+
+    entries: tuple[str, ...] = setting(tuple(ENTRIES), "Networks to train.", [*ENTRIES])
+    width: int = setting(64, "Features of the stream; ours, as all here.")
+    depth: int = setting(6, "Layers of attention and feed-forward.")
+    heads: int = setting(2, "Heads of attention.")
+    steps: int = setting(64, "Characters of an example.")
+    batch: int = setting(32, "Examples in a batch.")
+    updates: int = setting(1600, "Number of updates.")
+    rates: tuple[float, ...] = setting(
+        (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
+    )
+    rate: float | None = setting(None, "Rate of all networks in league/rules; none: of the record.")
+    match: str = setting("operations", "What is equal in all networks, in league/rules.", MATCHES)
+    test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
+
+    def __post_init__(self) -> None:
+        """Check the rates."""
+        if not self.rates or min(self.rates) <= 0 or sorted({*self.rates}) != [*self.rates]:
+            raise ValueError(f"Expected rising, positive `rates`. Received: {self.rates}")
+
+
+SCALES = {
+    "smoke": Settings(
+        entries=("pre", "dhc"),
+        width=8,
+        depth=2,
+        steps=16,
+        batch=4,
+        updates=3,
+        rates=(1e-3, 1e-2),
+        rate=1e-3,
+        test_characters=200,
+    ),
+    "miniature": Settings(updates=800, rates=(2e-3, 4e-3, 8e-3, 16e-3)),
+    "full": Settings(),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Characters:
+    """Symbols of training, validation and test text, and their number."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    count: int
+
+    @property
+    def unigram_loss(self) -> float:
+        """Cross entropy of the test text by the frequencies of training, nats."""
+        counts = np.bincount(self.train, minlength=self.count) + 1.0
+        return float(-np.log(counts / counts.sum())[self.test].mean())
+
+
+def characters(run: experiment.Run, settings: Settings) -> Characters:
+    """Return the characters of Penn Treebank, or of the folder that the options name."""
+    corpus = text.load(run.options.data_dir)
+    run.data.append(f"characters of {corpus.name}")
+    if corpus.notice:
+        run.deviations.append(corpus.notice)
+    words = corpus.vocabulary
+    parts = [words.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
+    known = {character: i for i, character in enumerate(sorted({*"".join(parts)}))}
+    train, *others = [np.array([known[c] for c in part], "int32") for part in parts]
+    validation, test = (part[: settings.test_characters] for part in others)
+    return Characters(train, validation, test, len(known))
+
+
+def windows(symbols: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets, `(examples, steps)`, of which each symbol is a target once."""
+    count = (len(symbols) - 1) // steps
+    x, y = (symbols[shift : shift + count * steps] for shift in (0, 1))
+    return x.reshape(count, steps), y.reshape(count, steps)
+
+
+def drawn(symbols: np.ndarray, settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets of all updates, from random places of the text."""
+    random = np.random.default_rng(seed)
+    count = settings.updates * settings.batch
+    starts = random.integers(0, len(symbols) - settings.steps, count)
+    examples = symbols[starts[:, None] + np.arange(settings.steps + 1)]
+    return examples[:, :-1], examples[:, 1:]
+
+
+def build(
+    name: str, settings: Settings, vocabulary: int, seed: int, match: str = "none"
+) -> keras.Model:
+    """Return an entry's network; see `hidden_size`."""
+    sizes = {"width": settings.width, "depth": settings.depth, "heads": settings.heads}
+    sizes |= {"vocabulary": vocabulary, "steps": settings.steps}
+    hidden = hidden_size(name, tuple(sorted(sizes.items())), match)
+    seed += OTHER_SEED * (name == "pre_again")
+    return zoo.transformer_lm(**sizes, **ENTRIES[name], hidden=hidden, seed=seed)
+
+
+@functools.cache
+def hidden_size(name: str, sizes: tuple[tuple[str, int], ...], match: str) -> int:
+    """Return the feed-forward size with which an entry costs what "pre" does, within half a unit.
+
+    Args:
+        name: A name of `ENTRIES`.
+        sizes: Arguments of `zoo.transformer_lm`, as pairs.
+        match: "operations", "parameters" or "none": 4 times the width.
+
+    Raises:
+        ValueError: if the rule costs more than the feed-forward layers do.
+    """
+    arguments = dict(sizes)
+    whole = 4 * arguments["width"]
+    if match == "none":
+        return whole
+
+    def cost(hidden, entry):
+        return getattr(
+            zoo.graph.cost(zoo.transformer_lm(**arguments, **entry, hidden=hidden)), match
+        )
+
+    target = cost(whole, {})
+    unit = target - cost(whole - 1, {})
+    hidden = whole - round((cost(whole, ENTRIES[name]) - target) / unit)
+    if hidden < 1:
+        raise ValueError(
+            f"Expected a rule that costs less than the feed-forward layers. Received: {name!r}, "
+            f"which would need {whole - hidden} of {whole} units."
+        )
+    return hidden
+
+
+def train(
+    name: str, settings: Settings, run: experiment.Run, data: Characters, rate: float, match: str
+) -> dict[str, Any]:
+    """Train one network; return losses in nats per character, and what it cost."""
+    run.start(settings)
+    keras.utils.clear_session()
+    model = build(name, settings, data.count, run.seed, match)
+    warm_up = max(1, settings.updates // 10)
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, settings.updates - warm_up, warmup_target=rate, warmup_steps=warm_up
+    )
+    optimizer = keras.optimizers.AdamW(
+        schedule, weight_decay=0.1, beta_2=0.95, epsilon=1e-8, global_clipnorm=1.0
+    )
+    weights = model.trainable_variables
+    optimizer.exclude_from_weight_decay(
+        [w for w in weights if len(w.shape) < 2 or "/rule/" in w.path or "embedding" in w.path]
+    )
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(
+        *drawn(data.train, settings, run.seed),
+        batch_size=settings.batch,
+        shuffle=False,
+        verbose=0,
+        callbacks=[Progress(1, settings.updates)],
+    )
+    losses = {"train": history.history["loss"][0]}
+    for part in ("validation", "test"):
+        examples = windows(getattr(data, part), settings.steps)
+        losses[part] = float(model.evaluate(*examples, batch_size=256, verbose=0))
+    diverged = not all(map(math.isfinite, losses.values()))
+    if diverged:
+        losses = dict.fromkeys(losses, data.unigram_loss)
+    found = zoo.graph.cost(model)
+    print(f"{name}, rate {rate:g}: validation loss {losses['validation']:.4f}", flush=True)
+    return {
+        **losses,
+        "rate": rate,
+        "diverged": diverged,
+        "parameters": found.parameters,
+        "operations": found.operations // settings.steps,
+        "hidden": model.get_layer("feed_forward1").inner.layers[0].units,
+    }
+
+
+def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+    """Train each network at each rate; return what `train` does, by entry and rate."""
+    data = characters(run, settings)
+    measured: dict[str, Any] = {}
+    for name in settings.entries:
+        if name in SAME_RATE:
+            continue
+        for number, rate in enumerate(settings.rates):
+            part = functools.partial(train, name, settings, run, data, rate, "none")
+            measured.setdefault(name, {})[str(number)] = run.part(f"{name}-{number}", part)
+    return measured
+
+
+def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+    """Train each network at its best rate; return what `train` does, by entry."""
+    scale = next((name for name, one in SCALES.items() if one.updates == settings.updates), "full")
+    on_record = {} if settings.rate is not None else best_rates(pages.on_record(RATES, scale))
+    rates = {}
+    for name in settings.entries:
+        rate = on_record.get(SAME_RATE.get(name, name)) if settings.rate is None else settings.rate
+        if rate is None:
+            raise ValueError(
+                f"Expected a best rate of {name!r} on record, from at least two seeds. Received: "
+                f"none. Run league/rates --scale {scale} --seeds 100,101 --keep, or give --rate."
+            )
+        rates[name] = rate
+    data = characters(run, settings)
+    measured: dict[str, Any] = {}
+    for name in settings.entries:
+        part = functools.partial(train, name, settings, run, data, rates[name], settings.match)
+        measured[name] = run.part(name, part)
+    return measured
+
+
+def mean_losses(seeds: list[dict[str, Any]]) -> dict[str, dict[float, float]]:
+    """Return the mean validation loss over seeds, by entry and rate."""
+    found: dict[str, dict[float, float]] = {}
+    for name, first in seeds[0].items() if seeds else ():
+        for number, one in first.items():
+            values = [seed[name][number]["validation"] for seed in seeds if name in seed]
+            found.setdefault(name, {})[one["rate"]] = statistics.fmean(values)
+    return found
+
+
+def best_rates(seeds: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the rate of the lowest mean validation loss, by entry; none from a single seed.
+
+    Raises:
+        ValueError: if the best rate of an entry is at the edge of those that were tried.
+    """
+    if len(seeds) < 2:
+        return {}
+    best = {}
+    for name, losses in mean_losses(seeds).items():
+        best[name] = min(losses, key=losses.__getitem__)
+        if best[name] in (min(losses), max(losses)):
+            raise ValueError(
+                f"Expected a best rate between others. Received: {name!r}, whose best rate "
+                f"{best[name]:g} is at the edge of {[*losses]}. Run league/rates with more --rates."
+            )
+    return best
+
+
+def rates_table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row an entry: the mean validation loss at each rate."""
+    return [
+        {"entry": name, **{f"{rate:g}": round(loss, 4) for rate, loss in losses.items()}}
+        for name, losses in mean_losses(seeds).items()
+    ]
+
+
+def loss_above_pre(name: str, one: dict[str, Any], other: str = "pre") -> float:
+    """Return the test loss of an entry minus that of another, nats per character."""
+    return one[name]["test"] - one[other]["test"]
+
+
+def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row an entry: costs, test loss, and its difference from that of "pre"."""
+    rows = []
+    for name, first in seeds[0].items():
+        above = [loss_above_pre(name, one) for one in seeds]
+        rows.append(
+            {
+                "entry": name,
+                "rate": first["rate"],
+                "hidden": first["hidden"],
+                "parameters": first["parameters"],
+                "multiply-adds": first["operations"],
+                **plots.over_seeds("test loss", [one[name]["test"] for one in seeds]),
+                **plots.over_seeds("above pre", above),
+                "diverged": sum(one[name]["diverged"] for one in seeds),
+            }
+        )
+    return sorted(rows, key=lambda row: row["above pre"])
+
+
+def ranking(seeds: list[dict[str, Any]]) -> Any:
+    """Draw each entry's test loss above that of "pre", with the interval over seeds."""
+    names = [name for name in seeds[0] if name != "pre"]
+    values = {name: [loss_above_pre(name, one) for one in seeds] for name in names}
+    names.sort(key=lambda name: statistics.fmean(values[name]), reverse=True)
+    figure, axis = plots.new(6.0, 0.6 + 0.2 * len(names))
+    for place, name in enumerate(names):
+        mean = statistics.fmean(values[name])
+        ends = interval(values[name], ratio=False) or (min(values[name]), max(values[name]))
+        axis.plot(ends, (place, place), color=plots.COLORS[0])
+        axis.plot(mean, place, "o", color=plots.COLORS[0], markersize=4)
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_xlabel("test loss minus that of pre-LN, nats per character, at equal multiply-adds")
+    return figure
+
+
+AGAIN = Control("pre-LN with other initial values", functools.partial(loss_above_pre, "pre_again"))
+
+
+def claim(name: str, section: str, statement: str, entry: str, other: str = "pre", **limits: float):
+    """Return a claim on the difference of two entries' test losses."""
+    return Claim(
+        name=name,
+        section=section,
+        statement=statement,
+        quantity=f"test loss of {entry} minus that of {other}, nats per character",
+        value=functools.partial(loss_above_pre, entry, other=other),
+        control=AGAIN,
+        figure="ranking",
+        **limits,
+    )
+
+
+CLAIMS = (
+    claim("L1", "arXiv:2409.19606", "Dynamic hyper-connections with four streams lower the loss.",
+          "dhc4", at_most=-0.01),
+    claim("L2", "arXiv:2512.24880", "Mixing streams by doubly stochastic matrices lowers the loss.",
+          "mhc", "mhc_identity", at_most=-0.005),
+    claim("L3", "arXiv:2603.15031", "Attention over earlier outputs lowers the loss.",
+          "attnres", at_most=-0.01),
+    claim("L4", "arXiv:2402.02622", "Means of the outputs of earlier layers lower the loss.",
+          "denseformer", at_most=-0.01),
+    claim("L5", "arXiv:2411.07501", "Two trained factors of branch and skip lower the loss.",
+          "laurel", at_most=-0.02),
+    claim("L6", "arXiv:2410.17897", "The first layer's values in every attention lower the loss.",
+          "value", at_most=-0.01),
+    claim("L7", "arXiv:1612.07771, Table 1a", "A coupled carry gate raises the loss.",
+          "coupled", at_least=0.02),
+    claim("L8", "arXiv:2502.05795", "Scaling norms by depth lowers the loss.",
+          "lns", at_most=-0.01),
+    claim("L9", "arXiv:2601.19895", "Keel's outer norm lowers the loss of small branches.",
+          "keel", "scaled", at_most=-0.01),
+)  # fmt: skip
+RATES = Experiment(
+    name="league/rates",
+    scales=SCALES,
+    measure=measure_rates,
+    artifacts=[Artifact("rates", "Validation loss by learning rate", rates_table)],
+    seeds=(100, 101),
+)
+EXPERIMENTS = (
+    RATES,
+    Experiment(
+        name="league/rules",
+        scales=SCALES,
+        measure=measure,
+        artifacts=[
+            Artifact("league", "Test loss at equal multiply-adds", table),
+            Artifact("ranking", "Test loss above pre-LN", ranking),
+        ],
+        claims=CLAIMS,
+        seeds=(0, 1, 2),
+    ),
+)
+
+if __name__ == "__main__":
+    main("league/rates", "league/rules")
