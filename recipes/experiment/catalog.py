@@ -15,6 +15,7 @@ TITLES = {
     "yutomasi2019": "Yu, Tomasi (2019)",
     "league": "The residual league",
 }
+OURS = "league"  # no paper's: its claims are on the pages once they are measured
 PAPERS = dict(zip("SGJYL", TITLES, strict=True))  # by the first letter of their claims' names
 EXPERIMENTS = {  # module below zoo.recipes, by name
     "srivastava2015/depth_search": "srivastava2015.depth_search",

@@ -180,6 +180,8 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
             for row in rows
             if _key(row)[:3] == today
         }
+        if experiment.paper == catalog.OURS and not own:
+            continue
         found.append(
             Decided(experiment, claim, [own[scale] for scale in experiment.scales if scale in own])
         )

@@ -351,7 +351,9 @@ class Saved(Adding):
 def test_a_layer_that_stays_whole_in_one_call_does_in_all(tmp_path):
     user = Saved(name="user")
     inputs = keras.Input((5,))
-    model = keras.Model(inputs, layers.Add()([user(inputs), user(layers.ReLU()(inputs), training=False)]))
+    model = keras.Model(
+        inputs, layers.Add()([user(inputs), user(layers.ReLU()(inputs), training=False)])
+    )
     zoo.graph.inline(model).save(tmp_path / "opened.keras")
     loaded = keras.saving.load_model(tmp_path / "opened.keras", safe_mode=False)
     assert len(loaded.weights) == len(model.weights)

@@ -1,0 +1,77 @@
+"""The residual league: equal cost, equal examples, and rates that are chosen on validation."""
+
+import numpy as np
+import pytest
+
+import zoo
+from zoo.recipes import experiment
+from zoo.recipes.league import rules
+
+SIZES = (("depth", 2), ("heads", 2), ("steps", 8), ("vocabulary", 5), ("width", 16))
+
+
+@pytest.mark.parametrize("name", ["dhc", "mhc", "attnres", "coupled", "keel", "unet"])
+def test_an_entry_costs_what_pre_ln_does(name):
+    hidden = rules.hidden_size(name, SIZES, "operations")
+    found, pre = (
+        zoo.graph.cost(zoo.transformer_lm(**dict(SIZES), **entry, hidden=size)).operations
+        for entry, size in [(rules.ENTRIES[name], hidden), ({}, 64)]
+    )
+    unit = 2 * 16 * 2 * 8  # of a hidden feature: two kernels, two layers, eight steps
+    assert abs(found - pre) <= unit / 2
+    assert rules.hidden_size(name, SIZES, "none") == 64
+
+
+def test_a_rule_that_costs_too_much_is_refused():
+    narrow = (("depth", 1), ("heads", 1), ("steps", 8), ("vocabulary", 5), ("width", 2))
+    with pytest.raises(ValueError, match="costs less than the feed-forward"):
+        rules.hidden_size("mhc", narrow, "parameters")
+
+
+def test_each_symbol_is_a_target_once():
+    x, y = rules.windows(np.arange(11), 3)
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert y.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_networks_of_a_seed_see_the_same_examples():
+    settings = rules.SCALES["smoke"]
+    text = np.random.default_rng(0).integers(0, 9, 200)
+    x, y = rules.drawn(text, settings, 3)
+    assert x.shape == (settings.updates * settings.batch, settings.steps)
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+    np.testing.assert_array_equal(x, rules.drawn(text, settings, 3)[0])
+    assert (x != rules.drawn(text, settings, 4)[0]).any()
+
+
+def rates(*losses):
+    runs = {str(i): {"rate": 10.0**i, "validation": v} for i, v in enumerate(losses)}
+    return {"pre": runs}
+
+
+def test_the_best_rate_is_that_of_the_mean_over_seeds():
+    assert rules.best_rates([rates(3, 1.0, 2, 3), rates(3, 2.5, 1, 3)]) == {"pre": 100.0}
+    assert rules.best_rates([rates(3, 1.0, 2)]) == {}
+    with pytest.raises(ValueError, match="at the edge"):
+        rules.best_rates([rates(1, 2, 3), rates(1, 2, 3)])
+
+
+def test_the_league_needs_rates_on_record(tmp_path):
+    run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
+    settings = rules.Settings(entries=("pre",), updates=7)
+    with pytest.raises(ValueError, match="best rate of 'pre' on record"):
+        rules.measure(settings, run)
+
+
+def test_a_network_that_diverges_has_the_loss_of_the_frequencies(tmp_path, monkeypatch):
+    run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
+    text = np.random.default_rng(0).integers(0, 5, 400).astype("int32")
+    data = rules.Characters(text, text[:100], text[100:200], 5)
+    monkeypatch.setattr(rules, "drawn", lambda *_: [np.full((12, 16), 1)] * 2)
+    settings = rules.SCALES["smoke"]
+    found = rules.train("pre", settings, run, data, float("inf"), "none")
+    assert found["diverged"]
+    assert found["test"] == data.unigram_loss
+    counts = np.bincount(text, minlength=5) + 1
+    expected = -np.log(counts / counts.sum())[text[100:200]].mean()
+    assert data.unigram_loss == pytest.approx(expected)
