@@ -322,7 +322,8 @@ class BlockInfluence(Probe):
     """Mean of 1 - cos(x, y) between a block's skip input and its output, at each position.
 
     Near 0: the block may be removed. The last axis is that of features, all others are positions.
-    0 where x and y are both zero, 1/2 where one of them is. Men et al. (2024), arXiv:2403.03853, equation 1.
+    0 where x and y are both zero, 1/2 where one of them is. Men et al. (2024), arXiv:2403.03853,
+    equation 1.
     """
 
     needs = ("x", "y")

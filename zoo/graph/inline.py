@@ -36,7 +36,10 @@ def inline(
     weights or attributes, adds losses, sets `training`, or its code depends on values or on
     `training`. Code is traced three times, `training` being None, True and False, the last time
     with other weights, seeds and another size of the batch; if it computes other constants, the
-    layer stays whole. A warning names those that may hide sums, and the reason.
+    layer stays whole. At last both networks are computed with other weights on random inputs of two
+    sizes, and layers with which the outputs differ stay whole, too. What no trace and no number
+    shows: code that reads variables outside of `model`, and a layer of `model` that is frozen later
+    (freeze it in the opened model). A warning names those that may hide sums, and the reason.
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
