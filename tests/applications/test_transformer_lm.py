@@ -6,12 +6,12 @@ import pytest
 from keras import ops
 
 import zoo
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo import callbacks
 
 SMALL = {"vocabulary": 11, "steps": 6, "width": 8, "depth": 2, "heads": 2, "seed": 3}
 RULES = [*zoo.RULES]
-FEW = ["pre", "keel", "mhc", "attnres", "value"]
+FEW = ["keel", "mhc", "attnres", "value"]
 D, L, M = 64, 12, 6
 COUNTS = {  # parameters and multiply-adds of a symbol more than those of "pre", at the defaults
     "post": (-D, 0),
@@ -34,6 +34,13 @@ COUNTS = {  # parameters and multiply-adds of a symbol more than those of "pre",
     "value": (0, 0),
     "x0": (2 * M, 0),
 }
+
+
+def some(few, on_torch=RULES):
+    """Return rules as parameters, of which torch runs some and other backends few by default."""
+    marks = {name: pytest.mark.slow for name in RULES if name not in on_torch}
+    marks |= {name: slow_elsewhere for name in on_torch if name not in few}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in RULES]
 
 
 def tokens(seed=0, count=3):
@@ -82,7 +89,7 @@ def test_the_stream_starts_with_a_root_mean_square_of_1():
     assert abs(np.sqrt((x**2).mean()) - 1) < 0.05
 
 
-@pytest.mark.parametrize("rule", few_elsewhere(RULES, FEW))
+@pytest.mark.parametrize("rule", some(["value"]))
 def test_no_symbol_sees_a_later_one(rule):
     model = zoo.transformer_lm(**SMALL, rule=rule)
     x = tokens()
@@ -93,7 +100,7 @@ def test_no_symbol_sees_a_later_one(rule):
     assert np.abs(one[:, 4:] - changed[:, 4:]).max() > 1e-4
 
 
-@pytest.mark.parametrize("rule", few_elsewhere(RULES, FEW))
+@pytest.mark.parametrize("rule", some(["attnres"], FEW))
 def test_probes_lesions_and_files(rule, tmp_path):
     model = zoo.transformer_lm(**SMALL, rule=rule)
     for layer in model.layers:  # off their start, where some rules change nothing
@@ -122,6 +129,7 @@ def without_blocks(model):
     return zoo.graph.lesion(model, *[block.name for block in zoo.graph.find_blocks(model)[0]])
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("rule", ["pre", "post", "dhc", "mhc", "attnres", "rezero"])
 def test_a_network_without_blocks_is_its_embedding_and_its_head(rule):
     model = zoo.transformer_lm(**SMALL, rule=rule)
@@ -208,6 +216,7 @@ def test_rezero_has_one_factor_for_a_layer(tmp_path):
     np.testing.assert_array_equal(numpy(model, tokens()), numpy(loaded, tokens()))
 
 
+@slow_elsewhere
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_it_quantizes_and_trains_and_counts_in_mixed_precision(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")

@@ -51,11 +51,12 @@ NAMES = ["-".join([name, *map(str, options.values())]) for name, options in CASE
 EVERYWHERE = ["keel", "dhc-4", "mhc-4", "attnres-5", "denseformer", "x0-True"]
 
 
-def cases(few=EVERYWHERE, names=NAMES):
-    """Return cases as parameters, of which backends other than torch run only a few."""
-    marked = [(name, () if name in few else slow_elsewhere) for name in names]
+def cases(few=EVERYWHERE, names=NAMES, on_torch=NAMES):
+    """Return cases as parameters, of which torch runs some and other backends few by default."""
     by_name = dict(zip(NAMES, CASES, strict=True))
-    return [pytest.param(*by_name[name], id=name, marks=marks) for name, marks in marked]
+    marks = {name: pytest.mark.slow for name in names if name not in on_torch}
+    marks |= {name: slow_elsewhere for name in names if name in on_torch and name not in few}
+    return [pytest.param(*by_name[name], id=name, marks=marks.get(name, ())) for name in names]
 
 
 class Network:
@@ -104,12 +105,12 @@ def batch(seed=1, steps=STEPS):
     return np.random.default_rng(seed).normal(size=(2, steps, D)).astype("float32")
 
 
-@pytest.mark.parametrize(("rule", "options"), cases(NAMES))
+@pytest.mark.parametrize(("rule", "options"), cases(EVERYWHERE))
 def test_a_rule_is_its_equations(rule, options):
     assert Network(rule, options).error(batch()) < 1e-5
 
 
-@pytest.mark.parametrize(("rule", "options"), cases())
+@pytest.mark.parametrize(("rule", "options"), cases(["dhc-4"], on_torch=EVERYWHERE))
 def test_a_stream_is_the_same_after_saving_and_loading(rule, options, tmp_path):
     network = Network(rule, options, depth=6)
     network.model.save(tmp_path / "stream.keras")
@@ -144,6 +145,7 @@ def start(rule, options=None, depth=DEPTH):
     return network
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(("rule", "options"), STARTS_AS_PRE)
 def test_these_rules_start_as_pre_ln(rule, options):
     x = 100 * batch()  # so large that the epsilon of norms does not count
@@ -153,6 +155,7 @@ def test_these_rules_start_as_pre_ln(rule, options):
     np.testing.assert_allclose(y, expected, atol=3e-6)
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("rule", DIFFERS)
 def test_these_rules_do_not(rule):
     x = batch()
@@ -416,7 +419,7 @@ def test_permuted_streams_give_the_same_output():
     np.testing.assert_allclose(ops.convert_to_numpy(network.model(x)), before, atol=1e-5)
 
 
-@pytest.mark.parametrize(("rule", "options"), cases())
+@pytest.mark.parametrize(("rule", "options"), cases([], on_torch=EVERYWHERE))
 def test_no_position_sees_another(rule, options):
     network = Network(rule, options, depth=4)
     x = batch()
@@ -428,8 +431,8 @@ def test_no_position_sees_another(rule, options):
     assert np.abs(pair[0][:, 3] - pair[1][:, 3]).max() > 1e-3
 
 
-TRAINED = ["rezero", "laurel-3-3-False", "ddl", "gru", "dhc-2", "mhc-2", "mhc-4", "attnres-4"]
-TRAINED += ["keel", "denseformer", "x0-True"]
+QUICK = ["laurel-3-3-False", "dhc-2", "mhc-2", "attnres-4"]
+TRAINED = [*QUICK, "rezero", "ddl", "gru", "mhc-4", "keel", "denseformer", "x0-True"]
 # Without effect: which of equal streams the first sub-layer reads, and how it mixes them; and how
 # the last one mixes streams of which the mean is read.
 IDLE = {
@@ -438,7 +441,9 @@ IDLE = {
 }
 
 
-@pytest.mark.parametrize(("rule", "options"), cases([], TRAINED))
+@pytest.mark.parametrize(
+    ("rule", "options"), cases([], TRAINED, ["laurel-3-3-False", "dhc-2", "mhc-2", "attnres-4"])
+)
 def test_every_weight_has_moved_after_20_updates(rule, options):
     network = start(rule, options, depth=6)
     idle = set()

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 import zoo
+from helpers.harness import slow_elsewhere, without_backend
 from zoo.recipes import experiment
 from zoo.recipes.league import rules
 
 SIZES = (("depth", 2), ("heads", 2), ("steps", 8), ("vocabulary", 5), ("width", 16))
 
 
+@without_backend
 @pytest.mark.parametrize("name", ["dhc", "mhc", "attnres", "coupled", "keel", "unet"])
 def test_an_entry_costs_what_pre_ln_does(name):
     hidden = rules.hidden_size(name, SIZES, "operations")
@@ -63,6 +65,7 @@ def test_the_league_needs_rates_on_record(tmp_path):
         rules.measure(settings, run)
 
 
+@slow_elsewhere
 def test_a_network_that_diverges_has_the_loss_of_the_frequencies(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     text = np.random.default_rng(0).integers(0, 5, 400).astype("int32")
