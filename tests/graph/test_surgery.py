@@ -448,7 +448,14 @@ class Box:
         return self.inner(x)
 
 
-@pytest.mark.parametrize("hold", [lambda inner: lambda x: inner(x), Box], ids=["lambda", "object"])
+HIDDEN = {
+    "closure": lambda inner: lambda x: inner(x),
+    "default": lambda inner: lambda x, inner=inner: inner(x),
+    "object": Box,
+}
+
+
+@pytest.mark.parametrize("hold", HIDDEN.values(), ids=HIDDEN)
 def test_a_layer_that_a_copy_does_not_find_is_refused(hold):
     inputs = keras.Input((4,))
     x = Held(hold, name="b")(Held(hold, name="a")(inputs))

@@ -532,6 +532,7 @@ def _refuse_hidden(value):
     """Raise ValueError for a function or an object in which a copy would find the old layers."""
     cells = getattr(value, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if cell != types.CellType()]
+    held += [getattr(value, name, None) for name in ("__defaults__", "__kwdefaults__")]
     module = type(value).__module__.split(".")[0]
     if module not in ("keras", "builtins", "numpy", "tensorflow", "torch", "jax"):
         held += getattr(value, "__dict__", {}).values()
