@@ -482,7 +482,7 @@ def test_a_source_that_was_not_written_has_no_share():
         ({"gate": "row"}, "must be one of"),
         ({"rule": "laurel", "previous": 2}, "`rank` above 0"),
         ({"rule": "mhc", "streams": 0}, "streams"),
-        ({"index": 3, "depth": 2}, "below `depth`"),
+        ({"index": 3, "depth": 2}, "at most `depth`"),
     ],
 )
 def test_bad_arguments(arguments, message):

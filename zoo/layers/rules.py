@@ -60,12 +60,12 @@ class Rule(Configured):
             places.
 
     Args:
-        index: Position of the sub-layer, from 0.
+        index: Position of the sub-layer, from 0; `depth` behind the last one.
         depth: Number of sub-layers, L.
         per_layer: Number of sub-layers of a layer: 2 in a transformer.
 
     Raises:
-        ValueError: if an argument is out of range, or a network's last layer is not complete.
+        ValueError: if an argument is out of range.
 
     Reference: Xiong et al. (2020), arXiv:2002.04745.
     """
@@ -81,7 +81,7 @@ class Rule(Configured):
         check_integers(1, depth=depth, per_layer=per_layer)
         if index > depth:
             raise ValueError(
-                f"`index` must be below `depth`. Received: index={index}, depth={depth}"
+                f"`index` must be at most `depth`. Received: index={index}, depth={depth}"
             )
         self.index = index
         self.depth = depth
