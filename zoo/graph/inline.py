@@ -103,7 +103,8 @@ def _checked(model, shapes, layers, opener, result):
 
     What a trace cannot show, such as code that reads sizes, shows in numbers.
     """
-    probes = [_numbers_of(model, shapes, size) for size in ((2, 3), (17, 19))]
+    weights = _other_weights(model)
+    probes = [_numbers_of(model, weights, shapes, size) for size in ((2, 3), (17, 19))]
     probes = [probe for probe in probes if probe is not None]
     if _agrees(result, probes):
         return opener, result
@@ -117,7 +118,19 @@ def _checked(model, shapes, layers, opener, result):
     return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
 
 
-def _numbers_of(model, shapes, size):
+def _other_weights(model):
+    """Return pairs of a variable of floating point and another value for it."""
+    random = np.random.default_rng(0)
+    weights = []
+    for variable in model.variables:
+        if keras.backend.is_float_dtype(variable.dtype):
+            noise = random.normal(0.0, 0.5, variable.shape)
+            noise = noise if variable.trainable else np.abs(noise)  # a variance is positive
+            weights.append((variable, ops.cast(ops.add(variable.value, noise), variable.dtype)))
+    return weights
+
+
+def _numbers_of(model, weights, shapes, size):
     """Return inputs, weights, and the outputs of a model for them; None where it has none.
 
     `size` is that of the batch, and of other axes whose size is not known.
@@ -131,12 +144,6 @@ def _numbers_of(model, shapes, size):
         is_float = keras.backend.is_float_dtype(like.dtype)
         x = random.normal(size=shape) if is_float else random.integers(0, 2, shape)
         inputs.append(ops.cast(x, like.dtype))
-    weights = []
-    for variable in model.variables:
-        if keras.backend.is_float_dtype(variable.dtype):
-            noise = random.normal(0.0, 0.5, variable.shape)
-            noise = noise if variable.trainable else np.abs(noise)  # a variance is positive
-            weights.append((variable, ops.cast(ops.add(variable.value, noise), variable.dtype)))
     try:
         return inputs, weights, _outputs(model, inputs, weights)
     except Exception:  # noqa: BLE001  # a network may need other sizes or values
