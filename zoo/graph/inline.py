@@ -103,8 +103,10 @@ def _checked(model, shapes, layers, opener, result):
 
     What a trace cannot show, such as code that reads sizes, shows in numbers.
     """
-    weights = _other_weights(model)
-    probes = [_numbers_of(model, weights, shapes, size) for size in ((2, 3), (17, 19))]
+    probes = [
+        _numbers_of(model, _other_weights(model, sign), shapes, size)
+        for sign, size in ((1, (2, 3)), (-1, (17, 19)))
+    ]
     probes = [probe for probe in probes if probe is not None]
     if _agrees(result, probes):
         return opener, result
@@ -118,14 +120,14 @@ def _checked(model, shapes, layers, opener, result):
     return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
 
 
-def _other_weights(model):
-    """Return pairs of a variable of floating point and another value for it."""
+def _other_weights(model, sign):
+    """Return pairs of a variable of floating point and its value plus or minus noise."""
     random = np.random.default_rng(0)
     weights = []
     for variable in model.variables:
         if keras.backend.is_float_dtype(variable.dtype):
             noise = random.normal(0.0, 0.5, variable.shape)
-            noise = noise if variable.trainable else np.abs(noise)  # a variance is positive
+            noise = sign * noise if variable.trainable else np.abs(noise)  # a variance is positive
             weights.append((variable, ops.cast(ops.add(variable.value, noise), variable.dtype)))
     return weights
 
