@@ -67,9 +67,10 @@ def transformer_lm(
         variant: A row of `zoo.FORMS`, of the rule "pre".
         options: Options of the rule, such as `{"streams": 4}`, and `gate_bias` and `gate` of
             `zoo.SubLayer`.
-        seed: Seed of the initial values, each drawn by its name: networks that differ in their
-            rule, or in one sub-layer's size, have the same others. None: they are drawn in order
-            from what `zoo.seed_everything` started.
+        seed: Seed of embeddings, positions, and kernels of attention, feed-forward layers and
+            logits, each drawn by its name: networks that differ in their rule, or in one
+            sub-layer's size, have the same others. Those of gates and of rules, and with None all,
+            are drawn in order from what `zoo.seed_everything` started.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Returns:

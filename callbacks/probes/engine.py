@@ -327,7 +327,8 @@ class Observer:
             terms = layer.parts(x, **kwargs)
         if "x" in terms and block.x is None and mark is not None:
             terms["x"] = mark(("shortcut", block.index), terms["x"])
-        part = {**terms, "y": layer.output_of(terms)}
+        with keras_private.AutocastScope(layer.compute_dtype):
+            part = {**terms, "y": layer.output_of(terms)}
         if "x" in terms:
             part["f"] = layer.change(terms)
         return part

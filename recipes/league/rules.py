@@ -8,7 +8,7 @@ Language models `zoo.transformer_lm` of the characters of Penn Treebank, which d
 alone. `league/rates` trains each at the same learning rates, and the best one by the mean
 validation loss is that of `league/rules`. There, what a rule costs in multiply-adds is taken from
 the feed-forward layers. Networks of one seed have the same examples in the same order, and the same
-initial kernels where these have the same names.
+initial kernels where these have the same names and shapes.
 
 Ours: the sizes, the optimizer (AdamW, decay of matrices only, gradients of a global norm of at most
 1, a warm-up of a tenth, and a cosine) and the start, see `zoo.transformer_lm`. The rules' papers
@@ -17,7 +17,7 @@ measured networks of 10^8 parameters and more; that an effect is absent here con
 
 import dataclasses
 import functools
-import math
+import itertools
 import statistics
 from typing import Any
 
@@ -158,11 +158,17 @@ def build(
     name: str, settings: Settings, vocabulary: int, seed: int, match: str = "none"
 ) -> keras.Model:
     """Return an entry's network; see `hidden_size`."""
+    sizes = sizes_of(settings, vocabulary)
+    hidden = hidden_size(name, sizes, match)
+    seed += OTHER_SEED * (name == "pre_again")
+    return zoo.transformer_lm(**dict(sizes), **ENTRIES[name], hidden=hidden, seed=seed)
+
+
+def sizes_of(settings: Settings, vocabulary: int) -> tuple[tuple[str, int], ...]:
+    """Return arguments of `zoo.transformer_lm` as pairs."""
     sizes = {"width": settings.width, "depth": settings.depth, "heads": settings.heads}
     sizes |= {"vocabulary": vocabulary, "steps": settings.steps}
-    hidden = hidden_size(name, tuple(sorted(sizes.items())), match)
-    seed += OTHER_SEED * (name == "pre_again")
-    return zoo.transformer_lm(**sizes, **ENTRIES[name], hidden=hidden, seed=seed)
+    return tuple(sorted(sizes.items()))
 
 
 @functools.cache
@@ -202,8 +208,9 @@ def train(
     name: str, settings: Settings, run: experiment.Run, data: Characters, rate: float, match: str
 ) -> dict[str, Any]:
     """Train one network; return losses in nats per character, and what it cost."""
-    run.start(settings)
     keras.utils.clear_session()
+    hidden_size(name, sizes_of(settings, data.count), match)  # draws numbers the first time
+    run.start(settings)
     model = build(name, settings, data.count, run.seed, match)
     warm_up = max(1, settings.updates // 10)
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -214,7 +221,7 @@ def train(
     )
     weights = model.trainable_variables
     optimizer.exclude_from_weight_decay(
-        [w for w in weights if len(w.shape) < 2 or "/rule/" in w.path or "embedding" in w.path]
+        [w for w in weights if len(w.shape) < 2 or of_rule(w) or "embedding" in w.path]
     )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     history = model.fit(
@@ -228,8 +235,8 @@ def train(
     for part in ("validation", "test"):
         examples = windows(getattr(data, part), settings.steps)
         losses[part] = float(model.evaluate(*examples, batch_size=256, verbose=0))
-    diverged = not all(map(math.isfinite, losses.values()))
-    if diverged:
+    diverged = not max(losses["validation"], losses["test"]) < data.unigram_loss
+    if diverged:  # NaN, too
         losses = dict.fromkeys(losses, data.unigram_loss)
     found = zoo.graph.cost(model)
     print(f"{name}, rate {rate:g}: validation loss {losses['validation']:.4f}", flush=True)
@@ -241,6 +248,11 @@ def train(
         "operations": found.operations // settings.steps,
         "hidden": model.get_layer("feed_forward1").inner.layers[0].units,
     }
+
+
+def of_rule(weight: keras.Variable) -> bool:
+    """Return True for a weight of a rule; the kernel of V_1 is one of attention."""
+    return "/rule/" in weight.path and weight.name != "kernel"
 
 
 def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
@@ -258,8 +270,16 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
 
 def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     """Train each network at its best rate; return what `train` does, by entry."""
+    if "pre" not in settings.entries:
+        raise ValueError(
+            f"Expected 'pre', which all are compared with, among `entries`. Received: "
+            f"{settings.entries}"
+        )
     scale = next((name for name, one in SCALES.items() if one.updates == settings.updates), "full")
-    on_record = {} if settings.rate is not None else best_rates(pages.on_record(RATES, scale))
+    needed = {SAME_RATE.get(name, name) for name in settings.entries}
+    on_record = {}
+    if settings.rate is None:
+        on_record = best_rates(pages.on_record(RATES, scale), needed)
     rates = {}
     for name in settings.entries:
         rate = on_record.get(SAME_RATE.get(name, name)) if settings.rate is None else settings.rate
@@ -280,15 +300,19 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
 def mean_losses(seeds: list[dict[str, Any]]) -> dict[str, dict[float, float]]:
     """Return the mean validation loss over seeds, by entry and rate."""
     found: dict[str, dict[float, float]] = {}
-    for name, first in seeds[0].items() if seeds else ():
-        for number, one in first.items():
-            values = [seed[name][number]["validation"] for seed in seeds if name in seed]
-            found.setdefault(name, {})[one["rate"]] = statistics.fmean(values)
+    for name in seeds[0] if seeds else ():
+        by_rate: dict[float, list[float]] = {}
+        for one in itertools.chain(*(seed.get(name, {}).values() for seed in seeds)):
+            by_rate.setdefault(one["rate"], []).append(one["validation"])
+        whole = {rate: values for rate, values in by_rate.items() if len(values) == len(seeds)}
+        found[name] = {rate: statistics.fmean(values) for rate, values in whole.items()}
     return found
 
 
-def best_rates(seeds: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the rate of the lowest mean validation loss, by entry; none from a single seed.
+def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]:
+    """Return the rate of the lowest mean validation loss of these entries, by name.
+
+    There is none from a single seed, and of rates that not all seeds tried.
 
     Raises:
         ValueError: if the best rate of an entry is at the edge of those that were tried.
@@ -297,6 +321,8 @@ def best_rates(seeds: list[dict[str, Any]]) -> dict[str, float]:
         return {}
     best = {}
     for name, losses in mean_losses(seeds).items():
+        if name not in names or not losses:
+            continue
         best[name] = min(losses, key=losses.__getitem__)
         if best[name] in (min(losses), max(losses)):
             raise ValueError(

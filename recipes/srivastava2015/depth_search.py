@@ -113,8 +113,8 @@ def groups(samples, at_once):
 
 def train(settings, run, data, kind, depth, members):
     """Return the losses of networks that train side by side, `(networks, epochs)`."""
+    keras.utils.clear_session()  # the compiled steps of the networks before, and the precision
     run.start(settings)
-    keras.utils.clear_session()  # the compiled steps of the networks before
     seeds = [member.seed for member in members]
     biases = [member.gate_bias for member in members]
     shape = depth, UNITS[kind], members[0].activation

@@ -404,3 +404,14 @@ def test_a_stateful_recurrence_inside_an_opened_layer_is_saved_with_its_states(t
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
     loaded = keras.saving.load_model(tmp_path / "opened.keras")
     np.testing.assert_allclose(array(loaded(x)), array(opened(x)), atol=1e-6)
+
+
+def test_what_a_trace_does_not_show_is_seen_in_a_deep_and_wide_network():
+    inputs = x = keras.Input((3, 256))
+    for number in range(40):
+        x = Plus(lambda layer, x, h: 3.0 * h, name=f"wide{number}")(x)
+    model = keras.Model(inputs, Plus(UNSEEN["size of the batch"], name="user")(x))
+    opened = zoo.graph.inline(model)
+    x = np.random.default_rng(0).normal(size=(20, 3, 256)).astype("float32")
+    expected = array(model(x))
+    np.testing.assert_allclose(array(opened(x)), expected, atol=1e-5 * np.abs(expected).max())

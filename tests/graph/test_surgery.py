@@ -1,6 +1,7 @@
 """Lesions, shuffles, repetitions and pruning against the layers called by hand."""
 
 import functools
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -402,7 +403,7 @@ class Held(layers.Layer):
         self.function = self.hold(self.inner)
 
     def call(self, x):
-        return x + self.function(x)
+        return x + getattr(self.function, "layer", self.function)(x)
 
 
 def sequential(inner):
@@ -416,9 +417,23 @@ def functional(inner):
     return keras.Model(inputs, inner(sequential(layers.Dense(4))(inputs)))
 
 
-@pytest.mark.parametrize(
-    "hold", [sequential, functional, lambda inner: functools.partial(inner)], ids=str
-)
+class Pair(NamedTuple):
+    """A layer beside a number."""
+
+    layer: layers.Layer
+    number: int
+
+
+HOLDERS = {
+    "sequential": sequential,
+    "functional": functional,
+    "partial": functools.partial,
+    "method": lambda inner: inner.call,
+    "namedtuple": lambda inner: Pair(inner, 1),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
 def test_a_pruned_network_has_its_own_weights_at_any_depth(hold):
     inputs = keras.Input((4,))
     x = Held(hold, name="b")(Held(hold, name="a")(inputs))
@@ -450,6 +465,7 @@ class Box:
 
 HIDDEN = {
     "closure": lambda inner: lambda x: inner(x),
+    "closure in a closure": lambda inner: (lambda f: lambda x: f(x))(lambda x: inner(x)),
     "default": lambda inner: lambda x, inner=inner: inner(x),
     "object": Box,
 }

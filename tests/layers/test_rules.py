@@ -494,3 +494,22 @@ def test_a_state_of_the_wrong_shape():
     layer = zoo.SubLayer(keras.layers.Dense(4), "dhc", depth=2)
     with pytest.raises(ValueError, match="zoo.StreamStart"):
         layer(batch())
+
+
+def test_a_frozen_sub_layer_has_no_trainable_weights(tmp_path):
+    for rule in ("layerscale", "mhc"):
+        frozen = zoo.SubLayer(keras.layers.Dense(D), rule, depth=2, trainable=False)
+        frozen(zoo.StreamStart(rule, depth=2)(batch()))
+        assert not frozen.trainable_weights
+    network = Network("attnres", {}, depth=2)
+    network.model.trainable = False
+    network.model.save(tmp_path / "frozen.keras")
+    assert not keras.saving.load_model(tmp_path / "frozen.keras").trainable_weights
+
+
+def test_a_probe_sees_the_change_of_a_rule_without_cancellation():
+    layer = zoo.SubLayer(keras.layers.Dense(D), "scaled", depth=10_000, dtype="mixed_bfloat16")
+    layer.build((None, STEPS, D))
+    parts = layer.parts(ops.cast(batch(), "bfloat16"))
+    h = ops.convert_to_numpy(ops.cast(parts["h"], "float32"))
+    np.testing.assert_allclose(ops.convert_to_numpy(layer.change(parts)), h / 10_000, atol=1e-6)

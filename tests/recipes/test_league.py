@@ -52,10 +52,10 @@ def rates(*losses):
 
 
 def test_the_best_rate_is_that_of_the_mean_over_seeds():
-    assert rules.best_rates([rates(3, 1.0, 2, 3), rates(3, 2.5, 1, 3)]) == {"pre": 100.0}
-    assert rules.best_rates([rates(3, 1.0, 2)]) == {}
+    assert rules.best_rates([rates(3, 1.0, 2, 3), rates(3, 2.5, 1, 3)], {"pre"}) == {"pre": 100.0}
+    assert rules.best_rates([rates(3, 1.0, 2)], {"pre"}) == {}
     with pytest.raises(ValueError, match="at the edge"):
-        rules.best_rates([rates(1, 2, 3), rates(1, 2, 3)])
+        rules.best_rates([rates(1, 2, 3), rates(1, 2, 3)], {"pre"})
 
 
 def test_the_league_needs_rates_on_record(tmp_path):

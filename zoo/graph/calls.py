@@ -484,8 +484,9 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
     """Return a copy of an attribute; `copies` has those made before, by the original's id."""
     if id(value) in copies:
         return copies[id(value)]
-    if isinstance(value, types.MethodType) and id(value.__self__) in copies:
-        return getattr(copies[id(value.__self__)], value.__name__)
+    owner = value.__self__ if isinstance(value, types.MethodType) else None
+    if id(owner) in copies or deep and isinstance(owner, keras.layers.Layer):
+        return getattr(_copied(owner, copies), value.__name__)
     if not deep:
         return value
     if isinstance(value, keras.Function):
@@ -511,6 +512,8 @@ def _container(value, copies):
     if isinstance(value, functools.partial):
         args, keywords = (_copied(v, copies) for v in (value.args, value.keywords))
         return functools.partial(_copied(value.func, copies), *args, **keywords)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return value.__class__(*[_copied(v, copies) for v in value])  # TensorFlow wraps it
     kind = CONTAINERS.get(type(value).__name__)
     if kind is not None:
         return kind([_copied(v, copies) for v in value])
@@ -537,6 +540,8 @@ def _refuse_hidden(value):
     if module not in ("keras", "builtins", "numpy", "tensorflow", "torch", "jax"):
         held += getattr(value, "__dict__", {}).values()
     for one in tree.flatten(held):
+        if isinstance(one, types.FunctionType) and one is not value:
+            _refuse_hidden(one)
         if isinstance(one, keras.layers.Layer | keras.Variable):
             raise ValueError(
                 f"Expected a layer's sub-layers as attributes of it, or in lists or dictionaries, "

@@ -103,16 +103,20 @@ def _checked(model, shapes, layers, opener, result):
 
     What a trace cannot show, such as code that reads sizes, shows in numbers.
     """
+    if not opener.traces:
+        return opener, result
     probes = [
-        _numbers_of(model, _other_weights(model, sign), shapes, size)
-        for sign, size in ((1, (2, 3)), (-1, (17, 19)))
+        _numbers_of(model, shapes, sign, sizes)
+        for sign, sizes in ((1, ((2, 3), (2, 64))), (-1, ((17, 19),)))
     ]
     probes = [probe for probe in probes if probe is not None]
+    if not probes:
+        logging.warning("zoo.graph.inline: %s was not computed on random inputs.", model.name)
     if _agrees(result, probes):
         return opener, result
     traced = {key: layer for key, (layer, _) in opener.traces.items()}
     reason = "it computes something else where sizes, weights or values are others"
-    for kind in {type(layer) for layer in traced.values()}:
+    for kind in dict.fromkeys(type(layer) for layer in traced.values()):
         same = {key: reason for key, layer in traced.items() if type(layer) is kind}
         found = _opened(model, shapes, layers, {**opener.refused, **same})
         if _agrees(found[1], probes):
@@ -120,36 +124,50 @@ def _checked(model, shapes, layers, opener, result):
     return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
 
 
-def _other_weights(model, sign):
-    """Return pairs of a variable of floating point and its value plus or minus noise."""
+def _numbers_of(model, shapes, sign, sizes):
+    """Return inputs, weights, and the outputs of a model for them; None where it has none.
+
+    `sizes` are pairs to try: that of the batch, and of other axes whose size is not known. Noise is
+    added to the weights, `sign` times; less of it where outputs are not finite.
+    """
+    for noise, (batch, side) in itertools.product((0.5, 0.05, 0.0), sizes):
+        try:
+            inputs = _random_inputs(model, shapes, batch, side)
+            weights = _other_weights(model, sign * noise)
+            outputs = _outputs(model, inputs, weights)
+        except Exception:  # noqa: BLE001, S112  # a network may need other sizes or values
+            continue
+        if all(np.isfinite(y).all() for y in outputs):
+            return inputs, weights, outputs
+    return None
+
+
+def _random_inputs(model, shapes, batch, side):
+    random = np.random.default_rng(batch)
+    inputs = []
+    for like in model.inputs:
+        known = shapes.get(like.name, like.shape)
+        first = batch if like.shape[0] is None else known[0]
+        shape = (first, *(side if size is None else size for size in known[1:]))
+        is_float = keras.backend.is_float_dtype(like.dtype)
+        x = random.normal(size=shape) if is_float else random.integers(0, 2, shape)
+        inputs.append(ops.cast(x, like.dtype))
+    return inputs
+
+
+def _other_weights(model, noise):
+    """Return pairs of a variable of floating point and another value, of about the same scale."""
     random = np.random.default_rng(0)
     weights = []
     for variable in model.variables:
         if keras.backend.is_float_dtype(variable.dtype):
-            noise = random.normal(0.0, 0.5, variable.shape)
-            noise = sign * noise if variable.trainable else np.abs(noise)  # a variance is positive
-            weights.append((variable, ops.cast(ops.add(variable.value, noise), variable.dtype)))
+            shape = variable.shape
+            fan_in = np.prod(shape[:-1]) if len(shape) > 1 else 1
+            change = noise * random.normal(0.0, fan_in**-0.5, shape)
+            if not variable.trainable and len(shape) < 2:
+                change = np.abs(change)  # a variance is positive
+            weights.append((variable, ops.cast(ops.add(variable.value, change), variable.dtype)))
     return weights
-
-
-def _numbers_of(model, weights, shapes, size):
-    """Return inputs, weights, and the outputs of a model for them; None where it has none.
-
-    `size` is that of the batch, and of other axes whose size is not known.
-    """
-    random = np.random.default_rng(size[0])
-    inputs = []
-    for like in model.inputs:
-        known = shapes.get(like.name, like.shape)
-        batch = size[0] if like.shape[0] is None else known[0]
-        shape = (batch, *(size[1] if side is None else side for side in known[1:]))
-        is_float = keras.backend.is_float_dtype(like.dtype)
-        x = random.normal(size=shape) if is_float else random.integers(0, 2, shape)
-        inputs.append(ops.cast(x, like.dtype))
-    try:
-        return inputs, weights, _outputs(model, inputs, weights)
-    except Exception:  # noqa: BLE001  # a network may need other sizes or values
-        return None
 
 
 class _Copies(Views):

@@ -273,7 +273,8 @@ class Keel(PostNorm):
 class ReZero(Rule):
     """x + a F(x), a = 0 at the start; no norm anywhere.
 
-    The authors' code has one `a` for both sub-layers of a layer: give them the same rule object.
+    The authors' code has one `a` for both sub-layers of a layer: give them the same rule object,
+    which saved models and `zoo.graph` keep; `keras.models.clone_model` makes two of it.
     Bachlechner et al. (2020), arXiv:2003.04887.
     """
 
@@ -750,6 +751,8 @@ class ValueResidual(Rule):
 class FirstInput(Rule):
     """Pre-LN whose layers begin with l0 x + l1 x_0, x_0 the embedding; l0, l1 = 1, 0 at the start.
 
+    The record normalizes the embedding before; here the stream starts with it as it is.
+
     Args:
         lambdas: Use l0 and l1.
         skips: Add, before that, w times the output of layer M - m + 1 to the input of layer m of
@@ -843,7 +846,8 @@ class DeepDelta(Rule):
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return x with its part along h replaced."""
-        k = h / ops.sqrt(ops.sum(ops.square(h), axis=-1, keepdims=True) + 1e-12)
+        k = ops.cast(h, "float32")
+        k = ops.cast(k / ops.maximum(ops.norm(k, axis=-1, keepdims=True), 1e-6), h.dtype)
         beta = 2 * ops.sigmoid(ops.einsum("btd,d->bt", normalize(x), self.w_b) + self.b_b)
         v = 4 * ops.sigmoid(ops.einsum("btd,d->bt", x, self.w_v) + self.b_v)
         change = beta * (v - ops.sum(k * x, axis=-1))

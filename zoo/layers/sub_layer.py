@@ -5,9 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from zoo.backend import keras_private
 from zoo.layers.configured import Configured
 from zoo.layers.gating import gate
-from zoo.layers.rules import RULES, Rule
+from zoo.layers.rules import RULES, LayerNormScaling, Rule
 from zoo.layers.skip import GateBias, Skip
 from zoo.types import Shape, Tensor
 
@@ -118,6 +119,8 @@ class SubLayer(Skip):
         for layer in (self.rule, self.norm):
             if layer is not None and not layer.built:
                 layer.build(shape)
+            if layer is not None and not self.trainable:
+                layer.trainable = False
 
     def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
         """Return x, h, t and c, and the rule's coefficients, by name."""
@@ -139,9 +142,11 @@ class SubLayer(Skip):
 
     def change(self, parts: dict[str, Tensor]) -> Tensor:
         """Return the difference of the next state from x."""
-        if type(self.rule) is Rule:
+        if type(self.rule) in (Rule, LayerNormScaling):
             return super().change(parts)
-        return self.output_of(parts) - parts["x"]
+        single = {key: ops.cast(v, "float32") for key, v in parts.items()}
+        with keras_private.AutocastScope(None):
+            return self.output_of(single) - single["x"]
 
     def closed(self, x: Tensor) -> Tensor:
         """Return the next state if h were 0; with gates, if T were 0."""
@@ -217,6 +222,8 @@ class StreamStart(_End):
         """Add the rule's weights for the first state."""
         self.rule.build_first(input_shape)
         self.rule.built = True
+        if not self.trainable:
+            self.rule.trainable = False
 
     def call(self, x: Tensor) -> Tensor:
         """Return the state."""
@@ -244,6 +251,9 @@ class StreamEnd(_End):
         if self.rule.final_norm:
             self.norm = rms_norm("norm", self.dtype_policy)
             self.norm.build(shape)
+        if not self.trainable:
+            for layer in (self.rule, *([self.norm] if self.norm else [])):
+                layer.trainable = False
 
     def call(self, x: Tensor) -> Tensor:
         """Return the normalized stream."""
