@@ -273,7 +273,7 @@ def test_completion_and_help_show_every_argument_of_every_builder():
 def test_models_are_listed_and_created_by_name():
     names = [f"simplified_{kind}_net" for kind in ("dominant", "plain", "residual")]
     assert zoo.list_models("simpl*") == names
-    assert len(zoo.list_models()) == 19 and zoo.list_models("vgg*") == []
+    assert len(zoo.list_models()) == 20 and zoo.list_models("vgg*") == []
     assert zoo.create_model("cifar_resnet", depth=8).name == "cifar_resnet8"
     with pytest.raises(ValueError, match="no model 'resnet51'. Did you mean .*resnet50"):
         zoo.create_model("resnet51")
