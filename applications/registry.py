@@ -23,7 +23,7 @@ P = ParamSpec("P")
 
 
 class Top(TypedDict, total=False):
-    """Arguments of `keras.applications` that every builder but `char_lm` takes.
+    """Arguments of `keras.applications` that every builder of an image network takes.
 
     Attributes:
         include_top: False ends the model in the last features.

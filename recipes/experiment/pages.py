@@ -202,7 +202,9 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
         lines.append(f"{experiment.name}  (on record: {kept or nothing})")
         lines += [f"    {experiment.paper}/{a.name:12} {a.title}" for a in experiment.artifacts]
         if experiment.claims:
-            claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
+            claims = [
+                f"{c.name} ({verdicts.get(c.name, 'not measured')})" for c in experiment.claims
+            ]
             lines.append(f"    claims {', '.join(claims)}")
     if not patterns:
         lines += [f"{name}  {text}" for name, text in catalog.OTHERS.items()]

@@ -91,5 +91,8 @@ def test_highway_resnet50_costs_what_resnet50_costs():  # Greff et al., 5.1: "cl
 
 
 def test_every_builder_is_counted():
-    counted = {name for name, *_ in TRAINABLE + ALL} | {"char_lm"}  # its own: test_char_lm.py
+    counted = {name for name, *_ in TRAINABLE + ALL} | {
+        "char_lm",
+        "transformer_lm",
+    }  # their own: test_char_lm.py and so on
     assert counted == set(zoo.list_models())
