@@ -191,7 +191,8 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
 def listing(patterns: Sequence[str] = ()) -> list[str]:
     """Return a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
-    verdicts = {one.claim.name: one.verdict for one in decided(load_claims())}
+    verdicts = {claim.name: "not measured" for _, claim in catalog.claims()}
+    verdicts |= {one.claim.name: one.verdict for one in decided(load_claims())}
     nothing = "nothing"
     if not RESULTS.exists():
         nothing, verdicts = "not in the wheel", dict.fromkeys(verdicts, "see docs/claims.md")
@@ -202,9 +203,7 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
         lines.append(f"{experiment.name}  (on record: {kept or nothing})")
         lines += [f"    {experiment.paper}/{a.name:12} {a.title}" for a in experiment.artifacts]
         if experiment.claims:
-            claims = [
-                f"{c.name} ({verdicts.get(c.name, 'not measured')})" for c in experiment.claims
-            ]
+            claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
             lines.append(f"    claims {', '.join(claims)}")
     if not patterns:
         lines += [f"{name}  {text}" for name, text in catalog.OTHERS.items()]
