@@ -336,25 +336,25 @@ class Streams(Rule):
 class HyperConnections(Streams):
     """n streams H: F reads A_m^T H; the next state is A_r^T H + B F.
 
-    With `dynamic`, N = norm(H) of each stream adds s_b tanh(N W_b) to B, s_a tanh(N W_m) to A_m and
+    N = norm(H) of each stream adds s_b tanh(N W_b) to B, s_a tanh(N W_m) to A_m and
     s_a tanh(N W_r) to A_r. At the start B = 1, A_r = I, and sub-layer k reads stream k mod n. The
     last state's streams are averaged.
 
     Args:
         streams: Number of streams, n.
-        dynamic: Let the coefficients depend on the state.
         mixes: Train A_r.
         index, depth, per_layer: See `Rule`.
 
     Reference: Zhu et al. (2025), arXiv:2409.19606, equations 1 to 14.
     """
 
+    dynamic = True  # the coefficients depend on the state
+
     def __init__(
         self,
         index: int = 0,
         depth: int = 1,
         streams: int = 2,
-        dynamic: bool = True,
         mixes: bool = True,
         per_layer: int = 2,
         **kwargs,
@@ -362,7 +362,6 @@ class HyperConnections(Streams):
         super().__init__(index, depth, per_layer, **kwargs)
         check_integers(1, streams=streams)
         self.streams = streams
-        self.dynamic = dynamic
         self.mixes = mixes
 
     @property
@@ -408,18 +407,7 @@ class HyperConnections(Streams):
 class StaticHyperConnections(HyperConnections):
     """`HyperConnections` whose coefficients are weights, the same for all states."""
 
-    def __init__(
-        self,
-        index: int = 0,
-        depth: int = 1,
-        streams: int = 2,
-        mixes: bool = True,
-        per_layer: int = 2,
-        **kwargs,
-    ) -> None:
-        super().__init__(index, depth, streams, False, mixes, per_layer, **kwargs)
-
-    arguments = ("index", "depth", "streams", "mixes", "per_layer")
+    dynamic = False
 
 
 def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
