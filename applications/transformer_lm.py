@@ -12,7 +12,7 @@ from zoo.checks import check_integers
 from zoo.initializers import Gaussian, KaimingNormal
 from zoo.layers.attention import CausalAttention
 from zoo.layers.configured import Configured
-from zoo.layers.rules import RULES, DeepNorm, ReZero, Rule, ValueResidual
+from zoo.layers.rules import RULES, Rule, ValueResidual
 from zoo.layers.sub_layer import StreamEnd, StreamStart, SubLayer, rule_of
 from zoo.types import PathLike, Shape, Tensor
 
@@ -117,20 +117,17 @@ def transformer_lm(
         number = index // 2 + 1
         if shared is None or index % 2 == 0:
             made = rule_of(rule, given.copy(), index=index, **sizes)
-            shared = made if isinstance(made, ReZero) else None
-        last = 1.0 if made.scales_branch else 1 / (2 * depth)
-        inside = 1.0
-        if isinstance(made, DeepNorm):
-            last = inside = made.beta**2
+            shared = made if made.is_shared else None
+        inside = made.beta**2
+        last = inside if made.scales_branch else inside / (2 * depth)
         if index % 2 == 0:
             name = f"attention{number}"
-            has_values = not isinstance(made, ValueResidual) or number > 1
             inner: keras.layers.Layer = CausalAttention(
                 heads,
                 dense(f"{name}_query", width),
                 dense(f"{name}_key", width),
                 dense(f"{name}_projection", width, last),
-                dense(f"{name}_value", width, inside) if has_values else None,
+                None if made.replaces_values else dense(f"{name}_value", width, inside),
                 name=f"{name}_inner",
             )
         else:

@@ -58,6 +58,7 @@ class Rule(Configured):
             to start with its variance over L.
         is_history: True if slots of the state belong to sub-layers, so that these cannot change
             places.
+        is_shared: True if one rule object serves all sub-layers of a layer.
 
     Args:
         index: Position of the sub-layer, from 0; `depth` behind the last one.
@@ -74,6 +75,7 @@ class Rule(Configured):
     final_norm = True
     scales_branch = False
     is_history = False
+    is_shared = False
 
     def __init__(self, index: int = 0, depth: int = 1, per_layer: int = 2, **kwargs: Any) -> None:
         super().__init__(**{"name": "rule", **kwargs})
@@ -116,6 +118,16 @@ class Rule(Configured):
     def input_scale(self) -> float:
         """Factor of the normalized input of F."""
         return 1.0
+
+    @property
+    def beta(self) -> float:
+        """Factor of feed-forward kernels, value and output projections at the start."""
+        return 1.0
+
+    @property
+    def replaces_values(self) -> bool:
+        """True if `context` has all values of this sub-layer's attention."""
+        return False
 
     def build_first(self, input_shape: Shape) -> None:
         """Add the weights that `expand` needs."""
@@ -230,10 +242,9 @@ class PostNorm(Rule):
 
 
 class DeepNorm(PostNorm):
-    """norm(alpha x + F(x)), alpha = L^(1/4).
+    """norm(alpha x + F(x)), alpha = L^(1/4), and kernels times `beta` = (4 L)^(-1/4) at the start.
 
-    `beta`, (4 L)^(-1/4), is the factor of the feed-forward kernels, of the value projection and of
-    the output projection, at the start. Wang et al. (2022), arXiv:2203.00555, section 4.1.
+    Wang et al. (2022), arXiv:2203.00555, section 4.1.
     """
 
     @property
@@ -243,7 +254,7 @@ class DeepNorm(PostNorm):
 
     @property
     def beta(self) -> float:
-        """Factor of kernels at the start."""
+        """Factor of feed-forward kernels, value and output projections at the start."""
         return (4 * self.depth) ** -0.25
 
 
@@ -281,6 +292,7 @@ class ReZero(Rule):
     pre_norm = False
     final_norm = False
     scales_branch = True
+    is_shared = True
 
     def build(self, input_shape: Shape) -> None:
         """Add the factor of the branch."""
@@ -707,6 +719,11 @@ class ValueResidual(Rule):
     def slots(self) -> int:
         """The stream and V_1."""
         return 2
+
+    @property
+    def replaces_values(self) -> bool:
+        """True in the first layer."""
+        return self.index == 0
 
     def build_first(self, input_shape: Shape) -> None:
         """Add the kernel and the bias of V_1."""
