@@ -442,4 +442,4 @@ EXPERIMENTS = (
 )
 
 if __name__ == "__main__":
-    main("league/rates", "league/rules")
+    main("league/rules")

@@ -1,10 +1,12 @@
 """The driver: flags from settings, resumable runs, stored measurements, verdicts."""
 
 import dataclasses
+import importlib
 import json
 import math
 import pathlib
 import re
+import runpy
 import signal
 import time
 
@@ -81,6 +83,17 @@ def test_flags_are_the_fields_of_the_settings_and_override_a_scale():
 def test_invalid_flags_are_refused_before_any_work(word, message):
     with pytest.raises((ValueError, flags.Error), match=message):
         command_line.parse(TOY, ["--scale=smoke", word])
+
+
+@pytest.mark.parametrize("module", sorted({*catalog.EXPERIMENTS.values()}))
+def test_a_module_of_experiments_runs_by_itself(module, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [module, "--help"])
+    imported = importlib.import_module(f"zoo.recipes.{module}")
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(imported.__file__, run_name="__main__")
+    text = capsys.readouterr().out
+    assert "--scale" in text
+    assert text.startswith(imported.__doc__[:50])
 
 
 def test_deviations_are_the_differences_from_the_full_scale():
