@@ -13,12 +13,13 @@ From wherever the package is installed: `zoo-recipe list`, `zoo-recipe srivastav
 A name is that of an experiment, of a table or figure, or a pattern; "all" is every experiment.
 `list` prints all of them, and what is on record. `claims` runs the miniatures of the papers'
 claims, all or those named, and prints a verdict on each; without --seeds with three seeds, and with
-more, one at a time, until the verdict is settled, at most ten. `report` writes docs/results.md,
+four, five and eight if the verdict is not settled earlier. `report` writes docs/results.md,
 docs/claims.md and docs/weights.md from the results on record, and draws their figures again.
 
 A killed run resumes when the same command is given again, and one that has ended is not repeated.
---keep saves what was measured and drawn in recipes/results. A flag goes to each experiment that has
-it. An experiment that fails does not stop the others.
+--keep saves what was measured and drawn in recipes/results, and values of claims beside those of
+other seeds of the same settings and backend. A flag goes to each experiment that has it. An
+experiment that fails does not stop the others.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ import sys
 from collections.abc import Sequence
 
 from zoo.recipes.experiment import catalog, command_line, pages, store
+from zoo.recipes.experiment.definitions import LOOKS
 
 
 def main(words: Sequence[str]) -> int:
@@ -67,9 +69,9 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
             is_settled = claim.is_settled(row["values"], row["control"]["values"])
             if is_fixed or is_settled or len(seeds) == plans[0].settings.most_seeds:
                 break
-            seeds = (*seeds, len(seeds))
+            seeds = tuple(range(min(number for number in LOOKS if number > len(seeds))))
         if plans[0].options.keep:
-            pages.keep_claims([row])
+            pages.keep_claims([pages.with_other_seeds(claim, row)])
     return 0
 
 

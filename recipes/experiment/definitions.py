@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from scipy import stats
 
+# Numbers of seeds at which a verdict is taken, and its probability of error. They add up to 5 %.
+LOOKS = {3: 0.025, 4: 0.0125, 5: 0.00625, 8: 0.00625}
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 # What `measure` returned: numbers, texts, lists of these, NumPy arrays, and dictionaries of all.
@@ -30,11 +32,11 @@ class Settings:
     """Settings of any experiment; a subclass adds its own as fields made by `setting`.
 
     A check in `__post_init__` raises ValueError, which ends a command before any work is lost. A
-    claim is measured with three seeds first, and with one more at a time until it `is_settled` or
-    `most_seeds` are measured.
+    claim is measured with the numbers of seeds in `LOOKS`, until it `is_settled` or `most_seeds`
+    are measured.
     """
 
-    most_seeds: ClassVar[int] = 10
+    most_seeds: ClassVar[int] = max(LOOKS)
     precision: str = setting("float32", "Dtype policy of the layers.", PRECISIONS)
 
 
@@ -94,30 +96,33 @@ class Artifact:
 
 
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
-    """Return the ends of Student's interval of the mean over seeds; None below three.
+    """Return the ends of Student's interval of the mean over seeds, at the level of `LOOKS`.
 
-    Its level is 1 - 0.05 / 2^(n - 2) for n seeds: 97.5 % for three, 98.75 % for four. The errors of
-    all numbers of seeds add up to at most 5 %, so a claim may be looked at after each seed. That of
-    a ratio is taken of its logarithm. None, too, where a value is not finite, or a ratio not
-    positive.
+    That of a ratio is taken of its logarithm. None for a number of seeds at which no verdict is
+    taken, and where a value is not finite, or a ratio not positive.
     """
     shown = _samples(values, ratio)
     if shown is None:
         return None
-    quantile = 1 - 0.05 / sequential_factor(len(shown)) / 2
+    quantile = 1 - error_share(len(shown)) / 2
     half = float(stats.sem(shown) * stats.t.ppf(quantile, len(shown) - 1))
     low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
     return (math.exp(low), math.exp(high)) if ratio else (low, high)
 
 
-def sequential_factor(seeds: int) -> int:
-    """Return the factor that corrects a p-value for a test after each seed, from the third on."""
-    return 2 ** (seeds - 2)
+def error_share(seeds: int) -> float:
+    """Return the probability of a wrong verdict with so many seeds; 0 where none is taken."""
+    return LOOKS.get(min(seeds, max(LOOKS)), 0.0)
 
 
 def _samples(values, ratio):
     """Return the values whose mean is normal, or None if there is no interval of it."""
-    if len(values) < 3 or not all(map(math.isfinite, values)) or ratio and min(values) <= 0:
+    if (
+        not error_share(len(values))
+        or not all(map(math.isfinite, values))
+        or ratio
+        and min(values) <= 0
+    ):
         return None
     return [math.log(value) for value in values] if ratio else [*values]
 
@@ -243,7 +248,8 @@ class Claim:
     def p_value(self, values: Sequence[float]) -> float:
         """Return the two-sided p-value of Student's test that the mean is the nearest limit.
 
-        It has the `sequential_factor`, and is 1 if there is no interval.
+        It is multiplied so that it is below 0.05 where it is below the `error_share`, and is 1 if
+        there is no interval.
         """
         samples = _samples(values, self.ratio)
         if samples is None:
@@ -252,7 +258,7 @@ class Claim:
         if max(samples) == min(samples):
             return float(samples[0] in bounds)
         p = float(max(stats.ttest_1samp(samples, bound).pvalue for bound in bounds))
-        return min(1.0, p * sequential_factor(len(samples)))
+        return min(1.0, p * 0.05 / error_share(len(samples)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

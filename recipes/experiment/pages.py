@@ -135,6 +135,36 @@ def evaluate(
     }
 
 
+def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a claim's record with other seeds on record, of the same settings and backend."""
+    for known in load_claims():
+        is_same = all(known[name] == row[name] for name in ("deviations", "backend", "data"))
+        if not is_same or _key(known) != _key(row):
+            continue
+        pairs = dict(sorted({**_by_seed(known), **_by_seed(row)}.items()))
+        values, controls = zip(*pairs.values(), strict=True)
+        kept = len(pairs) - len(row["seeds"])
+        return {
+            **row,
+            **_decision(claim, values, controls),
+            "seeds": [*pairs],
+            **{key: _joined(known[key], row[key]) for key in ("command", "commit", "hardware")},
+            "seconds": round(known["seconds"] * kept / len(known["seeds"]) + row["seconds"], 1),
+        }
+    return {**row}
+
+
+def _by_seed(row):
+    """Return the values of a claim's record and of its control, by seed."""
+    pairs = zip(row["values"], row["control"]["values"], strict=True)
+    return dict(zip(row["seeds"], pairs, strict=True))
+
+
+def _joined(*texts):
+    """Return different texts in one, in their order."""
+    return ", then ".join(dict.fromkeys(texts))
+
+
 def _decision(claim, values, controls):
     """Return what is decided by the values of the seeds and of the control."""
     return {
