@@ -138,11 +138,16 @@ def characters(run: experiment.Run, settings: Settings) -> Characters:
     run.data.append(f"characters of {corpus.name}")
     if corpus.notice:
         run.deviations.append(corpus.notice)
+    return characters_of(corpus, settings.test_characters)
+
+
+def characters_of(corpus: text.Corpus, limit: int | None = None) -> Characters:
+    """Return the characters of a corpus, of validation and test text the first `limit`."""
     words = corpus.vocabulary
     parts = [words.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
     known = {character: i for i, character in enumerate(sorted({*"".join(parts)}))}
     train, *others = [np.array([known[c] for c in part], "int32") for part in parts]
-    validation, test = (part[: settings.test_characters] for part in others)
+    validation, test = (part[:limit] for part in others)
     return Characters(train, validation, test, len(known))
 
 
