@@ -65,7 +65,7 @@ class Probe:
     """Base of measurements of every block.
 
     A subclass writes `measure`, which returns per-example values; `zoo.callbacks.run` only sums
-    them over examples and replicas; `summarize` turns the averages into numbers. So no value
+    them over examples; `summarize` turns the averages into numbers. So no value
     depends on the batch size. The protocol is that of a `keras.metrics.Metric`.
 
     Class attributes:
