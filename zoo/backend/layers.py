@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from zoo.backend.ops import BACKEND, dense
+from zoo.checks import check_choice
 from zoo.types import Tensor
 
 
@@ -28,8 +29,7 @@ class Dense(keras.layers.Dense):
 
     def __init__(self, units: int, *args, products: str = "", **kwargs) -> None:
         super().__init__(units, *args, **kwargs)
-        if products not in ("", "bfloat16"):
-            raise ValueError(f'`products` must be "bfloat16" or "". Received: {products!r}')
+        check_choice(("", "bfloat16"), products=products)
         if products and self.compute_dtype != "float32":
             raise ValueError(
                 f"`products` are rounded where a layer computes in float32. Received: "

@@ -9,6 +9,7 @@ import numpy as np
 from keras import tree
 
 from zoo.backend import keras_private
+from zoo.checks import check_choice
 from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
@@ -269,8 +270,7 @@ def add_exits(
 
 def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Plan:
     """Return the plan of `lesion`."""
-    if mode not in MODES:
-        raise ValueError(f"`mode` must be one of {[*MODES]}. Received: mode={mode!r}")
+    check_choice(MODES, mode=mode)
     removed = {chain.index(name) for name in names}
     return [Step(step.block, MODES[mode]) if step.block in removed else step for step in chain.plan]
 
