@@ -150,7 +150,8 @@ def padded_batches(
         seen += len(mask)
         size = max(size, len(mask))
         padded = np.pad(mask, (0, size - len(mask) if STATIC_SHAPES else 0))
-        yield _pad(x, size), None if y is None else _pad(y, size), padded
+        rows = np.minimum(np.arange(size), len(mask) - 1)  # the last example again and again
+        yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows), padded
         if progress:
             progress(seen)
     if not seen:
@@ -165,13 +166,6 @@ def nan_mask(x: Any) -> np.ndarray:
         if np.issubdtype(values.dtype, np.floating):
             mask[np.isnan(values).reshape(len(values), -1).any(axis=1)] = np.nan
     return mask
-
-
-def _pad(structure, size):
-    def pad(v):
-        return np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)])
-
-    return tree.map_structure(pad, structure)
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:

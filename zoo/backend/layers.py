@@ -152,10 +152,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     def _is_fused(self, x, training):
         rank = len(x.shape)
-        if self.axis not in (-1, rank - 1) or self.renorm or self.synchronized:
-            return False
+        other = self.axis not in (-1, rank - 1) or self.renorm or self.synchronized
         double = keras.backend.standardize_dtype(x.dtype) == "float64"
-        if self.variable_dtype != "float32" or double:
+        if other or double or self.variable_dtype != "float32":
             return False
         if BACKEND == "torch":
             return not training or x.numel() > x.shape[-1]  # torch refuses one value

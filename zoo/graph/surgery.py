@@ -159,7 +159,8 @@ def drop_blocks(
     """
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
-    decay = {b.name: number / len(blocks) for number, b in enumerate(blocks, 1) if _has_skip(b)}
+    skips = [b for b in blocks if b.x is not None and getattr(b.layer, "variant", "") != "plain"]
+    decay = {block.name: (block.index + 1) / len(blocks) for block in skips}
     by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
     unknown = [name for name in by_name if name not in decay]
     if unknown or not decay:
@@ -193,11 +194,6 @@ def drop_blocks(
 
     graph.run(values, apply, keep=True)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
-
-
-def _has_skip(block):
-    plain = block.layer is not None and block.layer.variant == "plain"
-    return block.x is not None and not plain
 
 
 def add_exits(

@@ -41,16 +41,8 @@ class Identity(keras.layers.Layer):
 class Simplified(Skip):
     """Base of the three blocks: y = ReLU(conv(x) + b [+ S(x)])."""
 
-    arguments = (  # without the variant, which the class determines
-        "stage",
-        "kernel_regularizer",
-        "bias_regularizer",
-        "filters",
-        "kernel_size",
-        "strides",
-        "identity",
-        "kernel_initializer",
-    )
+    # without the variant, which the class determines; those of the constructor are added
+    arguments = ("stage", "kernel_regularizer", "bias_regularizer")
     identities: tuple[str, ...] = IDENTITIES
     default_variant: str
     default_initializer: type[keras.initializers.Initializer]
