@@ -157,14 +157,12 @@ def _gradients_torch(function, arguments):
     return rest, dict(zip(marked, gradients, strict=True))
 
 
-def jacobian_product(
-    function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute `function(x)` and J v, of its shape, where J is the Jacobian of `function` at x."""
+def jacobian_product(function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Tensor:
+    """Return J v, of the shape of `function(x)`, where J is the Jacobian of `function` at x."""
     if BACKEND == "jax":
         import jax
 
-        return jax.jvp(function, (x,), (v,))
+        return jax.jvp(function, (x,), (v,))[1]
     # Forward mode has no rule for loops on TensorFlow and for the native LSTM on torch, and warns
     # of a deprecated compiler there; so two reverse passes: d/du of (J' u) v is J v.
     body = {"tensorflow": _product_tensorflow, "torch": _product_torch}[BACKEND]
@@ -181,7 +179,7 @@ def _product_tensorflow(function, x, v):
         u = tf.ones_like(y)
         outer.watch(u)
         gradient = inner.gradient(y, x, output_gradients=u)
-    return y, outer.gradient(gradient, u, output_gradients=v)
+    return outer.gradient(gradient, u, output_gradients=v)
 
 
 def _product_torch(function, x, v):
@@ -195,7 +193,7 @@ def _product_torch(function, x, v):
         u = torch.ones_like(y, requires_grad=True)
         (gradient,) = torch.autograd.grad(y, x, u, create_graph=True)
         (product,) = torch.autograd.grad(gradient, u, v)
-    return y.detach(), product
+    return product
 
 
 def _guided_gradient(x, upstream):
