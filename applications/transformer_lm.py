@@ -14,6 +14,7 @@ from zoo.layers.attention import CausalAttention
 from zoo.layers.configured import Configured
 from zoo.layers.rules import RULES, Rule, ValueResidual
 from zoo.layers.sub_layer import StreamEnd, StreamStart, SubLayer, rule_of
+from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import PathLike, Shape, Tensor
 
 
@@ -45,6 +46,7 @@ def transformer_lm(
     rule: str = "pre",
     variant: str = "residual",
     options: dict[str, Any] | None = None,
+    stacked: bool = False,
     seed: int | None = None,
     weights: PathLike | None = None,
 ) -> keras.Model:
@@ -67,6 +69,8 @@ def transformer_lm(
         variant: A row of `zoo.FORMS`, of the rule "pre".
         options: Options of the rule, such as `{"streams": 4}`, and `gate_bias` and `gate` of
             `zoo.SubLayer`.
+        stacked: True makes all layers but the first one scanned `zoo.SubLayerStack`, for networks
+            that are too deep to compile.
         seed: Seed of embeddings, positions, and kernels of attention, feed-forward layers and
             logits, each drawn by its name: networks that differ in their rule, or in one
             sub-layer's size, have the same others. Those of gates and of rules, and with None all,
@@ -78,7 +82,7 @@ def transformer_lm(
 
     Raises:
         ValueError: if a number is out of range, `heads` does not divide `width`, or there is no
-            such rule, variant or option.
+            such rule, variant or option, or no stack of such a rule.
 
     Example:
     >>> transformer_lm(rule="dhc", options={"streams": 2}).count_params()
@@ -106,12 +110,14 @@ def transformer_lm(
         return layers.Dense(units, activation, kernel_initializer=initializer, name=name)
 
     if RULES[rule] is ValueResidual:
-        given.setdefault("seed", drawn("attention1_value"))
+        values = KaimingNormal(scale=math.sqrt(0.5), seed=drawn("attention1_value"))
+        given.setdefault("kernel_initializer", values)
     spread = math.sqrt(0.5)
     embedding = Gaussian(spread, drawn("embedding"))
     x = layers.Embedding(vocabulary, width, embedding, name="embedding")(tokens)
     x = PositionEmbedding(Gaussian(spread, drawn("positions")), name="positions")(x)
     x = StreamStart(rule, **sizes, **given, name="stream")(x)
+    sub_layers: list[SubLayer] = []
     shared: Rule | None = None  # by the sub-layers of one layer
     for index in range(2 * depth):
         number = index // 2 + 1
@@ -137,7 +143,13 @@ def transformer_lm(
                 dense(f"{name}_output", width, last),
             ]
             inner = keras.Sequential(both, name=f"{name}_inner")
-        x = SubLayer(inner, shared or made, variant=variant, **gates, name=name)(x)
+        sub_layers.append(SubLayer(inner, shared or made, variant=variant, **gates, name=name))
+    singles = sub_layers[:2] if stacked else sub_layers
+    for layer in singles:
+        x = layer(x)
+    if len(singles) < len(sub_layers):
+        pairs = [sub_layers[i : i + 2] for i in range(2, 2 * depth, 2)]
+        x = SubLayerStack(pairs, depth - 1, name="stack")(x)
     x = StreamEnd(rule, **sizes, **given, name="stream_end")(x)
     return keras.Model(tokens, dense("logits", vocabulary)(x), name=f"transformer_lm_{rule}")
 

@@ -87,6 +87,7 @@ from zoo.layers.skip import Skip as Skip
 from zoo.layers.sub_layer import StreamEnd as StreamEnd
 from zoo.layers.sub_layer import StreamStart as StreamStart
 from zoo.layers.sub_layer import SubLayer as SubLayer
+from zoo.layers.sub_layer_stack import SubLayerStack as SubLayerStack
 
 _LAZY = ("distribute", "regularizers")  # imported when they are first used
 _MODULES = ("applications", "callbacks", "datasets", "graph", "optimizers", "weights", *_LAZY)

@@ -25,10 +25,13 @@ from zoo.callbacks.probes.objective import (
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
+from zoo.layers.sub_layer import StreamEnd, SubLayer
 from zoo.types import PathLike, Tensor
 
+VIEWS = ("state", "read", "readout")
 
-def run(
+
+def run(  # noqa: PLR0913 (options by keyword)
     probes: Sequence[Probe],
     model: keras.Model | Network,
     data: Any,
@@ -37,6 +40,7 @@ def run(
     blocks: Sequence[str] | None = None,
     progress: Progress | None = None,
     grain: Grain = "sum",
+    view: str = "state",
 ) -> Table:
     """Stream `data` once through `model` and return the probes' values of its blocks.
 
@@ -58,14 +62,18 @@ def run(
         blocks: Names of the blocks; `None`: all that `zoo.graph.find_blocks` returns.
         progress: A function called with the number of examples so far, after each batch.
         grain: "sum" or "layer": see `zoo.graph.find_blocks`.
+        view: What x and y are in a network of `zoo.SubLayer`s. "state": a block's input and output,
+            with all slots; "read": what its F and that of the next block read, before the norm;
+            "readout": what `zoo.StreamEnd` makes of both. f is y - x, and there is no gradient at
+            x, but in "state".
 
     Returns:
         A `Table` with one value a row.
 
     Raises:
         ValueError: before any work, if there is no block, the data have no labels but a probe
-            needs them, labels are out of range, the loss is not known, or no block has what a probe
-            measures.
+            needs them, labels are out of range, the loss is not known, no block has what a probe
+            measures, or the network has no such view.
 
     Example:
     >>> from zoo.callbacks import L2Ratio
@@ -76,7 +84,7 @@ def run(
     >>> {block: round(value, 6) for block, value in table.values("l2_ratio").items()}
     {'sum': 1.0}
     """
-    return Observer(probes, model, loss, blocks, grain).run(data, batch_size, progress)
+    return Observer(probes, model, loss, blocks, grain, view).run(data, batch_size, progress)
 
 
 class Observer:
@@ -89,6 +97,7 @@ class Observer:
         loss: Loss = None,
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
+        view: str = "state",
     ) -> None:
         self.probes = _probe_list(probes)
         network = Network.of(model, blocks, grain)
@@ -109,6 +118,7 @@ class Observer:
         self.predicts = self.compares or "probabilities" in needs
         if self.gradient or self.predicts:
             self.objective.check_blocks(self.blocks)
+        self.views = _views(view, network)
         self.last = self.blocks[-1]
         self.tail = self.graph.after(self.last.y)
         written = {self.last.y, *(slot for call in self.tail for slot in call.outputs)}
@@ -207,10 +217,14 @@ class Observer:
             marks = {
                 "dinput": ("slot", block.source),
                 "dx": ("shortcut", block.index) if block.x is None else ("slot", block.x),
+                "dh": ("h", block.index),
                 "dx_classifier": ("classifier", block.index),
             }
             of_block = {key: gradients[mark] for key, mark in marks.items() if mark in gradients}
-            part = Parts(block, parts[block.name] | of_block, use, layers)
+            tensors = parts[block.name] | of_block
+            if self.views:
+                tensors = self._viewed(block, tensors)
+            part = Parts(block, tensors, use, layers)
             stages.setdefault(block.stage, []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
 
@@ -322,13 +336,24 @@ class Observer:
         x = self.graph.keep_mask(x, cast)
         with keras_private.AutocastScope(layer.compute_dtype):
             terms = layer.parts(x, **kwargs)
-        if "x" in terms and block.x is None and mark is not None:
-            terms["x"] = mark(("shortcut", block.index), terms["x"])
+        if mark is not None:
+            if "x" in terms and block.x is None:
+                terms["x"] = mark(("shortcut", block.index), terms["x"])
+            if "dh" in self.needs:
+                terms["h"] = mark(("h", block.index), terms["h"])
         with keras_private.AutocastScope(layer.compute_dtype):
             part = {**terms, "y": layer.output_of(terms)}
         if "x" in terms:
             part["f"] = layer.change(terms)
         return part
+
+    def _viewed(self, block, tensors):
+        """Return a block's parts with x and y in another view."""
+        of_x, of_y = self.views[block.index : block.index + 2]
+        with keras_private.AutocastScope(block.layer.compute_dtype):
+            x, y = of_x(tensors["x"]), of_y(tensors["y"])
+        kept = {key: v for key, v in tensors.items() if key not in ("dx", "dinput")}
+        return {**kept, "input": x, "x": x, "f": y - x, "y": y}
 
     def _classify(self, values, labels, tensor):
         """Return the probabilities and the loss of the classifier applied to a tensor."""
@@ -342,6 +367,29 @@ class Observer:
         if labels:
             numbers["loss"] = self.objective.position_losses(labels[0], logits)
         return numbers
+
+
+def _views(view, network):
+    """Return functions of the states before each block and behind the last one; none for "state".
+
+    They are bound to the layers of the blocks and to the `StreamEnd`.
+    """
+    if view not in VIEWS:
+        raise ValueError(f"`view` must be one of {VIEWS}. Received: view={view!r}")
+    if view == "state":
+        return []
+    layers = [block.layer for block in network.blocks]
+    ends = [call.layer for call in network.graph.calls if isinstance(call.layer, StreamEnd)]
+    sub_layers = [call.layer for call in network.graph.calls if isinstance(call.layer, SubLayer)]
+    if len(ends) != 1 or layers != sub_layers:
+        raise ValueError(
+            f"The view {view!r} is that of all blocks of a network of `zoo.SubLayer`s with one "
+            f"`zoo.StreamEnd`. Received: blocks {[block.name for block in network.blocks]}."
+        )
+    if view == "readout":
+        return [ends[0]] * (len(layers) + 1)
+    reads = [lambda x, rule=one.rule: rule.read(x, rule.coefficients(x)) for one in layers]
+    return [*reads, ends[0].rule.reduce]
 
 
 class RunProbes(keras.callbacks.Callback):
@@ -373,6 +421,7 @@ class RunProbes(keras.callbacks.Callback):
         path: PathLike | None = None,
         blocks: Sequence[str] | None = None,
         grain: Grain = "sum",
+        view: str = "state",
     ) -> None:
         super().__init__()
         check_integers(1, every=every)
@@ -387,7 +436,7 @@ class RunProbes(keras.callbacks.Callback):
         self.batch_size = batch_size
         self.path = None if path is None else pathlib.Path(path)
         self.table = Table()
-        self._options = loss, blocks, grain
+        self._options = loss, blocks, grain, view
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Build the probes' pass and check that it runs."""

@@ -28,7 +28,7 @@ from zoo.graph.blocks import Block
 from zoo.io import replace
 from zoo.types import PathLike, Tensor
 
-GRADIENTS = ("dx", "dinput", "dx_classifier")  # keys of a block that need a backward pass
+GRADIENTS = ("dx", "dinput", "dh", "dx_classifier")  # keys of a block that need a backward pass
 LABELED = {*GRADIENTS, "labels", "loss"}  # keys that need labels
 SHOWN = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
 CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
@@ -72,13 +72,14 @@ class Probe:
         needs: Keys that a block must have to be measured. Always there: `y`, the output. `x`, the
             skip input (the shortcut's end where the shape changes), and `f = y - x`, except in a
             plain block that changes the shape. `h`, `t`, `c` in the zoo's layers that have them.
-            `input`, the block's input. With labels also `dx` and `dinput`, the gradients of an
-            example's loss at `x` and `input`; `labels`; and in the last stage the early readout:
-            `probabilities` and `loss` of the classifier applied to `y`, and `dx_classifier`, the
-            gradient of that loss applied to `x`. Of outputs such as `(batch, steps, classes)` these
-            have a value for each position, of which `block.average` is an example's. `network`:
-            logarithms of the network's own probabilities. `steps`: of a sum's residual branch,
-            pairs of the input and the output of each of `block.layers`, those with one of each.
+            `input`, the block's input. With labels also `dx`, `dinput` and `dh`, the gradients of
+            an example's loss at `x`, `input` and `h`; `labels`; and in the last stage the early
+            readout: `probabilities` and `loss` of the classifier applied to `y`, and
+            `dx_classifier`, the gradient of that loss applied to `x`. Of outputs such as `(batch,
+            steps, classes)` these have a value for each position, of which `block.average` is an
+            example's. `network`: logarithms of the network's own probabilities. `steps`: of a sum's
+            residual branch, pairs of the input and the output of each of `block.layers`, those with
+            one of each.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
     Args:
@@ -490,18 +491,30 @@ class ActivationNorm(Probe):
 
 
 class GradientNorm(Probe):
-    """Mean norm |dL/dh| of the gradient of each example's loss at the input h of a block.
+    """Mean norm of the gradient of each example's loss at the input of a block.
 
     Equal along the blocks: gradients neither vanish nor explode. `first_to_last_stage`: the mean
     norm before the first stage's first block over that before the last stage's; far above 1:
     gradients explode on the way down. Jastrzebski et al. (2018), section 4.5, Fig. 8.
+
+    Args:
+        at: "input", or "h", what H of a skip layer, or F of a `zoo.SubLayer`, returns: it can be
+            compared between rules whose states differ in size and scale.
+        name: See `Probe`.
+
+    Raises:
+        ValueError: if `at` is another word.
     """
 
-    needs = ("dinput",)
+    def __init__(self, at: str = "input", name: str | None = None) -> None:
+        if at not in ("input", "h"):
+            raise ValueError(f"`at` must be 'input' or 'h'. Received: at={at!r}")
+        self.needs = (f"d{at}",)
+        super().__init__(name)
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:
         """Return the norm of each example."""
-        return norm(block["dinput"])
+        return norm(block[self.needs[0]])
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return the norms, and the ratio of the first stage's to the last one's."""

@@ -83,6 +83,12 @@ def on_record(experiment: Experiment, scale: str) -> list[Measured]:
     return [store.load(folder)[0] for folder in seeds_on_record(experiment, scale)]
 
 
+def seed_on_record(experiment: Experiment, scale: str, seed: int) -> Measured:
+    """Return what a seed on record measured; nothing if it is not on record."""
+    folder = RESULTS / experiment.name / scale / f"seed{seed}"
+    return store.load(folder)[0] if folder in seeds_on_record(experiment, scale) else {}
+
+
 def load_claims() -> list[dict[str, Any]]:
     """Return the records of claims.json."""
     return json.loads(CLAIMS.read_text(encoding="utf-8")) if CLAIMS.exists() else []

@@ -23,9 +23,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 import zoo
-from zoo.callbacks import Progress
+from zoo import callbacks
 from zoo.datasets import text
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
@@ -63,6 +64,9 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
 }
 SAME_RATE = {"pre_again": "pre"}
+LOW_RATES = ("post", "deepnorm")
+PROBED = 256  # examples of the test text
+DEEP = {"width": 32, "depth": 32, "heads": 2}  # 64 sub-layers
 MATCHES = ("operations", "parameters", "none")
 OTHER_SEED = 1_000_000  # added to the seed of the initial values of "pre_again"
 
@@ -81,14 +85,18 @@ class Settings(experiment.Settings):
     rates: tuple[float, ...] = setting(
         (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
     )
+    low_rates: tuple[float, ...] = setting(
+        (2.5e-4, 5e-4, 1e-3), "Further rates of post-LN and DeepNorm, in league/rates."
+    )
     rate: float | None = setting(None, "Rate of all networks in league/rules; none: of the record.")
     match: str = setting("operations", "What is equal in all networks, in league/rules.", MATCHES)
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
     def __post_init__(self) -> None:
         """Check the rates."""
-        if not self.rates or min(self.rates) <= 0 or sorted({*self.rates}) != [*self.rates]:
-            raise ValueError(f"Expected rising, positive `rates`. Received: {self.rates}")
+        for rates in (self.rates, self.low_rates):
+            if not rates or min(rates) <= 0 or sorted({*rates}) != [*rates]:
+                raise ValueError(f"Expected rising, positive rates. Received: {rates}")
 
 
 SCALES = {
@@ -205,9 +213,15 @@ def hidden_size(name: str, sizes: tuple[tuple[str, int], ...], match: str) -> in
 
 
 def train(
-    name: str, settings: Settings, run: experiment.Run, data: Characters, rate: float, match: str
+    name: str,
+    settings: Settings,
+    run: experiment.Run,
+    data: Characters,
+    rate: float,
+    match: str,
+    probed: bool = False,
 ) -> dict[str, Any]:
-    """Train one network; return losses in nats per character, and what it cost."""
+    """Train one network; return losses in nats per character, what it cost, and `looked_into`."""
     keras.utils.clear_session()
     hidden_size(name, sizes_of(settings, data.count), match)  # draws numbers the first time
     run.start(settings)
@@ -229,7 +243,7 @@ def train(
         batch_size=settings.batch,
         shuffle=False,
         verbose=0,
-        callbacks=[Progress(1, settings.updates)],
+        callbacks=[callbacks.Progress(1, settings.updates)],
     )
     losses = {"train": history.history["loss"][0]}
     for part in ("validation", "test"):
@@ -240,8 +254,10 @@ def train(
         losses = dict.fromkeys(losses, data.unigram_loss)
     found = zoo.graph.cost(model)
     print(f"{name}, rate {rate:g}: validation loss {losses['validation']:.4f}", flush=True)
+    x, y = (part[:PROBED] for part in windows(data.test, settings.steps))
     return {
         **losses,
+        **(looked_into(model, x, y) if probed else {}),
         "rate": rate,
         "diverged": diverged,
         "parameters": found.parameters,
@@ -255,16 +271,26 @@ def of_rule(weight: keras.Variable) -> bool:
     return "/rule/" in weight.path and weight.name != "kernel"
 
 
+def scale_of(settings: Settings) -> str:
+    """Return the name of the scale with this number of updates."""
+    return next((name for name, one in SCALES.items() if one.updates == settings.updates), "full")
+
+
 def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
-    """Train each network at each rate; return what `train` does, by entry and rate."""
+    """Train each network at each rate; return what `train` does, by entry and rate.
+
+    Entries of other runs that are on record for this seed are returned, too.
+    """
     data = characters(run, settings)
-    measured: dict[str, Any] = {}
+    measured = {**pages.seed_on_record(RATES, scale_of(settings), run.seed)}
     for name in settings.entries:
         if name in SAME_RATE:
             continue
-        for number, rate in enumerate(settings.rates):
+        lower = settings.low_rates if name in LOW_RATES else ()
+        measured[name] = {}
+        for rate in sorted({*lower, *settings.rates}):
             part = functools.partial(train, name, settings, run, data, rate, "none")
-            measured.setdefault(name, {})[str(number)] = run.part(f"{name}-{number}", part)
+            measured[name][f"{rate:g}"] = run.part(f"{name}-{rate:g}", part)
     return measured
 
 
@@ -275,7 +301,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
             f"Expected 'pre', which all are compared with, among `entries`. Received: "
             f"{settings.entries}"
         )
-    scale = next((name for name, one in SCALES.items() if one.updates == settings.updates), "full")
+    scale = scale_of(settings)
     needed = {SAME_RATE.get(name, name) for name in settings.entries}
     on_record = {}
     if settings.rate is None:
@@ -292,9 +318,73 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     data = characters(run, settings)
     measured: dict[str, Any] = {}
     for name in settings.entries:
-        part = functools.partial(train, name, settings, run, data, rates[name], settings.match)
+        part = functools.partial(
+            train, name, settings, run, data, rates[name], settings.match, probed=True
+        )
         measured[name] = run.part(name, part)
+    for name in {"pre", "post"}.intersection(settings.entries):
+        measured[name]["slope_at_start"] = slope_at_start(name, data, run.seed)
     return measured
+
+
+def looked_into(model: keras.Model, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """Return a number for each sub-layer by probe, and the gain of all mixings of streams.
+
+    "influence" of a sub-layer on the readout; "kl" of the predictions without it; "gradient" at
+    its h; "size", the mean norm of h; "alike", the mean cosine of what it and the next one read.
+    """
+    probes = [
+        callbacks.BlockInfluence("influence"),
+        callbacks.GradientNorm("h", "gradient"),
+        Size(),
+    ]
+    table = callbacks.run(probes, model, (x, y), view="readout")
+    found: dict[str, Any] = {}
+    for probe in probes:
+        found[probe.name] = [v for block, v in table.values(probe.name).items() if block]
+    reads = callbacks.run([callbacks.BlockInfluence()], model, x, view="read")
+    found["alike"] = [1 - v for v in reads.values("block_influence").values()][:-1]
+    lesions = callbacks.lesions(model, x).values("lesion_kl")
+    found["kl"] = [v for block, v in lesions.items() if block]
+    return {**found, "gain": gain(model, x)}
+
+
+class Size(callbacks.Probe):
+    """Mean norm of h at each position."""
+
+    needs = ("h",)
+
+    def measure(self, block: Any, stage: Any) -> Any:
+        """Return the mean norm of each example."""
+        return block.average(ops.norm(ops.cast(block["h"], "float32"), axis=-1))
+
+
+def gain(model: keras.Model, x: np.ndarray) -> float:
+    """Return the mean largest sum of a row or column of |the product of all mixings of streams|."""
+    layers = [layer for layer in model.layers if isinstance(layer, zoo.SubLayer)]
+    states = keras.Model(model.input, [layer.input for layer in layers]).predict(x, verbose=0)
+    product = np.ones(())
+    for layer, state in zip(layers, states, strict=True):
+        found = layer.rule.coefficients(ops.convert_to_tensor(state))
+        mixing = found.get("h_res", found.get("a_r"))
+        if mixing is not None:
+            mixing = ops.convert_to_numpy(mixing)
+            mixing = mixing if "h_res" in found else np.swapaxes(mixing, -1, -2)
+            product = mixing @ product if product.ndim else mixing
+    if not product.ndim:
+        return 1.0
+    sums = np.abs(product).sum(-1).max(-1), np.abs(product).sum(-2).max(-1)
+    return float(np.maximum(*sums).mean())
+
+
+def slope_at_start(name: str, data: Characters, seed: int) -> float:
+    """Return the slope of log2 of the gradient at the state over 64 sub-layers, before training."""
+    steps = 32
+    model = zoo.transformer_lm(data.count, steps, **DEEP, **ENTRIES[name], seed=seed)
+    examples = [part[:16] for part in windows(data.test, steps)]
+    table = callbacks.run([callbacks.GradientNorm()], model, tuple(examples))
+    norms = [v for block, v in table.values("gradient_norm").items() if block]
+    return float(np.polyfit(np.arange(len(norms)), np.log2(norms), 1)[0])
 
 
 def mean_losses(seeds: list[dict[str, Any]]) -> dict[str, dict[float, float]]:
@@ -419,6 +509,112 @@ CLAIMS = (
     claim("L9", "arXiv:2601.19895", "Keel's outer norm lowers the loss of small branches.",
           "keel", "scaled", at_most=-0.01),
 )  # fmt: skip
+
+
+def late(one: dict[str, Any], name: str, key: str) -> float:
+    """Return the mean of a probe over the last third of an entry's sub-layers."""
+    values = one[name][key]
+    return statistics.fmean(values[-len(values) // 3 :])
+
+
+def decline(one: dict[str, Any], name: str) -> float:
+    """Return the influence of the last third of an entry's sub-layers over that of the first."""
+    values = one[name]["influence"]
+    return late(one, name, "influence") / statistics.fmean(values[: len(values) // 3])
+
+
+def alike(one: dict[str, Any], name: str) -> float:
+    """Return how much more alike adjacent sub-layers read than those of "pre"."""
+    return statistics.fmean(one[name]["alike"]) - statistics.fmean(one["pre"]["alike"])
+
+
+def spread(one: dict[str, Any], name: str) -> float:
+    """Return the largest over the smallest mean norm of h, over that of "pre"."""
+    ratios = [max(one[entry]["size"]) / min(one[entry]["size"]) for entry in (name, "pre")]
+    return ratios[0] / ratios[1]
+
+
+CLAIMS += (
+    Claim(
+        name="L10",
+        section="arXiv:2409.19606",
+        statement="A single dynamic stream does not lower the loss.",
+        quantity="test loss of dhc1 minus that of pre, nats per character",
+        value=functools.partial(loss_above_pre, "dhc1"),
+        at_least=-0.005,
+        control=Control("four streams", functools.partial(loss_above_pre, "dhc4")),
+    ),
+    Claim(
+        name="L11",
+        section="arXiv:2502.05795",
+        statement="The late sub-layers of pre-LN change its readout little.",
+        quantity="influence on the readout, last third of the sub-layers over the first",
+        value=lambda one: decline(one, "pre"),
+        at_most=0.7,
+        ratio=True,
+        control=Control("post-LN", lambda one: decline(one, "post")),
+    ),
+    Claim(
+        name="L12",
+        section="arXiv:2502.05795",
+        statement="With norms scaled by depth the late sub-layers matter more.",
+        quantity="divergence by lesions in the last third of the sub-layers, lns over pre",
+        value=lambda one: late(one, "lns", "kl") / late(one, "pre", "kl"),
+        at_least=1.5,
+        ratio=True,
+        control=Control(
+            AGAIN.text, lambda one: late(one, "pre_again", "kl") / late(one, "pre", "kl")
+        ),
+    ),
+    Claim(
+        name="L13",
+        section="arXiv:2409.19606",
+        statement="With hyper-connections adjacent sub-layers read less similar inputs.",
+        quantity="mean cosine of what adjacent sub-layers read, dhc minus pre",
+        value=lambda one: alike(one, "dhc"),
+        at_most=-0.05,
+        control=Control(AGAIN.text, lambda one: alike(one, "pre_again")),
+    ),
+    Claim(
+        name="L14",
+        section="arXiv:2512.24880",
+        statement="Doubly stochastic mixings of streams do not amplify together.",
+        quantity="largest sum of a row or column of the product of all mixings",
+        value=lambda one: one["mhc"]["gain"],
+        at_most=1.6,
+        ratio=True,
+        control=Control("dhc", lambda one: one["dhc"]["gain"]),
+    ),
+    Claim(
+        name="L15",
+        section="arXiv:2512.24880",
+        statement="The mixings of hyper-connections amplify more than doubly stochastic ones.",
+        quantity="largest sum of a row or column of the product of all mixings, dhc over mhc",
+        value=lambda one: one["dhc"]["gain"] / one["mhc"]["gain"],
+        at_least=2,
+        ratio=True,
+        control=Control("no mixing", lambda one: one["mhc_identity"]["gain"] / one["mhc"]["gain"]),
+    ),
+    Claim(
+        name="L16",
+        section="arXiv:2603.15031",
+        statement="With attention over earlier outputs the sub-layers write equally much.",
+        quantity="largest over smallest mean norm of h, attnres over pre",
+        value=lambda one: spread(one, "attnres"),
+        at_most=0.5,
+        ratio=True,
+        control=Control(AGAIN.text, lambda one: spread(one, "pre_again")),
+    ),
+    Claim(
+        name="L17",
+        section="arXiv:2002.04745",
+        statement="Before training, gradients in post-LN grow with depth.",
+        quantity="slope of log2 of the gradient at the state over 64 sub-layers",
+        value=lambda one: one["post"]["slope_at_start"],
+        at_least=0.25,
+        control=Control("pre-LN", lambda one: one["pre"]["slope_at_start"]),
+    ),
+)
 RATES = Experiment(
     name="league/rates",
     scales=SCALES,

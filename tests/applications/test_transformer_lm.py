@@ -249,3 +249,55 @@ def test_it_quantizes_and_trains_and_counts_in_mixed_precision(tmp_path):
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         zoo.transformer_lm(**{**SMALL, **arguments})
+
+
+def with_random_rules(rule, **options):
+    model = zoo.transformer_lm(**SMALL, rule=rule, **options)
+    random = np.random.default_rng(0)
+    for layer in model.layers:
+        for weight in layer.rule.weights if isinstance(layer, zoo.SubLayer) else ():
+            weight.assign(ops.convert_to_numpy(weight) + 0.3 * random.normal(size=weight.shape))
+    return model
+
+
+@pytest.mark.parametrize("rule", some(["attnres"], ["post", "dhc", "attnres", "x0"]))
+def test_views_are_what_sub_layers_read_and_what_the_network_would_return(rule):
+    model = with_random_rules(rule)
+    blocks = [layer for layer in model.layers if isinstance(layer, zoo.SubLayer)]
+    end = model.get_layer("stream_end")
+    states = keras.Model(model.input, [layer.input for layer in (*blocks, end)])(tokens())
+    rules = [layer.rule for layer in blocks]
+    read = [rule.read(x, rule.coefficients(x)) for rule, x in zip(rules, states, strict=False)]
+    expected = {"read": [*read, end.rule.reduce(states[-1])], "readout": [*map(end, states)]}
+    probes = [callbacks.BlockInfluence(), callbacks.L2Ratio()]
+    for view, tensors in expected.items():
+        table = callbacks.run(probes, model, tokens(), view=view)
+        arrays = [ops.convert_to_numpy(v).astype("float64") for v in tensors]
+        unit = [v / np.linalg.norm(v, axis=-1, keepdims=True) for v in arrays]
+        for i, block in enumerate(blocks):
+            influence = 1 - (unit[i] * unit[i + 1]).sum(-1).mean()
+            found = table.values("block_influence")[block.name]
+            assert found == pytest.approx(influence, rel=1e-3, abs=1e-6)
+            assert np.isfinite(table.values("l2_ratio")[block.name])
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("pre", 1.0), ("scaled", 0.25)])
+def test_the_gradient_at_h_is_that_of_the_next_state_times_the_scale(rule, factor):
+    model = zoo.transformer_lm(**SMALL, rule=rule)
+    probes = [callbacks.GradientNorm("h", "at_h"), callbacks.GradientNorm()]
+    table = callbacks.run(probes, model, (tokens(), tokens(1)))
+    at_h, at_input = ([*table.values(p.name).values()] for p in probes)
+    np.testing.assert_allclose(at_h[:-2], np.multiply(factor, at_input[1:-1]), rtol=1e-4)
+
+
+def test_unknown_views_and_networks_without_them_are_refused():
+    model = zoo.transformer_lm(**SMALL)
+    probes = [callbacks.BlockInfluence()]
+    with pytest.raises(ValueError, match="must be one of"):
+        callbacks.run(probes, model, tokens(), view="stream")
+    with pytest.raises(ValueError, match="of all blocks of a network"):
+        callbacks.run(probes, model, tokens(), view="read", blocks=["attention2"])
+    with pytest.raises(ValueError, match="needs \\('dinput',\\)"):
+        callbacks.run([callbacks.GradientNorm()], model, (tokens(), tokens(1)), view="readout")
+    with pytest.raises(ValueError, match="'input' or 'h'"):
+        callbacks.GradientNorm("x")

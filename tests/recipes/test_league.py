@@ -1,5 +1,6 @@
 """The residual league: equal cost, equal examples, and rates that are chosen on validation."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -63,6 +64,43 @@ def test_the_league_needs_rates_on_record(tmp_path):
     settings = rules.Settings(entries=("pre",), updates=7)
     with pytest.raises(ValueError, match="best rate of 'pre' on record"):
         rules.measure(settings, run)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("rule", ["pre", "shc", "mhc"])
+def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
+    model = zoo.transformer_lm(**dict(SIZES), rule=rule, seed=0)
+    random = np.random.default_rng(0)
+    product = np.eye(2)
+    for layer in model.layers:
+        if rule == "shc" and isinstance(layer, zoo.SubLayer):
+            a_r = random.normal(size=(2, 2))
+            layer.rule.a_r.assign(a_r)
+            product = a_r.T @ product
+    expected = np.abs([product, product.T]).sum(-1).max()  # 1 of doubly stochastic ones
+    x, y = rules.windows(np.arange(41) % 5, 8)
+    assert rules.gain(model, x) == pytest.approx(expected, rel=1e-3)
+    if rule == "mhc":
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        found = rules.looked_into(model, x, y)
+        assert {name: len(v) for name, v in found.items() if name != "gain"} == {
+            **dict.fromkeys(("influence", "gradient", "size", "kl"), 4),
+            "alike": 3,
+        }
+
+
+def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
+    run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
+    monkeypatch.setattr(rules, "characters", lambda *_: None)
+    monkeypatch.setattr(rules, "train", lambda name, *_: {"entry": name})
+    monkeypatch.setattr(rules.pages, "seed_on_record", lambda *_: {"pre": 1, "post": 2})
+    settings = rules.Settings(entries=("post", "keel"), rates=(1e-3, 2e-3), low_rates=(1e-4, 1e-3))
+    found = rules.measure_rates(settings, run)
+    assert {name: one if name == "pre" else [*one] for name, one in found.items()} == {
+        "pre": 1,
+        "post": ["0.0001", "0.001", "0.002"],
+        "keel": ["0.001", "0.002"],
+    }
 
 
 @slow_elsewhere

@@ -218,6 +218,8 @@ def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int
     keeps the shape and dtype of `x`. Returns the last x.
     """
     weights = [ops.convert_to_tensor(weight) for weight in weights]
+    if isinstance(x, keras.KerasTensor):  # as in `zoo.graph.cost`
+        return functools.reduce(step, ([w[i] for w in weights] for i in range(depth)), x)
     x = ops.convert_to_tensor(x)
     if BACKEND == "tensorflow":
         import tensorflow as tf

@@ -17,7 +17,7 @@ from keras import ops
 from zoo.checks import check_integers
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.configured import Configured
-from zoo.types import Shape, Tensor
+from zoo.types import Initializer, Shape, Tensor
 
 Coefficients: TypeAlias = Mapping[str, Tensor]
 
@@ -30,9 +30,9 @@ def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> T
     return ops.cast(x if gain is None else x * ops.cast(gain, "float32"), dtype)
 
 
-def unit_gain(seed: int | None = None) -> keras.initializers.Initializer:
+def unit_gain() -> keras.initializers.Initializer:
     """Return an initializer of kernels, N(0, 1 / fan_in), which keep the scale of features."""
-    return KaimingNormal(scale=math.sqrt(0.5), seed=seed)
+    return KaimingNormal(scale=math.sqrt(0.5))
 
 
 def put(state: Tensor, slot: int, value: Tensor) -> Tensor:
@@ -593,7 +593,7 @@ class ValueResidual(Rule):
 
     Args:
         learned: Train l1 and l2; both are, or start at, 1 / 2.
-        seed: Seed of the kernel of V_1.
+        kernel_initializer: Initializer of the kernel of V_1; None: N(0, 1 / fan_in).
         **kwargs: See `Rule`.
 
     Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
@@ -601,16 +601,18 @@ class ValueResidual(Rule):
 
     slots = 2  # the stream and V_1
 
-    def __init__(self, *, learned: bool = False, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, learned: bool = False, kernel_initializer: Initializer | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.learned = learned
-        self.seed = seed
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.replaces_values = self.index == 0
 
     def build_first(self, input_shape: Shape) -> None:
         """Add the kernel and the bias of V_1."""
         d = input_shape[-1]
-        self.kernel = self.weight("kernel", (d, d), unit_gain(self.seed))
+        self.kernel = self.weight("kernel", (d, d), self.kernel_initializer or unit_gain())
         self.bias = self.weight("bias", (d,))
 
     def expand(self, x: Tensor) -> Tensor:

@@ -1,0 +1,183 @@
+"""Many sub-layers of a residual stream in one, for networks too deep to compile one by one."""
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from zoo import backend
+from zoo.backend import keras_private
+from zoo.checks import check_integers
+from zoo.layers.configured import Configured
+from zoo.layers.rules import Rule
+from zoo.layers.sub_layer import SubLayer
+from zoo.types import Shape, Tensor
+
+
+@keras.saving.register_keras_serializable("zoo")
+class SubLayerStack(Configured):
+    """`depth` groups of sub-layers, one after the other, as one scanned layer.
+
+    It computes what the sub-layers compute. Their weights are stacked, and one group is compiled,
+    not `depth` of them. To inspect or modify single sub-layers, rewire it with its `to_layers()`.
+
+    Args:
+        groups: Lists of `zoo.SubLayer`s, such as those of a transformer's layer, which give the
+            initial values; or a single list, with whose values all groups start.
+        depth: Number of groups.
+        **kwargs: `name`, `dtype`.
+
+    Input and output shape: the state's; see `zoo.SubLayer`.
+
+    Raises:
+        ValueError: if there are neither one nor `depth` groups, or they differ in more than names
+            and weights. Rules with slots for sub-layers have no stack, and those whose constants
+            depend on the index only where these are the same, as behind the first layer.
+
+    Example:
+    >>> dense = [keras.layers.Dense(4) for _ in range(3)]
+    >>> groups = [[SubLayer(f, index=i, depth=3, per_layer=1)] for i, f in enumerate(dense)]
+    >>> tuple(SubLayerStack(groups, depth=3)(keras.ops.ones((2, 5, 4))).shape)
+    (2, 5, 4)
+    """
+
+    def __init__(self, groups: Sequence[Sequence[SubLayer]], depth: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_integers(1, depth=depth)
+        if len(groups) not in (1, depth):
+            raise ValueError(f"Expected one group or depth={depth} groups. Received: {len(groups)}")
+        for group in groups:
+            for first, other in zip(groups[0], group, strict=True):
+                _check_alike(first, other)
+        self.depth = depth
+        # Keras does not see the sub-layers: their weights are not this layer's.
+        self._hidden = types.SimpleNamespace(groups=[*groups])
+
+    @property
+    def groups(self) -> list[list[SubLayer]]:
+        """The first group, without this layer's weights."""
+        return [[*self._hidden.groups[0]]]
+
+    def build(self, input_shape: Shape) -> None:
+        """Stack the values of the sub-layers."""
+        values = []
+        for group in self._hidden.groups:
+            for layer in group:
+                if not layer.built:
+                    layer.build(input_shape)
+            values.append([ops.convert_to_numpy(v) for v in _variables(group)])
+            shapes = [[value.shape for value in one] for one in (values[0], values[-1])]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"Expected groups with weights of the same shapes. Received: {shapes[0]} of "
+                    f"{self.groups[0][0].name} and those after it, {shapes[1]} of {group[0].name}."
+                )
+        if any(layer.losses for layer in self.groups[0]):
+            raise ValueError(
+                f"A stack has no regularizers, which would see the weights of all groups at once. "
+                f"Received: those of {self.groups[0][0].name}."
+            )
+        del self._hidden.groups[1:]
+        self.stacked = []
+        by_weight = zip(*values, strict=True)
+        for variable, parts in zip(_variables(self.groups[0]), by_weight, strict=True):
+            stack = np.stack(parts) if len(parts) > 1 else np.repeat(parts, self.depth, axis=0)
+            weight = self.add_weight(
+                stack.shape,
+                lambda shape, dtype=None, stack=stack: ops.convert_to_tensor(stack, dtype),
+                dtype=variable.dtype,
+                trainable=variable.trainable,
+                name=variable.path.replace("/", "_"),
+            )
+            self.stacked.append(weight)
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return the last group's output."""
+        variables = _variables(self.groups[0])
+
+        def step(x, slices):
+            with keras.StatelessScope(state_mapping=zip(variables, slices, strict=True)):
+                for layer in self.groups[0]:
+                    x = layer(x)
+            return x
+
+        if keras_private.is_rematerialized(self):
+            step = keras.remat(step)  # group by group: each one's input is all that is stored
+        return backend.scan_layers(step, x, self.stacked, self.depth)
+
+    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
+        """Return `layer_call`, because `call` rematerializes each group."""
+        return layer_call
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the input's shape."""
+        return input_shape
+
+    def to_layers(self) -> list[SubLayer]:
+        """Return new, built sub-layers of all groups with these weights.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
+        if not self.built:
+            raise ValueError(
+                f"`to_layers` copies weights. Received: {self.name}, which has none yet. Call it, "
+                f"or build it with its input's shape, first."
+            )
+        values = [ops.convert_to_numpy(weight) for weight in self.stacked]
+        layers = []
+        for number in range(self.depth):
+            rules: dict[int, Rule] = {}  # one that sub-layers of a group share stays shared
+            group = [self._copy(layer, number, rules) for layer in self.groups[0]]
+            for layer in group:
+                layer.build(self._build_shapes_dict["input_shape"])
+            for variable, value in zip(_variables(group), values, strict=True):
+                variable.assign(value[number])
+            layers += group
+        return layers
+
+    def _copy(self, layer, number, rules):
+        """Return an unbuilt sub-layer of another group."""
+        if id(layer.rule) not in rules:
+            index = layer.rule.index + number * len(self.groups[0])
+            kind = type(layer.rule)
+            rules[id(layer.rule)] = kind.from_config({**layer.rule.get_config(), "index": index})
+        copy = type(layer).from_config({**layer.get_config(), "name": f"{layer.name}_{number + 1}"})
+        copy.rule = rules[id(layer.rule)]
+        return copy
+
+
+def _variables(group):
+    """Return the variables of sub-layers, those of a shared rule once."""
+    parts = []
+    for layer in group:
+        parts += [layer.inner, layer.rule, layer.norm, layer.transform_gate, layer.carry_gate]
+    return [*{id(v): v for part in parts if part is not None for v in part.variables}.values()]
+
+
+def _constants(rule):
+    """Return the numbers and texts that a rule computes with, apart from its place, by name."""
+    left_out = {*vars(keras.layers.Layer()), "index", "layer_number"}
+    known = {name: value for name, value in vars(rule).items() if name not in left_out}
+    kinds = (int, float, str, tuple, types.NoneType)
+    return {name: known[name] for name in sorted(known) if isinstance(known[name], kinds)}
+
+
+def _check_alike(first, other):
+    """Raise ValueError unless two sub-layers differ in names and weights alone."""
+    if first.rule.is_history:
+        raise ValueError(
+            f"A rule with slots for sub-layers has no stack. Received: {first.name}, with the rule "
+            f"{type(first.rule).__name__}."
+        )
+    ours, others = _constants(first.rule), _constants(other.rule)
+    for name, value in ours.items():
+        if type(first.rule) is not type(other.rule) or others.get(name, value) != value:
+            raise ValueError(
+                f"Expected sub-layers with the same rule and constants. Received: {first.name}, "
+                f"{type(first.rule).__name__} with {name}={value}, and {other.name}, "
+                f"{type(other.rule).__name__} with {name}={others.get(name)}."
+            )
