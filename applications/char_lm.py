@@ -8,6 +8,7 @@ import numpy as np
 
 from zoo.applications.registry import builder
 from zoo.backend.layers import Dense
+from zoo.checks import check_choice
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
@@ -79,8 +80,7 @@ def char_lm(
     Reference: Kim et al. (2016), arXiv:1508.06615, Table 2; Greff et al. (2017),
     arXiv:1612.07771, section 5.2 and Table 1a.
     """
-    if size not in SIZES:
-        raise ValueError(f"`size` must be one of {', '.join(SIZES)}. Received: size={size!r}")
+    check_choice(SIZES, size=size)
     filters = SIZES[size]["filters"] if filters is None else filters
     units = SIZES[size]["units"] if units is None else units
     widths = range(1, len(filters) + 1)

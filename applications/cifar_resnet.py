@@ -8,7 +8,7 @@ from keras import layers, ops
 
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D
-from zoo.checks import is_integer
+from zoo.checks import check_choice, is_integer
 from zoo.initializers import KaimingNormal
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import Shape
@@ -162,11 +162,7 @@ def shared_resnet(
             f"`depth` must be at least {6 * (UNSHARED + 2) + 2}: the first {UNSHARED} blocks of a "
             f"stage are not shared. Received: depth={depth}. Take cifar_resnet({depth})."
         )
-    if batch_norm not in SHARE:
-        raise ValueError(
-            f"`batch_norm` must be one of {', '.join(map(repr, SHARE))}. "
-            f"Received: batch_norm={batch_norm!r}"
-        )
+    check_choice(SHARE, batch_norm=batch_norm)
     share, initial_gamma = SHARE[batch_norm]
     gamma = initial_gamma if gamma is None else gamma
     shared = {"uses": blocks - UNSHARED, "share": share, "gamma": gamma}

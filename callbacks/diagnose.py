@@ -17,7 +17,7 @@ from zoo.callbacks.probes.objective import Loss, Progress, batches, repeatable, 
 from zoo.callbacks.probes.probe import Probe, Table, aligned
 from zoo.callbacks.probes.sweep import lesions
 from zoo.callbacks.training import PassProgress
-from zoo.checks import check_integers
+from zoo.checks import check_choice, check_integers
 from zoo.graph.blocks import Grain, Network
 from zoo.types import PathLike
 
@@ -71,8 +71,7 @@ class Diagnosis:
 
     def blocks(self, verdict: str) -> list[str]:
         """Return the names of the blocks with one verdict; raise ValueError if it is unknown."""
-        if verdict not in VERDICTS:
-            raise ValueError(f"`verdict` must be one of {VERDICTS}. Received: verdict={verdict!r}")
+        check_choice(VERDICTS, verdict=verdict)
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def _repr_html_(self) -> str:

@@ -50,5 +50,5 @@ def test_normal_values_are_not_truncated():
 
 def test_fans_include_the_receptive_field():
     assert fans((5, 7)) == (5, 7) and fans(SHAPE) == (144, 288)
-    with pytest.raises(ValueError, match="`fan` must be 'in' or 'out'. Received: fan='avg'"):
+    with pytest.raises(ValueError, match="`fan` must be one of 'in', 'out'. Received: fan='avg'"):
         KaimingNormal("avg")

@@ -1,6 +1,7 @@
 """Checks of arguments."""
 
 import numbers
+from collections.abc import Collection
 from typing import Any
 
 KINDS = {0: "a non-negative integer", 1: "a positive integer"}
@@ -18,6 +19,14 @@ def check_integers(minimum: int, /, **arguments: Any) -> None:
     for name, value in arguments.items():
         if not is_integer(value, minimum):
             raise ValueError(f"`{name}` must be {kind}. Received: {name}={value!r}")
+
+
+def check_choice(choices: Collection[Any], /, **argument: Any) -> None:
+    """Raise a `ValueError` unless an argument, given by its name, is one of the choices."""
+    ((name, value),) = argument.items()
+    if value not in choices:
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"`{name}` must be one of {known}. Received: {name}={value!r}")
 
 
 def as_side(**argument: Any) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import random
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -26,12 +26,8 @@ LAYOUT = {  # the variables of the zoo's language model that grow with the vocab
 SHUTDOWN = 24 * 3600  # seconds that JAX's processes wait for process 0, which writes the results
 
 
-def strategy(
-    name: str = "auto",
-    devices: Sequence[str] | None = None,
-    layout: Mapping[str, tuple] | None = None,
-) -> "Strategy":
-    """Return one device or several as an object that builds and fits a model.
+def strategy(name: str = "auto") -> "Strategy":
+    """Return one device or several, all that there are, as an object that builds and fits a model.
 
     | name | backend | devices |
     | --- | --- | --- |
@@ -40,7 +36,7 @@ def strategy(
     | "mirrored" | TensorFlow | `tf.distribute.MirroredStrategy`: the GPUs of this machine |
     | "tpu" | TensorFlow | `tf.distribute.TPUStrategy`: the TPU that TPU_NAME names |
     | "data_parallel" | JAX | `keras.distribution.DataParallel`, of all processes |
-    | "model_parallel" | JAX | `keras.distribution.ModelParallel` of the variables in `layout` |
+    | "model_parallel" | JAX | `keras.distribution.ModelParallel`: not batches, but `LAYOUT` |
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
@@ -49,16 +45,8 @@ def strategy(
     create the strategy before JAX computes anything; see docs/devices.md. Processes that were not
     seeded alike start from the same random state.
 
-    Args:
-        name: See above.
-        devices: Names, e.g. `["GPU:0", "GPU:1"]`, on JAX `["gpu:0"]`. `None` takes all GPUs or
-            TPUs, or all CPU devices where there is none.
-        layout: For "model_parallel": by a regular expression of a variable's path, "model" for
-            each axis that is divided over the devices, None for the others; `None` divides
-            softmax and word table of the language model. The batch is not split.
-
     Raises:
-        ValueError: if this backend has no such strategy, or a device does not exist.
+        ValueError: if this backend has no such strategy.
 
     Example:
     >>> devices = strategy("one")
@@ -79,11 +67,11 @@ def strategy(
     if name == "one" or backend == "torch":
         return Strategy("one")
     if backend == "tensorflow":
-        return _tensorflow(name, devices)
-    return _keras_distribution(name, devices, LAYOUT if layout is None else layout)
+        return _tensorflow(name)
+    return _keras_distribution(name)
 
 
-def _tensorflow(name, devices):
+def _tensorflow(name):
     import tensorflow as tf
 
     if name == "tpu" or name == "auto" and os.environ.get("TPU_NAME"):
@@ -92,7 +80,7 @@ def _tensorflow(name, devices):
         return Strategy("one")
     available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name.removeprefix("/device:") for device in available]
-    return Strategy("mirrored", tf.distribute.MirroredStrategy(_select(devices, names)))
+    return Strategy("mirrored", tf.distribute.MirroredStrategy(names))
 
 
 def _tpu():
@@ -110,34 +98,24 @@ def _tpu():
         ) from error
 
 
-def _keras_distribution(name, devices, layout):
+def _keras_distribution(name):
     import jax
 
     _join()
     process = jax.process_index(), jax.process_count()
-    available = keras.distribution.list_devices()
-    if name == "auto" and len(available) == 1:
+    devices = keras.distribution.list_devices()
+    if name == "auto" and len(devices) == 1:
         return Strategy("one")
-    devices = _select(devices, available)
     if name != "model_parallel":
         native = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
         return Strategy("data_parallel", native, *process)
     mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
     layouts = keras.distribution.LayoutMap(mesh)
-    layouts.update(layout)
+    layouts.update(LAYOUT)
     native = keras.distribution.ModelParallel(
         layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
     )
     return Strategy(name, native, *process)
-
-
-def _select(devices, available):
-    missing = set(devices or ()) - set(available)
-    if missing:
-        raise ValueError(
-            f"Expected `devices` of {available}. Received: {sorted(missing)} among them."
-        )
-    return list(devices or available)
 
 
 def _join():

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from zoo.backend.runtime import GENERATOR
+from zoo.checks import check_choice
 from zoo.types import Shape, Tensor
 
 
@@ -103,8 +104,7 @@ class KaimingNormal(NumpyInitializer):
 
     def __init__(self, fan: str = "in", scale: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
-        if fan not in ("in", "out"):
-            raise ValueError(f"`fan` must be 'in' or 'out'. Received: fan={fan!r}")
+        check_choice(("in", "out"), fan=fan)
         self.fan = fan
         self.scale = scale
 

@@ -128,8 +128,7 @@ class Observer:
         self.by_call = {block.call: block for block in self.blocks}
         self.by_end = {block.y: block for block in self.blocks}
         self.marked = {slot for block in self.blocks for slot in (block.source, block.x)}
-        self.strategy = getattr(self.model, "distribute_strategy", None)
-        self.step = compiled(self._step, self.model, self.strategy)
+        self.step = compiled(self._step, self.model)
 
     def check(self, data: Any, batch_size: int) -> None:
         """Raise what a pass would raise at its first batch, which is all that is read."""
@@ -164,10 +163,8 @@ class Observer:
         return table
 
     def _batches(self, data, batch_size, progress=None):
-        # replicas share a batch: its size is a multiple of their number
-        replicas = self.strategy.num_replicas_in_sync if self.strategy else 1
         check = self.objective.check if self.reads_labels else None
-        return padded_batches(data, batch_size, progress, replicas, check)
+        return padded_batches(data, batch_size, progress, check)
 
     def _sums(self, x, y, mask):
         """Return the step's results for a padded batch, as arrays."""

@@ -166,7 +166,7 @@ def _products(chain, index):
         return chain.do(chain.plan[index], State(x, sides)).x
 
     def signal(state):
-        product = jacobian_product(lambda x: forward(x, state.sides), state.x, state.x)[1]
+        product = jacobian_product(lambda x: forward(x, state.sides), state.x, state.x)
         length = norm(state.x)
         return ops.where(length == 0, np.inf, norm(product) / length)
 

@@ -133,26 +133,25 @@ def padded_batches(
     data: Any,
     batch_size: int,
     progress: Progress | None = None,
-    multiple: int = 1,
     check: Check | None = None,
 ) -> Iterator[tuple[Any, Any, np.ndarray]]:
     """Yield inputs, labels, `Labels` or None, and a mask of the examples, `(batch,)`.
 
     The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
-    one before, so that compiled functions see one shape, and to a `multiple`; where nothing is
-    compiled, on PyTorch, the mask has the examples only. `progress` is called with the number of
-    examples so far, after each batch; the others are those of `batches`. Raise
-    ValueError if there is no example.
+    one before, so that compiled functions see one shape; where nothing is compiled, on PyTorch, the
+    mask has the examples only. `progress` is called with the number of examples so far, after each
+    batch; the others are those of `batches`. Raise ValueError if there is no example.
     """
     size = 0
     seen = 0
     for x, y in batches(data, batch_size, check, weighted=True):
         mask = nan_mask(x)
         seen += len(mask)
-        size = max(size, -(-len(mask) // multiple) * multiple)
+        size = max(size, len(mask))
         padded = np.pad(mask, (0, size - len(mask) if STATIC_SHAPES else 0))
-        yield _pad(x, size), None if y is None else _pad(y, size), padded
+        rows = np.minimum(np.arange(size), len(mask) - 1)  # the last example again and again
+        yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows), padded
         if progress:
             progress(seen)
     if not seen:
@@ -167,13 +166,6 @@ def nan_mask(x: Any) -> np.ndarray:
         if np.issubdtype(values.dtype, np.floating):
             mask[np.isnan(values).reshape(len(values), -1).any(axis=1)] = np.nan
     return mask
-
-
-def _pad(structure, size):
-    def pad(v):
-        return np.concatenate([v, np.repeat(v[-1:], size - len(v), axis=0)])
-
-    return tree.map_structure(pad, structure)
 
 
 def masked_sum(v: Tensor, mask: Tensor) -> Tensor:

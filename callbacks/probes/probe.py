@@ -23,7 +23,7 @@ from zoo.callbacks.probes.objective import (
     scale,
     shown,
 )
-from zoo.checks import check_integers
+from zoo.checks import check_choice, check_integers
 from zoo.graph.blocks import Block
 from zoo.io import replace
 from zoo.types import PathLike, Tensor
@@ -65,7 +65,7 @@ class Probe:
     """Base of measurements of every block.
 
     A subclass writes `measure`, which returns per-example values; `zoo.callbacks.run` only sums
-    them over examples and replicas; `summarize` turns the averages into numbers. So no value
+    them over examples; `summarize` turns the averages into numbers. So no value
     depends on the batch size. The protocol is that of a `keras.metrics.Metric`.
 
     Class attributes:
@@ -232,7 +232,10 @@ class Table:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        lines = [[*Row._fields], *([_text(cell) for cell in row] for row in self.rows)]
+        lines = [[*Row._fields]]
+        for *cells, value in self.rows:
+            known = ["" if cell is None else str(cell) for cell in cells]
+            lines.append([*known, f"{value:.5g}"])
         return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
@@ -294,10 +297,6 @@ def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
         width = max(map(len, column))
         columns.append([v.ljust(width) if i in left else v.rjust(width) for v in column])
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
-
-
-def _text(cell):
-    return f"{cell:.5g}" if isinstance(cell, float) else str("" if cell is None else cell)
 
 
 class Ratio(Probe):
@@ -418,9 +417,7 @@ class CosineLoss(Probe):
 
     def __init__(self, classifier: str = "network", name: str | None = None) -> None:
         super().__init__(name)
-        if classifier not in CLASSIFIERS:
-            known = [*CLASSIFIERS]
-            raise ValueError(f"`classifier` must be one of {known}. Received: {classifier!r}")
+        check_choice(CLASSIFIERS, classifier=classifier)
         self.needs = ("f", CLASSIFIERS[classifier])
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> Tensor:

@@ -37,6 +37,7 @@ from zoo.callbacks.probes.objective import (
 )
 from zoo.callbacks.probes.probe import Row, Table
 from zoo.callbacks.training import PassProgress
+from zoo.checks import check_choice
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan
 from zoo.graph.loop import Region
@@ -347,8 +348,7 @@ def depth_plan(
     >>> depth_plan(keras.Model(inputs, x), keras.ops.ones((8, 4)))
     {'sum0': 0.0}
     """
-    if score not in (None, *SCORES):
-        raise ValueError(f"`score` must be one of {SCORES}. Received: score={score!r}")
+    check_choice((None, *SCORES), score=score)
     network = Network.of(model, **options)
     names = [block.name for block in network.blocks if not block.changes_shape]
     count = int((1 - keep) * len(network.blocks) + 1e-9)

@@ -134,18 +134,12 @@ def _gradients(graph, block, maxima, unit):
 def guided_relus(model):
     """Replace the activation `relu` of a model's layers by `guided_relu` while inside."""
     relu = keras.activations.relu
-    layers = [
-        layer
-        for layer in keras_private.inner_layers(model)
-        if getattr(layer, "activation", None) is relu
-    ]
-    for layer in layers:
-        layer.activation = guided_relu
-    try:
+    with contextlib.ExitStack() as stack:
+        for layer in keras_private.inner_layers(model):
+            if getattr(layer, "activation", None) is relu:
+                layer.activation = guided_relu
+                stack.callback(setattr, layer, "activation", relu)
         yield
-    finally:
-        for layer in layers:
-            layer.activation = relu
 
 
 def infer_guided(call, *args, **kwargs):
@@ -193,12 +187,24 @@ def fig3(seeds):
 
 
 def fig4(seeds):
-    """Draw patches of a unit and their gradients by guided backpropagation, of the first seed."""
+    """Draw patches of a unit by block, and below them their gradients, of the first seed."""
     networks = seeds[0]["inspected"]
-    name = next(name for name, facts in networks.items() if facts["patches"])
-    figure = draw_patches([*networks[name]["patches"].values()])
-    unit = networks[name]["unit"]
-    figure.suptitle(f"{name}, unit {unit}: values, patches, guided backpropagation", fontsize=9)
+    network = next(name for name, facts in networks.items() if facts["patches"])
+    patches = [*networks[network]["patches"].values()]
+    blocks = [*dict.fromkeys(patch["block"] for patch in patches)]
+    count = 1 + max(patch["rank"] for patch in patches)
+    grid = {"nrows": 2 * len(blocks), "ncols": count, "squeeze": False}
+    figure, axes = plots.new(1.2 * count + 1, 2.6 * len(blocks), **grid)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for patch in patches:
+        row, rank = 2 * blocks.index(patch["block"]), patch["rank"]
+        axes[row, rank].imshow(_scaled(patch["image"]))
+        axes[row + 1, rank].imshow(_scaled(patch["gradient"]))
+        name = f"{patch['block']}\n" if rank == 0 else ""
+        axes[row, rank].set_title(f"{name}{patch['value']:.3g}", fontsize=8)
+    unit = networks[network]["unit"]
+    figure.suptitle(f"{network}, unit {unit}: values, patches, guided backpropagation", fontsize=9)
     return figure
 
 
@@ -213,23 +219,6 @@ def section3_2(seeds):
     rows = plots.with_seeds(seeds, rows_of)
     labels = {"mean": "norm of E[F] / root mean square of F"}
     return plots.lines(rows, x="block", y="mean", by="network", labels=labels)
-
-
-def draw_patches(patches):
-    """Draw each block's patches, and below them their gradients."""
-    blocks = [*dict.fromkeys(patch["block"] for patch in patches)]
-    count = 1 + max(patch["rank"] for patch in patches)
-    grid = {"nrows": 2 * len(blocks), "ncols": count, "squeeze": False}
-    figure, axes = plots.new(1.2 * count + 1, 2.6 * len(blocks), **grid)
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for patch in patches:
-        row, rank = 2 * blocks.index(patch["block"]), patch["rank"]
-        axes[row, rank].imshow(_scaled(patch["image"]))
-        axes[row + 1, rank].imshow(_scaled(patch["gradient"]))
-        name = f"{patch['block']}\n" if rank == 0 else ""
-        axes[row, rank].set_title(f"{name}{patch['value']:.3g}", fontsize=8)
-    return figure
 
 
 def _scaled(pixels):

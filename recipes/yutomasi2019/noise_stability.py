@@ -21,6 +21,7 @@ from scipy import stats
 
 from zoo import callbacks
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.jastrzebski2018.training import of_blocks
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import compared, depths_of, row, series, table
 
@@ -67,9 +68,6 @@ def inspect(settings, run, network):
     sample = network.data.preprocess(images.x_train[:count]), images.y_train[:count]
     probed = min(settings.probe_examples or len(images.x_train), len(images.x_train))
 
-    def by_block(table, name):
-        return np.array([*table.values(name).values()])
-
     def cushions():
         progress = run.progress("layer cushions", probed)
         probe = callbacks.LayerCushion(largest=LARGEST_CUSHION)
@@ -80,14 +78,14 @@ def inspect(settings, run, network):
             model, sample[0], projections=settings.projections, seed=run.seed
         )
         return {
-            "layer_cushion": by_block(table, "layer_cushion"),
+            "layer_cushion": of_blocks(table, "layer_cushion"),
             "layer_cushion_histogram": table.array("layer_cushion_histogram"),
-            "interlayer_cushion": by_block(between, "interlayer_cushion"),
+            "interlayer_cushion": of_blocks(between, "interlayer_cushion"),
         }
 
     def dominance():
         flow = callbacks.dominant_flow(model, sample, batch_size=min(count, 8))
-        return by_block(flow, "dominant_flow")
+        return of_blocks(flow, "dominant_flow")
 
     # Initial moving averages (0, 1) do not describe data.
     settled = network.data.preprocess(images.x_train[: settings.batch])

@@ -104,7 +104,7 @@ def test_filters_and_units_replace_those_of_a_size_and_others_are_refused():
     assert (cnn.widths, cnn.filters) == ([1, 2, 3, 4], [25, 50, 75, 100])
     assert [layer.units for layer in lstms(model)] == [100, 100]
     for arguments, message in (
-        ({"size": "medium"}, "`size` must be one of small, large.*'medium'"),
+        ({"size": "medium"}, "`size` must be one of 'small', 'large'.*'medium'"),
         ({"variant": "gated"}, "`variant` must be one of"),
     ):
         with pytest.raises(ValueError, match=message):

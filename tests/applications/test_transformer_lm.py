@@ -207,12 +207,12 @@ def test_values_of_the_first_layer_reach_the_second():
 
 def test_rezero_has_one_factor_for_a_layer(tmp_path):
     model = zoo.transformer_lm(**SMALL, rule="rezero")
-    model.get_layer("feed_forward2").rule.a.assign(0.5)
+    model.get_layer("feed_forward2").rule.scale.assign(0.5)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for one in (model, loaded):
         assert one.get_layer("attention2").rule is one.get_layer("feed_forward2").rule
-        assert ops.convert_to_numpy(one.get_layer("attention2").rule.a) == 0.5
+        assert ops.convert_to_numpy(one.get_layer("attention2").rule.scale) == 0.5
     np.testing.assert_array_equal(numpy(model, tokens()), numpy(loaded, tokens()))
 
 

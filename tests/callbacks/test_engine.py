@@ -146,7 +146,7 @@ def test_an_example_whose_skip_input_is_zero_has_no_l2_ratio_and_is_counted():
 def test_bad_input_is_refused_before_any_work(model):
     with pytest.raises(ValueError, match="cosine_loss.*compare with labels"):
         callbacks.run([callbacks.CosineLoss()], model, X)
-    with pytest.raises(ValueError, match="Received: 'loss'"):
+    with pytest.raises(ValueError, match="Received: classifier='loss'"):
         callbacks.CosineLoss(classifier="loss")
     with pytest.raises(ValueError, match="of=3"):
         callbacks.ClassGates(3, CLASSES)

@@ -102,7 +102,7 @@ def test_every_recipe_gives_float32_and_leaves_its_images_alone(name, monkeypatc
 
 
 def test_invalid_images_and_recipes_are_refused():
-    with pytest.raises(ValueError, match="one of highway_mlp, .* Received: 'zca'"):
+    with pytest.raises(ValueError, match="one of 'highway_mlp', .* Received: name='zca'"):
         preprocessing.fit("zca", TRAIN)
     with pytest.raises(ValueError, match=r"shape \(7, 6, 5\). Gray images need"):
         preprocessing.fit("he_cifar", TRAIN[..., 0])

@@ -218,7 +218,7 @@ def transposed(x):
 
 
 def numbers(function):
-    return lambda original: property(function)
+    return lambda original: property(function, lambda self, value: None)
 
 
 def plain_mean(read):

@@ -85,7 +85,7 @@ def test_initial_kernels_have_the_papers_standard_deviations():
     ("settings", "message"),
     [
         ({"filters": 8, "kernel_size": 2}, "odd side. Received: shape .2, 2, 4, 8"),
-        ({"filters": 8, "identity": "project"}, "`identity` must be one of .'pad', 'duplicate'"),
+        ({"filters": 8, "identity": "project"}, "`identity` must be one of 'pad', 'duplicate'"),
         ({"filters": 2}, "from 4 channels to 2 filters holds no identity of the kind 'pad'"),
         ({"filters": 6, "identity": "duplicate"}, "from 4 channels to 6 .*'duplicate' a multiple"),
         ({"filters": 0}, "`filters` must be a positive integer"),

@@ -11,12 +11,12 @@ from zoo.backend.lstm import lstm as lstm
 from zoo.backend.ops import dense as dense
 from zoo.backend.ops import nll as nll
 from zoo.backend.ops import unique as unique
-from zoo.backend.replicas import gather_shards as gather_shards
-from zoo.backend.replicas import local_shard as local_shard
-from zoo.backend.replicas import num_replicas as num_replicas
-from zoo.backend.replicas import whole_values as whole_values
 from zoo.backend.runtime import RETURNS_EARLY as RETURNS_EARLY
 from zoo.backend.runtime import STATIC_SHAPES as STATIC_SHAPES
 from zoo.backend.runtime import double_precision_error as double_precision_error
+from zoo.backend.runtime import gather_shards as gather_shards
 from zoo.backend.runtime import keep_memory as keep_memory
+from zoo.backend.runtime import local_shard as local_shard
+from zoo.backend.runtime import num_replicas as num_replicas
 from zoo.backend.runtime import seed_everything as seed_everything
+from zoo.backend.runtime import whole_values as whole_values

@@ -14,16 +14,13 @@ from zoo.types import Tensor
 FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
 
 
-def compiled(
-    function: Callable, model: keras.Model, strategy: Any = None, eager: bool = False
-) -> Callable:
+def compiled(function: Callable, model: keras.Model, eager: bool = False) -> Callable:
     """Compile `function` on TensorFlow and JAX; every call uses the model's weights of that moment.
 
     It takes and returns structures of tensors. What it assigns to variables, such as the state of
     an RNN, is dropped. On torch it runs eagerly, without gradients; elsewhere with `eager` only,
-    because a compiled function drops the Keras masks of arguments and results. With a `strategy` of
-    tf.distribute, the arguments are split along their first axis over the replicas and the results
-    are summed.
+    because a compiled function drops the Keras masks of arguments and results. Several replicas or
+    processes of TensorFlow do not share the work.
     """
     if BACKEND == "jax" and not eager:
         return _compiled_jax(function, model)
@@ -33,7 +30,12 @@ def compiled(
             return function(*arguments)
 
     if BACKEND == "tensorflow" and not eager:
-        return _compiled_tensorflow(stateless, strategy)
+        import tensorflow as tf
+
+        traced = tf.function(stateless, reduce_retracing=True, autograph=False)
+        # TensorFlow counts by source line: the functions of ten blocks look like one, traced again
+        traced._omit_frequent_tracing_warning = True
+        return traced
     if BACKEND != "torch":
         return stateless
     import torch
@@ -46,34 +48,6 @@ class _Frozen(keras.StatelessScope):
 
     def add_update(self, update):
         pass
-
-
-def _compiled_tensorflow(function, strategy):
-    import tensorflow as tf
-
-    # Workers would have to synchronize here; instead each computes the whole result itself.
-    alone = strategy is None or strategy.num_replicas_in_sync == 1
-    if alone or strategy.extended._in_multi_worker_mode():
-        traced = tf.function(function, reduce_retracing=True, autograph=False)
-        # TensorFlow counts by source line: the functions of ten blocks look like one, traced again
-        traced._omit_frequent_tracing_warning = True
-        return traced
-
-    @functools.partial(tf.function, reduce_retracing=True, autograph=False)
-    def summed(shards):
-        results = strategy.run(lambda shards: function(*shards), args=(shards,))
-        return tf.nest.map_structure(lambda v: strategy.reduce("SUM", v, axis=None), results)
-
-    def replicated(*arguments):
-        num = strategy.num_replicas_in_sync
-
-        def shard(context):
-            index = context.replica_id_in_sync_group
-            return tf.nest.map_structure(lambda v: tf.split(v, num)[index], arguments)
-
-        return summed(strategy.experimental_distribute_values_from_function(shard))
-
-    return replicated
 
 
 def _compiled_jax(function, model):
@@ -183,14 +157,12 @@ def _gradients_torch(function, arguments):
     return rest, dict(zip(marked, gradients, strict=True))
 
 
-def jacobian_product(
-    function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute `function(x)` and J v, of its shape, where J is the Jacobian of `function` at x."""
+def jacobian_product(function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Tensor:
+    """Return J v, of the shape of `function(x)`, where J is the Jacobian of `function` at x."""
     if BACKEND == "jax":
         import jax
 
-        return jax.jvp(function, (x,), (v,))
+        return jax.jvp(function, (x,), (v,))[1]
     # Forward mode has no rule for loops on TensorFlow and for the native LSTM on torch, and warns
     # of a deprecated compiler there; so two reverse passes: d/du of (J' u) v is J v.
     body = {"tensorflow": _product_tensorflow, "torch": _product_torch}[BACKEND]
@@ -207,7 +179,7 @@ def _product_tensorflow(function, x, v):
         u = tf.ones_like(y)
         outer.watch(u)
         gradient = inner.gradient(y, x, output_gradients=u)
-    return y, outer.gradient(gradient, u, output_gradients=v)
+    return outer.gradient(gradient, u, output_gradients=v)
 
 
 def _product_torch(function, x, v):
@@ -221,7 +193,7 @@ def _product_torch(function, x, v):
         u = torch.ones_like(y, requires_grad=True)
         (gradient,) = torch.autograd.grad(y, x, u, create_graph=True)
         (product,) = torch.autograd.grad(gradient, u, v)
-    return y.detach(), product
+    return product
 
 
 def _guided_gradient(x, upstream):

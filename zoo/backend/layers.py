@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from zoo.backend.ops import BACKEND, dense
+from zoo.checks import check_choice
 from zoo.types import Tensor
 
 
@@ -28,8 +29,7 @@ class Dense(keras.layers.Dense):
 
     def __init__(self, units: int, *args, products: str = "", **kwargs) -> None:
         super().__init__(units, *args, **kwargs)
-        if products not in ("", "bfloat16"):
-            raise ValueError(f'`products` must be "bfloat16" or "". Received: {products!r}')
+        check_choice(("", "bfloat16"), products=products)
         if products and self.compute_dtype != "float32":
             raise ValueError(
                 f"`products` are rounded where a layer computes in float32. Received: "
@@ -152,10 +152,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     def _is_fused(self, x, training):
         rank = len(x.shape)
-        if self.axis not in (-1, rank - 1) or self.renorm or self.synchronized:
-            return False
+        other = self.axis not in (-1, rank - 1) or self.renorm or self.synchronized
         double = keras.backend.standardize_dtype(x.dtype) == "float64"
-        if self.variable_dtype != "float32" or double:
+        if other or double or self.variable_dtype != "float32":
             return False
         if BACKEND == "torch":
             return not training or x.numel() > x.shape[-1]  # torch refuses one value

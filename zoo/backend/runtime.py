@@ -1,22 +1,25 @@
-"""State of the process: random seeds and the memory allocator."""
+"""State of the process: random seeds, the memory allocator, and its shards of a batch."""
 
 import ctypes
 import random
 import sys
 import warnings
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
 from zoo.checks import check_integers
+from zoo.types import Tensor
 
 M_TRIM_THRESHOLD = -1  # malloc.h
 M_TOP_PAD = -2
 M_MMAP_MAX = -4
 
 GENERATOR = np.random.default_rng()  # what unseeded zoo initializers sample from
-RETURNS_EARLY = keras.backend.backend() == "jax"  # a compiled step, before it is done
-STATIC_SHAPES = keras.backend.backend() != "torch"  # another shape is compiled again
+BACKEND = keras.backend.backend()
+RETURNS_EARLY = BACKEND == "jax"  # a compiled step, before it is done
+STATIC_SHAPES = BACKEND != "torch"  # another shape is compiled again
 
 
 def seed_everything(seed: int) -> None:
@@ -33,7 +36,7 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)  # Keras seeds unseeded dropout layers from it
     np.random.seed(seed % 2**32)
     GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-    if keras.backend.backend() == "torch":
+    if BACKEND == "torch":
         sys.modules["torch"].manual_seed(seed)
 
 
@@ -66,3 +69,54 @@ def double_precision_error() -> float:
         tensor = keras.ops.convert_to_tensor(x, dtype="float64")
     pairs = (keras.ops.matmul(tensor, tensor), x @ x), (keras.ops.mean(tensor, 0), x.mean(0))
     return max(float(np.max(np.abs(keras.ops.convert_to_numpy(y) / z - 1))) for y, z in pairs)
+
+
+def num_replicas() -> int:
+    """Return the number of replicas that split the current batch; 1 outside of a replica.
+
+    Only TensorFlow has replicas: with JAX's `keras.distribution` a program sees the global batch.
+    """
+    context = _context()
+    return context.num_replicas_in_sync if context else 1
+
+
+def local_shard(rows: Tensor) -> Tensor:
+    """Return this replica's shard of a tensor whose first axis is the global batch."""
+    num = num_replicas()
+    if num == 1:
+        return rows
+    size = rows.shape[0] // num
+    start = _context().replica_id_in_sync_group * size
+    return rows[start : start + size]
+
+
+def gather_shards(rows: Tensor) -> Tensor:
+    """Concatenate the shards of all replicas on each of them: the inverse of `local_shard`."""
+    return rows if num_replicas() == 1 else _context().all_gather(rows, axis=0)
+
+
+def _context():
+    if BACKEND != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context()
+
+
+def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
+    """Return values of variables, also where several processes of JAX divide them.
+
+    All processes must call it, because they exchange the parts. Types that NumPy has no file format
+    for, such as bfloat16, become float32, which has all their values.
+    """
+    values = [keras.ops.convert_to_numpy(_readable(variable.value)) for variable in variables]
+    return [np.array(v, "float32" if v.dtype.kind == "V" else v.dtype) for v in values]
+
+
+def _readable(value):
+    on_jax = BACKEND == "jax"
+    if not on_jax or value.is_fully_addressable or value.is_fully_replicated:
+        return value
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(value, tiled=True)

@@ -9,6 +9,8 @@ from typing import Literal
 
 import numpy as np
 
+from zoo.checks import check_choice
+
 # squared gray levels; Srivastava et al. do not give theirs: pylearn2's, whose data FitNets used
 EPSILON = 10.0
 CHUNK = 1024  # ours: images that are float at a time, 12 MB of CIFAR
@@ -148,8 +150,7 @@ def fit(name: str, train: np.ndarray) -> Preprocessing:
     Raises:
         ValueError: If there is no such recipe, or the standard deviation to divide by is 0.
     """
-    if name not in RECIPES:
-        raise ValueError(f"`name` must be one of {', '.join(RECIPES)}. Received: {name!r}")
+    check_choice(RECIPES, name=name)
     recipe = RECIPES[name]
     train = _checked(train)
     if not recipe.center and recipe.scale != "std":

@@ -295,20 +295,11 @@ def _write_onnx_torch(model, function, inputs, outputs, path):
     free = torch.export.Dim.DYNAMIC
     sizes = tuple({i: free for i, size in enumerate(x.shape) if size is None} for x in tensors)
     logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns that torchvision is not installed
-    try:
-        with torch.no_grad():
-            program = torch.onnx.export(
-                Module().train(False),
-                examples,
-                input_names=inputs,
-                dynamic_shapes=(sizes,),
-                dynamo=True,
-                verbose=False,
-            )
-    finally:
-        logger.setLevel(level)
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)  # it warns that torchvision is not installed
+        options = {"input_names": inputs, "dynamic_shapes": (sizes,), "verbose": False}
+        program = torch.onnx.export(Module().train(False), examples, dynamo=True, **options)
     graph = program.model.graph
     for value in (value for node in graph for value in node.outputs):
         value.name = f"inner/{value.name}"  # an output may have the name of a layer
@@ -324,12 +315,10 @@ def _write_onnx_tensorflow(model, function, inputs, outputs, path):
 
     keras_private.patch_tf2onnx()  # for NumPy 2
     specs = keras.tree.flatten(_input_specs(model))
-    eager = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)  # traces what is compiled by XLA, grouped convolutions
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+        tf.config.run_functions_eagerly(True)  # traces what XLA compiles, grouped convolutions
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-    finally:
-        tf.config.run_functions_eagerly(eager)
     frozen = convert_to_constants.convert_variables_to_constants_v2(  # also captured constants
         traced, lower_control_flow=False, aggressive_inlining=True
     )

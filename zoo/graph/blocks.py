@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import keras
 
 from zoo.backend import keras_private
+from zoo.checks import check_choice
 from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
 from zoo.layers.highway_stack import HighwayDenseStack
 from zoo.layers.skip import DropBlock, Skip
@@ -163,8 +164,7 @@ def candidates(
     graph: Graph, grain: Grain = "sum"
 ) -> tuple[dict[str, Block], list[tuple[str, str]]]:
     """Return all blocks by name, nested ones included, and the rejected calls with reasons."""
-    if grain not in GRAINS:
-        raise ValueError(f"`grain` must be one of {[*GRAINS]}. Received: grain={grain!r}")
+    check_choice(GRAINS, grain=grain)
     sums = _Sums(graph)
     for call in graph.calls:
         try:

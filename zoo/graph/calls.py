@@ -240,14 +240,11 @@ class Graph:
             raise ValueError(
                 f"Expected names of the inputs {self.input_names}. Received: shapes={shapes}"
             )
-        return {
-            slot: keras.Input(
-                batch_shape=shapes.get(name, like.shape), dtype=like.dtype, name=like.name
-            )
-            for slot, name, like in zip(
-                self.inputs, self.input_names, self.model.inputs, strict=True
-            )
-        }
+        inputs = {}
+        for slot, name, like in zip(self.inputs, self.input_names, self.model.inputs, strict=True):
+            shape = shapes.get(name, like.shape)
+            inputs[slot] = keras.Input(batch_shape=shape, dtype=like.dtype, name=like.name)
+        return inputs
 
     def new_name(self, name: str) -> str:
         """Return a name for one more layer, like `name`, that no other has; always the same one."""

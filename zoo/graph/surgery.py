@@ -9,6 +9,7 @@ import numpy as np
 from keras import tree
 
 from zoo.backend import keras_private
+from zoo.checks import check_choice
 from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
@@ -158,7 +159,8 @@ def drop_blocks(
     """
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
-    decay = {b.name: number / len(blocks) for number, b in enumerate(blocks, 1) if _has_skip(b)}
+    skips = [b for b in blocks if b.x is not None and getattr(b.layer, "variant", "") != "plain"]
+    decay = {block.name: (block.index + 1) / len(blocks) for block in skips}
     by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
     unknown = [name for name in by_name if name not in decay]
     if unknown or not decay:
@@ -192,11 +194,6 @@ def drop_blocks(
 
     graph.run(values, apply, keep=True)
     return graph.new_model(inputs, [values[slot] for slot in graph.outputs])
-
-
-def _has_skip(block):
-    plain = block.layer is not None and block.layer.variant == "plain"
-    return block.x is not None and not plain
 
 
 def add_exits(
@@ -269,8 +266,7 @@ def add_exits(
 
 def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Plan:
     """Return the plan of `lesion`."""
-    if mode not in MODES:
-        raise ValueError(f"`mode` must be one of {[*MODES]}. Received: mode={mode!r}")
+    check_choice(MODES, mode=mode)
     removed = {chain.index(name) for name in names}
     return [Step(step.block, MODES[mode]) if step.block in removed else step for step in chain.plan]
 

@@ -59,6 +59,15 @@ class Rule(Configured):
         is_history: True if slots of the state belong to sub-layers, so that these cannot change
             places.
         is_shared: True if one rule object serves all sub-layers of a layer.
+        slots: Number of vectors of a position in the state; None: the state is the stream.
+        input_scale: Factor of the normalized input of F.
+        beta: Factor of feed-forward kernels, value and output projections at the start.
+        replaces_values: True if `context` has all values of this sub-layer's attention.
+
+    Attributes:
+        layer_number: Number of the sub-layer's layer, m, from 1.
+        layer_count: Number of layers, M.
+        opens_layer, ends_layer: True for the first and the last sub-layer of a layer.
 
     Args:
         index: Position of the sub-layer, from 0; `depth` behind the last one.
@@ -76,6 +85,10 @@ class Rule(Configured):
     scales_branch = False
     is_history = False
     is_shared = False
+    slots: int | None = None
+    input_scale = 1.0
+    beta = 1.0
+    replaces_values = False
 
     def __init__(self, index: int = 0, depth: int = 1, per_layer: int = 2, **kwargs: Any) -> None:
         super().__init__(**{"name": "rule", **kwargs})
@@ -88,46 +101,10 @@ class Rule(Configured):
         self.index = index
         self.depth = depth
         self.per_layer = per_layer
-
-    @property
-    def layer_number(self) -> int:
-        """Number of the sub-layer's layer, m, from 1."""
-        return self.index // self.per_layer + 1
-
-    @property
-    def layer_count(self) -> int:
-        """Number of layers, M."""
-        return -(-self.depth // self.per_layer)
-
-    @property
-    def opens_layer(self) -> bool:
-        """True for the first sub-layer of a layer."""
-        return self.index % self.per_layer == 0
-
-    @property
-    def ends_layer(self) -> bool:
-        """True for the last sub-layer of a layer."""
-        return (self.index + 1) % self.per_layer == 0 or self.index + 1 == self.depth
-
-    @property
-    def slots(self) -> int | None:
-        """Number of vectors of a position in the state; None: the state is the stream."""
-        return None
-
-    @property
-    def input_scale(self) -> float:
-        """Factor of the normalized input of F."""
-        return 1.0
-
-    @property
-    def beta(self) -> float:
-        """Factor of feed-forward kernels, value and output projections at the start."""
-        return 1.0
-
-    @property
-    def replaces_values(self) -> bool:
-        """True if `context` has all values of this sub-layer's attention."""
-        return False
+        self.layer_number = index // per_layer + 1
+        self.layer_count = -(-depth // per_layer)
+        self.opens_layer = index % per_layer == 0
+        self.ends_layer = (index + 1) % per_layer == 0 or index + 1 == depth
 
     def build_first(self, input_shape: Shape) -> None:
         """Add the weights that `expand` needs."""
@@ -180,10 +157,9 @@ class Scaled(Rule):
 
     scales_branch = True
 
-    @property
-    def scale(self) -> float:
-        """Factor of the branch."""
-        return 1 / self.depth
+    def build(self, input_shape: Shape) -> None:
+        """Set the factor of the branch, or add it as a weight."""
+        self.scale: Any = 1 / self.depth
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return x + scale h."""
@@ -196,17 +172,14 @@ class CompleteP(Scaled):
     The paper also scales Adam's epsilon, by M0 / M. Dey et al. (2025), arXiv:2505.01618.
     """
 
-    def __init__(
-        self, index: int = 0, depth: int = 1, base_layers: int = 2, per_layer: int = 2, **kwargs
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+    def __init__(self, *, base_layers: int = 2, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         check_integers(1, base_layers=base_layers)
         self.base_layers = base_layers
 
-    @property
-    def scale(self) -> float:
-        """Factor of the branch."""
-        return self.base_layers / self.layer_count
+    def build(self, input_shape: Shape) -> None:
+        """Set the factor of the branch."""
+        self.scale = self.base_layers / self.layer_count
 
 
 class LayerNormScaling(Rule):
@@ -214,10 +187,9 @@ class LayerNormScaling(Rule):
 
     scales_branch = True
 
-    @property
-    def input_scale(self) -> float:
-        """Factor of the normalized input of F."""
-        return self.layer_number**-0.5
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.input_scale = self.layer_number**-0.5
 
 
 class PostNorm(Rule):
@@ -226,11 +198,7 @@ class PostNorm(Rule):
     pre_norm = False
     final_norm = False
     scales_branch = True
-
-    @property
-    def alpha(self) -> float:
-        """Factor of x."""
-        return 1.0
+    alpha = 1.0  # factor of x
 
     def build(self, input_shape: Shape) -> None:
         """Add the gain of the norm."""
@@ -247,15 +215,10 @@ class DeepNorm(PostNorm):
     Wang et al. (2022), arXiv:2203.00555, section 4.1.
     """
 
-    @property
-    def alpha(self) -> float:
-        """Factor of x."""
-        return self.depth**0.25
-
-    @property
-    def beta(self) -> float:
-        """Factor of feed-forward kernels, value and output projections at the start."""
-        return (4 * self.depth) ** -0.25
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.alpha = self.depth**0.25
+        self.beta = (4 * self.depth) ** -0.25
 
 
 class Keel(PostNorm):
@@ -266,10 +229,9 @@ class Keel(PostNorm):
 
     pre_norm = True
 
-    @property
-    def alpha(self) -> float:
-        """Factor of x."""
-        return 1.0 if self.index < 2 else float(self.depth)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.alpha = 1.0 if self.index < 2 else float(self.depth)
 
     def build(self, input_shape: Shape) -> None:
         """Add the gain of the outer norm, if there is one."""
@@ -281,7 +243,7 @@ class Keel(PostNorm):
         return super().write(x, h, c) if self.index > 0 else x + h
 
 
-class ReZero(Rule):
+class ReZero(Scaled):
     """x + a F(x), a = 0 at the start; no norm anywhere.
 
     The authors' code has one `a` for both sub-layers of a layer: give them the same rule object,
@@ -291,50 +253,42 @@ class ReZero(Rule):
 
     pre_norm = False
     final_norm = False
-    scales_branch = True
     is_shared = True
 
     def build(self, input_shape: Shape) -> None:
         """Add the factor of the branch."""
-        self.a = self.weight("a")
-
-    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return x + a h."""
-        return x + h * self.a
+        self.scale = self.weight("a")
 
 
-class LayerScale(Rule):
+class LayerScale(Scaled):
     """x + g F(norm(x)), g of d numbers that start at `initial`.
 
     Touvron et al. (2021), arXiv:2103.17239, equation 4.
     """
 
-    scales_branch = True
-
-    def __init__(
-        self, index: int = 0, depth: int = 1, initial: float = 1e-4, per_layer: int = 2, **kwargs
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+    def __init__(self, *, initial: float = 1e-4, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.initial = initial
 
     def build(self, input_shape: Shape) -> None:
         """Add the factors of the branch."""
-        self.g = self.weight("g", input_shape[-1:], self.initial)
-
-    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return x + g h."""
-        return x + h * self.g
+        self.scale = self.weight("g", input_shape[-1:], self.initial)
 
 
 class Streams(Rule):
-    """Base of rules with n streams: copies of the embedding at first, of which the mean is read."""
+    """Base of rules with n streams: copies of the embedding at first, of which the mean is read.
 
-    streams: int
+    Args:
+        streams: Number of streams, n.
+        mixes: Mix the streams from state to state.
+        **kwargs: See `Rule`.
+    """
 
-    @property
-    def slots(self) -> int:
-        """Number of streams."""
-        return self.streams
+    def __init__(self, *, streams: int = 2, mixes: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_integers(1, streams=streams)
+        self.streams = self.slots = streams
+        self.mixes = mixes
 
     def expand(self, x: Tensor) -> Tensor:
         """Return n copies of the embedding."""
@@ -350,39 +304,16 @@ class HyperConnections(Streams):
 
     N = norm(H) of each stream adds s_b tanh(N W_b) to B, s_a tanh(N W_m) to A_m and
     s_a tanh(N W_r) to A_r. At the start B = 1, A_r = I, and sub-layer k reads stream k mod n. The
-    last state's streams are averaged.
-
-    Args:
-        streams: Number of streams, n.
-        mixes: Train A_r.
-        index, depth, per_layer: See `Rule`.
+    last state's streams are averaged. Without `mixes` A_r stays I.
 
     Reference: Zhu et al. (2025), arXiv:2409.19606, equations 1 to 14.
     """
 
     dynamic = True  # the coefficients depend on the state
 
-    def __init__(
-        self,
-        index: int = 0,
-        depth: int = 1,
-        streams: int = 2,
-        mixes: bool = True,
-        per_layer: int = 2,
-        **kwargs,
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
-        check_integers(1, streams=streams)
-        self.streams = streams
-        self.mixes = mixes
-
-    @property
-    def moves(self) -> bool:
-        """True if A_r depends on the state."""
-        return self.dynamic and self.mixes
-
     def build(self, input_shape: Shape) -> None:
         """Add B, A_m and A_r, and the weights of what depends on the state."""
+        self.moves = self.dynamic and self.mixes  # A_r depends on the state
         n, d = self.streams, input_shape[-1]
         self.b = self.weight("b", (n,), 1.0)
         self.a_m = self.weight("a_m", (n,), [float(i == self.index % n) for i in range(n)])
@@ -444,28 +375,15 @@ class ManifoldHyperConnections(Streams):
     the second eigenvalue of all H_res together is 1 / 2.
 
     Args:
-        streams: Number of streams, n.
-        mixes: H_res is the identity if false.
         iterations: Number of iterations of Sinkhorn's algorithm.
-        index, depth, per_layer: See `Rule`.
+        **kwargs: See `Streams`; without `mixes` H_res is the identity.
 
     Reference: Xie et al. (2025), arXiv:2512.24880, equations 6 to 19.
     """
 
-    def __init__(
-        self,
-        index: int = 0,
-        depth: int = 1,
-        streams: int = 2,
-        mixes: bool = True,
-        iterations: int = 20,
-        per_layer: int = 2,
-        **kwargs,
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
-        check_integers(1, streams=streams, iterations=iterations)
-        self.streams = streams
-        self.mixes = mixes
+    def __init__(self, *, iterations: int = 20, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_integers(1, iterations=iterations)
         self.iterations = iterations
 
     def build(self, input_shape: Shape) -> None:
@@ -524,29 +442,20 @@ class AttentionResiduals(Rule):
 
     Args:
         block: Number of sub-layers whose outputs are added up in one slot.
-        index, depth, per_layer: See `Rule`.
+        **kwargs: See `Rule`.
 
     Reference: Kimi Team (2026), arXiv:2603.15031, equations 1 to 6.
     """
 
     is_history = True
 
-    def __init__(
-        self, index: int = 0, depth: int = 1, block: int = 1, per_layer: int = 2, **kwargs
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+    def __init__(self, *, block: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         check_integers(1, block=block)
         self.block = block
-
-    @property
-    def slots(self) -> int:
-        """Number of blocks, and one."""
-        return -(-self.depth // self.block) + 1
-
-    @property
-    def filled(self) -> int:
-        """Number of slots that are not empty: the current block's, too, once it has begun."""
-        return 1 + -(-self.index // self.block)
+        self.slots = 1 - (-self.depth // block)
+        # slots that are not empty: the current block's, too, once it has begun
+        self.filled = 1 - (-self.index // block)
 
     def build(self, input_shape: Shape) -> None:
         """Add the query and the gain of the keys' norm, unless there is one slot to read."""
@@ -591,10 +500,9 @@ class DenseFormer(Rule):
 
     is_history = True
 
-    @property
-    def slots(self) -> int:
-        """Number of layers, and two."""
-        return self.layer_count + 2
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.slots = self.layer_count + 2
 
     def expand(self, x: Tensor) -> Tensor:
         """Return the embedding as stream and as X_0."""
@@ -626,22 +534,15 @@ class Laurel(Rule):
             at 1); else both are 1. This is the paper's RW.
         rank: Rank of B A; 0 leaves the sum out. B = 0 at the start. LR.
         previous: Number of states that are read, x included; their g start at 1. PA.
-        index, depth, per_layer: See `Rule`.
+        **kwargs: See `Rule`.
 
     Reference: Menghani, Kumar, Kumar (2025), arXiv:2411.07501, equations 2 to 6.
     """
 
     def __init__(
-        self,
-        index: int = 0,
-        depth: int = 1,
-        weighted: bool = True,
-        rank: int = 0,
-        previous: int = 1,
-        per_layer: int = 2,
-        **kwargs,
+        self, *, weighted: bool = True, rank: int = 0, previous: int = 1, **kwargs: Any
     ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+        super().__init__(**kwargs)
         check_integers(0, rank=rank)
         check_integers(1, previous=previous)
         if previous > 1 and rank == 0:
@@ -652,11 +553,7 @@ class Laurel(Rule):
         self.weighted = weighted
         self.rank = rank
         self.previous = previous
-
-    @property
-    def slots(self) -> int | None:
-        """Number of states that are read; None for one."""
-        return self.previous if self.previous > 1 else None
+        self.slots = previous if previous > 1 else None
 
     def build(self, input_shape: Shape) -> None:
         """Add the weights of a and b, A, B and g."""
@@ -697,33 +594,20 @@ class ValueResidual(Rule):
     Args:
         learned: Train l1 and l2; both are, or start at, 1 / 2.
         kernel_initializer: Initializer of the kernel of V_1; None: N(0, 1 / fan_in).
-        index, depth, per_layer: See `Rule`.
+        **kwargs: See `Rule`.
 
     Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
     """
 
+    slots = 2  # the stream and V_1
+
     def __init__(
-        self,
-        index: int = 0,
-        depth: int = 1,
-        learned: bool = False,
-        kernel_initializer: Initializer | None = None,
-        per_layer: int = 2,
-        **kwargs,
+        self, *, learned: bool = False, kernel_initializer: Initializer | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+        super().__init__(**kwargs)
         self.learned = learned
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-
-    @property
-    def slots(self) -> int:
-        """The stream and V_1."""
-        return 2
-
-    @property
-    def replaces_values(self) -> bool:
-        """True in the first layer."""
-        return self.index == 0
+        self.replaces_values = self.index == 0
 
     def build_first(self, input_shape: Shape) -> None:
         """Add the kernel and the bias of V_1."""
@@ -762,42 +646,19 @@ class FirstInput(Rule):
         lambdas: Use l0 and l1.
         skips: Add, before that, w times the output of layer M - m + 1 to the input of layer m of
             the last half, w = 1 at the start: a U-Net of layers.
-        index, depth, per_layer: See `Rule`.
+        **kwargs: See `Rule`.
 
     Reference: the record of 2024-11-10 of github.com/KellerJordan/modded-nanogpt.
     """
 
-    def __init__(
-        self,
-        index: int = 0,
-        depth: int = 1,
-        lambdas: bool = True,
-        skips: bool = False,
-        per_layer: int = 2,
-        **kwargs,
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+    def __init__(self, *, lambdas: bool = True, skips: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.lambdas = lambdas
-        self.skips = skips
-
-    @property
-    def is_history(self) -> bool:  # type: ignore[override]
-        """True if slots belong to layers."""
-        return self.skips
-
-    @property
-    def slots(self) -> int:
-        """The stream, x_0, and the outputs of the first half of the layers."""
-        return 2 + (self.layer_count // 2 if self.skips else 0)
-
-    @property
-    def pops(self) -> bool:
-        """True if the output of an earlier layer is added before this sub-layer."""
-        return (
-            self.skips
-            and self.opens_layer
-            and self.layer_number > self.layer_count - self.layer_count // 2
-        )
+        self.skips = self.is_history = skips
+        half = self.layer_count // 2
+        self.slots = 2 + (half if skips else 0)  # the stream, x_0, outputs of the first half
+        is_late = self.layer_number > self.layer_count - half
+        self.pops = skips and self.opens_layer and is_late  # adds the output of an earlier layer
 
     def expand(self, x: Tensor) -> Tensor:
         """Return the embedding as stream and as x_0."""
@@ -868,10 +729,8 @@ class GRUGate(Rule):
 
     scales_branch = True
 
-    def __init__(
-        self, index: int = 0, depth: int = 1, carry_bias: float = 2.0, per_layer: int = 2, **kwargs
-    ) -> None:
-        super().__init__(index, depth, per_layer, **kwargs)
+    def __init__(self, *, carry_bias: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.carry_bias = carry_bias
 
     def build(self, input_shape: Shape) -> None:

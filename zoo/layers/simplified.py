@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend.layers import Conv2D
-from zoo.checks import as_side, check_integers
+from zoo.checks import as_side, check_choice, check_integers
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
@@ -41,16 +41,8 @@ class Identity(keras.layers.Layer):
 class Simplified(Skip):
     """Base of the three blocks: y = ReLU(conv(x) + b [+ S(x)])."""
 
-    arguments = (  # without the variant, which the class determines
-        "stage",
-        "kernel_regularizer",
-        "bias_regularizer",
-        "filters",
-        "kernel_size",
-        "strides",
-        "identity",
-        "kernel_initializer",
-    )
+    # without the variant, which the class determines; those of the constructor are added
+    arguments = ("stage", "kernel_regularizer", "bias_regularizer")
     identities: tuple[str, ...] = IDENTITIES
     default_variant: str
     default_initializer: type[keras.initializers.Initializer]
@@ -68,10 +60,7 @@ class Simplified(Skip):
         check_integers(1, filters=filters)
         self.kernel_size = as_side(kernel_size=kernel_size)
         identity = self.identities[0] if identity is None else identity
-        if identity not in self.identities:
-            raise ValueError(
-                f"`identity` must be one of {self.identities}. Received: identity={identity!r}"
-            )
+        check_choice(self.identities, identity=identity)
         self.width = self.filters = filters
         self.strides = as_side(strides=strides)
         self.identity = identity
@@ -263,8 +252,7 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
         ValueError: if the side is even, or channels and filters do not allow the identity.
     """
     shape = tuple(kernel.shape) if hasattr(kernel, "shape") else tuple(kernel)
-    if identity not in IDENTITIES:
-        raise ValueError(f"`identity` must be one of {IDENTITIES}. Received: identity={identity!r}")
+    check_choice(IDENTITIES, identity=identity)
     if len(shape) != 4 or shape[0] != shape[1] or shape[0] % 2 == 0:
         raise ValueError(
             f"The identity sits at a kernel's center, so `kernel` must be (side, side, channels, "

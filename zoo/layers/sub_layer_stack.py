@@ -159,11 +159,11 @@ def _variables(group):
 
 
 def _constants(rule):
-    """Return what a rule computes with, apart from its weights."""
-    kinds = [kind for kind in type(rule).__mro__ if issubclass(kind, Rule)]
-    names = {name for kind in kinds for name, v in vars(kind).items() if isinstance(v, property)}
-    names |= {*rule.arguments} - {"index"}
-    return {name: getattr(rule, name) for name in sorted(names - {"layer_number"})}
+    """Return the numbers and texts that a rule computes with, apart from its place, by name."""
+    left_out = {*vars(keras.layers.Layer()), "index", "layer_number"}
+    known = {name: value for name, value in vars(rule).items() if name not in left_out}
+    kinds = (int, float, str, tuple, types.NoneType)
+    return {name: known[name] for name in sorted(known) if isinstance(known[name], kinds)}
 
 
 def _check_alike(first, other):
@@ -175,7 +175,7 @@ def _check_alike(first, other):
         )
     ours, others = _constants(first.rule), _constants(other.rule)
     for name, value in ours.items():
-        if type(first.rule) is not type(other.rule) or others[name] != value:
+        if type(first.rule) is not type(other.rule) or others.get(name, value) != value:
             raise ValueError(
                 f"Expected sub-layers with the same rule and constants. Received: {first.name}, "
                 f"{type(first.rule).__name__} with {name}={value}, and {other.name}, "
