@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,12 +16,17 @@ from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
 from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, symbolic
 from zoo.graph.views import Views, is_symbolic, run, trace
+from zoo.layers.skip import Skip
 from zoo.types import Shape
 
 _LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
 
-def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> keras.Model:
+def inline(
+    model: keras.Model,
+    shapes: Mapping[str, Shape] | None = None,
+    layers: Sequence[str] | None = None,
+) -> keras.Model:
     """Return a Functional model in which the sub-layers of composite layers are called directly.
 
     So `zoo.graph.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
@@ -42,9 +47,11 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
         model: A built Functional or Sequential `keras.Model`.
         shapes: Shapes (with the batch) of inputs by name, where code depends on lengths that are
             unknown in `model`, as that of causal masks does.
+        layers: Names of the layers to open; `None`: all that hide blocks.
 
     Raises:
-        ValueError: if there is no input of a name.
+        ValueError: if there is no input or composite layer of a name, or a named layer cannot be
+            opened.
 
     Example:
     >>> class Sum(keras.layers.Layer):
@@ -54,32 +61,34 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
     ...
     ...     def call(self, x):
     ...         return x + self.dense(x)
-    >>> Sum.__module__ = "yours"  # layers of the zoo stay whole
     >>> inputs = keras.Input((4,))
-    >>> opened = inline(keras.Model(inputs, Sum(name="sum")(inputs)))
+    >>> opened = inline(keras.Model(inputs, Sum(name="sum")(inputs)), layers=["sum"])
     >>> [call.name for call in Graph(opened).calls][0]
     'sum_dense0'
     """
     with _LOCK:
-        opener, result = _opened(model, dict(shapes or {}), {})
+        opener, result = _opened(model, dict(shapes or {}), layers, {})
         while changing := opener.changing(model):
-            opener, result = _opened(model, dict(shapes or {}), changing)
-        opener, result = _checked(model, dict(shapes or {}), opener, result)
-    for name, reason in opener.whole(result).items():
+            opener, result = _opened(model, dict(shapes or {}), layers, changing)
+        opener, result = _checked(model, dict(shapes or {}), layers, opener, result)
+    whole = opener.whole(result)
+    if whole.keys() & {*(layers or ())}:
+        raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
+    for name, reason in whole.items():
         logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
     return result
 
 
-def _opened(model, shapes, refused):
+def _opened(model, shapes, layers, refused):
     """Return the model in which layers are opened, and the `_Opener` that knows the others."""
     graph = Graph(model)
-    opener = _Opener(graph, refused)
+    opener = _Opener(layers, graph, refused)
     result = opener.open(shapes)
     if opener.whole(result):
         # Code that reads the batch's size, which is unknown here, can run with size 1.
         sizes = {tensor.name: tuple(tensor.shape) for tensor in result.inputs}
         ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        other = _Opener(graph, refused)
+        other = _Opener(layers, graph, refused)
         single = other.open(ones)
         with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
             freed = rewire(single, _free_batch, shapes=sizes)
@@ -89,7 +98,7 @@ def _opened(model, shapes, refused):
     return opener, result
 
 
-def _checked(model, shapes, opener, result):
+def _checked(model, shapes, layers, opener, result):
     """Return the opened model, without those layers with which it computes something else.
 
     What a trace cannot show, such as code that reads sizes, shows in numbers.
@@ -109,10 +118,10 @@ def _checked(model, shapes, opener, result):
     reason = "it computes something else where sizes, weights or values are others"
     for kind in dict.fromkeys(type(layer) for layer in traced.values()):
         same = {key: reason for key, layer in traced.items() if type(layer) is kind}
-        found = _opened(model, shapes, {**opener.refused, **same})
+        found = _opened(model, shapes, layers, {**opener.refused, **same})
         if _agrees(found[1], probes):
             return found
-    return _opened(model, shapes, {**opener.refused, **dict.fromkeys(traced, reason)})
+    return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
 
 
 def _numbers_of(model, shapes, sign, sizes):
@@ -196,10 +205,11 @@ def _agrees(model, probes):
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
-    def __init__(self, graph, refused, training=None, values=()) -> None:
+    def __init__(self, selection, graph, refused, training=None, values=()) -> None:
         super().__init__()
         self.training = training
         self.scope = keras.StatelessScope(values, collect_losses=True)
+        self.selection = selection
         self.graph = graph
         self.refused = refused  # why a layer, by its id, is not opened
         self.shapes: Mapping[str, Shape] = {}
@@ -211,6 +221,11 @@ class _Opener(Views):
         self._taken = {layer.name for layer in layers}
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
+        outer = [layer for layer in layers if isinstance(layer, keras.Layer)]
+        known = [v.name for layer in outer for v in keras_private.inner_layers(layer)]
+        missing = {*(selection or ())} - {*known}
+        if missing:
+            raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
 
     def open(self, shapes: Mapping[str, Shape]) -> keras.Model:
         """Return the model with inputs of these shapes in which layers are opened."""
@@ -239,7 +254,7 @@ class _Opener(Views):
             size, *rest = self.shapes.get(name, like.shape)
             sizes[name] = ((size or 10) + 1 if like.shape[0] is None else size, *rest)
         for training, values, shapes in ((True, (), self.shapes), (False, others, sizes)):
-            again = _Opener(self.graph, self.refused, training, values)
+            again = _Opener(self.selection, self.graph, self.refused, training, values)
             with contextlib.suppress(Exception):  # then traces are missing
                 again.open(shapes)
             reason = "depends on `training`" if training else "computes numbers not from its inputs"
@@ -258,6 +273,7 @@ class _Opener(Views):
         graph = Graph(model)
         layers = {call.name: call.layer.name for call in graph.calls}
         names = [layers[name] for name, _ in candidates(graph)[1]]
+        names += self.selection or ()
         return {name: self.reasons[name] for name in names if name in self.reasons}
 
     def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -269,8 +285,7 @@ class _Opener(Views):
             return run(view, args, kwargs)
         kwargs = _without_defaults(layer, kwargs)
         outputs = reason = None
-        hides = foreign(layer) and (composite(layer) or not layer.weights)
-        if hides or functional(layer) is not None:
+        if self._selects(layer):
             try:
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
@@ -289,6 +304,15 @@ class _Opener(Views):
         if training is not None and training is not bool(self.training):  # None may become False
             raise ValueError(f"it calls {view.viewed.name} with training={training}")
         return self.answer(view, args, kwargs)
+
+    def _selects(self, layer):
+        if functional(layer) is not None:
+            return True
+        if isinstance(layer, Skip):
+            return False
+        if self.selection is None:
+            return foreign(layer) and (composite(layer) or not layer.weights)
+        return layer.name in self.selection
 
     def _open(self, view, args, kwargs):
         """Return the outputs of the calls of sub-layers, or None if they hide no block."""
@@ -332,7 +356,7 @@ class _Opener(Views):
         adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
         hides = candidates(graph)[0] or adds and not layer.weights
         has_none = len(flat) < len(everything)  # which no node can have
-        if not hides and not has_none:
+        if self.selection is None and not hides and not has_none:
             return None
         masks = dict(zip(map(id, flat), like, strict=True))
         return tree.map_structure(lambda x: self._masked(x, masks.get(id(x)), layer), outputs)
