@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import itertools
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -435,7 +436,7 @@ def rates_table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def loss_above_pre(name: str, one: dict[str, Any], other: str = "pre") -> float:
+def loss_above(one: dict[str, Any], name: str, other: str = "pre") -> float:
     """Return the test loss of an entry minus that of another, nats per character."""
     return one[name]["test"] - one[other]["test"]
 
@@ -444,7 +445,7 @@ def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row an entry: costs, test loss, and its difference from that of "pre"."""
     rows = []
     for name, first in seeds[0].items():
-        above = [loss_above_pre(name, one) for one in seeds]
+        above = [loss_above(one, name) for one in seeds]
         rows.append(
             {
                 "entry": name,
@@ -463,7 +464,7 @@ def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def ranking(seeds: list[dict[str, Any]]) -> Any:
     """Draw each entry's test loss above that of "pre", with the interval over seeds."""
     names = [name for name in seeds[0] if name != "pre"]
-    values = {name: [loss_above_pre(name, one) for one in seeds] for name in names}
+    values = {name: [loss_above(one, name) for one in seeds] for name in names}
     names.sort(key=lambda name: statistics.fmean(values[name]), reverse=True)
     figure, axis = plots.new(6.0, 0.6 + 0.2 * len(names))
     for place, name in enumerate(names):
@@ -477,49 +478,15 @@ def ranking(seeds: list[dict[str, Any]]) -> Any:
     return figure
 
 
-AGAIN = Control("pre-LN with other initial values", functools.partial(loss_above_pre, "pre_again"))
-
-
-def claim(name: str, section: str, statement: str, entry: str, other: str = "pre", **limits: float):
-    """Return a claim on the difference of two entries' test losses."""
-    return Claim(
-        name=name,
-        section=section,
-        statement=statement,
-        quantity=f"test loss of {entry} minus that of {other}, nats per character",
-        value=functools.partial(loss_above_pre, entry, other=other),
-        control=AGAIN,
-        figure="ranking",
-        **limits,
-    )
-
-
-CLAIMS = (
-    claim("L1", "arXiv:2409.19606", "Dynamic hyper-connections with four streams lower the loss.",
-          "dhc4", at_most=-0.01),
-    claim("L2", "arXiv:2512.24880", "Mixing streams by doubly stochastic matrices lowers the loss.",
-          "mhc", "mhc_identity", at_most=-0.005),
-    claim("L3", "arXiv:2603.15031", "Attention over earlier outputs lowers the loss.",
-          "attnres", at_most=-0.01),
-    claim("L4", "arXiv:2402.02622", "Means of the outputs of earlier layers lower the loss.",
-          "denseformer", at_most=-0.01),
-    claim("L5", "arXiv:2411.07501", "Two trained factors of branch and skip lower the loss.",
-          "laurel", at_most=-0.02),
-    claim("L6", "arXiv:2410.17897", "The first layer's values in every attention lower the loss.",
-          "value", at_most=-0.01),
-    claim("L7", "arXiv:1612.07771, Table 1a", "A coupled carry gate raises the loss.",
-          "coupled", at_least=0.02),
-    claim("L8", "arXiv:2502.05795", "Scaling norms by depth lowers the loss.",
-          "lns", at_most=-0.01),
-    claim("L9", "arXiv:2601.19895", "Keel's outer norm lowers the loss of small branches.",
-          "keel", "scaled", at_most=-0.01),
-)  # fmt: skip
-
-
 def late(one: dict[str, Any], name: str, key: str) -> float:
     """Return the mean of a probe over the last third of an entry's sub-layers."""
     values = one[name][key]
     return statistics.fmean(values[-len(values) // 3 :])
+
+
+def late_kl(one: dict[str, Any], name: str) -> float:
+    """Return the divergence by lesions of an entry's last third, over that of "pre"."""
+    return late(one, name, "kl") / late(one, "pre", "kl")
 
 
 def decline(one: dict[str, Any], name: str) -> float:
@@ -533,93 +500,102 @@ def alike(one: dict[str, Any], name: str) -> float:
     return statistics.fmean(one[name]["alike"]) - statistics.fmean(one["pre"]["alike"])
 
 
-def spread(one: dict[str, Any], name: str) -> float:
+def unequal(one: dict[str, Any], name: str) -> float:
     """Return the largest over the smallest mean norm of h, over that of "pre"."""
     ratios = [max(one[entry]["size"]) / min(one[entry]["size"]) for entry in (name, "pre")]
     return ratios[0] / ratios[1]
 
 
-CLAIMS += (
-    Claim(
-        name="L10",
-        section="arXiv:2409.19606",
-        statement="A single dynamic stream does not lower the loss.",
-        quantity="test loss of dhc1 minus that of pre, nats per character",
-        value=functools.partial(loss_above_pre, "dhc1"),
-        at_least=-0.005,
-        control=Control("four streams", functools.partial(loss_above_pre, "dhc4")),
-    ),
-    Claim(
-        name="L11",
-        section="arXiv:2502.05795",
-        statement="The late sub-layers of pre-LN change its readout little.",
-        quantity="influence on the readout, last third of the sub-layers over the first",
-        value=lambda one: decline(one, "pre"),
-        at_most=0.7,
-        ratio=True,
-        control=Control("post-LN", lambda one: decline(one, "post")),
-    ),
-    Claim(
-        name="L12",
-        section="arXiv:2502.05795",
-        statement="With norms scaled by depth the late sub-layers matter more.",
-        quantity="divergence by lesions in the last third of the sub-layers, lns over pre",
-        value=lambda one: late(one, "lns", "kl") / late(one, "pre", "kl"),
-        at_least=1.5,
-        ratio=True,
-        control=Control(
-            AGAIN.text, lambda one: late(one, "pre_again", "kl") / late(one, "pre", "kl")
-        ),
-    ),
-    Claim(
-        name="L13",
-        section="arXiv:2409.19606",
-        statement="With hyper-connections adjacent sub-layers read less similar inputs.",
-        quantity="mean cosine of what adjacent sub-layers read, dhc minus pre",
-        value=lambda one: alike(one, "dhc"),
-        at_most=-0.05,
-        control=Control(AGAIN.text, lambda one: alike(one, "pre_again")),
-    ),
-    Claim(
-        name="L14",
-        section="arXiv:2512.24880",
-        statement="Doubly stochastic mixings of streams do not amplify together.",
-        quantity="largest sum of a row or column of the product of all mixings",
-        value=lambda one: one["mhc"]["gain"],
-        at_most=1.6,
-        ratio=True,
-        control=Control("dhc", lambda one: one["dhc"]["gain"]),
-    ),
-    Claim(
-        name="L15",
-        section="arXiv:2512.24880",
-        statement="The mixings of hyper-connections amplify more than doubly stochastic ones.",
-        quantity="largest sum of a row or column of the product of all mixings, dhc over mhc",
-        value=lambda one: one["dhc"]["gain"] / one["mhc"]["gain"],
-        at_least=2,
-        ratio=True,
-        control=Control("no mixing", lambda one: one["mhc_identity"]["gain"] / one["mhc"]["gain"]),
-    ),
-    Claim(
-        name="L16",
-        section="arXiv:2603.15031",
-        statement="With attention over earlier outputs the sub-layers write equally much.",
-        quantity="largest over smallest mean norm of h, attnres over pre",
-        value=lambda one: spread(one, "attnres"),
-        at_most=0.5,
-        ratio=True,
-        control=Control(AGAIN.text, lambda one: spread(one, "pre_again")),
-    ),
-    Claim(
-        name="L17",
-        section="arXiv:2002.04745",
-        statement="Before training, gradients in post-LN grow with depth.",
-        quantity="slope of log2 of the gradient at the state over 64 sub-layers",
-        value=lambda one: one["post"]["slope_at_start"],
-        at_least=0.25,
-        control=Control("pre-LN", lambda one: one["pre"]["slope_at_start"]),
-    ),
-)
+def gain_over_mhc(one: dict[str, Any], name: str) -> float:
+    """Return the gain of an entry's mixings over that of "mhc"."""
+    return one[name]["gain"] / one["mhc"]["gain"]
+
+
+def claim(
+    name: str,
+    section: str,
+    statement: str,
+    quantity: str,
+    value: Callable[[dict[str, Any], str], float],
+    entry: str,
+    control: str = "pre_again",
+    **limits: Any,
+) -> Claim:
+    """Return a claim on an entry's value; its control is that of another entry."""
+    return Claim(
+        name=name,
+        section=section,
+        statement=statement,
+        quantity=quantity,
+        value=functools.partial(value, name=entry),
+        control=Control(CONTROLS.get(control, control), functools.partial(value, name=control)),
+        figure="ranking",
+        **limits,
+    )
+
+
+def loss_claim(
+    name: str, section: str, statement: str, entry: str, other: str = "pre", **limits: Any
+) -> Claim:
+    """Return a claim on the difference of two entries' test losses."""
+    quantity = f"test loss of {entry} minus that of {other}, nats per character"
+    value = functools.partial(loss_above, other=other)
+    return claim(name, section, statement, quantity, value, entry, **limits)
+
+
+CONTROLS = {"pre_again": "pre-LN with other initial values"}
+CLAIMS = (
+    loss_claim("L1", "arXiv:2409.19606",
+               "Dynamic hyper-connections with four streams lower the loss.",
+               "dhc4", at_most=-0.01),
+    loss_claim("L2", "arXiv:2512.24880",
+               "Mixing streams by doubly stochastic matrices lowers the loss.",
+               "mhc", "mhc_identity", at_most=-0.005),
+    loss_claim("L3", "arXiv:2603.15031", "Attention over earlier outputs lowers the loss.",
+               "attnres", at_most=-0.01),
+    loss_claim("L4", "arXiv:2402.02622", "Means of the outputs of earlier layers lower the loss.",
+               "denseformer", at_most=-0.01),
+    loss_claim("L5", "arXiv:2411.07501",
+               "Two trained factors of branch and skip lower the loss.",
+               "laurel", at_most=-0.02),
+    loss_claim("L6", "arXiv:2410.17897",
+               "The first layer's values in every attention lower the loss.",
+               "value", at_most=-0.01),
+    loss_claim("L7", "arXiv:1612.07771, Table 1a", "A coupled carry gate raises the loss.",
+               "coupled", at_least=0.02),
+    loss_claim("L8", "arXiv:2502.05795", "Scaling norms by depth lowers the loss.",
+               "lns", at_most=-0.01),
+    loss_claim("L9", "arXiv:2601.19895", "Keel's outer norm lowers the loss of small branches.",
+               "keel", "scaled", at_most=-0.01),
+    loss_claim("L10", "arXiv:2409.19606", "A single dynamic stream does not lower the loss.",
+               "dhc1", control="dhc4", at_least=-0.005),
+    claim("L11", "arXiv:2502.05795",
+          "The late sub-layers of pre-LN change its readout less than early ones.",
+          "influence on the readout, last third of the sub-layers over the first",
+          decline, "pre", control="post", ratio=True, at_most=0.7),
+    claim("L12", "arXiv:2502.05795", "With norms scaled by depth the late sub-layers matter more.",
+          "divergence by lesions in the last third of the sub-layers, lns over pre",
+          late_kl, "lns", ratio=True, at_least=1.5),
+    claim("L13", "arXiv:2409.19606",
+          "With hyper-connections adjacent sub-layers read less similar inputs.",
+          "mean cosine of what adjacent sub-layers read, dhc minus pre",
+          alike, "dhc", at_most=-0.05),
+    claim("L14", "arXiv:2512.24880",
+          "Doubly stochastic mixings of streams do not amplify together.",
+          "largest sum of a row or column of the product of all mixings",
+          lambda one, name: one[name]["gain"], "mhc", control="dhc", ratio=True, at_most=1.6),
+    claim("L15", "arXiv:2512.24880",
+          "The mixings of hyper-connections amplify more than doubly stochastic ones.",
+          "largest sum of a row or column of the product of all mixings, dhc over mhc",
+          gain_over_mhc, "dhc", control="mhc_identity", ratio=True, at_least=2),
+    claim("L16", "arXiv:2603.15031",
+          "With attention over earlier outputs the sub-layers write equally much.",
+          "largest over smallest mean norm of h, attnres over pre",
+          unequal, "attnres", ratio=True, at_most=0.5),
+    claim("L17", "arXiv:2002.04745", "Before training, gradients in post-LN grow with depth.",
+          "slope of log2 of the gradient at the state over 64 sub-layers",
+          lambda one, name: one[name]["slope_at_start"], "post", control="pre", at_least=0.25),
+)  # fmt: skip
 RATES = Experiment(
     name="league/rates",
     scales=SCALES,
