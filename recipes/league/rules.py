@@ -112,7 +112,7 @@ SCALES = {
         rate=1e-3,
         test_characters=200,
     ),
-    "miniature": Settings(updates=800, rates=(2e-3, 4e-3, 8e-3, 16e-3)),
+    "miniature": Settings(width=32, batch=16, updates=800, rates=(2e-3, 4e-3, 8e-3, 16e-3)),
     "full": Settings(),
 }
 
