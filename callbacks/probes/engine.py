@@ -26,6 +26,7 @@ from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Ta
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
 from zoo.layers.sub_layer import StreamEnd, SubLayer
+from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import PathLike, Tensor
 
 VIEWS = ("state", "read", "readout")
@@ -352,7 +353,8 @@ class Observer:
         of_x, of_y = self.views[block.index : block.index + 2]
         with keras_private.AutocastScope(block.layer.compute_dtype):
             x, y = of_x(tensors["x"]), of_y(tensors["y"])
-        kept = {key: v for key, v in tensors.items() if key not in ("dx", "dinput")}
+        at_state = ("dx", "dinput", "dx_classifier")
+        kept = {key: v for key, v in tensors.items() if key not in at_state}
         return {**kept, "input": x, "x": x, "f": y - x, "y": y}
 
     def _classify(self, values, labels, tensor):
@@ -380,7 +382,8 @@ def _views(view, network):
         return []
     layers = [block.layer for block in network.blocks]
     ends = [call.layer for call in network.graph.calls if isinstance(call.layer, StreamEnd)]
-    sub_layers = [call.layer for call in network.graph.calls if isinstance(call.layer, SubLayer)]
+    kinds = SubLayer | SubLayerStack
+    sub_layers = [call.layer for call in network.graph.calls if isinstance(call.layer, kinds)]
     if len(ends) != 1 or layers != sub_layers:
         raise ValueError(
             f"The view {view!r} is that of all blocks of a network of `zoo.SubLayer`s with one "

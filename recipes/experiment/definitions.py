@@ -98,31 +98,27 @@ class Artifact:
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
     """Return the ends of Student's interval of the mean over seeds, at the level of `LOOKS`.
 
-    That of a ratio is taken of its logarithm. None for a number of seeds at which no verdict is
-    taken, and where a value is not finite, or a ratio not positive.
+    That of a ratio is taken of its logarithm. None below three seeds, and where a value is not
+    finite, or a ratio not positive.
     """
     shown = _samples(values, ratio)
     if shown is None:
         return None
-    quantile = 1 - error_share(len(shown)) / 2
+    quantile = 1 - LOOKS[len(shown)] / 2
     half = float(stats.sem(shown) * stats.t.ppf(quantile, len(shown) - 1))
     low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
     return (math.exp(low), math.exp(high)) if ratio else (low, high)
 
 
-def error_share(seeds: int) -> float:
-    """Return the probability of a wrong verdict with so many seeds; 0 where none is taken."""
-    return LOOKS.get(min(seeds, max(LOOKS)), 0.0)
+def looked_at(values: Sequence[float]) -> Sequence[float]:
+    """Return the values of the first seeds, of the largest number in `LOOKS` that there is."""
+    return values[: max((number for number in LOOKS if number <= len(values)), default=0)]
 
 
 def _samples(values, ratio):
     """Return the values whose mean is normal, or None if there is no interval of it."""
-    if (
-        not error_share(len(values))
-        or not all(map(math.isfinite, values))
-        or ratio
-        and min(values) <= 0
-    ):
+    values = looked_at(values)
+    if not len(values) or not all(map(math.isfinite, values)) or ratio and min(values) <= 0:
         return None
     return [math.log(value) for value in values] if ratio else [*values]
 
@@ -248,7 +244,7 @@ class Claim:
     def p_value(self, values: Sequence[float]) -> float:
         """Return the two-sided p-value of Student's test that the mean is the nearest limit.
 
-        It is multiplied so that it is below 0.05 where it is below the `error_share`, and is 1 if
+        It is multiplied so that it is below 0.05 where it is below that of `LOOKS`, and is 1 if
         there is no interval.
         """
         samples = _samples(values, self.ratio)
@@ -258,7 +254,7 @@ class Claim:
         if max(samples) == min(samples):
             return float(samples[0] in bounds)
         p = float(max(stats.ttest_1samp(samples, bound).pvalue for bound in bounds))
-        return min(1.0, p * 0.05 / error_share(len(samples)))
+        return min(1.0, p * 0.05 / LOOKS[len(samples)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

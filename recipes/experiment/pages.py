@@ -27,6 +27,7 @@ from zoo.recipes.experiment.definitions import (
     Measured,
     holm,
     interval,
+    looked_at,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,6 +36,7 @@ CLAIMS = RESULTS / "claims.json"
 DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
 NUMBER = re.compile(r"(<!--(\w+)\.(\w+)-->).*?<!--/-->")  # of docs/report.md: claim, kind
+THEN = ", then "  # between the facts of records that were joined
 IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
@@ -83,10 +85,12 @@ def on_record(experiment: Experiment, scale: str) -> list[Measured]:
     return [store.load(folder)[0] for folder in seeds_on_record(experiment, scale)]
 
 
-def seed_on_record(experiment: Experiment, scale: str, seed: int) -> Measured:
-    """Return what a seed on record measured; nothing if it is not on record."""
+def seed_on_record(
+    experiment: Experiment, scale: str, seed: int
+) -> tuple[Measured, Mapping[str, Any]]:
+    """Return what a seed on record measured, and its facts; nothing if it is not on record."""
     folder = RESULTS / experiment.name / scale / f"seed{seed}"
-    return store.load(folder)[0] if folder in seeds_on_record(experiment, scale) else {}
+    return store.load(folder) if folder in seeds_on_record(experiment, scale) else ({}, {})
 
 
 def load_claims() -> list[dict[str, Any]]:
@@ -131,7 +135,7 @@ def evaluate(
         "statement": claim.statement,
         "criterion": claim.criterion,
         **_decision(claim, values, controls),
-        "seeds": sorted({one["seed"] for one in facts}),
+        "seeds": [*dict.fromkeys(one["seed"] for one in facts)],
         "scale": scale,
         "command": provenance.command(),
         **origin,
@@ -150,6 +154,8 @@ def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
         pairs = dict(sorted({**_by_seed(known), **_by_seed(row)}.items()))
         values, controls = zip(*pairs.values(), strict=True)
         kept = len(pairs) - len(row["seeds"])
+        if kept == 0:
+            break
         return {
             **row,
             **_decision(claim, values, controls),
@@ -168,7 +174,7 @@ def _by_seed(row):
 
 def _joined(*texts):
     """Return different texts in one, in their order."""
-    return ", then ".join(dict.fromkeys(texts))
+    return THEN.join(dict.fromkeys(part for text in texts for part in text.split(THEN)))
 
 
 def _decision(claim, values, controls):
@@ -182,8 +188,9 @@ def _decision(claim, values, controls):
 
 def _numbers(claim, values):
     """Return the mean, interval and values of the seeds, in four digits."""
-    is_ratio = claim.ratio and min(values) > 0  # one that is 0 has no logarithm
-    mean = statistics.geometric_mean(values) if is_ratio else statistics.fmean(values)
+    used = looked_at(values) or values
+    is_ratio = claim.ratio and min(used) > 0  # one that is 0 has no logarithm
+    mean = statistics.geometric_mean(used) if is_ratio else statistics.fmean(used)
     ends = interval(values, claim.ratio)
     return {
         "value": float(f"{mean:.4g}"),

@@ -18,6 +18,7 @@ measured networks of 10^8 parameters and more; that an effect is absent here con
 import dataclasses
 import functools
 import itertools
+import json
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ from keras import ops
 import zoo
 from zoo import callbacks
 from zoo.datasets import text
+from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
 from zoo.recipes.experiment.definitions import interval
@@ -285,10 +287,14 @@ def scale_of(settings: Settings) -> str:
 def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     """Train each network at each rate; return what `train` does, by entry and rate.
 
-    Entries of other runs that are on record for this seed are returned, too.
+    Other entries that are on record for this seed, of the same settings and backend, are returned,
+    too.
     """
     data = characters(run, settings)
-    measured = {**pages.seed_on_record(RATES, scale_of(settings), run.seed)}
+    known, facts = pages.seed_on_record(RATES, scale_of(settings), run.seed)
+    same = json.loads(json.dumps(dataclasses.asdict(settings) | {"entries": None}))
+    is_same = {**facts.get("settings", {}), "entries": None} == same
+    measured = {**known} if is_same and facts["backend"] == keras.config.backend() else {}
     for name in settings.entries:
         if name in SAME_RATE:
             continue
@@ -368,6 +374,8 @@ class Size(callbacks.Probe):
 def gain(model: keras.Model, x: np.ndarray) -> float:
     """Return the mean largest sum of a row or column of |the product of all mixings of streams|."""
     layers = [layer for layer in model.layers if isinstance(layer, zoo.SubLayer)]
+    if not isinstance(layers[0].rule, Streams):
+        return 1.0
     states = keras.Model(model.input, [layer.input for layer in layers]).predict(x, verbose=0)
     product = np.ones(())
     for layer, state in zip(layers, states, strict=True):
@@ -430,10 +438,13 @@ def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]
 
 def rates_table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row an entry: the mean validation loss at each rate."""
-    return [
-        {"entry": name, **{f"{rate:g}": round(loss, 4) for rate, loss in losses.items()}}
-        for name, losses in mean_losses(seeds).items()
-    ]
+    losses = mean_losses(seeds)
+    rates = sorted({*itertools.chain(*losses.values())})
+    rows = []
+    for name, known in losses.items():
+        cells = {f"{rate:g}": round(known[rate], 4) if rate in known else "" for rate in rates}
+        rows.append({"entry": name, **cells})
+    return rows
 
 
 def loss_above(one: dict[str, Any], name: str, other: str = "pre") -> float:
@@ -519,16 +530,18 @@ def claim(
     value: Callable[[dict[str, Any], str], float],
     entry: str,
     control: str = "pre_again",
+    control_value: Callable[[dict[str, Any], str], float] | None = None,
     **limits: Any,
 ) -> Claim:
     """Return a claim on an entry's value; its control is that of another entry."""
+    controlled = functools.partial(control_value or value, name=control)
     return Claim(
         name=name,
         section=section,
         statement=statement,
         quantity=quantity,
         value=functools.partial(value, name=entry),
-        control=Control(CONTROLS.get(control, control), functools.partial(value, name=control)),
+        control=Control(CONTROLS.get(control, control), controlled),
         figure="ranking",
         **limits,
     )
@@ -540,7 +553,9 @@ def loss_claim(
     """Return a claim on the difference of two entries' test losses."""
     quantity = f"test loss of {entry} minus that of {other}, nats per character"
     value = functools.partial(loss_above, other=other)
-    return claim(name, section, statement, quantity, value, entry, **limits)
+    return claim(
+        name, section, statement, quantity, value, entry, control_value=loss_above, **limits
+    )
 
 
 CONTROLS = {"pre_again": "pre-LN with other initial values"}

@@ -299,5 +299,7 @@ def test_unknown_views_and_networks_without_them_are_refused():
         callbacks.run(probes, model, tokens(), view="read", blocks=["attention2"])
     with pytest.raises(ValueError, match="needs \\('dinput',\\)"):
         callbacks.run([callbacks.GradientNorm()], model, (tokens(), tokens(1)), view="readout")
+    with pytest.raises(ValueError, match="dx_classifier"):
+        callbacks.run([callbacks.CosineLoss("block")], model, (tokens(), tokens(1)), view="readout")
     with pytest.raises(ValueError, match="'input' or 'h'"):
         callbacks.GradientNorm("x")

@@ -1,12 +1,15 @@
 """A stack of sub-layers computes and trains as its sub-layers do."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 import zoo
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
+from zoo import callbacks
 
 SIZES = {"vocabulary": 11, "steps": 6, "width": 8, "depth": 4, "heads": 2, "seed": 3}
 CASES = {
@@ -82,19 +85,33 @@ def test_a_thousand_sub_layers_train():
     assert all(np.isfinite(ops.convert_to_numpy(w)).all() for w in model.weights)
 
 
-def groups(rule="pre", depth=2):
-    dense = [keras.layers.Dense(4) for _ in range(depth)]
-    return [[zoo.SubLayer(f, rule, i, depth, per_layer=1)] for i, f in enumerate(dense)]
+def groups(rule="pre", depth=2, inner=keras.layers.Dense, **options):
+    made = [inner(4, **options) for _ in range(depth)]
+    return [[zoo.SubLayer(f, rule, i, depth, per_layer=1)] for i, f in enumerate(made)]
+
+
+DIFFERENT = [[zoo.SubLayer(keras.layers.Dense(4, name))] for name in ("relu", "tanh")]
+FORMS = [[zoo.SubLayer(keras.layers.Dense(4), variant=name)] for name in ("t_only", "c_only")]
 
 
 @pytest.mark.parametrize(
     ("sub_layers", "depth", "message"),
     [
         (groups("attnres"), 2, "rule with slots for sub-layers has no stack"),
-        (groups("lns", 4), 4, "input_scale=1.0, and .*input_scale=0.7"),
-        (groups("keel", 3), 3, "Keel with alpha=1.0, and .* alpha=3.0"),
+        (groups("lns", 4), 4, "input_scale: 1.0 and 0.7"),
+        (groups("lns", 4)[:1], 4, "input_scale: 1.0 and 0.5"),
+        (groups("keel", 3), 3, "Keel.* alpha: 1.0 and 3.0"),
         (groups("keel"), 2, "weights of the same shapes"),
-        (groups(), 3, "one group or depth=3 groups. Received: 2"),
+        (DIFFERENT, 2, "layer: .*relu.* and .*tanh"),
+        (FORMS, 2, "layer: .*t_only.* and .*c_only"),
+        (groups(), 3, "one group or depth=3 groups, of one size. Received: 2"),
+        ([[*groups()[0], *groups()[0]], groups()[0]], 2, "sizes .2, 1."),
+        ([[]], 2, "lists of `zoo.SubLayer`s"),
+        ([[keras.layers.Dense(4)]], 2, "lists of `zoo.SubLayer`s"),
+        (groups(kernel_regularizer="l2"), 2, "no regularizers"),
+        (groups(activity_regularizer="l2"), 2, "no regularizers"),
+        (groups(inner=lambda units: keras.layers.Dropout(0.5)), 2, "dropout.*seed_generator_state"),
+        (groups(inner=lambda units: keras.layers.BatchNormalization()), 2, "moving_mean"),
     ],
 )
 def test_what_has_no_stack_is_refused(sub_layers, depth, message):
@@ -102,15 +119,41 @@ def test_what_has_no_stack_is_refused(sub_layers, depth, message):
         zoo.SubLayerStack(sub_layers, depth).build((None, 3, 4))
 
 
+def test_one_group_is_the_start_of_all(tmp_path):
+    stack = zoo.SubLayerStack(groups()[:1], 3)
+    with pytest.raises(ValueError, match="has none yet"):
+        stack.to_layers()
+    inputs = keras.Input((3, 4))
+    model = keras.Model(inputs, stack(inputs))
+    x = expected = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    model.trainable = False
+    layers = stack.to_layers()
+    assert not any(layer.trainable_weights for layer in layers)
+    assert len({layer.name for layer in layers}) == 3
+    for layer in layers:
+        expected = layer(expected)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), ops.convert_to_numpy(expected), atol=1e-5
+    )
+
+
 def test_a_stack_is_no_block():
     model = zoo.transformer_lm(**SIZES, stacked=True)
     with pytest.raises(ValueError, match="a scanned stack hides its layers"):
         zoo.graph.find_blocks(model, ["stack"])
+    with pytest.raises(ValueError, match="of all blocks of a network"):
+        callbacks.run([callbacks.BlockInfluence()], model, tokens(0), view="read")
 
 
-def test_an_unbuilt_stack_and_a_regularized_one_are_refused():
-    with pytest.raises(ValueError, match="has none yet"):
-        zoo.SubLayerStack(groups(), 2).to_layers()
-    dense = keras.layers.Dense(4, kernel_regularizer="l2")
-    with pytest.raises(ValueError, match="no regularizers"):
-        zoo.SubLayerStack([[zoo.SubLayer(dense)]], 2).build((None, 3, 4))
+@slow_elsewhere
+@pytest.mark.parametrize("how", ["remat", "scope"])
+def test_rematerialization_does_not_change_the_training(how):
+    losses = []
+    for changed in (False, True):
+        with keras.RematScope("full") if changed and how == "scope" else contextlib.nullcontext():
+            model = zoo.transformer_lm(**SIZES, stacked=True)
+        if changed and how == "remat":
+            assert zoo.graph.remat(model).get_layer("stack")._remat_mode is not None
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        losses.append([float(model.train_on_batch(tokens(1), tokens(2))) for _ in range(3)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)

@@ -231,6 +231,9 @@ def test_intervals_are_students():
     share = t**2 / (1 + t**2 / 4)  # the distribution function with 4 degrees of freedom, exactly
     assert 0.5 + 0.375 * share**0.5 * (1 - share / 12) == pytest.approx(1 - 0.025 / 8)
     assert interval([1.0, 2.0], ratio=False) is None
+    five, eight = [1.0, 2.0, 3.0, 4.0, 5.0], [5.0, 1.0, 4.0, 2.0, 3.0, 6.0, 0.0, 7.0]
+    assert interval([*five, 9.0, 9.0], ratio=False) == interval(five, ratio=False)
+    assert interval([*eight, 99.0], ratio=False) == interval(eight, ratio=False)
     assert interval([1.0, 0.0, 2.0], ratio=True) is None
 
 
@@ -340,6 +343,12 @@ def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monke
     assert row["seeds"] == [0, 1, 2, 3] and row["values"] == [10.0, 10.1, 11.0, 10.2]
     assert row["control"]["values"] == [1.0, pytest.approx(1.1), 2.0, pytest.approx(1.2)]
     assert row["verdict"] == "shown" and row["seconds"] == 8.0
+    twice = record({3: 10.2, 1: 10.1, 0: 10.0, 2: 11.0}, ["small"]) | {"commit": "y"}
+    assert pages.with_other_seeds(claim, twice) == twice
+    assert twice["seeds"] == [3, 1, 0, 2] and twice["values"] == [10.2, 10.1, 10.0, 11.0]
+    pages.keep_claims([row | {"commit": "x, then y"}])
+    joined = pages.with_other_seeds(claim, record({4: 10.0}, ["small"]) | {"commit": "y"})
+    assert joined["seeds"] == [0, 1, 2, 3, 4] and joined["commit"] == "x, then y"
     assert pages.with_other_seeds(claim, record({3: 10.2}))["seeds"] == [3]
 
 

@@ -1,5 +1,8 @@
 """The residual league: equal cost, equal examples, and rates that are chosen on validation."""
 
+import dataclasses
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -59,6 +62,21 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds():
         rules.best_rates([rates(1, 2, 3), rates(1, 2, 3)], {"pre"})
 
 
+def test_a_table_of_rates_has_all_columns_in_each_row():
+    post = {"post": {"0.1": {"rate": 0.1, "validation": 2.0}, **rates(3, 1)["pre"]}}
+    rows = rules.rates_table([{**rates(3, 1.0), **post}])
+    assert [[*row] for row in rows] == [["entry", "0.1", "1", "10"]] * 2
+    assert [row["0.1"] for row in rows] == ["", 2.0]
+
+
+def test_a_control_differs_from_pre_ln_also_where_the_claim_does_not():
+    losses = {"keel": 1.9, "scaled": 2.05, "pre": 2.0, "pre_again": 2.01}
+    measured = {name: {"test": loss} for name, loss in losses.items()}
+    (claim,) = (one for one in rules.CLAIMS if one.name == "L9")
+    assert claim.value(measured) == pytest.approx(-0.15)
+    assert claim.control.value(measured) == pytest.approx(0.01)
+
+
 def test_the_league_needs_rates_on_record(tmp_path):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     settings = rules.Settings(entries=("pre",), updates=7)
@@ -93,14 +111,19 @@ def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     monkeypatch.setattr(rules, "characters", lambda *_: None)
     monkeypatch.setattr(rules, "train", lambda name, *_: {"entry": name})
-    monkeypatch.setattr(rules.pages, "seed_on_record", lambda *_: {"pre": 1, "post": 2})
     settings = rules.Settings(entries=("post", "keel"), rates=(1e-3, 2e-3), low_rates=(1e-4, 1e-3))
+    stored = json.loads(json.dumps(dataclasses.asdict(settings))) | {"entries": ["pre", "post"]}
+    facts = {"backend": keras.config.backend(), "settings": stored}
+    known = {"pre": 1, "post": 2}, facts
+    monkeypatch.setattr(rules.pages, "seed_on_record", lambda *_: known)
     found = rules.measure_rates(settings, run)
     assert {name: one if name == "pre" else [*one] for name, one in found.items()} == {
         "pre": 1,
         "post": ["0.0001", "0.001", "0.002"],
         "keel": ["0.001", "0.002"],
     }
+    facts["settings"]["width"] = 7
+    assert "pre" not in rules.measure_rates(settings, run)
 
 
 @slow_elsewhere

@@ -35,6 +35,16 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
+def state_of(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return what calls of `layer` itself may change: moving averages, and states of seeds."""
+    return [*layer._non_trainable_variables, *(one.state for one in layer._seed_generators)]
+
+
+def store_activations(layer: keras.layers.Layer) -> None:
+    """Switch off the rematerialization of a layer that was built in a `keras.RematScope`."""
+    layer._remat_mode = None
+
+
 def frozen_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return the weights that `layer` itself tracks as trainable and that are frozen now."""
     return [weight for weight in layer._trainable_variables if not weight.trainable]

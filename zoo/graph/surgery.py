@@ -15,6 +15,7 @@ from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.graph.saving import make_savable
 from zoo.layers.skip import DropBlock, Skip
+from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import Tensor
 
 MODES = {"removed": "carry", "closed": "close"}  # modes of `lesion` and their `Step.action`
@@ -94,11 +95,11 @@ def prune_blocks(
 def remat(model: keras.Model) -> keras.Model:
     """Let blocks recompute their activations in the backward pass instead of storing them.
 
-    A block then stores its input only, and a `HighwayDenseStack` each layer's input. A step takes
+    A block then stores its input only, and a scanned stack each layer's input. A step takes
     about a third more time; outputs, gradients, moving averages and dropout masks do not change.
     Nor do weights, names, saved files, probes and rewired graphs: the model gets no new layer.
 
-    On JAX's CPU it saves memory in a `HighwayDenseStack` alone: there XLA drops the barriers that
+    On JAX's CPU it saves memory in scanned stacks alone: there XLA drops the barriers that
     `jax.checkpoint` sets, and merges duplicate computations.
 
     Args:
@@ -115,7 +116,8 @@ def remat(model: keras.Model) -> keras.Model:
 
     Reference: Chen, Xu, Zhang, Guestrin (2016), arXiv:1604.06174.
     """
-    layers = [v for v in keras_private.inner_layers(model) if isinstance(v, Skip)]
+    kinds = Skip | SubLayerStack
+    layers = [v for v in keras_private.inner_layers(model) if isinstance(v, kinds)]
     if not layers:
         raise ValueError(
             f"`remat` recomputes skip layers. Received: {model.name!r}, which has none. To "

@@ -34,8 +34,9 @@ class SubLayerStack(Configured):
 
     Raises:
         ValueError: if there are neither one nor `depth` groups, or they differ in more than names
-            and weights. Rules with slots for sub-layers have no stack, and those whose constants
-            depend on the index only where these are the same, as behind the first layer.
+            and weights: rules whose constants depend on the index have a stack where these are the
+            same, as behind the first layer, rules with slots for sub-layers have none. When it is
+            built: for regularizers, dropout and moving averages.
 
     Example:
     >>> dense = [keras.layers.Dense(4) for _ in range(3)]
@@ -47,14 +48,26 @@ class SubLayerStack(Configured):
     def __init__(self, groups: Sequence[Sequence[SubLayer]], depth: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, depth=depth)
-        if len(groups) not in (1, depth):
-            raise ValueError(f"Expected one group or depth={depth} groups. Received: {len(groups)}")
-        for group in groups:
-            for first, other in zip(groups[0], group, strict=True):
-                _check_alike(first, other)
+        groups = [[*group] for group in groups]
+        layers = [layer for group in groups for layer in group]
+        if not layers or not all(isinstance(layer, SubLayer) for layer in layers):
+            raise ValueError(f"Expected lists of `zoo.SubLayer`s. Received: {groups}")
+        if len(groups) not in (1, depth) or len({len(group) for group in groups}) > 1:
+            raise ValueError(
+                f"Expected one group or depth={depth} groups, of one size. Received: "
+                f"{len(groups)}, of the sizes {[len(group) for group in groups]}."
+            )
+        first = groups[0]
+        last = [_moved(layer.rule, (depth - 1) * len(first)) for layer in first]
+        known = [_computation(layer, layer.rule) for layer in first]
+        found = [[_computation(layer, layer.rule) for layer in group] for group in groups[1:]]
+        found.append([_computation(*pair) for pair in zip(first, last, strict=True)])
+        for group in found:  # the last one is that of the rules that `to_layers` makes
+            for layer, one, other in zip(first, known, group, strict=True):
+                _check_alike(layer, one, other)
         self.depth = depth
         # Keras does not see the sub-layers: their weights are not this layer's.
-        self._hidden = types.SimpleNamespace(groups=[*groups])
+        self._hidden = types.SimpleNamespace(groups=groups)
 
     @property
     def groups(self) -> list[list[SubLayer]]:
@@ -75,12 +88,9 @@ class SubLayerStack(Configured):
                     f"Expected groups with weights of the same shapes. Received: {shapes[0]} of "
                     f"{self.groups[0][0].name} and those after it, {shapes[1]} of {group[0].name}."
                 )
-        if any(layer.losses for layer in self.groups[0]):
-            raise ValueError(
-                f"A stack has no regularizers, which would see the weights of all groups at once. "
-                f"Received: those of {self.groups[0][0].name}."
-            )
         del self._hidden.groups[1:]
+        for layer in self.groups[0]:
+            _check_pure(layer)
         self.stacked = []
         by_weight = zip(*values, strict=True)
         for variable, parts in zip(_variables(self.groups[0]), by_weight, strict=True):
@@ -136,18 +146,25 @@ class SubLayerStack(Configured):
                 layer.build(self._build_shapes_dict["input_shape"])
             for variable, value in zip(_variables(group), values, strict=True):
                 variable.assign(value[number])
+            for layer in group:
+                layer.trainable = self.trainable and layer.trainable
             layers += group
         return layers
 
     def _copy(self, layer, number, rules):
         """Return an unbuilt sub-layer of another group."""
         if id(layer.rule) not in rules:
-            index = layer.rule.index + number * len(self.groups[0])
-            kind = type(layer.rule)
-            rules[id(layer.rule)] = kind.from_config({**layer.rule.get_config(), "index": index})
-        copy = type(layer).from_config({**layer.get_config(), "name": f"{layer.name}_{number + 1}"})
-        copy.rule = rules[id(layer.rule)]
-        return copy
+            rules[id(layer.rule)] = _moved(layer.rule, number * len(self.groups[0]))
+        config = {**layer.get_config(), "name": f"{layer.name}_{number + 1}"}
+        config["inner"] = keras.saving.deserialize_keras_object(config["inner"])
+        return type(layer)(**{**config, "rule": rules[id(layer.rule)]})
+
+
+def _moved(rule, shift):
+    """Return a rule like this one of another sub-layer; both ends are within its network."""
+    config = rule.get_config()
+    index = config["index"] + shift
+    return type(rule).from_config({**config, "index": index, "depth": max(index, config["depth"])})
 
 
 def _variables(group):
@@ -166,18 +183,49 @@ def _constants(rule):
     return {name: known[name] for name in sorted(known) if isinstance(known[name], kinds)}
 
 
-def _check_alike(first, other):
-    """Raise ValueError unless two sub-layers differ in names and weights alone."""
-    if first.rule.is_history:
+def _computation(layer, rule):
+    """Return all that a sub-layer with a rule computes with, but weights, by name."""
+
+    def kept(node):
+        if isinstance(node, dict):
+            left_out = ("name", "rule", "gate_bias", "seed", "build_config", "shared_object_id")
+            named = {key: v for key, v in node.items() if key not in left_out}
+            return {key: kept(v) for key, v in named.items() if "initializer" not in key}
+        return [*map(kept, node)] if isinstance(node, (list, tuple)) else node
+
+    return {"rule": type(rule).__name__, **_constants(rule), "layer": kept(layer.get_config())}
+
+
+def _check_alike(layer, one, other):
+    """Raise ValueError unless the sub-layers of two groups compute with the same."""
+    if layer.rule.is_history:
         raise ValueError(
-            f"A rule with slots for sub-layers has no stack. Received: {first.name}, with the rule "
-            f"{type(first.rule).__name__}."
+            f"A rule with slots for sub-layers has no stack. Received: {layer.name}, with the rule "
+            f"{one['rule']}."
         )
-    ours, others = _constants(first.rule), _constants(other.rule)
-    for name, value in ours.items():
-        if type(first.rule) is not type(other.rule) or others.get(name, value) != value:
-            raise ValueError(
-                f"Expected sub-layers with the same rule and constants. Received: {first.name}, "
-                f"{type(first.rule).__name__} with {name}={value}, and {other.name}, "
-                f"{type(other.rule).__name__} with {name}={others.get(name)}."
-            )
+    shared = [name for name in one if name in other]  # a built rule may have more
+    different = [name for name in shared if one[name] != other[name]]
+    if different:
+        pairs = ", ".join(f"{name}: {one[name]} and {other[name]}" for name in different)
+        raise ValueError(
+            f"Expected groups that differ in names and weights alone. Received: {layer.name}, "
+            f"{one['rule']}, and the sub-layer of another group, in which these differ: {pairs}"
+        )
+
+
+def _check_pure(layer):
+    """Raise ValueError for a layer that does more in a call than to compute its output.
+
+    Rematerialization inside of it is switched off: the stack rematerializes whole groups.
+    """
+    regularized = bool(layer.losses)
+    state = []
+    for one in keras_private.inner_layers(layer):
+        keras_private.store_activations(one)
+        regularized |= one.activity_regularizer is not None
+        state += [] if one is layer.rule else keras_private.state_of(one)
+    if regularized or state:
+        raise ValueError(
+            f"A stack has no regularizers, dropout or moving averages, which need calls of each "
+            f"group. Received: {layer.name}, with the state {[v.path for v in state]}."
+        )
