@@ -148,6 +148,8 @@ def test_a_stack_is_no_block():
 @slow_elsewhere
 @pytest.mark.parametrize("how", ["remat", "scope"])
 def test_rematerialization_does_not_change_the_training(how):
+    if how == "scope" and keras.backend.backend() != "torch":
+        pytest.skip("Keras loses gradients of layers inside of others there, or refuses them")
     losses = []
     for changed in (False, True):
         with keras.RematScope("full") if changed and how == "scope" else contextlib.nullcontext():
