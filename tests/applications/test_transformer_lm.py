@@ -260,7 +260,7 @@ def with_random_rules(rule, **options):
     return model
 
 
-@pytest.mark.parametrize("rule", some(["attnres"], ["post", "dhc", "attnres", "x0"]))
+@pytest.mark.parametrize("rule", some([], ["post", "dhc", "attnres", "x0"]))
 def test_views_are_what_sub_layers_read_and_what_the_network_would_return(rule):
     model = with_random_rules(rule)
     blocks = [layer for layer in model.layers if isinstance(layer, zoo.SubLayer)]
@@ -281,6 +281,7 @@ def test_views_are_what_sub_layers_read_and_what_the_network_would_return(rule):
             assert np.isfinite(table.values("l2_ratio")[block.name])
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(("rule", "factor"), [("pre", 1.0), ("scaled", 0.25)])
 def test_the_gradient_at_h_is_that_of_the_next_state_times_the_scale(rule, factor):
     model = zoo.transformer_lm(**SMALL, rule=rule)

@@ -50,7 +50,7 @@ def pair(case):
     return stacked, keras.Model(stacked.input, x)
 
 
-@pytest.mark.parametrize("case", few_elsewhere([*CASES], ["keel", "mhc", "rezero"]))
+@pytest.mark.parametrize("case", few_elsewhere([*CASES], ["keel", "rezero"]))
 def test_a_stack_computes_what_its_sub_layers_compute(case, tmp_path):
     stacked, single = pair(case)
     expected = ops.convert_to_numpy(single(tokens(0)))
@@ -61,7 +61,7 @@ def test_a_stack_computes_what_its_sub_layers_compute(case, tmp_path):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("case", few_elsewhere(["pre", "dhc", "rezero"], ["dhc"]))
+@pytest.mark.parametrize("case", few_elsewhere(["pre", "dhc", "rezero"], ["pre"]))
 def test_a_stack_starts_and_trains_as_its_sub_layers_do(case):
     single = zoo.transformer_lm(**SIZES, **CASES[case])
     stacked = zoo.transformer_lm(**SIZES, **CASES[case], stacked=True)
