@@ -23,7 +23,7 @@ from zoo.callbacks.probes.objective import (
     values_of,
 )
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
-from zoo.checks import check_integers
+from zoo.checks import check_choice, check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
 from zoo.layers.sub_layer import StreamEnd, SubLayer
 from zoo.layers.sub_layer_stack import SubLayerStack
@@ -376,8 +376,7 @@ def _views(view, network):
 
     They are bound to the layers of the blocks and to the `StreamEnd`.
     """
-    if view not in VIEWS:
-        raise ValueError(f"`view` must be one of {VIEWS}. Received: view={view!r}")
+    check_choice(VIEWS, view=view)
     if view == "state":
         return []
     layers = [block.layer for block in network.blocks]

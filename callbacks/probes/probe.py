@@ -507,8 +507,7 @@ class GradientNorm(Probe):
     """
 
     def __init__(self, at: str = "input", name: str | None = None) -> None:
-        if at not in ("input", "h"):
-            raise ValueError(f"`at` must be 'input' or 'h'. Received: at={at!r}")
+        check_choice(("input", "h"), at=at)
         self.needs = (f"d{at}",)
         super().__init__(name)
 

@@ -67,9 +67,9 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
 }
 SAME_RATE = {"pre_again": "pre"}
-LOW_RATES = ("post", "deepnorm")
-PROBED = 256  # examples of the test text
-DEEP = {"width": 32, "depth": 32, "heads": 2}  # 64 sub-layers
+WITH_LOW_RATES = ("post", "deepnorm")
+PROBED = 256  # ours: examples of the test text that probes and lesions see
+DEEP = {"width": 32, "depth": 32, "heads": 2}  # ours: 64 sub-layers
 MATCHES = ("operations", "parameters", "none")
 OTHER_SEED = 1_000_000  # added to the seed of the initial values of "pre_again"
 
@@ -298,7 +298,7 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     for name in settings.entries:
         if name in SAME_RATE:
             continue
-        lower = settings.low_rates if name in LOW_RATES else ()
+        lower = settings.low_rates if name in WITH_LOW_RATES else ()
         measured[name] = {}
         for rate in sorted({*lower, *settings.rates}):
             part = functools.partial(train, name, settings, run, data, rate, "none")
@@ -377,16 +377,14 @@ def gain(model: keras.Model, x: np.ndarray) -> float:
     if not isinstance(layers[0].rule, Streams):
         return 1.0
     states = keras.Model(model.input, [layer.input for layer in layers]).predict(x, verbose=0)
-    product = np.ones(())
+    product = np.eye(layers[0].rule.streams)
     for layer, state in zip(layers, states, strict=True):
         found = layer.rule.coefficients(ops.convert_to_tensor(state))
         mixing = found.get("h_res", found.get("a_r"))
         if mixing is not None:
             mixing = ops.convert_to_numpy(mixing)
             mixing = mixing if "h_res" in found else np.swapaxes(mixing, -1, -2)
-            product = mixing @ product if product.ndim else mixing
-    if not product.ndim:
-        return 1.0
+            product = mixing @ product
     sums = np.abs(product).sum(-1).max(-1), np.abs(product).sum(-2).max(-1)
     return float(np.maximum(*sums).mean())
 
@@ -492,7 +490,7 @@ def ranking(seeds: list[dict[str, Any]]) -> Any:
 def late(one: dict[str, Any], name: str, key: str) -> float:
     """Return the mean of a probe over the last third of an entry's sub-layers."""
     values = one[name][key]
-    return statistics.fmean(values[-len(values) // 3 :])
+    return statistics.fmean(values[-(len(values) // 3) :])
 
 
 def late_kl(one: dict[str, Any], name: str) -> float:

@@ -302,5 +302,5 @@ def test_unknown_views_and_networks_without_them_are_refused():
         callbacks.run([callbacks.GradientNorm()], model, (tokens(), tokens(1)), view="readout")
     with pytest.raises(ValueError, match="dx_classifier"):
         callbacks.run([callbacks.CosineLoss("block")], model, (tokens(), tokens(1)), view="readout")
-    with pytest.raises(ValueError, match="'input' or 'h'"):
+    with pytest.raises(ValueError, match="must be one of 'input', 'h'"):
         callbacks.GradientNorm("x")

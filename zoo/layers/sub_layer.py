@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from zoo.backend import keras_private
+from zoo.checks import check_choice
 from zoo.layers.configured import Configured
 from zoo.layers.gating import gate
 from zoo.layers.rules import RULES, Rule
@@ -82,8 +83,7 @@ class SubLayer(Skip):
             raise ValueError(
                 f"Only the rule 'pre' has variants. Received: variant={variant!r}, rule={rule!r}"
             )
-        if gate not in GATES:
-            raise ValueError(f"`gate` must be one of {GATES}. Received: gate={gate!r}")
+        check_choice(GATES, gate=gate)
         self.inner = inner
         self.rule = made
         if made is not rule:
