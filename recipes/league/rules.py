@@ -5,10 +5,10 @@
     python recipes/reproduce.py claims "L*" --data_dir DATA
 
 Language models `zoo.transformer_lm` of the characters of Penn Treebank, which differ in the rule
-alone. `league/rates` trains each at the same learning rates, and the best one by the mean
-validation loss is that of `league/rules`. There, what a rule costs in multiply-adds is taken from
-the feed-forward layers. Networks of one seed have the same examples in the same order, and the same
-initial kernels where these have the same names and shapes.
+alone. `league/rates` trains each at the same learning rates, and at further ones while the best is
+at an edge; the best one by the mean validation loss is that of `league/rules`. There, what a rule
+costs in multiply-adds is taken from the feed-forward layers. Networks of one seed have the same
+examples in the same order, and the same initial kernels where these have the same names and shapes.
 
 Ours: the sizes, the optimizer (AdamW, decay of matrices only, gradients of a global norm of at most
 1, a warm-up of a tenth, and a cosine) and the start, see `zoo.transformer_lm`. The rules' papers
@@ -67,7 +67,6 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
 }
 SAME_RATE = {"pre_again": "pre"}
-WITH_LOW_RATES = ("post", "deepnorm")
 PROBED = 256  # ours: examples of the test text that probes and lesions see
 DEEP = {"width": 32, "depth": 32, "heads": 2}  # ours: 64 sub-layers
 MATCHES = ("operations", "parameters", "none")
@@ -88,18 +87,15 @@ class Settings(experiment.Settings):
     rates: tuple[float, ...] = setting(
         (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
     )
-    low_rates: tuple[float, ...] = setting(
-        (2.5e-4, 5e-4, 1e-3), "Further rates of post-LN and DeepNorm, in league/rates."
-    )
+    extensions: int = setting(4, "Doubled or halved rates to add while the best is at an edge.")
     rate: float | None = setting(None, "Rate of all networks in league/rules; none: of the record.")
     match: str = setting("operations", "What is equal in all networks, in league/rules.", MATCHES)
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
     def __post_init__(self) -> None:
         """Check the rates."""
-        for rates in (self.rates, self.low_rates):
-            if not rates or min(rates) <= 0 or sorted({*rates}) != [*rates]:
-                raise ValueError(f"Expected rising, positive rates. Received: {rates}")
+        if not self.rates or min(self.rates) <= 0 or sorted({*self.rates}) != [*self.rates]:
+            raise ValueError(f"Expected rising, positive rates. Received: {self.rates}")
 
 
 SCALES = {
@@ -111,10 +107,11 @@ SCALES = {
         batch=4,
         updates=3,
         rates=(1e-3, 1e-2),
+        extensions=0,
         rate=1e-3,
         test_characters=200,
     ),
-    "miniature": Settings(width=32, batch=16, updates=800, rates=(2e-3, 4e-3, 8e-3, 16e-3)),
+    "miniature": Settings(width=32, batch=16, updates=800, rates=(8e-3, 16e-3, 32e-3)),
     "full": Settings(),
 }
 
@@ -285,7 +282,7 @@ def scale_of(settings: Settings) -> str:
 
 
 def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
-    """Train each network at each rate; return what `train` does, by entry and rate.
+    """Train each network at each rate, and beyond; return what `train` does, by entry and rate.
 
     Other entries that are on record for this seed, of the same settings and backend, are returned,
     too.
@@ -298,12 +295,24 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     for name in settings.entries:
         if name in SAME_RATE:
             continue
-        lower = settings.low_rates if name in WITH_LOW_RATES else ()
-        measured[name] = {}
-        for rate in sorted({*lower, *settings.rates}):
-            part = functools.partial(train, name, settings, run, data, rate, "none")
-            measured[name][f"{rate:g}"] = run.part(f"{name}-{rate:g}", part)
+        rates = [*settings.rates]
+        found: dict[float, dict[str, Any]] = {}
+        while rates:
+            for rate in rates:
+                part = functools.partial(train, name, settings, run, data, rate, "none")
+                found[rate] = run.part(f"{name}-{rate:g}", part)
+            more = len(found) < len(settings.rates) + settings.extensions
+            rates = beyond(found) if more else []
+        measured[name] = {f"{rate:g}": found[rate] for rate in sorted(found)}
     return measured
+
+
+def beyond(found: dict[float, dict[str, Any]]) -> list[float]:
+    """Return the rate to try next: beyond an edge if the best validation loss is there."""
+    best = min(sorted(found), key=lambda rate: found[rate]["validation"])
+    if best == min(found):
+        return [best / 2]
+    return [best * 2] if best == max(found) else []
 
 
 def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
@@ -426,10 +435,12 @@ def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]
         if name not in names or not losses:
             continue
         best[name] = min(losses, key=losses.__getitem__)
-        if best[name] in (min(losses), max(losses)):
+        tried = {one["rate"] for seed in seeds for one in seed.get(name, {}).values()}
+        if best[name] in (min(tried), max(tried)):
             raise ValueError(
                 f"Expected a best rate between others. Received: {name!r}, whose best rate "
-                f"{best[name]:g} is at the edge of {[*losses]}. Run league/rates with more --rates."
+                f"{best[name]:g} is at the edge of {sorted(tried)}. Run league/rates with more "
+                "--rates or --extensions."
             )
     return best
 

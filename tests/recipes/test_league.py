@@ -110,8 +110,13 @@ def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
 def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     monkeypatch.setattr(rules, "characters", lambda *_: None)
-    monkeypatch.setattr(rules, "train", lambda name, *_: {"entry": name})
-    settings = rules.Settings(entries=("post", "keel"), rates=(1e-3, 2e-3), low_rates=(1e-4, 1e-3))
+    best = {"post": 3e-4, "keel": 9e-3}
+
+    def train(name, settings, run, data, rate, match):
+        return {"rate": rate, "validation": abs(np.log(rate / best[name]))}
+
+    monkeypatch.setattr(rules, "train", train)
+    settings = rules.Settings(entries=("post", "keel"), rates=(1e-3, 2e-3), extensions=2)
     stored = json.loads(json.dumps(dataclasses.asdict(settings))) | {"entries": ["pre", "post"]}
     facts = {"backend": keras.config.backend(), "settings": stored}
     known = {"pre": 1, "post": 2}, facts
@@ -119,9 +124,13 @@ def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     found = rules.measure_rates(settings, run)
     assert {name: one if name == "pre" else [*one] for name, one in found.items()} == {
         "pre": 1,
-        "post": ["0.0001", "0.001", "0.002"],
-        "keel": ["0.001", "0.002"],
+        "post": ["0.00025", "0.0005", "0.001", "0.002"],
+        "keel": ["0.001", "0.002", "0.004", "0.008"],
     }
+    own = {name: found[name] for name in settings.entries}
+    with pytest.raises(ValueError, match="'keel', whose best rate 0.008 is at the edge"):
+        rules.best_rates([own, own], {"post", "keel"})
+    assert rules.best_rates([own, own], {"post"}) == {"post": 0.00025}
     facts["settings"]["width"] = 7
     assert "pre" not in rules.measure_rates(settings, run)
 
