@@ -12,7 +12,7 @@ import pathlib
 import re
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.json"
 DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
-NUMBER = re.compile(r"(<!--(\w+)\.(\w+)-->).*?<!--/-->")  # of docs/report.md: claim, kind
+NUMBER = re.compile(r"(<!--(\w+)\.(\w+)-->).*?<!--/-->")  # in a page: claim, kind
 THEN = ", then "  # between the facts of records that were joined
 IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
@@ -256,21 +256,25 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 def report() -> None:
     """Write what is generated of README.md and docs, and draw the figures on record again."""
     rows = load_claims()
-    short = f"{summary(rows)}\n\n{claims_table(rows, settled=True)}"
-    write_generated(ROOT / "README.md", short)
+    settled = claims_table(rows, lambda one: one.verdict not in ("undecided", "not measured"))
+    write_generated(ROOT / "README.md", f"{summary(rows)}\n\n{settled}")
     write_generated(DOCS / "claims.md", claims_page(rows))
     write_generated(DOCS / "weights.md", weights_page())
-    parts = []
+    parts = collections.defaultdict(list)
     for experiment in catalog.load_all():
         for scale in experiment.scales:
             if seeds_on_record(experiment, scale):
                 folder = RESULTS / experiment.name / scale
                 made = draw(experiment, on_record(experiment, scale), folder)
-                parts += _experiment_section(experiment, scale, made)
-    write_generated(DOCS / "results.md", "\n".join([*parts, *_benchmark_section()]))
-    path = DOCS / "report.md"
-    write_generated(path, "\n".join([claims_table(rows), "", *_costs()]))
-    _write_text(path, with_numbers(path.read_text(encoding="utf-8"), rows))
+                page = "league" if experiment.paper == catalog.OURS else "results"
+                parts[page] += _experiment_section(experiment, scale, made)
+    parts["results"] += _benchmark_section()
+    parts["league"] += [claims_table(rows, lambda one: one.experiment.paper == catalog.OURS)]
+    parts["report"] = [claims_table(rows), "", *_costs()]
+    for name, lines in parts.items():
+        path = DOCS / f"{name}.md"
+        write_generated(path, "\n".join(lines))
+        _write_text(path, with_numbers(path.read_text(encoding="utf-8"), rows))
 
 
 def write_generated(path: pathlib.Path, text: str) -> None:
@@ -312,17 +316,14 @@ def uncorrected(claims: Sequence[Decided]) -> set[str]:
     return {one.claim.name for one, p in zip(tested, adjusted, strict=True) if p > 0.05}
 
 
-def claims_table(rows: Sequence[Mapping[str, Any]], settled: bool = False) -> str:
-    """Return a line for each claim and scale: verdict, measured value, criterion, control.
-
-    If `settled`, claims that are undecided or not measured are left out.
-    """
+def claims_table(
+    rows: Sequence[Mapping[str, Any]], is_wanted: Callable[[Decided], bool] = lambda one: True
+) -> str:
+    """Return a line for each wanted claim and scale: verdict, value, criterion, control."""
     claims = decided(rows)
     marked = uncorrected(claims)
     lines = []
-    for one in claims:
-        if settled and one.verdict in ("undecided", "not measured"):
-            continue
+    for one in filter(is_wanted, claims):
         name = one.claim.name
         for row in one.rows or [{}]:
             mark = "\\*" if name in marked and row is one.rows[-1] else ""

@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from scipy import stats
 
 import zoo
 from zoo import callbacks
@@ -33,11 +35,12 @@ from zoo.datasets import text
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
-from zoo.recipes.experiment.definitions import interval
+from zoo.recipes.experiment.definitions import holm
 
 ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "pre": {},
     "pre_again": {},  # with other initial values
+    "pre_more": {},  # with more multiply-adds, see MORE
     "scaled": {"rule": "scaled"},
     "post": {"rule": "post"},
     "keel": {"rule": "keel"},
@@ -66,10 +69,20 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "full": {"variant": "full"},
     "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
 }
-SAME_RATE = {"pre_again": "pre"}
+SAME_RATE = {"pre_again": "pre", "pre_more": "pre"}
+MORE = 1.05  # multiply-adds of "pre_more" over those of "pre"; ours
 PROBED = 256  # ours: examples of the test text that probes and lesions see
 DEEP = {"width": 32, "depth": 32, "heads": 2}  # ours: 64 sub-layers
 MATCHES = ("operations", "parameters", "none")
+DRAWN = ("pre", "post", "keel", "lns", "mhc", "attnres", "coupled")
+PROBES = {  # of `looked_into`, with the axes of their figure
+    "influence": "1 - cosine of readouts before and after",
+    "kl": "KL divergence of predictions without it, nats",
+    "gradient": "norm of the gradient at h",
+    "size": "norm of h",
+}
+VERDICTS = ("better", "worse", "equal", "not told apart")
+EQUAL = 0.01  # nats per character; ours
 OTHER_SEED = 1_000_000  # added to the seed of the initial values of "pre_again"
 
 
@@ -208,6 +221,7 @@ def hidden_size(name: str, sizes: tuple[tuple[str, int], ...], match: str) -> in
 
     target = cost(whole, {})
     unit = target - cost(whole - 1, {})
+    target *= MORE if name == "pre_more" else 1
     hidden = whole - round((cost(whole, ENTRIES[name]) - target) / unit)
     if hidden < 1:
         raise ValueError(
@@ -461,11 +475,51 @@ def loss_above(one: dict[str, Any], name: str, other: str = "pre") -> float:
     return one[name]["test"] - one[other]["test"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Test loss of an entry minus that of "pre", nats per character, over seeds.
+
+    `half` is half of the 95 % interval by Student, and `p` the probability of such a mean where
+    there is no difference, corrected by Holm's method for the number of entries.
+    """
+
+    mean: float
+    half: float
+    p: float
+
+    @property
+    def verdict(self) -> str:
+        """The verdict: "better", "worse", "equal" within `EQUAL`, or "not told apart"."""
+        if self.p < 0.05:  # noqa: PLR2004 (the level)
+            return "better" if self.mean < 0 else "worse"
+        return "equal" if abs(self.mean) + self.half <= EQUAL else "not told apart"
+
+
+def differences(seeds: list[dict[str, Any]]) -> dict[str, Difference]:
+    """Return the difference of each entry from "pre", the best first."""
+    names = [name for name in seeds[0] if name != "pre"]
+    values = {name: [loss_above(one, name) for one in seeds] for name in names}
+    halves = dict.fromkeys(names, math.inf)
+    p_values = dict.fromkeys(names, 1.0)
+    if len(seeds) > 1:
+        quantile = stats.t.ppf(0.975, len(seeds) - 1)
+        halves = {name: float(stats.sem(one) * quantile) for name, one in values.items()}
+        p_values = {name: float(stats.ttest_1samp(one, 0).pvalue) for name, one in values.items()}
+    corrected = dict(zip(names, holm([*p_values.values()]), strict=True))
+    names.sort(key=lambda name: statistics.fmean(values[name]))
+    return {
+        name: Difference(statistics.fmean(values[name]), halves[name], corrected[name])
+        for name in names
+    }
+
+
 def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row an entry: costs, test loss, and its difference from that of "pre"."""
+    found = differences(seeds)
     rows = []
-    for name, first in seeds[0].items():
-        above = [loss_above(one, name) for one in seeds]
+    for name in ("pre", *found):
+        first = seeds[0][name]
+        above = found.get(name)
         rows.append(
             {
                 "entry": name,
@@ -474,28 +528,53 @@ def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "parameters": first["parameters"],
                 "multiply-adds": first["operations"],
                 **plots.over_seeds("test loss", [one[name]["test"] for one in seeds]),
-                **plots.over_seeds("above pre", above),
+                "above pre": f"{above.mean:+.4f} ± {above.half:.4f}" if above else "",
+                "verdict": above.verdict if above else "",
                 "diverged": sum(one[name]["diverged"] for one in seeds),
             }
         )
-    return sorted(rows, key=lambda row: row["above pre"])
+    return rows
 
 
 def ranking(seeds: list[dict[str, Any]]) -> Any:
     """Draw each entry's test loss above that of "pre", with the interval over seeds."""
-    names = [name for name in seeds[0] if name != "pre"]
-    values = {name: [loss_above(one, name) for one in seeds] for name in names}
-    names.sort(key=lambda name: statistics.fmean(values[name]), reverse=True)
-    figure, axis = plots.new(6.0, 0.6 + 0.2 * len(names))
-    for place, name in enumerate(names):
-        mean = statistics.fmean(values[name])
-        ends = interval(values[name], ratio=False) or (min(values[name]), max(values[name]))
-        axis.plot(ends, (place, place), color=plots.COLORS[0])
-        axis.plot(mean, place, "o", color=plots.COLORS[0], markersize=4)
+    found = differences(seeds)
+    figure, axis = plots.new(6.0, 0.6 + 0.2 * len(found))
+    for place, one in enumerate(found.values()):
+        color = plots.COLORS[VERDICTS.index(one.verdict)]
+        half = one.half if len(seeds) > 1 else 0
+        axis.errorbar(one.mean, -place, xerr=half, fmt="o", color=color, markersize=4)
+    for verdict in VERDICTS:
+        axis.plot([], [], "o", color=plots.COLORS[VERDICTS.index(verdict)], label=verdict)
     axis.axvline(0, color="black", linewidth=0.8)
-    axis.set_yticks(range(len(names)), names)
+    axis.set_yticks([-place for place in range(len(found))], [*found])
     axis.set_xlabel("test loss minus that of pre-LN, nats per character, at equal multiply-adds")
+    axis.legend(fontsize=6)
     return figure
+
+
+def by_depth(seeds: list[dict[str, Any]]) -> Any:
+    """Draw what probes see in each sub-layer of the entries in `DRAWN`."""
+
+    def rows_of(one):
+        for name in DRAWN:
+            for place, values in enumerate(zip(*(one[name][key] for key in PROBES), strict=True)):
+                yield {
+                    "entry": name,
+                    "sub-layer": place + 1,
+                    **dict(zip(PROBES, values, strict=True)),
+                }
+
+    if not {*DRAWN} <= {*seeds[0]}:
+        return None
+    return plots.lines(
+        plots.with_seeds(seeds, rows_of),
+        x="sub-layer",
+        y=[*PROBES],
+        by="entry",
+        labels=PROBES,
+        log=[*PROBES],
+    )
 
 
 def late(one: dict[str, Any], name: str, key: str) -> float:
@@ -636,9 +715,10 @@ EXPERIMENTS = (
         artifacts=[
             Artifact("league", "Test loss at equal multiply-adds", table),
             Artifact("ranking", "Test loss above pre-LN", ranking),
+            Artifact("by_depth", "What probes see in each sub-layer", by_depth),
         ],
         claims=CLAIMS,
-        seeds=(0, 1, 2),
+        seeds=(0, 1, 2, 3, 4, 5, 6, 7),
     ),
 )
 

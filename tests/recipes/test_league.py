@@ -77,6 +77,51 @@ def test_a_control_differs_from_pre_ln_also_where_the_claim_does_not():
     assert claim.control.value(measured) == pytest.approx(0.01)
 
 
+def test_verdicts_are_those_of_students_test_with_holms_correction():
+    above = {  # of four seeds: t is -10, 3.35 and 0
+        "keel": [-0.09, -0.11, -0.11, -0.09],
+        "mhc": [0.01, 0.03, 0.01, 0.03],
+        "lns": [0.001, -0.001, 0.001, -0.001],
+        "post": [0.1, -0.1, 0.1, -0.1],
+    }
+    seeds = [
+        {"pre": {"test": 2.0}, **{name: {"test": 2 + one[i]} for name, one in above.items()}}
+        for i in range(4)
+    ]
+    found = rules.differences(seeds)
+    assert [*found] == ["keel", "lns", "post", "mhc"]
+    # Student's quantile of 97.5 % and three degrees of freedom is 3.182
+    assert found["keel"].half == pytest.approx(3.182 * 0.02 / 12**0.5, rel=1e-3)
+    assert found["mhc"].p == pytest.approx(3 * 0.0405, rel=1e-2)
+    verdicts = {name: one.verdict for name, one in found.items()}
+    assert verdicts == {
+        "keel": "better",
+        "mhc": "not told apart",
+        "lns": "equal",
+        "post": "not told apart",
+    }
+    assert {one.verdict for one in rules.differences(seeds[:1]).values()} == {"not told apart"}
+    assert [tick.get_text() for tick in rules.ranking(seeds).axes[0].get_yticklabels()] == [*found]
+
+
+def test_probes_are_drawn_by_depth_if_all_entries_are_there():
+    one = {name: dict.fromkeys(rules.PROBES, [1.0, 2.0, 4.0]) for name in rules.DRAWN}
+    figure = rules.by_depth([one, one])
+    assert len(figure.axes) == len(rules.PROBES)
+    assert [len(axis.lines) for axis in figure.axes] == [len(rules.DRAWN)] * len(rules.PROBES)
+    assert rules.by_depth([{"pre": one["pre"]}]) is None
+
+
+def test_more_multiply_adds_are_five_percent():
+    cost = {}
+    for name in ("pre", "pre_more"):
+        hidden = rules.hidden_size(name, SIZES, "operations")
+        model = zoo.transformer_lm(**dict(SIZES), **rules.ENTRIES[name], hidden=hidden)
+        cost[name] = zoo.graph.cost(model).operations
+    unit = 2 * 16 * 2 * 8
+    assert abs(cost["pre_more"] - 1.05 * cost["pre"]) <= unit / 2
+
+
 def test_the_league_needs_rates_on_record(tmp_path):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     settings = rules.Settings(entries=("pre",), updates=7)
