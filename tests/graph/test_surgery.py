@@ -478,3 +478,98 @@ def test_a_layer_that_a_copy_does_not_find_is_refused(hold):
     model = keras.Model(inputs, layers.Dense(2)(x))
     with pytest.raises(ValueError, match="sub-layers as attributes"):
         zoo.graph.prune_blocks(model, "a", grain="layer")
+
+
+@keras.saving.register_keras_serializable("tests")
+class Tower(keras.Model):
+    """A class that counts its layers, of which each adds; `alternating` ones have two rates."""
+
+    def __init__(self, count=3, units=3, alternating=False, swapped=False, **kwargs):
+        x = inputs = keras.Input((units,))
+        self.blocks = [
+            Scaled(0.5 + 0.5 * (alternating and i % 2), name=f"block{i}") for i in range(count)
+        ]
+        for block in self.blocks:
+            x = block(x)
+        x = ops.flip(x, axis=-1) if swapped and count == 2 else x
+        super().__init__(inputs, layers.Dense(2, name="top")(x), **kwargs)
+        self.options = dict(count=count, units=units, alternating=alternating, swapped=swapped)
+
+    def get_config(self):
+        return self.options
+
+
+class Scaled(layers.Layer):
+    """x + rate * a dense layer of x."""
+
+    def __init__(self, rate, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+
+    def build(self, shape):
+        self.dense = layers.Dense(shape[-1], name="dense")
+        self.dense.build(shape)
+
+    def call(self, x):
+        return x + self.rate * self.dense(x)
+
+
+def test_a_pruned_model_of_a_class_that_counts_its_layers_stays_of_its_class(tmp_path):
+    model = reference.random_weights(Tower())  # as many units as layers: the count is found
+    found = zoo.graph.prune_blocks(model, "block1", grain="layer")
+    assert (type(found), found.options["count"], found.options["units"]) == (Tower, 2, 3)
+    assert not {id(v) for v in found.weights} & {id(v) for v in model.weights}
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    expected = zoo.graph.lesion(model, "block1", grain="layer")(x)
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found(x), expected)))
+    found.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is Tower
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (loaded(x), expected)))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"alternating": True}, "in no list"), ({"swapped": True}, "computes something else")],
+)
+def test_a_class_that_computes_something_else_with_fewer_layers_is_not_used(
+    options, reason, caplog
+):
+    model = reference.random_weights(Tower(**options))
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    found = zoo.graph.prune_blocks(model, "block1", grain="layer")
+    assert type(found) is not Tower
+    assert reason in caplog.text
+    expected = zoo.graph.lesion(model, "block1", grain="layer")(x)
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found(x), expected)))
+
+
+def test_a_pruned_language_model_of_keras_hub_generates(tmp_path):
+    models = pytest.importorskip("keras_hub").models
+    backbone = models.GPT2Backbone(
+        vocabulary_size=20,
+        num_layers=3,
+        num_heads=1,
+        hidden_dim=8,
+        intermediate_dim=16,
+        max_sequence_length=16,
+    )
+    model = reference.random_weights(models.GPT2CausalLM(backbone=backbone))
+    plan = ["gpt2_backbone/transformer_layer_1"]
+    found = zoo.graph.prune_blocks(model, plan, grain="layer")
+    assert type(found) is type(model)
+    assert found.backbone.num_layers == 2
+    for steps in (3, 7):
+        x = {
+            "token_ids": np.arange(steps)[None] + 2,
+            "padding_mask": np.ones((1, steps), "int32"),
+        }
+        expected = zoo.graph.lesion(model, *plan, grain="layer")(x)
+        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found(x), expected)))
+    found.compile(sampler="greedy")
+    prompt = {"token_ids": np.array([[2, 3, 0, 0]]), "padding_mask": np.array([[1, 1, 0, 0]])}
+    tokens = ops.convert_to_numpy(found.generate(prompt, stop_token_ids=None)["token_ids"])
+    following = ops.convert_to_numpy(
+        found({"token_ids": tokens[:, :3], "padding_mask": np.ones((1, 3), "int32")})
+    )
+    assert tokens[0, 3] == following[0, 2].argmax()

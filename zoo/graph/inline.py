@@ -5,7 +5,7 @@ import itertools
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -17,8 +17,10 @@ from zoo.graph.blocks import candidates, composite, foreign, is_sum
 from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, symbolic
 from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.layers.skip import Skip
-from zoo.types import Shape
+from zoo.types import Shape, Tensor
 
+# Inputs, pairs of a variable and its value, and the outputs.
+Probe: TypeAlias = tuple[list[Tensor], list[tuple[keras.Variable, Tensor]], list[np.ndarray]]
 _LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
 
@@ -106,25 +108,30 @@ def _checked(model, shapes, layers, opener, result):
     if not opener.traces:
         return opener, result
     probes = [
-        _numbers_of(model, shapes, sign, sizes)
+        numbers_of(model, shapes, sign, sizes)
         for sign, sizes in ((1, ((2, 3), (2, 64))), (-1, ((17, 19),)))
     ]
     probes = [probe for probe in probes if probe is not None]
     if not probes:
         logging.warning("zoo.graph.inline: %s was not computed on random inputs.", model.name)
-    if _agrees(result, probes):
+    if agrees(result, probes):
         return opener, result
     traced = {key: layer for key, (layer, _) in opener.traces.items()}
     reason = "it computes something else where sizes, weights or values are others"
     for kind in dict.fromkeys(type(layer) for layer in traced.values()):
         same = {key: reason for key, layer in traced.items() if type(layer) is kind}
         found = _opened(model, shapes, layers, {**opener.refused, **same})
-        if _agrees(found[1], probes):
+        if agrees(found[1], probes):
             return found
     return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
 
 
-def _numbers_of(model, shapes, sign, sizes):
+def numbers_of(
+    model: keras.Model,
+    shapes: Mapping[str, Shape],
+    sign: int,
+    sizes: Sequence[tuple[int, int]],
+) -> Probe | None:
     """Return inputs, weights, and the outputs of a model for them; None where it has none.
 
     `sizes` are pairs to try: that of the batch, and of other axes whose size is not known. Noise is
@@ -186,7 +193,7 @@ def _outputs(model, inputs, weights):
         return [ops.convert_to_numpy(ops.cast(values[slot], "float32")) for slot in graph.outputs]
 
 
-def _agrees(model, probes):
+def agrees(model: keras.Model, probes: Sequence[Probe]) -> bool:
     """Return True if a model has the outputs that another one had."""
     halves = any(v.compute_dtype in ("float16", "bfloat16") for v in model.layers)
     tolerance = 0.05 if halves else 1e-3

@@ -20,7 +20,7 @@ def make_savable(model: keras.Model) -> keras.Model:
     """
     for layer in filter(foreign, model.layers):
         reason = _failure(layer)
-        if reason or _attributes(layer).keys() - layer.get_config().keys():
+        if reason or attributes(layer).keys() - layer.get_config().keys():
             # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
             vars(layer)["get_config"] = types.MethodType(get_config, layer)
             if not _failure(layer):
@@ -42,13 +42,13 @@ def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
         own = type(layer).get_config(layer)
     except AttributeError:  # keras_hub's LlamaAttention reads an attribute it lacks
         own = standard
-    lost = known - _attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
+    lost = known - attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
     if own.keys() == standard.keys() and lost:  # defaults would take their place
         raise TypeError(f"no `get_config` and no attributes have the arguments {sorted(lost)}")
-    return _attributes(layer) | standard | {key: own[key] for key in own.keys() & known}
+    return attributes(layer) | standard | {key: own[key] for key in own.keys() & known}
 
 
-def _attributes(layer):
+def attributes(layer: keras.layers.Layer) -> dict[str, Any]:
     """Return those arguments of a layer's constructor that are attributes of the layer."""
     names = [*inspect.signature(type(layer).__init__).parameters]
     keys = {name: name if name in vars(layer) else f"_{name}" for name in names}

@@ -13,6 +13,7 @@ from zoo.checks import check_choice
 from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
+from zoo.graph.fewer_layers import without_layers
 from zoo.graph.saving import make_savable
 from zoo.layers.skip import DropBlock, Skip
 from zoo.layers.sub_layer_stack import SubLayerStack
@@ -83,13 +84,23 @@ def prune_blocks(
     projection. It can be saved, fine-tuned and exported; `zoo.graph.cost` has what it saves. Other
     arguments as in `lesion`.
 
+    With `grain="layer"`, a model of a class that counts its layers in its configuration, as
+    backbones and tasks of KerasHub do, stays of its class: a language model generates.
+
     Raises:
         ValueError: if there is no such block, or `names` is empty.
     """
     names = [names] if isinstance(names, str) else [*names]
     if not names:
         raise ValueError("Expected at least one block to leave out. Received: none.")
-    return make_savable(rebuild(lesion(model, *names, blocks=blocks, grain=grain)))
+    chain = Chain(model, blocks, grain)
+    lesioned = chain.to_model(lesion_plan(chain, names))
+    if grain == "layer":
+        removed = [chain.graph.calls[chain.blocks[chain.index(name)].call].layer for name in names]
+        smaller = without_layers(model, removed, lesioned)
+        if smaller is not None:
+            return smaller
+    return make_savable(rebuild(lesioned))
 
 
 def remat(model: keras.Model) -> keras.Model:

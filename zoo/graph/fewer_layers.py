@@ -1,0 +1,115 @@
+"""Models of a class that counts its layers, with fewer of them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from zoo.graph.blocks import foreign
+from zoo.graph.inline import agrees, numbers_of
+from zoo.graph.saving import attributes
+
+Path = tuple[str, ...]  # of attributes, or of keys of a configuration
+DEPTH = 3  # of attributes that are looked through: a layer may refer to its owner
+
+
+def without_layers(
+    model: keras.Model, removed: Sequence[keras.layers.Layer], lesioned: keras.Model
+) -> keras.Model | None:
+    """Return a model of `model`'s class without some layers of its lists, with its own weights.
+
+    The class has the number of its layers in its configuration, as backbones and tasks of KerasHub
+    do. The new model is not compiled, and shares the preprocessor.
+
+    Args:
+        model: A `keras.Model`.
+        removed: Layers to leave out.
+        lesioned: A model without them; the result has its outputs on random inputs.
+
+    Returns:
+        None if the class is Keras's own, or if there is no such model; then a warning says why.
+    """
+    if not foreign(model):
+        return None
+    old = dict(_lists(model))
+    kept = {path: [v for v in layers if not _is_in(v, removed)] for path, layers in old.items()}
+    kept = {path: layers for path, layers in kept.items() if len(layers) < len(old[path])}
+    sizes = {len(old[path]): len(layers) for path, layers in kept.items()}
+    reason = "they are in no list of layers that its configuration counts"
+    for keys in _counts(model.get_config(), [*sizes]) if len(sizes) == 1 else ():
+        new = _with_count(model, keys, *sizes.values())
+        if new is None or not _take_weights(new, model, kept, removed):
+            continue
+        probe = numbers_of(lesioned, {}, 0, ((2, 3), (2, 64)))
+        if probe is None or agrees(new, [probe]):
+            return new
+        reason = "a model with fewer of them computes something else"
+    logging.warning(
+        f"{model.name} becomes a plain keras.Model, no {type(model).__name__}, without "
+        f"{', '.join(layer.name for layer in removed)}: {reason}."
+    )
+    return None
+
+
+def _is_in(layer, layers):
+    return any(layer is one for one in layers)
+
+
+def _lists(layer: Any, path: Path = ()) -> Iterator[tuple[Path, list[keras.layers.Layer]]]:
+    """Yield lists of layers of one class, of a layer or its sub-layers, by path of attributes."""
+    for name, value in vars(layer).items() if len(path) < DEPTH else ():
+        if isinstance(value, keras.layers.Layer):
+            yield from _lists(value, (*path, name))
+        elif isinstance(value, list) and len({*map(type, value)}) == 1:
+            if isinstance(value[0], keras.layers.Layer):
+                yield (*path, name), value
+
+
+def _counts(config: Any, sizes: Sequence[int], path: Path = ()) -> Iterator[Path]:
+    """Yield the paths of integers in a configuration that are the size."""
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if value in sizes and type(value) is int:
+            yield (*path, key)
+        yield from _counts(value, sizes, (*path, key))
+
+
+def _with_count(model, keys, count):
+    """Return a model of another number in its configuration, or None if the class refuses it."""
+    try:
+        new = type(model).from_config(_replaced(model.get_config(), keys, count))
+        if not new.built:
+            new.build_from_config(model.get_build_config())
+    except Exception:  # noqa: BLE001  # the number may be that of heads
+        return None
+    if getattr(model, "preprocessor", None) is not None:
+        new.preprocessor = model.preprocessor  # with the vocabulary, which no configuration has
+    return new
+
+
+def _replaced(config, keys, value):
+    key, *rest = keys
+    return {**config, key: _replaced(config[key], rest, value) if rest else value}
+
+
+def _take_weights(new, model, kept, removed):
+    """Copy the weights; return whether the layers that remain are those of the new model."""
+    found = dict(_lists(new))
+    for path, layers in kept.items():
+        others = found.get(path, [])
+        if [*map(_constants, layers)] != [*map(_constants, others)]:
+            return False
+    dropped = {id(weight) for layer in removed for weight in layer.weights}
+    weights = [weight for weight in model.weights if id(weight) not in dropped]
+    if [weight.shape for weight in weights] != [weight.shape for weight in new.weights]:
+        return False
+    for weight, other in zip(weights, new.weights, strict=True):
+        other.assign(weight)
+    return True
+
+
+def _constants(layer):
+    """Return the numbers and texts among the arguments of a layer, but its name."""
+    simple = (bool, int, float, str, type(None))
+    found = attributes(layer)
+    return {key: v for key, v in found.items() if isinstance(v, simple) and key != "name"}
