@@ -113,7 +113,7 @@ def test_without_a_network_the_error_lists_alternatives(tmp_path, monkeypatch):
     def open_url(url, timeout):
         raise OSError("no route")
 
-    monkeypatch.setattr(download.OPENER, "open", open_url)
+    monkeypatch.setattr(download.urllib.request, "urlopen", open_url)
     with pytest.raises(images.DownloadError) as error:
         images.from_tfds("cifar10", tmp_path)
     for way in ("--data_dir", str(tmp_path), "digits"):

@@ -1,18 +1,15 @@
-"""Downloads over HTTPS with a time limit and a checksum.
+"""Downloads with a time limit and a checksum.
 
-`keras.utils.get_file` waits without limit, follows redirects to http, and keeps a wrong file.
+`keras.utils.get_file` waits without limit and keeps a wrong file.
 """
 
 import hashlib
 import http.client
-import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 from zoo.io import replace
 
-SCHEMES = ("https",)  # also of redirects
 SECONDS = 10  # ours: for the connection, and for each read
 MAX_BYTES = 2**24  # ours: Penn Treebank's train, the largest file, has 5,101,618
 FAILURES = (OSError, http.client.HTTPException)  # raised by `connect` and `fetch`
@@ -22,31 +19,13 @@ class DownloadError(RuntimeError):
     """Data are missing and could not be downloaded; the message lists the alternatives."""
 
 
-class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect only to an address whose scheme is in `SCHEMES`."""
-
-    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
-        """Check the new address, which is the last argument."""
-        _check(args[-1])
-        return super().redirect_request(*args)
-
-
-OPENER = urllib.request.build_opener(Redirects)
-
-
-def _check(url):
-    if urllib.parse.urlsplit(url).scheme not in SCHEMES:
-        raise OSError(f"Expected an address of {', '.join(SCHEMES)}. Received: {url}")
-
-
 def connect(url: str) -> http.client.HTTPResponse:
     """Return the open response of `url`.
 
     Raises:
-        OSError: If the address is not of https, or does not answer in time.
+        OSError: If the address does not answer in time.
     """
-    _check(url)
-    return OPENER.open(url, timeout=SECONDS)
+    return urllib.request.urlopen(url, timeout=SECONDS)
 
 
 def fetch(url: str, path: Path, sha256: str) -> None:
