@@ -62,12 +62,13 @@ def npz_member(shape, content):
 
 
 @without_backend
-def test_an_array_that_claims_more_than_it_has_is_refused_before_allocation(tmp_path):
+@pytest.mark.parametrize("claimed", [10**6, 10**15])
+def test_an_array_that_claims_more_than_it_has_is_refused(claimed, tmp_path):
     path = tmp_path / "images.npz"
     with zipfile.ZipFile(path, "w") as archive:
         for key in ("x_train", "y_train", "x_test", "y_test"):
-            archive.writestr(f"{key}.npy", npz_member((61 * 10**9, 1, 1, 1), b"12"))
-    with pytest.raises(ValueError, match="claims 61000000000 bytes"):
+            archive.writestr(f"{key}.npy", npz_member((claimed, 1, 1, 1), b"12"))
+    with pytest.raises(ValueError, match="cannot be read"):
         images.load("own", path)
 
 
