@@ -132,26 +132,18 @@ def load_records(settings, run):
     Returns:
         `ImageData`, batches to probe, and indices of their images in the validation set.
     """
-    train = imagenet.prepared("train", run.options.data_dir)
-    validation = imagenet.prepared("validation", run.options.data_dir)
-    size, batch = settings.image_size, settings.batch
-    num_train = min(settings.train_examples or imagenet.NUM_TRAIN, imagenet.NUM_TRAIN)
-    num_test = min(settings.test_examples or imagenet.NUM_VALIDATION, imagenet.NUM_VALIDATION)
-    if num_train < batch or not settings.augment:
-        raise ValueError(
-            f"Expected --augment, and at least one batch of {batch} training images. Received: "
-            f"--{'' if settings.augment else 'no'}augment, --train_examples={num_train}."
-        )
-    batches = imagenet.RecordBatches(train, batch, num_train // batch * batch, size, run.seed)
-    center = functools.partial(imagenet.RecordBatches, validation, image_size=size, augment=False)
-    probed = center(PROBE_BATCH, settings.probe_examples)
-    tested = center(batch, num_test)
-    few = center(4, 4)[0]
+    data_dir = run.options.data_dir
+    train = imagenet.records("train", settings.train_examples, data_dir)
+    tested = imagenet.records("validation", settings.test_examples, data_dir)
+    probed = imagenet.records("validation", settings.probe_examples, data_dir)
+    crops = imagenet.Crops(settings.image_size)
+    few = centers(*tested, 4, crops)[0]
     images = Images("ImageNet", *few, *few, classes=1000)  # for shapes only
-    identity = {"data": "ImageNet", "images": num_train}
+    identity = {"data": "ImageNet", "images": len(train[0])}
     run.data.append("ImageNet")
-    data = ImageData(images, None, batches, tested, few[0], identity)
-    return data, probed, np.arange(settings.probe_examples)
+    validation = centers(*tested, settings.batch, crops)
+    data = ImageData(images, None, training(*train, settings, run), validation, few[0], identity)
+    return data, centers(*probed, PROBE_BATCH, crops), np.arange(len(probed[0]))
 
 
 def load_arrays(settings, run):
@@ -164,24 +156,27 @@ def load_arrays(settings, run):
     test = sample(len(images.x_test), settings.test_examples, run.seed)
     images = dataclasses.replace(images, x_test=images.x_test[test], y_test=images.y_test[test])
     crops = imagenet.Crops(settings.image_size)
-
-    def center(x, _generator):
-        return crops(x)
-
-    def centers(indices, batch):
-        x, y = images.x_test[indices], images.y_test[indices]
-        batches = Batches(x, y, batch, augment=center, shuffle=False)
-        batches.set_epoch(0)
-        return batches
-
     probed = sample(len(test), settings.probe_examples, run.seed)
-    augment = crops.augment if settings.augment else center
-    arrays = images.x_train, images.y_train
-    batches = Batches(*arrays, settings.batch, run.seed, augment, drop_remainder=True)
-    validation = centers(slice(None), settings.batch)
+    batches = training(images.x_train, images.y_train, settings, run)
+    validation = centers(images.x_test, images.y_test, settings.batch, crops)
     identity = {"data": images.name, "images": len(images.x_train), "checksum": checksum(images)}
     data = ImageData(images, crops, batches, validation, crops(images.x_test[:4]), identity)
-    return data, centers(probed, PROBE_BATCH), test[probed]
+    seen = centers(images.x_test[probed], images.y_test[probed], PROBE_BATCH, crops)
+    return data, seen, test[probed]
+
+
+def training(x, y, settings, run):
+    """Return batches for training."""
+    crops = imagenet.Crops(settings.image_size)
+    augment = crops.augment if settings.augment else lambda x, _: crops(x)
+    return Batches(x, y, settings.batch, run.seed, augment, drop_remainder=True)
+
+
+def centers(x, y, batch, crops):
+    """Return batches of the centers of images, in their order."""
+    batches = Batches(x, y, batch, augment=lambda x, _: crops(x), shuffle=False)
+    batches.set_epoch(0)
+    return batches
 
 
 def sample(total, count, seed):

@@ -148,7 +148,7 @@ class Batches(keras.utils.PyDataset):
 
 
 class Ahead(keras.utils.PyDataset):
-    """`Batches` or `RecordBatches`, each prepared by a thread while its predecessor is in use.
+    """`Batches`, each prepared by a thread while its predecessor is in use.
 
     Unlike Keras's own `workers`, which carry the first batches of an epoch into the next one, it
     prepares no batch of another epoch.
