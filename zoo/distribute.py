@@ -196,7 +196,7 @@ class Strategy:
 
         The model was built and compiled in `scope()`. A batch is that of all devices. Several
         processes take a `keras.utils.PyDataset`, or arrays with `shuffle=False`, the same in every
-        process, and validate on a `PyDataset`. Each process reads its part of every batch, see
+        process, and validate on a `PyDataset`. Each process trains on its part of every batch, see
         `zoo.datasets.batches.Part`.
 
         Raises:

@@ -66,7 +66,7 @@ def test_the_parts_of_a_batch_make_the_whole_batch_bit_for_bit(augment, parts):
         np.testing.assert_array_equal(np.concatenate([v for _, v in own]), y)
 
 
-def test_a_dataset_without_parts_is_read_whole():
+def test_parts_of_structures_are_cut():
     class Pairs(keras.utils.PyDataset):
         def __len__(self):
             return 1

@@ -16,8 +16,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 class Part(keras.utils.PyDataset):
     """Part `number`, from 0, of `parts` equal ones of each batch: the data of one process.
 
-    A dataset with a method `part` prepares only this part of the batch; any other is read whole.
-    Parts are cut as `numpy.array_split` does.
+    The batch is read whole, and cut as `numpy.array_split` does.
 
     Example:
     >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
@@ -36,9 +35,6 @@ class Part(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Any:
-        if hasattr(self.batches, "part"):
-            return self.batches.part(index, self.number, self.parts)
-
         def cut(values):
             return np.array_split(np.asarray(values), self.parts)[self.number]
 
@@ -124,22 +120,18 @@ class Batches(keras.utils.PyDataset):
         return self._length
 
     def __getitem__(self, index: int) -> Batch:
-        return self.part(index, 0, 1)
-
-    def part(self, index: int, number: int, parts: int) -> Batch:
-        """Return one of equal parts of a batch; an augmentation changes the whole batch first."""
-        check_index(index, len(self))
+        if not 0 <= index < len(self):  # this ends an iteration
+            raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
         if self.epoch is None and (self.shuffle or self.augment):
             raise RuntimeError(
                 "`Batches` that are shuffled or augmented depend on the epoch. Pass "
                 "`callbacks=[Epochs(batches)]` to `fit`, or call `batches.set_epoch(0)`."
             )
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        own = np.array_split(rows, parts)[number]
-        if self.augment is None:
-            return self.x[own], self.y[own]
-        x = self.augment(self.x[rows], self._generator(self.epoch, index + 1))
-        return np.array_split(x, parts)[number], self.y[own]
+        x = self.x[rows]
+        if self.augment is not None:
+            x = self.augment(x, self._generator(self.epoch, index + 1))
+        return x, self.y[rows]
 
     def _generator(self, epoch, stream):
         # Stream 0 samples the order, stream index + 1 a batch: NumPy's samples for [a, b] and
@@ -165,7 +157,7 @@ class Ahead(keras.utils.PyDataset):
         self.batch_sizes = batches.batch_sizes
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")  # alone reads `batches`
         self._lock = threading.Lock()
-        self._prepared: dict[tuple[int, int, int], concurrent.futures.Future] = {}
+        self._prepared: dict[int, concurrent.futures.Future] = {}  # one at most, by index
 
     def set_epoch(self, epoch: int) -> None:
         """Select the batches of `epoch`, counted from 0."""
@@ -177,23 +169,13 @@ class Ahead(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Batch:
-        return self.part(index, 0, 1)
-
-    def part(self, index: int, number: int, parts: int) -> Batch:
-        """Return one of equal parts of a batch, see `Part`."""
         with self._lock:  # tf.data reads from threads of its own
-            future = self._prepared.get((index, number, parts))
+            future = self._prepared.get(index)
             if future is None:
-                future = self._thread.submit(self.batches.part, index, number, parts)
+                future = self._thread.submit(self.batches.__getitem__, index)
             self._prepared = {}
             batch = future.result()  # raises the thread's exception
             if index + 1 < len(self):
-                following = (index + 1, number, parts)
-                self._prepared[following] = self._thread.submit(self.batches.part, *following)
+                following = self._thread.submit(self.batches.__getitem__, index + 1)
+                self._prepared[index + 1] = following
             return batch
-
-
-def check_index(index: int, length: int) -> None:
-    """Raise an `IndexError`, which ends an iteration, unless there is such a batch."""
-    if not 0 <= index < length:
-        raise IndexError(f"There are batches 0 to {length - 1}. Received: {index}")
