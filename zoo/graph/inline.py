@@ -177,19 +177,11 @@ def _other_weights(model, noise):
     return weights
 
 
-class _Copies(Views):
-    """Calls of copies of layers, whose code changes nothing of the layers."""
-
-    def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the outputs of a call."""
-        return run(view, args, kwargs)
-
-
 def _outputs(model, inputs, weights):
     graph = Graph(model)
     values = dict(zip(graph.inputs, inputs, strict=True))
     with keras.StatelessScope(weights, collect_losses=True):
-        values = graph.run(values, _Copies().apply)
+        values = graph.run(values, Views().apply)  # which change nothing of the layers
         return [ops.convert_to_numpy(ops.cast(values[slot], "float32")) for slot in graph.outputs]
 
 

@@ -12,6 +12,8 @@ from zoo.graph.calls import Call, Graph, functional
 class Views:
     """Copies of layers whose calls, and those of the layers inside them, `answer` takes.
 
+    Here they compute what the layers do; a subclass may open them.
+
     A view has the attributes of its layer, the variables themselves, and views of the sub-layers.
     Calling it changes neither its layer nor a class of Keras, so several threads may trace a model
     that others use.
@@ -22,8 +24,8 @@ class Views:
         self._kinds: dict[type, type] = {}
 
     def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the outputs of a call of a view; see `run` and `trace`."""
-        raise NotImplementedError
+        """Return the outputs of a call of a view; see `trace`."""
+        return run(view, args, kwargs)
 
     def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the outputs of a call in the code of a layer."""
