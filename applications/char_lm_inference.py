@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
-from keras import ops
+from keras import layers, ops
 
 from zoo import backend
 from zoo.datasets.text import check_ids
 from zoo.layers.carry_lstm import CarryLSTM, ExplicitState, ZeroState
 from zoo.layers.char_words import CharWordEmbedding
-from zoo.types import Shape, Tensor
+from zoo.types import Tensor
 
 CHUNK = 256  # ours: words that are encoded at once
 
@@ -156,19 +156,6 @@ def token_nll(targets: Tensor, logits: Tensor) -> Tensor:
     return ops.reshape(backend.nll(rows, ops.reshape(targets, (-1,))), ops.shape(targets))
 
 
-@keras.saving.register_keras_serializable("zoo")
-class TokenNLL(keras.layers.Layer):
-    """`token_nll` as a layer."""
-
-    def call(self, targets: Tensor, logits: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each token."""
-        return token_nll(targets, logits)
-
-    def compute_output_shape(self, targets_shape: Shape, logits_shape: Shape) -> Shape:
-        """Return the shape of the targets."""
-        return targets_shape
-
-
 class Scorer:
     """Perplexity = exp(mean negative log-likelihood per token) under the current weights.
 
@@ -183,7 +170,10 @@ class Scorer:
         self.stateful = with_state(model)
         targets = keras.Input((None,), dtype="int32", name="targets")
         outputs = {**self.stateful.output}
-        nll = TokenNLL(dtype="float32", name="nll")(targets, outputs.pop("logits"))
+        of_pair = layers.Lambda(
+            lambda pair: token_nll(*pair), output_shape=(None,), dtype="float32"
+        )
+        nll = of_pair([targets, outputs.pop("logits")])
         inputs = {**self.stateful.input, "targets": targets}
         self.graph = keras.Model(inputs, {"nll": nll, **outputs})
         encoder = model.get_layer("word_embedding").encoder
