@@ -73,6 +73,7 @@ report: $(VENV)/docs.stamp  ## write docs/report.md as build/report.pdf
 # A tutorial is run again when it or the package has changed.
 build/tutorials/%.md: docs/tutorials/%.py docs/run_tutorial.py $(SOURCES) | $(VENV)/docs.stamp
 	KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/run_tutorial.py $< $(@D)
+	$(BIN)/jupyter-nbconvert --log-level=WARN --to=markdown $(@:.md=.ipynb)
 
 types: $(VENV)/dev.stamp package  ## mypy on the package as it is installed
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p zoo

@@ -1,8 +1,8 @@
-"""Run a tutorial, a script in percent format, and write it as a notebook and as Markdown.
+"""Run a tutorial, a script in percent format, and write it as a notebook.
 
 Usage: python docs/run_tutorial.py SCRIPT FOLDER
 
-The outputs, figures and what the tutorial itself writes go to the folder. An error ends the run.
+What the tutorial itself writes goes to the folder, too. An error ends the run.
 """
 
 import pathlib
@@ -10,9 +10,7 @@ import sys
 
 import jupytext
 import nbformat
-from nbconvert.exporters import MarkdownExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor, ExecutePreprocessor
-from nbconvert.writers import FilesWriter
 
 
 def is_log(output: nbformat.NotebookNode) -> bool:
@@ -24,7 +22,7 @@ def is_log(output: nbformat.NotebookNode) -> bool:
 
 
 def run(script: pathlib.Path, folder: pathlib.Path) -> None:
-    """Write NAME.ipynb, NAME.md and the figures NAME_files/ of one tutorial."""
+    """Write NAME.ipynb, with the outputs, of one tutorial."""
     folder.mkdir(parents=True, exist_ok=True)
     notebook = jupytext.read(script)
     python = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -37,13 +35,6 @@ def run(script: pathlib.Path, folder: pathlib.Path) -> None:
             cell.outputs = [output for output in cell.outputs if not is_log(output)]
     notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
     nbformat.write(notebook, folder / f"{script.stem}.ipynb")
-    resources = {
-        "unique_key": script.stem,
-        "output_files_dir": f"{script.stem}_files",
-        "metadata": {"name": script.stem},
-    }
-    page, resources = MarkdownExporter().from_notebook_node(notebook, resources)
-    FilesWriter(build_directory=str(folder)).write(page, resources, script.stem)
 
 
 if __name__ == "__main__":
