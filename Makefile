@@ -68,7 +68,8 @@ docs: $(VENV)/docs.stamp package  ## run the tutorials, write the site to build/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 report: $(VENV)/docs.stamp  ## write docs/report.md as build/report.pdf
-	$(BIN)/python docs/report_pdf.py build/report.pdf
+	sed 's/<!--[^>]*-->//g' docs/report.md | $(BIN)/markdown_py -x tables -x fenced_code | \
+	  $(BIN)/weasyprint -q -s docs/report.css -u docs/report.md - build/report.pdf
 
 # A tutorial is run again when it or the package has changed.
 build/tutorials/%.md: docs/tutorials/%.py docs/run_tutorial.py $(SOURCES) | $(VENV)/docs.stamp
