@@ -1,7 +1,6 @@
 """Files: writers that meet or are killed, and files that claim to be what they are not."""
 
 import io
-import os
 import zipfile
 
 import keras
@@ -34,23 +33,6 @@ def test_two_processes_that_save_one_path_both_succeed(tmp_path):
         saver.join(120)
     assert [saver.exitcode for saver in savers] == [0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]
-
-
-@without_backend
-def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(tmp_path):
-    killed = server().Process()
-    killed.start()
-    killed.join()
-    left = tmp_path / f".writing-{killed.pid}-1-state.npz"
-    own = tmp_path / f".writing-{os.getpid()}-1-state.npz"
-    init = tmp_path / ".writing-1-state.npz"  # of the first process
-    folder = tmp_path / f".writing-{killed.pid}-1-saved_model"
-    folder.mkdir()
-    for path in (left, own, init, folder / "half"):
-        path.write_bytes(b"half")
-    zoo.callbacks.checkpoint.open_run(tmp_path, {}, 1)
-    assert not left.exists() and not folder.exists()
-    assert own.exists() and init.exists()
 
 
 def npz_member(shape, content):

@@ -57,30 +57,6 @@ def temporary_path(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
 
 
-def remove_leftovers(folder: PathLike) -> None:
-    """Remove the temporary files and folders that killed processes of this machine left behind."""
-    for path in pathlib.Path(folder).glob(".writing-*-*"):
-        number = path.name.split("-")[1]
-        if not number.isdigit() or _is_running(int(number)):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def _is_running(process):
-    if os.name != "posix":  # elsewhere `os.kill` would end the process
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):  # of another user; no number of a process
-        return True
-    return True
-
-
 def check_writable(folder: PathLike, megabytes: int) -> None:
     """Create `folder` and check that it takes so many megabytes, before hours of work depend on it.
 
@@ -91,7 +67,6 @@ def check_writable(folder: PathLike, megabytes: int) -> None:
     try:
         replace(folder / ".writable", lambda temporary: temporary.write_bytes(b"\0" * 4096))
         (folder / ".writable").unlink()
-        remove_leftovers(folder)
     except OSError as error:
         raise ValueError(
             f"Expected a folder that can be written. Received: {folder} ({error}). Choose another"

@@ -21,7 +21,7 @@ import numpy as np
 from zoo.backend import keras_private
 from zoo.graph.calls import functional as graph_of
 from zoo.graph.saving import make_savable
-from zoo.io import load_model, remove_leftovers, temporary_path
+from zoo.io import load_model, temporary_path
 from zoo.types import PathLike
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
@@ -170,7 +170,6 @@ def _write(model, path, format, examples):
     """Write an artifact, verify it on what the model computes, and move it into place."""
     folder = temporary_path(path)
     folder.mkdir(parents=True)
-    remove_leftovers(path.parent)
     artifact = folder / f"artifact{path.suffix}"
     try:
         FORMATS[format].write(model, artifact)
