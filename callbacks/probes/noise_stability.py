@@ -103,8 +103,8 @@ def interlayer_cushions(
     """Measure sqrt(n1 n2) |J x| / (|J|_F |x|), J the Jacobian of a block's output by its input x.
 
     It says how much better J passes the signal x than noise, whose every direction it passes
-    alike. |J|_F^2 is the mean of |J' r|^2 over `projections` random normal r; its 95 % interval is
-    part of the result. n1 x n2 is the size of the image x. The mean over examples is given.
+    alike. |J|_F^2 is the mean of |J' r|^2 over `projections` random normal r. n1 x n2 is the size
+    of the image x. The mean over examples is given, without those whose x or J is zero.
 
     Args:
         model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
@@ -114,8 +114,7 @@ def interlayer_cushions(
         batch_size: Batch size of arrays.
 
     Returns:
-        A `Table`: `interlayer_cushion`; `_error`, the half-width of the mean's interval, relative;
-        `_dead`, the share of examples whose x or J is zero, which are left out.
+        A `Table` with `interlayer_cushion`.
 
     Raises:
         ValueError: if the blocks do not follow each other.
@@ -152,9 +151,8 @@ def interlayer_cushions(
     for block in chain.blocks:
         ratio, *squares = np.concatenate(measured[block.index], axis=1).astype("float64")
         pixels = np.prod(chain.graph.shapes[block.source][1:-1])
-        for key, number in _summary(np.sqrt(pixels) * ratio, np.stack(squares)).items():
-            probe = f"interlayer_cushion{key}"
-            rows.append(Row(probe, block.name, block.stage, None, None, float(number)))
+        cushion = _mean_cushion(np.sqrt(pixels) * ratio, np.stack(squares))
+        rows.append(Row("interlayer_cushion", block.name, block.stage, None, None, cushion))
     return Table(rows)
 
 
@@ -180,22 +178,16 @@ def _products(chain, index):
     return compiled(signal, model), compiled(noise, model)
 
 
-def _summary(signal, squares):
+def _mean_cushion(signal, squares):
     """Return the cushion, of each example's scaled |J x| / |x| and estimates of its |J|_F^2."""
     alive = ~np.isinf(signal) & (squares.mean(0) != 0)
     if not alive.any():
-        return {"": np.nan, "_error": np.nan, "_dead": 1.0}
-    signal = signal[alive]
+        return np.nan
     squares = squares[:, alive]
     spread = squares.std(0, ddof=1) / np.sqrt(len(squares)) / squares.mean(0)
-    value = signal / np.sqrt(squares.mean(0))
+    value = signal[alive] / np.sqrt(squares.mean(0))
     value /= 1 + 3 / 8 * spread**2  # 1/sqrt of a noisy mean is too large, to second order
-    noise = (value * spread / 2) ** 2  # variance of each estimate: of a square root, half
-    return {
-        "": value.mean(),
-        "_error": 1.96 * np.sqrt(np.mean(noise) / len(value)) / value.mean(),
-        "_dead": 1 - alive.mean(),
-    }
+    return float(value.mean())
 
 
 def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: int = 8) -> Table:

@@ -106,9 +106,8 @@ def test_images_without_a_signal_bound_no_cushion_and_are_counted():
     np.testing.assert_allclose(*shares, atol=1e-6)
     cushion = mixed.values("interlayer_cushion")["block"]
     assert np.isfinite(cushion) and np.isnan(nothing.values("interlayer_cushion")["block"])
-    for probe in ("layer_cushion", "interlayer_cushion"):
-        dead = [t.values(f"{probe}_dead")["block"] for t in (mixed, nothing)]
-        assert dead == [0.25, 1]
+    dead = [t.values("layer_cushion_dead")["block"] for t in (mixed, nothing)]
+    assert dead == [0.25, 1]
     assert "layer_cushion_dead" not in alone.probes()
 
 
@@ -133,10 +132,8 @@ def test_the_interlayer_cushion_agrees_with_the_exact_jacobian(model):
         for x in states[i]:
             j = jacobian(model, i, x[None])
             values.append(4 * np.linalg.norm(j @ x.ravel()) / np.linalg.norm(j) / np.linalg.norm(x))
-        mean, error = (
-            table.values(f"interlayer_cushion{key}")[f"block{i}"] for key in ("", "_error")
-        )
-        assert 0 < error < 0.1 and abs(mean / np.mean(values) - 1) < 2 * error
+        mean = table.values("interlayer_cushion")[f"block{i}"]
+        assert abs(mean / np.mean(values) - 1) < 0.04
 
 
 def test_few_projections_do_not_bias_the_interlayer_cushion():
@@ -148,9 +145,8 @@ def test_few_projections_do_not_bias_the_interlayer_cushion():
     x = np.zeros((2000, 2, 2, 4), "float32")
     x[:, 0, 0, 0] = 1.0  # |J x| / |x| = 1, |J|_F^2 = 2 * 4, n1 n2 = 4
     table = callbacks.interlayer_cushions(model, x, projections=8, batch_size=500)
-    value, error = (table.values(f"interlayer_cushion{key}")["sum"] for key in ("", "_error"))
     exact = np.sqrt(4 / 8)
-    assert abs(value / exact - 1) < 0.02 and 0 < error < 0.02
+    assert abs(table.values("interlayer_cushion")["sum"] / exact - 1) < 0.02
 
 
 def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
