@@ -9,6 +9,7 @@ import json
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace as Card  # facts as attributes, see `card`
 from typing import Any
 
 import keras
@@ -34,33 +35,6 @@ NOT_COMPARED = {  # arguments of a builder that may differ from those of trained
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Card:
-    """Facts about one set of trained weights.
-
-    Attributes:
-        name: Name of the set, as `weights=` of its builder takes it.
-        builder: Name of the builder; see `zoo.create_model`.
-        arguments: The builder's other arguments.
-        data: Data that it was trained and tested on, with all that reading them takes.
-        metric: "test_accuracy", in percent, or "test_perplexity".
-        value: The metric of these weights, as the file holds them.
-        examples: Number of test images, or of test words.
-        sha256: Digest of the file.
-        provenance: Origin of the training, and other facts that docs/weights.md shows.
-    """
-
-    name: str
-    builder: str
-    arguments: Mapping[str, Any]
-    data: Mapping[str, Any]
-    metric: str
-    value: float
-    examples: int
-    sha256: str
-    provenance: Mapping[str, Any]
-
-
 def read_cards() -> dict[str, dict[str, Any]]:
     """Return the facts of all sets, by name."""
     return json.loads((FOLDER / "cards.json").read_text("utf-8"))
@@ -80,6 +54,11 @@ def list_weights(pattern: str = "*") -> list[str]:
 def card(name: str) -> Card:
     """Return the facts about trained weights, one of `list_weights()`.
 
+    Attributes are `name`; `builder` and its `arguments`, see `zoo.create_model`; `data` of training
+    and test, with all that reading them takes; `metric`, "test_accuracy", in percent, or
+    "test_perplexity"; `value`, that of these weights as the file holds them; `examples`, the number
+    of test images or words; `sha256` of the file; and others that docs/weights.md shows.
+
     Raises:
         ValueError: if there are no such weights; the message names similar ones.
 
@@ -94,9 +73,7 @@ def card(name: str) -> Card:
             f"Expected the name of trained weights, such as {', '.join(near)}. Received: "
             f"{name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
         )
-    known = {field.name for field in dataclasses.fields(Card)} & {*cards[name]}
-    facts = {key: cards[name].pop(key) for key in known}
-    return Card(name=name, provenance=cards[name], **facts)
+    return Card(name=name, **cards[name])
 
 
 def vocabulary(card: Card) -> Vocabulary:

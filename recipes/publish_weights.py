@@ -55,7 +55,7 @@ def publish(
     if missing := [key for key in FACTS if key not in facts]:
         raise ValueError(f"Expected the facts {', '.join(FACTS)}. Missing: {', '.join(missing)}.")
     known = {key: facts[key] for key in ("builder", "arguments", "data", "metric")}
-    card = weights.Card(name=name, **known, value=0.0, examples=0, sha256="", provenance={})
+    card = weights.Card(name=name, **known)
     network = weights.network(card)
     network.set_weights(model.get_weights())
     with tempfile.TemporaryDirectory() as folder:

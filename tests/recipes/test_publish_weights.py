@@ -61,8 +61,8 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
     card, path = zoo.weights.card("small"), weights.path("small")
     assert path.parent == folder / "package"
     assert card.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert card.provenance["size"] == path.stat().st_size
-    assert card.provenance["parameters"] == trained.count_params()
+    assert card.size == path.stat().st_size
+    assert card.parameters == trained.count_params()
     loaded = zoo.weights.build("small").get_weights()
     for value, original in zip(loaded, trained.get_weights(), strict=True):
         assert np.array_equal(value, original.astype("float16"))  # the precision of the file
@@ -70,7 +70,7 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
     expected = 100 * np.mean(classes == digits.y_test)
     assert card.value == pytest.approx(expected, abs=zoo.weights.TOLERANCE["test_accuracy"])
     assert card.examples == 297
-    assert card.provenance["verified"] == {"torch": card.value}
+    assert card.verified == {"torch": card.value}
 
     trained.save(folder / "model.keras")
     publish_weights.main(["small", f"--model={folder / 'model.keras'}"])  # with the card's facts
