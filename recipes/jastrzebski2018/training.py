@@ -187,7 +187,7 @@ def train(settings, network, splits):
     on_test = [*probes(), callbacks.GradientNorm()]
     on_test = callbacks.RunProbes(on_test, splits["test"], every, BATCH, path=path)
     few = tuple(array[:GRADIENT_IMAGES] for array in splits["train"])
-    norm = callbacks.GradientNorm("training_gradient_norm")
+    norm = callbacks.GradientNorm(name="training_gradient_norm")
     path = network.folder / "gradients.csv"
     network.train([on_test, callbacks.RunProbes([norm], few, every, BATCH, path=path)])
 
