@@ -1,8 +1,7 @@
 """Small image networks against the same ones in plain PyTorch, channels last.
 
-Training (`fit`: SGD with momentum) and inference (`predict`) of images of 32 pixels. The peer, in
-benchmarks/torch_peers.py, computes in bfloat16 in `torch.autocast`, and keeps freed memory as the
-zoo does.
+Training (`fit`: SGD with momentum) on images of 32 pixels. The peer, in benchmarks/torch_peers.py,
+computes in bfloat16 in `torch.autocast`, and keeps freed memory as the zoo does.
 """
 
 import functools
@@ -31,7 +30,7 @@ def contenders(options):
 
 
 def tasks(options, name):
-    """Return the tasks of ours or of the peer."""
+    """Return the training of ours or of the peer."""
     zoo.keep_memory()
     x, y = vision.noise(options, (32, 32, 3), 10)
     if name == "torch":
@@ -39,16 +38,13 @@ def tasks(options, name):
 
         peer = ImagePeer(options.model, options.precision, vision.LEARNING_RATE, vision.MOMENTUM)
         parts = (np.split(array, options.steps) for array in (x, y))
-        batches = [*zip(*parts, strict=True)]
-        loops = {"train": peer.train, "infer": peer.infer}
-        return {task: (functools.partial(loop, batches), len(x)) for task, loop in loops.items()}
+        return {"train": (functools.partial(peer.train, [*zip(*parts, strict=True)]), len(x))}
     keras.config.set_dtype_policy(options.precision)
     zoo.seed_everything(0)
     model = zoo.create_model(options.model, **MODELS[options.model])
-    return vision.image_tasks(model, x, y, options.batch, len(x))
+    return {"train": vision.image_tasks(model, x, y, options.batch, len(x))["train"]}
 
 
 def comparisons(options):
-    """Compare the tasks of ours with the peer's."""
-    tasks = ("train", "infer")
-    return {f"{task}_speed_over_torch": (("ours", task), ("torch", task)) for task in tasks}
+    """Compare ours with the peer."""
+    return {"train_speed_over_torch": (("ours", "train"), ("torch", "train"))}

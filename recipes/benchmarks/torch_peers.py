@@ -136,34 +136,25 @@ class Peer:
 
 
 class ImagePeer(Peer):
-    """One of `NETWORKS`, by its name, with its two loops."""
+    """One of `NETWORKS`, by its name, with its training."""
 
     def __init__(self, name, precision, *rates):
         super().__init__(NETWORKS[name](), precision, *rates, memory_format=torch.channels_last)
-
-    def images(self, x):
-        """Return NumPy images as a tensor whose channels stay last in memory."""
-        return torch.as_tensor(x, device=self.device).permute(0, 3, 1, 2)
 
     def train(self, batches):
         """Train on the batches of images and labels."""
         self.model.train()
         for x, y in batches:
+            images = torch.as_tensor(x, device=self.device).permute(
+                0, 3, 1, 2
+            )  # stay channels last
+            labels = torch.as_tensor(y, device=self.device)
             self.optimizer.zero_grad()
             with self.autocast:
-                labels = torch.as_tensor(y, device=self.device)
-                loss = functional.cross_entropy(self.model(self.images(x)), labels)
+                loss = functional.cross_entropy(self.model(images), labels)
             loss.backward()
             self.optimizer.step()
         loss.item()  # waits for the device
-
-    @torch.inference_mode()
-    def infer(self, batches):
-        """Return the probabilities of the batches' images."""
-        self.model.eval()
-        with self.autocast:
-            outputs = [self.model(self.images(x)).softmax(1) for x, _ in batches]
-        return torch.cat(outputs).cpu()  # waits for the device
 
 
 class TextPeer(Peer):

@@ -67,7 +67,6 @@ def test_the_torch_peer_of_an_image_network_has_as_many_weights_and_trains(name)
     assert sum(weight.numel() for weight in peer.model.parameters()) == count
     rng = np.random.default_rng(0)
     batch = rng.random((4, 32, 32, 3), "float32"), np.arange(4)
-    np.testing.assert_allclose(peer.infer([batch]).numpy().sum(1), 1, rtol=1e-5)
     first = next(peer.model.parameters())
     before = first.detach().clone()
     peer.train([batch])
@@ -93,7 +92,7 @@ def test_networks_and_their_peer_are_measured_in_one_run(tmp_path):
 def test_an_image_network_is_measured_beside_plain_torch_and_probes_beside_steps(tmp_path):
     path = tmp_path / "lines.jsonl"
     rows = run_benchmark(path, "cifar", "--batch=2", "--steps=2")
-    assert [row["metric"] for row in rows] == ["train_speed_over_torch", "infer_speed_over_torch"]
+    assert [row["metric"] for row in rows] == ["train_speed_over_torch"]
     *_, probes, sweep = run_benchmark(path, "probes", "--depth=14", "--batch=4")
     for row, one, other in ((probes, "step", "probes"), (sweep, "forward", "sweep")):
         rates = row["passes_per_second"]
