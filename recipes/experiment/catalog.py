@@ -16,7 +16,6 @@ TITLES = {
     "league": "The residual league",
 }
 OURS = "league"  # no paper's: its claims are on the pages once they are measured
-PAPERS = dict(zip("SGJYL", TITLES, strict=True))  # by the first letter of their claims' names
 EXPERIMENTS = {  # module below zoo.recipes, by name
     "srivastava2015/depth_search": "srivastava2015.depth_search",
     "srivastava2015/gates": "srivastava2015.gates",
@@ -79,8 +78,7 @@ def find(patterns: Sequence[str]) -> list[str]:
     """Return the experiments that names stand for.
 
     Args:
-        patterns: Names of experiments, of their modules, or of tables and figures; or shell
-            patterns.
+        patterns: Names of experiments, or of tables and figures; or shell patterns.
 
     Raises:
         ValueError: if a pattern stands for none.
@@ -95,9 +93,6 @@ def _match(pattern):
         return [pattern]
     if pattern in OTHERS:
         raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
-    scripts = {path.rpartition(".")[2]: name for name, path in reversed(EXPERIMENTS.items())}
-    if pattern.removesuffix(".py") in scripts:
-        return [scripts[pattern.removesuffix(".py")]]
     made_by: dict[str, list[str]] = {}
     for experiment in load_all():
         for artifact in experiment.artifacts:
@@ -118,9 +113,7 @@ def claims(names: Sequence[str] = ()) -> list[tuple[Experiment, Claim]]:
     Raises:
         ValueError: if there is no such claim.
     """
-    papers = {PAPERS[name[0]] for name in names if name[:1] in PAPERS} or {*PAPERS.values()}
-    loaded = [load(name) for name in EXPERIMENTS if name.split("/")[0] in papers]
-    known = {claim.name: (one, claim) for one in loaded for claim in one.claims}
+    known = {claim.name: (one, claim) for one in load_all() for claim in one.claims}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"Expected claims of {', '.join(known)}. Received: {', '.join(unknown)}")

@@ -186,18 +186,13 @@ def flag_values(experiment: Experiment) -> flags.FlagValues:
 
 
 def help_of(experiment: Experiment) -> str:
-    """Return the text of --help: the module's docstring, tables and figures, all flags."""
+    """Return the text of --help: the module's docstring and all flags."""
     values = flag_values(experiment)
     lines = [catalog.module(experiment.name).__doc__ or "", "Flags:"]
     for name in values:
         flag = values[name]
         lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {flag.help}")
-    made = [f"  {one.name}: {one.title}" for one in experiment.artifacts]
-    if made:
-        lines += ["", "Tables and figures:", *made]
-    if experiment.claims:
-        lines += ["", "Claims:", *(f"  {one.name}: {one.statement}" for one in experiment.claims)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"Tables, figures, claims: reproduce.py list {experiment.name}"])
 
 
 class Items(flags.ListParser):
