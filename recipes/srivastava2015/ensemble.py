@@ -118,27 +118,20 @@ def compile_networks(model: keras.Model, settings: Sequence[Any], steps: int) ->
     model.compile(optimizer, summed_loss, metrics=[NetworkLosses(len(settings))])
 
 
-class SGD(keras.optimizers.Optimizer):
+class SGD(keras.optimizers.SGD):
     """`keras.optimizers.SGD` with a momentum for each network."""
 
     def __init__(self, rates: schedules.LearningRateSchedule, momenta: np.ndarray) -> None:
-        super().__init__(rates)
+        super().__init__(rates, momentum=1.0)  # of what `update_step` leaves
         self.momenta = momenta
-
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Create the slots of the momentum."""
-        if not self.built:
-            super().build(variables)
-            self.steps = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
         """Update one variable."""
-        m = self.steps[self._get_variable_index(variable)]
-        kept = ops.multiply(m, ops.cast(self.momenta, m.dtype))
-        self.assign(m, ops.subtract(kept, ops.multiply(gradient, ops.cast(learning_rate, m.dtype))))
-        self.assign_add(variable, m)
+        m = self.momentums[self._get_variable_index(variable)]
+        self.assign(m, ops.multiply(m, ops.cast(self.momenta, m.dtype)))
+        super().update_step(gradient, variable, learning_rate)
 
 
 def network_losses(labels: Tensor, logits: Tensor) -> Tensor:
