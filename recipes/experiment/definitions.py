@@ -151,6 +151,15 @@ class Control:
     value: Callable[..., float]
 
 
+def against_untrained(value: Callable[..., float]) -> dict[str, Any]:
+    """Return the fields `value` and `control` of a claim: the same of the untrained networks."""
+
+    def of_untrained(*networks: Measured) -> float:
+        return value(*(one["untrained"] for one in networks))
+
+    return {"value": value, "control": Control("the untrained network", of_untrained)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim of a paper, and the comparison that decides it, written before its runs.

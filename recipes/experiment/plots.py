@@ -236,23 +236,21 @@ def over_seeds(name: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 def maps(
-    seeds: Sequence[Mapping[str, np.ndarray]],
-    centers: Mapping[str, float | None],
-    labels: Mapping[str, str],
+    seeds: Sequence[Mapping[str, Any]], panels: Mapping[str, tuple[str, float | None, str]]
 ) -> Figure:
-    """Draw arrays of layers (down) by units (across) side by side, means over seeds, by title.
+    """Draw arrays of layers (down) by units (across) side by side, means over seeds.
 
-    `centers` has the value in the middle of the colors, blue below and orange above it, or None:
-    colors run from 0 to 1. `labels` has the texts of color bars.
+    `panels` has by title: the array's key; the value in the middle of the colors, blue below and
+    orange above it, or None: colors run from 0 to 1; and the text of the color bar.
     """
-    figure, axes = new(3.4 * len(centers), 4, ncols=len(centers), squeeze=False)
-    for axis, (title, center) in zip(axes[0], centers.items(), strict=True):
-        values = np.mean([arrays[title] for arrays in seeds], axis=0)
+    figure, axes = new(3.4 * len(panels), 4, ncols=len(panels), squeeze=False)
+    for axis, (title, (key, center, label)) in zip(axes[0], panels.items(), strict=True):
+        values = np.mean([one[key] for one in seeds], axis=0)
         style: dict[str, Any] = {"cmap": "cividis", "vmin": 0.0, "vmax": 1.0}
         if center is not None:
             half = float(np.abs(values - center).max()) or 1.0
             style = {"cmap": "PuOr_r", "norm": CenteredNorm(center, half)}
         drawn = axis.imshow(values, aspect="auto", interpolation="nearest", **style)
         axis.set(title=title, xlabel="unit", ylabel="layer")
-        figure.colorbar(drawn, ax=axis, label=labels[title])
+        figure.colorbar(drawn, ax=axis, label=label)
     return figure

@@ -32,7 +32,7 @@ from zoo.layers.batch_norm import batch_statistics
 from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.experiment.definitions import Control
+from zoo.recipes.experiment.definitions import Control, against_untrained
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
 from zoo.recipes.greff2017 import inspection
 
@@ -368,8 +368,7 @@ CLAIMS = (
         section="section 4.2, Fig. 3",
         statement="Blocks estimate the last output of their stage without bias.",
         quantity="|mean| over deviation of the estimation error, mean over blocks of stage 1",
-        value=bias,
-        control=Control("the untrained network", lambda one: bias(one["untrained"])),
+        **against_untrained(bias),
         at_most=0.25,
         figure="fig3",
         changed="the control. The bound is ours: the paper's axis, -0.12 to 0.04, is in units of "
@@ -386,8 +385,7 @@ CLAIMS = (
         "not merely as of any sum of steps.",
         quantity="deviation before the last block over that after the first, relative to "
         "independent equal steps, mean over stages",
-        value=refinement,
-        control=Control("the untrained network", lambda one: refinement(one["untrained"])),
+        **against_untrained(refinement),
         at_most=0.8,
         ratio=True,
         figure="fig3",
@@ -445,8 +443,7 @@ CLAIMS = (
         section="sections 3.2 and 5.1, equation 9",
         statement="Where a branch ends in normalization, training leaves its mean near zero.",
         quantity="norm of E[F] over the root mean square of F, mean over blocks",
-        value=residual_mean,
-        control=Control("the untrained network", lambda one: residual_mean(one["untrained"])),
+        **against_untrained(residual_mean),
         at_most=inspection.HALF_OF_RANDOM,
         figure="section3.2",
         changed="it was this number over that without normalization, at most 0.5. By itself "

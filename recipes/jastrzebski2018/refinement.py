@@ -28,7 +28,7 @@ from zoo.applications.cifar_resnet import preactivated
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSelection, main, plots, setting
-from zoo.recipes.experiment.definitions import Control
+from zoo.recipes.experiment.definitions import Control, against_untrained
 from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage, of_blocks
 
@@ -360,11 +360,6 @@ def negative_repetitions(one, scaling):
     return next((i for i, cosine in enumerate(cosines) if cosine >= 0), len(cosines))
 
 
-def untrained(measure):
-    """Return the control by the network before training."""
-    return Control("the untrained network", lambda one: measure(one["untrained"]))
-
-
 NEW_CONTROL = "the control is new"
 claim = functools.partial(Claim, changed=NEW_CONTROL)
 CLAIMS = (
@@ -373,8 +368,7 @@ CLAIMS = (
         section="section 4.1, Fig. 4",
         statement="The cosine of a block's branch and the loss's gradient is negative.",
         quantity="share of the blocks whose cosine loss on test images is negative, in %",
-        value=negative_blocks_percent,
-        control=untrained(negative_blocks_percent),
+        **against_untrained(negative_blocks_percent),
         at_least=90,
         figure="fig4",
     ),
@@ -383,8 +377,7 @@ CLAIMS = (
         section="section 4.1, Fig. 4",
         statement="The cosine loss is more negative in high blocks.",
         quantity="mean cosine loss of the later half of the blocks minus the earlier half's",
-        value=cosine_of_high_blocks,
-        control=untrained(cosine_of_high_blocks),
+        **against_untrained(cosine_of_high_blocks),
         at_most=-0.05,
         figure="fig4",
     ),
@@ -393,8 +386,7 @@ CLAIMS = (
         section="section 4.2, Fig. 2",
         statement="High blocks change the representation little.",
         quantity="mean l2 ratio of the last five blocks on test images",
-        value=ratio_of_last_blocks,
-        control=untrained(ratio_of_last_blocks),
+        **against_untrained(ratio_of_last_blocks),
         at_most=0.5,
         figure="fig2",
         changed=f"{NEW_CONTROL}. "

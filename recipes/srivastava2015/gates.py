@@ -23,6 +23,7 @@ import zoo
 from zoo import callbacks
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment.definitions import against_untrained
 
 # Layers are counted from 1, highway layers only.
 EARLY_LAYERS = 15  # section 4, on MNIST: those in which the outputs change
@@ -158,27 +159,20 @@ def inspect(settings, run, network):
 def fig2(seeds):
     """Draw the biases and the mean gates, and the gates and outputs of one example."""
     gate_label = "T (0: carry, 1: transform)"
-    panels = {  # by title: array, value in the middle of the colors, label of the colors
+    panels = {
         "bias of T": ("bias", seeds[0]["initial_bias"], "logit"),
         "mean T": ("mean_gates", None, gate_label),
         "T of one example": ("gates_of_one_example", None, gate_label),
         "outputs of one example": ("outputs_of_one_example", 0.0, "output"),
     }
-    return plots.maps(
-        [{title: one[key] for title, (key, _, _) in panels.items()} for one in seeds],
-        {title: center for title, (_, center, _) in panels.items()},
-        {title: label for title, (_, _, label) in panels.items()},
-    )
+    return plots.maps(seeds, panels)
 
 
 def fig3(seeds):
     """Draw how the mean gates of each class deviate from the mean of all."""
-    titles = {f"class {label} minus mean": label for label in seeds[0]["classes"]}
-    return plots.maps(
-        [{title: one["classes"][label] for title, label in titles.items()} for one in seeds],
-        dict.fromkeys(titles, 0.0),
-        dict.fromkeys(titles, "difference of mean T"),
-    )
+    classes = [one["classes"] for one in seeds]
+    text = "difference of mean T"
+    return plots.maps(classes, {f"class {n} minus mean": (n, 0.0, text) for n in classes[0]})
 
 
 def fig4(seeds):
@@ -229,15 +223,6 @@ def bias_rise(one):
     """Return the mean bias of T in the last ten layers minus that in the first ten."""
     biases = one["bias"].mean(axis=1)
     return float(biases[-END_LAYERS:].mean() - biases[:END_LAYERS].mean())
-
-
-def against_untrained(value):
-    """Return the fields `value` and `control` of a claim: the same of the untrained networks."""
-
-    def of_untrained(*networks):
-        return value(*(one["untrained"] for one in networks))
-
-    return {"value": value, "control": Control("the untrained network", of_untrained)}
 
 
 ARTIFACTS = (
