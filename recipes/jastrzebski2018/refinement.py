@@ -24,7 +24,6 @@ from scipy import stats
 
 import zoo
 from zoo import callbacks
-from zoo.applications.cifar_resnet import preactivated
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSelection, main, plots, setting
@@ -33,11 +32,6 @@ from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage, of_blocks
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
-REDUCED = {  # channels of the stem, and channels, blocks and strides of each stage
-    "single_representation_resnet": (8, ((8, 3, 1),)),
-    "avg_pooling_resnet": (8, ((8, 2, 1), (8, 2, "pool"), (8, 2, "pool"))),
-    "wide_resnet": (8, ((16, 2, 1), (16, 2, 2), (16, 2, 2))),
-}
 LAST_BLOCKS = 5  # of Fig. 6
 FACTORS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)  # of repetitions; ours: the paper gives none
 UNROLLED = ("cosine_loss", "cosine_loss_block", "l2_ratio")  # probes of repetitions
@@ -58,7 +52,6 @@ class Refinement(training.Paper, Study):
     """Settings of the study of a network of the paper."""
 
     model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
-    reduced: bool = setting(False, "Take a few blocks of 8 or 16 channels, for the scale smoke.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,12 +115,10 @@ def prepare(settings, run):
 
     def build(images):
         shape = images.x_train.shape[1:]
-        if settings.reduced and name in REDUCED:
-            return preactivated(*REDUCED[name], images.classes, shape, {"name": name})
         return zoo.create_model(name, input_shape=shape, classes=images.classes, **arguments)
 
     full_name = f"{name}{settings.depth}" if arguments else name
-    return training.prepare(settings, run, full_name, build, reduced=settings.reduced)
+    return training.prepare(settings, run, full_name, build)
 
 
 def probe(run, model, split, data, sought):
@@ -523,10 +514,9 @@ def experiment(model, data):
     """Return the experiment of a network of the paper on CIFAR-10 or CIFAR-100."""
     is_first = model == "cifar_resnet" and data == "cifar10"
     full = Refinement(model=model, data=data, schedule=model, epochs=training.SCHEDULES[model][2])
-    smoke = dataclasses.replace(
-        full, **training.SMOKE, depth=14, unroll=2, borderline_examples=8, reduced=True
-    )
-    small = {"miniature": Miniature(), "trained": Trained()} if is_first else {}
+    small = {"model": "cifar_resnet", "depth": 14, "unroll": 2, "borderline_examples": 8}
+    smoke = dataclasses.replace(full, **training.SMOKE, **small)
+    others = {"miniature": Miniature(), "trained": Trained()} if is_first else {}
     artifacts = [
         Artifact(f"fig{number}", title, functools.partial(*make))
         for first, other, title, *make in FIGURES
@@ -537,7 +527,7 @@ def experiment(model, data):
     name = f"refinement_{model}_{data}".replace("_cifar_resnet", "").removesuffix("_cifar10")
     return Experiment(
         name=f"jastrzebski2018/{name}",
-        scales={"smoke": smoke, **small, "full": full},
+        scales={"smoke": smoke, **others, "full": full},
         measure=measure,
         artifacts=artifacts,
         claims=CLAIMS if is_first else (),

@@ -151,11 +151,8 @@ def probes():
     return [callbacks.IntermediateAccuracy(), cosine, callbacks.L2Ratio()]
 
 
-def prepare(settings, run, name, build, **identity):
-    """Return a network of the paper that is ready to be trained.
-
-    `build` is a function from `Images` to the model, `identity` as for `Run.network`.
-    """
+def prepare(settings, run, name, build):
+    """Return a network of the paper, which `build` makes for `Images`, ready to be trained."""
     data = run.images(settings, "jastrzebski_cifar")
     schedule = piecewise(*SCHEDULES[settings.schedule])
     decay = {"decay": DECAY, "last_decay": DECAY, "bias_rate": 1.0}
@@ -165,7 +162,7 @@ def prepare(settings, run, name, build, **identity):
 
     probing = {"probe_examples": settings.probe_examples, "probe_every": settings.probe_every}
     make = functools.partial(build, data.images)
-    return run.network(name, settings, data, make, optimizer, **probing, **identity)
+    return run.network(name, settings, data, make, optimizer, **probing)
 
 
 def examples(network, count, seed):
