@@ -129,7 +129,7 @@ def at_start(settings, run, name):
     chosen = np.random.default_rng(run.seed).permutation(len(images.x_train))[:count]
     data = prepare(images.x_train[chosen]), images.y_train[chosen]
     run.start(settings)
-    return before(run, build(name, settings.depth, images), {"train": data})
+    return before(run, build(name, settings.depth, images), data)
 
 
 def study_network(settings, run, name):
@@ -138,7 +138,7 @@ def study_network(settings, run, name):
     full_name = f"{name}{depth}" if NETWORKS[name] else f"cifar_resnet{depth}"
     network = training.prepare(settings, run, full_name, functools.partial(build, name, depth))
     splits = training.examples(network, settings.probe_examples, run.seed)
-    start = run.part(f"{name}-start", lambda: before(run, network.model, splits))
+    start = run.part(f"{name}-start", lambda: before(run, network.model, splits["train"]))
     trained = {"evaluated_accuracy": float("nan"), "diverged": "", "network": {}}
     try:
         training.train(settings, network, splits)
@@ -149,31 +149,24 @@ def study_network(settings, run, name):
         print(f"{name}: {error}", flush=True)
         trained["diverged"] = f"{error}"
     trained |= {**curves(network.history), "in_training": training.in_training(network)}
-    for split, table, probe, key in (
-        ("training", "gradients", f"training_{RATIO}", "gradient_ratio"),
-        ("test", "training", RATIO, "test_gradient_ratio"),
-    ):
-        later = [row.value for row in training.table_of(network, table) if row.probe == probe]
-        trained[f"{split}_ratio"] = np.array([start[key], *later])  # by epoch, 0: before training
+    later = [row.value for row in training.table_of(network, "gradients") if row.probe == RATIO]
+    trained["training_ratio"] = np.array([start["gradient_ratio"], *later])  # by epoch
     return start, trained
 
 
-def before(run, model, splits):
+def before(run, model, data):
     """Return norms of activations and gradients through a network that is not trained."""
     options = {"loss": "sparse_categorical_crossentropy", "batch_size": BATCH}
     norm = callbacks.ActivationNorm()
-    table = callbacks.run([norm], model, splits["train"], **options)
-    found = {"initial averages": of_blocks(table, norm.name)}
-    with batch_statistics(model, splits["train"][0][:BATCH]):
-        for split, data in splits.items():
-            options["progress"] = run.progress(f"before training, {split}", len(data[0]))
-            table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
-            ratio = table.values(RATIO)[None]
-            if split == "train":
-                found |= {"batch statistics": of_blocks(table, norm.name), "gradient_ratio": ratio}
-            else:
-                found["test_gradient_ratio"] = ratio
-    return found
+    initial = callbacks.run([norm], model, data, **options)
+    options["progress"] = run.progress("before training", len(data[0]))
+    with batch_statistics(model, data[0][:BATCH]):
+        table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
+    return {
+        "initial averages": of_blocks(initial, norm.name),
+        "batch statistics": of_blocks(table, norm.name),
+        "gradient_ratio": table.values(RATIO)[None],
+    }
 
 
 def evaluate(network):
@@ -194,7 +187,7 @@ def curves(history):
 
 
 def curve_figure(names, panels, seeds):
-    """Draw accuracies of both splits by epoch, and ratios of gradient norms if they are known.
+    """Draw accuracies of both splits by epoch, and training ratios of gradient norms if known.
 
     Of the names those that were trained; None if they are fewer than two.
     """
@@ -209,8 +202,8 @@ def curve_figure(names, panels, seeds):
             for split in ("training", "test"):
                 for epoch, value in enumerate(trained[f"{split}_accuracy"], 1):
                     yield {"network": label, "split": split, "epoch": epoch, "accuracy": value}
-                for epoch, value in enumerate(trained.get(f"{split}_ratio", ())):
-                    yield {"network": label, "split": split, "epoch": epoch, "ratio": value}
+            for epoch, value in enumerate(trained.get("training_ratio", ())):  # 0: before training
+                yield {"network": label, "split": "training", "epoch": epoch, "ratio": value}
 
     rows = plots.with_seeds(seeds, rows_of)
     known = [panel for panel in panels if any(panel in row for row in rows)]

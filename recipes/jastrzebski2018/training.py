@@ -176,17 +176,16 @@ def examples(network, count, seed):
 def train(settings, network, splits):
     """Train with probes after each epoch, whose tables are left in the network's folder.
 
-    training.csv: the last stage's blocks on test images, and the norm of gradients before each
-    block; gradients.csv: the latter on training images.
+    training.csv: the last stage's blocks on test images; gradients.csv: the norm of gradients
+    before each block on training images.
     """
     every = settings.probe_every
     path = network.folder / "training.csv"
-    on_test = [*probes(), callbacks.GradientNorm()]
-    on_test = callbacks.RunProbes(on_test, splits["test"], every, BATCH, path=path)
+    on_test = callbacks.RunProbes(probes(), splits["test"], every, BATCH, path=path)
     few = tuple(array[:GRADIENT_IMAGES] for array in splits["train"])
-    norm = callbacks.GradientNorm(name="training_gradient_norm")
     path = network.folder / "gradients.csv"
-    network.train([on_test, callbacks.RunProbes([norm], few, every, BATCH, path=path)])
+    norms = callbacks.RunProbes([callbacks.GradientNorm()], few, every, BATCH, path=path)
+    network.train([on_test, norms])
 
 
 def table_of(network, name):
