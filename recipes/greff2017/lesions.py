@@ -4,12 +4,12 @@
     python recipes/greff2017/lesions.py --scale full --data_dir DATA
 
 Trains a residual network and the same network without skips, and measures on test images the
-accuracy without each block, without several random blocks, and with the blocks of each stage in
-random orders, beside the order's Kendall tau. The paper reports of Veit et al. (2016): a residual
-network of 110 layers loses little by any block but the first and those that change the shape, and
-its error rises smoothly with the disorder; VGG-15 without any of its layers is wrong about 90 % of
-the time. Of the residual network it also measures the means of its branches, which end in no
-normalization (equation 9), and all of it before training (`untrained`).
+accuracy without each block, and with the blocks of each stage in random orders, beside the order's
+Kendall tau. The paper reports of Veit et al. (2016): a residual network of 110 layers loses little
+by any block but the first and those that change the shape, and its error rises smoothly with the
+disorder; VGG-15 without any of its layers is wrong about 90 % of the time. Of the residual network
+it also measures the means of its branches, which end in no normalization (equation 9), and all of
+it before training (`untrained`).
 
 The miniature has 18 blocks, on MNIST averaged to 16 x 16 pixels. The scale "trained" takes residual
 networks of 20 to 56 layers that others trained on CIFAR-10, and has no plain one. The scale "full"
@@ -36,8 +36,8 @@ from zoo.recipes.greff2017.inspection import HALF_OF_RANDOM
 from zoo.recipes.jastrzebski2018 import training
 
 NETWORKS = ("residual", "plain")
-SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage; blocks that are left out
-REPEATS = 5  # random choices and orders of each kind
+SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage
+REPEATS = 5  # random orders of each kind
 TOLERATED = 5  # points of accuracy; ours
 DISORDER = 0.8  # Kendall's tau at which orders are compared; ours: about one swap of 54 blocks
 WIDTH = 0.1  # standard deviation of the weights of orders near it; ours
@@ -128,7 +128,6 @@ def intervene(run, model, data, batch, name):
     `data` are images, prepared for the network, and labels; `name` is "plain" without skips.
     """
     blocks = [b for b in zoo.graph.find_blocks(model)[0] if name != "plain" or not b.changes_shape]
-    movable = sum(not block.changes_shape for block in blocks)
     names = [block.name for block in blocks]
     options = {"blocks": names, "batch_size": batch}
 
@@ -136,12 +135,8 @@ def intervene(run, model, data, batch, name):
         return run.progress(f"{text} of {name}", len(data[0]))
 
     single = callbacks.lesions(model, data, progress=progress("lesions"), **options)
-    sample = {"repeats": REPEATS, "seed": run.seed, **options}
-    counts = [count for count in SWAPS if count < movable]
-    several = callbacks.random_lesions(
-        model, data, counts, progress=progress("random lesions"), **sample
-    )
-    orders = callbacks.shuffles(model, data, SWAPS, progress=progress("shuffles"), **sample)
+    options |= {"repeats": REPEATS, "seed": run.seed, "progress": progress("shuffles")}
+    orders = callbacks.shuffles(model, data, SWAPS, **options)
     probes = [callbacks.IntermediateAccuracy()]
     if name != "plain":
         probes.append(callbacks.ResidualMean())
@@ -150,7 +145,6 @@ def intervene(run, model, data, batch, name):
     return {
         "blocks": names,
         "without_a_block": columns(single, "lesion"),
-        "without_random_blocks": columns(several, "lesions"),
         "shuffled": {**columns(orders, "shuffle"), "tau": np.array(tau)},
         "intermediate_accuracy": training.of_blocks(table, "intermediate_accuracy"),
         "relative_residual_mean": np.array(
@@ -192,28 +186,19 @@ def section2(seeds):
         for key, mean in means.items():
             whole = mean([one[network]["without_a_block"][key][0] for one in seeds])
             marks.append({"network": network, "label": f"{network}, whole", key: whole})
-    return draw(rows, "index", marks, index="block that is left out")
-
-
-def draw(rows, x, marks=(), **labels):
-    """Draw accuracy and loss of networks."""
-    labels |= {"accuracy": "test accuracy", "loss": "test loss (nats)"}
-    y = ["accuracy", "loss"]
-    return plots.lines(rows, x=x, y=y, by="network", marks=marks, labels=labels, log=["loss"])
-
-
-def section2_random(seeds):
-    """Draw accuracy and loss without several random blocks."""
-
-    def rows_of(one):
-        for network, facts in one.items():
-            repetitions = zip(*facts["without_random_blocks"].values(), strict=True)
-            for count, accuracy, loss in repetitions:
-                row = {"network": network, "left_out": int(count)}
-                yield row | {"accuracy": accuracy, "loss": loss, "seed": 0}  # to be averaged
-
-    rows = plots.with_seeds(seeds, rows_of, model_of)
-    return draw(rows, "left_out", left_out="blocks left out")
+    return plots.lines(
+        rows,
+        x="index",
+        y=["accuracy", "loss"],
+        by="network",
+        marks=marks,
+        labels={
+            "index": "block that is left out",
+            "accuracy": "test accuracy",
+            "loss": "test loss (nats)",
+        },
+        log=["loss"],
+    )
 
 
 def section4_4(seeds):
@@ -347,7 +332,6 @@ EXPERIMENTS = (
         measure=measure,
         artifacts=[
             Artifact("section2", "accuracy without blocks, residual and plain", section2),
-            Artifact("section2-random", "accuracy without random blocks", section2_random),
             Artifact(
                 "section4.4",
                 "accuracy with blocks in another order, residual and plain",
