@@ -257,13 +257,6 @@ def error(one, name):
     return float(one["trained"][name][metric_of(one)][-1])
 
 
-def order(seeds):
-    """Return Kendall's tau of the networks' order by mean error and of Table 1b's."""
-    names = [name for name in seeds[0]["trained"] if name in PAPER]
-    means = [np.mean([error(one, name) for one in seeds]) for name in names]
-    return float(stats.kendalltau(means, [PAPER[name][0] for name in names]).statistic)
-
-
 def table1b(seeds):
     """Return a row a network: its error, deviation over seeds, training loss, the paper's error."""
     rows = []
@@ -297,9 +290,6 @@ def fig5(seeds):
                 row = {"network": name, "panel": panel, "epoch": epoch}
                 yield {**row, metric: value, "loss": loss}
 
-    title = ""
-    if len(PAPER.keys() & seeds[0]["trained"]) > 1:
-        title = f"Kendall's tau of the order of errors and the paper's: {order(seeds):.2f}"
     return plots.lines(
         plots.with_seeds(seeds, rows_of),
         x="epoch",
@@ -312,7 +302,6 @@ def fig5(seeds):
             "loss": "training loss (nats)",
         },
         log=[metric, "loss"],
-        title=title,
     )
 
 
