@@ -269,7 +269,8 @@ def report() -> None:
                 page = "league" if experiment.paper == catalog.OURS else "results"
                 parts[page] += _experiment_section(experiment, scale, made)
     parts["results"] += _benchmark_section()
-    parts["league"] += [claims_table(rows, lambda one: one.experiment.paper == catalog.OURS)]
+    if parts["league"]:
+        parts["league"] += [claims_table(rows, lambda one: one.experiment.paper == catalog.OURS)]
     parts["report"] = [claims_table(rows), "", *_costs()]
     for name, lines in parts.items():
         path = DOCS / f"{name}.md"
