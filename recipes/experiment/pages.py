@@ -445,8 +445,14 @@ def _facts(one, row):
         f"With the criterion times {', times '.join(limits)}.",
         f"{row['data']}; {row['backend']}, {row['hardware']}; {row['seconds'] / 60:.1f} min for "
         f"{count} seed{'s' if count > 1 else ''}; commit {row['commit']}.",
-        f"Deviations from the paper: {'; '.join(row['deviations']) or 'none'}.",
+        _deviations(one.experiment, row),
     ]
+
+
+def _deviations(experiment, facts):
+    text = f"Deviations from the paper: {'; '.join(facts['deviations']) or 'none'}."
+    is_ours = experiment.paper == catalog.OURS
+    return text.replace("the paper", "the scale full") if is_ours else text
 
 
 def _earlier(row):
@@ -496,7 +502,7 @@ def _experiment_section(experiment, scale, made):
             lines += [f"![{title}](../{folder}/{artifact.name}.png)", ""]
         elif shown:
             lines += [title, "", *markdown_table(shown), ""]
-    lines += [f"- Deviations from the paper: {'; '.join(facts[0]['deviations']) or 'none'}."]
+    lines.append(f"- {_deviations(experiment, facts[0])}")
     for one in facts:
         lines.append(
             f"- `{one['command']}`, seed {one['seed']}, {one['data']}, commit {one['commit']}, "

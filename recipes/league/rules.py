@@ -69,6 +69,10 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "full": {"variant": "full"},
     "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
 }
+MINIATURE = (  # those that claims read
+    *("pre", "pre_again", "pre_more", "scaled", "post", "keel", "lns", "dhc", "dhc4", "dhc1"),
+    *("mhc", "mhc_identity", "attnres", "laurel", "coupled", "denseformer", "value"),
+)
 SAME_RATE = {"pre_again": "pre", "pre_more": "pre"}
 MORE = 1.05  # multiply-adds of "pre_more" over those of "pre"; ours
 PROBED = 256  # ours: examples of the test text that probes and lesions see
@@ -124,7 +128,9 @@ SCALES = {
         rate=1e-3,
         test_characters=200,
     ),
-    "miniature": Settings(width=32, batch=16, updates=800, rates=(8e-3, 16e-3, 32e-3)),
+    "miniature": Settings(
+        entries=MINIATURE, width=32, batch=16, updates=800, rates=(8e-3, 16e-3, 32e-3)
+    ),
     "full": Settings(),
 }
 
