@@ -3,6 +3,7 @@
 import difflib
 import fnmatch
 import importlib
+import itertools
 import types
 from collections.abc import Sequence
 
@@ -108,13 +109,15 @@ def _match(pattern):
 
 
 def claims(names: Sequence[str] = ()) -> list[tuple[Experiment, Claim]]:
-    """Return the claims of these names, each with the experiment that lists it; of none, all.
+    """Return the claims of these names or shell patterns, each with its experiment; of none, all.
 
     Raises:
         ValueError: if there is no such claim.
     """
     known = {claim.name: (one, claim) for one in load_all() for claim in one.claims}
-    unknown = [name for name in names if name not in known]
+    found = {name: fnmatch.filter(known, name) for name in names}
+    unknown = [name for name, matches in found.items() if not matches]
     if unknown:
         raise ValueError(f"Expected claims of {', '.join(known)}. Received: {', '.join(unknown)}")
-    return [known[name] for name in names or known]
+    chosen = dict.fromkeys(itertools.chain(*found.values())) or known
+    return [known[name] for name in chosen]

@@ -389,6 +389,12 @@ def test_sinkhorn_has_rows_of_sum_1_and_approaches_columns_of_sum_1():
     assert 1e-3 < np.quantile(np.abs(wide.sum(-2) - 1), 0.95) < 0.1
 
 
+def test_sinkhorn_of_logits_whose_exponentials_vanish_is_finite():
+    logits = ops.convert_to_tensor([[[0.0, -300.0], [0.0, -250.0]], [[-200.0, -300.0], [0.0, 0.0]]])
+    m = ops.convert_to_numpy(sinkhorn(logits, 1000))
+    np.testing.assert_allclose(m, np.stack([np.eye(2)] * 2), atol=1e-3)
+
+
 def test_sinkhorn_of_two_streams_is_a_sigmoid():
     z = np.random.default_rng(0).normal(size=(50, 2, 2))
     p = reference_rules.sigmoid((z[:, 0, 0] + z[:, 1, 1] - z[:, 0, 1] - z[:, 1, 0]) / 2)

@@ -359,11 +359,10 @@ def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
     Rows of the last two axes are exact; columns approach 1.
     """
     logits = ops.cast(logits, "float32")
-    m = ops.exp(logits - ops.max(logits, axis=(-2, -1), keepdims=True))
-    for _ in range(iterations):
-        m = m / ops.sum(m, axis=-2, keepdims=True)
-        m = m / ops.sum(m, axis=-1, keepdims=True)
-    return m
+    for _ in range(iterations):  # logarithms, as the exponential of a whole row may be 0
+        logits = logits - ops.logsumexp(logits, axis=-2, keepdims=True)
+        logits = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+    return ops.exp(logits)
 
 
 class ManifoldHyperConnections(Streams):
