@@ -80,8 +80,8 @@ DEEP = {"width": 32, "depth": 32, "heads": 2}  # ours: 64 sub-layers
 MATCHES = ("operations", "parameters", "none")
 DRAWN = ("pre", "post", "keel", "lns", "mhc", "attnres", "coupled")
 PROBES = {  # of `looked_into`, with the axes of their figure
-    "influence": "1 - cosine of readouts before and after",
-    "kl": "KL divergence of predictions without it, nats",
+    "influence": "1 - cosine of readouts",
+    "kl": "KL divergence without it, nats",
     "gradient": "norm of the gradient at h",
     "size": "norm of h",
 }
@@ -554,7 +554,10 @@ def ranking(seeds: list[dict[str, Any]]) -> Any:
         axis.plot([], [], "o", color=plots.COLORS[VERDICTS.index(verdict)], label=verdict)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_yticks([-place for place in range(len(found))], [*found])
-    axis.set_xlabel("test loss minus that of pre-LN, nats per character, at equal multiply-adds")
+    axis.set_xscale("symlog", linthresh=0.05)
+    ticks = [-0.5, -0.1, -0.05, 0, 0.05, 0.1, 0.5]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_xlabel("test loss minus that of pre-LN, nats per character")
     axis.legend(fontsize=6)
     return figure
 
