@@ -170,10 +170,10 @@ class Scorer:
         self.stateful = with_state(model)
         targets = keras.Input((None,), dtype="int32", name="targets")
         outputs = {**self.stateful.output}
-        of_pair = layers.Lambda(
+        likelihood = layers.Lambda(
             lambda pair: token_nll(*pair), output_shape=(None,), dtype="float32"
         )
-        nll = of_pair([targets, outputs.pop("logits")])
+        nll = likelihood([targets, outputs.pop("logits")])
         inputs = {**self.stateful.input, "targets": targets}
         self.graph = keras.Model(inputs, {"nll": nll, **outputs})
         encoder = model.get_layer("word_embedding").encoder

@@ -9,7 +9,7 @@ import json
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace as Card  # facts as attributes, see `card`
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -51,7 +51,7 @@ def list_weights(pattern: str = "*") -> list[str]:
     return sorted(n for n, facts in cards if fnmatch.filter([n, facts["builder"]], pattern))
 
 
-def card(name: str) -> Card:
+def card(name: str) -> SimpleNamespace:
     """Return the facts about trained weights, one of `list_weights()`.
 
     Attributes are `name`; `builder` and its `arguments`, see `zoo.create_model`; `data` of training
@@ -73,10 +73,10 @@ def card(name: str) -> Card:
             f"Expected the name of trained weights, such as {', '.join(near)}. Received: "
             f"{name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
         )
-    return Card(name=name, **cards[name])
+    return SimpleNamespace(name=name, **cards[name])
 
 
-def vocabulary(card: Card) -> Vocabulary:
+def vocabulary(card: SimpleNamespace) -> Vocabulary:
     """Return the words and characters of a language model's card."""
     return Vocabulary.load(FOLDER / card.data["vocabulary"])
 
@@ -164,13 +164,13 @@ def build(name: str) -> keras.Model:
     return network(card(name), weights=name)
 
 
-def network(facts: Card, weights: PathLike | None = None) -> keras.Model:
+def network(facts: SimpleNamespace, weights: PathLike | None = None) -> keras.Model:
     """Return the network of a card, untrained or with weights."""
     words = {"vocabulary": vocabulary(facts)} if "vocabulary" in facts.data else {}
     return BUILDERS[facts.builder](**facts.arguments, **words, weights=weights)
 
 
-def preprocessing(name: str | Card) -> Preprocessing:
+def preprocessing(name: str | SimpleNamespace) -> Preprocessing:
     """Return the preprocessing that trained weights for images, or their card, expect.
 
     Raises:
@@ -180,7 +180,7 @@ def preprocessing(name: str | Card) -> Preprocessing:
     >>> float(preprocessing("mnist_highway")(np.full((1, 28, 28, 1), 128, "uint8")).max())
     0.5
     """
-    facts = name if isinstance(name, Card) else card(name)
+    facts = name if isinstance(name, SimpleNamespace) else card(name)
     if "preprocessing" not in facts.data:
         raise ValueError(f"Expected weights of a network for images. Received: {facts.name!r}.")
     mean = np.array(facts.data.get("mean", 0.0), "float32")
@@ -210,7 +210,9 @@ def verify(name: str, data_dir: PathLike | None = None) -> float:
     return value
 
 
-def measure(model: keras.Model, facts: Card, data_dir: PathLike | None = None) -> tuple[float, int]:
+def measure(
+    model: keras.Model, facts: SimpleNamespace, data_dir: PathLike | None = None
+) -> tuple[float, int]:
     """Return the metric of a network's card, and the number of examples; see `verify`."""
     if facts.metric == "test_perplexity":
         test = corpus(facts, data_dir).test
@@ -220,7 +222,9 @@ def measure(model: keras.Model, facts: Card, data_dir: PathLike | None = None) -
     return round(100 * float(np.mean(classes == y)), 2), len(y)
 
 
-def test_set(facts: Card, data_dir: PathLike | None = None) -> tuple[np.ndarray, np.ndarray]:
+def test_set(
+    facts: SimpleNamespace, data_dir: PathLike | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the test images of a card, as the network takes them, and their labels."""
     source = images.load(facts.data["name"], data_dir)
     if "side" in facts.data:
@@ -229,7 +233,7 @@ def test_set(facts: Card, data_dir: PathLike | None = None) -> tuple[np.ndarray,
     return preprocessing(facts)(x), y
 
 
-def corpus(facts: Card, data_dir: PathLike | None = None) -> Corpus:
+def corpus(facts: SimpleNamespace, data_dir: PathLike | None = None) -> Corpus:
     """Return the text of a language model's card.
 
     Raises:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import pathlib
 import tempfile
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -55,7 +56,7 @@ def publish(
     if missing := [key for key in FACTS if key not in facts]:
         raise ValueError(f"Expected the facts {', '.join(FACTS)}. Missing: {', '.join(missing)}.")
     known = {key: facts[key] for key in ("builder", "arguments", "data", "metric")}
-    card = weights.Card(name=name, **known)
+    card = SimpleNamespace(name=name, **known)
     network = weights.network(card)
     network.set_weights(model.get_weights())
     with tempfile.TemporaryDirectory() as folder:

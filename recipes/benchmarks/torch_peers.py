@@ -145,9 +145,8 @@ class ImagePeer(Peer):
         """Train on the batches of images and labels."""
         self.model.train()
         for x, y in batches:
-            images = torch.as_tensor(x, device=self.device).permute(
-                0, 3, 1, 2
-            )  # stay channels last
+            images = torch.as_tensor(x, device=self.device)
+            images = images.permute(0, 3, 1, 2)  # a view: channels stay last in memory
             labels = torch.as_tensor(y, device=self.device)
             self.optimizer.zero_grad()
             with self.autocast:

@@ -138,7 +138,9 @@ class Plan:
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
             **run.origin(),
-            "seconds": round(time.perf_counter() - start, 1),
+            "seconds": round(
+                time.perf_counter() - start + sum(part["seconds"] for part in run.found), 1
+            ),
         }
         store.save(run.folder, measured, facts)
         return store.load(run.folder)[0]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import html
 import io
+import itertools
 import json
 import math
 import pathlib
@@ -223,7 +224,7 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
             for row in rows
             if _key(row)[:3] == today
         }
-        if experiment.paper == catalog.OURS and not own:
+        if _is_ours(experiment) and not own:
             continue
         found.append(
             Decided(experiment, claim, [own[scale] for scale in experiment.scales if scale in own])
@@ -266,12 +267,13 @@ def report() -> None:
             if seeds_on_record(experiment, scale):
                 folder = RESULTS / experiment.name / scale
                 made = draw(experiment, on_record(experiment, scale), folder)
-                page = "league" if experiment.paper == catalog.OURS else "results"
+                page = "league" if _is_ours(experiment) else "results"
                 parts[page] += _experiment_section(experiment, scale, made)
     parts["results"] += _benchmark_section()
     if parts["league"]:
-        parts["league"] += [claims_table(rows, lambda one: one.experiment.paper == catalog.OURS)]
-    parts["report"] = [claims_table(rows), "", *_costs()]
+        parts["league"] += [claims_table(rows, lambda one: _is_ours(one.experiment))]
+    papers = claims_table(rows, lambda one: not _is_ours(one.experiment))
+    parts["report"] = [papers, "", *_costs()]
     for name, lines in parts.items():
         path = DOCS / f"{name}.md"
         write_generated(path, "\n".join(lines))
@@ -382,10 +384,14 @@ def _number(one, kind):
     return " to ".join(dict.fromkeys(ends))
 
 
+def _is_ours(experiment):
+    return experiment.paper == catalog.OURS
+
+
 def _costs():
-    """Return a table of the runs on record: seeds, data, minutes and hardware."""
+    """Return a table of the papers' runs on record: seeds, data, minutes and hardware."""
     rows = []
-    for experiment in catalog.load_all():
+    for experiment in itertools.filterfalse(_is_ours, catalog.load_all()):
         for scale in experiment.scales:
             facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
             if facts:
@@ -451,8 +457,7 @@ def _facts(one, row):
 
 def _deviations(experiment, facts):
     text = f"Deviations from the paper: {'; '.join(facts['deviations']) or 'none'}."
-    is_ours = experiment.paper == catalog.OURS
-    return text.replace("the paper", "the scale full") if is_ours else text
+    return text.replace("the paper", "the scale full") if _is_ours(experiment) else text
 
 
 def _earlier(row):

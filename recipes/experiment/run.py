@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ class Run:
         deviations: From the paper; `measure` may append phrases.
         data: Names of the data sets that were read, some repeatedly.
         networks: Folders of the networks that were trained or found trained.
+        found: Facts of the parts that an earlier process measured: origin, seconds.
 
     Example:
         >>> from zoo.recipes.srivastava2015 import gates
@@ -69,6 +71,7 @@ class Run:
         self.deviations: list[str] = []
         self.data: list[str] = []
         self.networks: list[pathlib.Path] = []
+        self.found: list[dict[str, Any]] = []
         self.folder = self.local(pathlib.Path(folder))
 
     @functools.cached_property
@@ -106,19 +109,30 @@ class Run:
             measured, added = store.load(folder)
             self.deviations += added["deviations"]
             self.data += added["data"]
+            self.found.append(added)
             return measured
         before = len(self.deviations), len(self.data)
+        start = time.perf_counter()
         measured = measure()
-        added = {"deviations": self.deviations[before[0] :], "data": self.data[before[1] :]}
+        added = {
+            "deviations": self.deviations[before[0] :],
+            "data": self.data[before[1] :],
+            **provenance.origin(),
+            "seconds": round(time.perf_counter() - start, 1),
+        }
         store.save(folder, measured, added)
         return store.load(folder)[0]
 
     def origin(self) -> dict[str, str]:
-        """Return commit, backend and hardware of this process and of the networks' trainings."""
+        """Return commit, backend and hardware of all that was trained or measured, of this process.
+
+        Networks and parts of earlier processes come first.
+        """
         paths = [folder / TRAINED for folder in self.networks]
         origins = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
-        origins.append(provenance.origin())
-        return {key: ", ".join(dict.fromkeys(one[key] for one in origins)) for key in origins[0]}
+        own = provenance.origin()
+        origins += [{key: one[key] for key in own} for one in self.found]
+        return {key: ", ".join(dict.fromkeys(one[key] for one in [*origins, own])) for key in own}
 
     def load_images(self, settings: ImageSelection) -> sources.Images:
         """Return the images that settings and options select.

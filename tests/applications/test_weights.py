@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import types
 
 import keras
 import numpy as np
@@ -80,7 +81,7 @@ def test_every_set_verifies_itself(name):
 def test_other_data_are_not_what_a_card_was_measured_on(monkeypatch):
     card = zoo.weights.card("mnist_plain20")
     data = {"name": "digits", "preprocessing": "miniature", "scale": 255.0, "side": 4}
-    x, y = weights.test_set(weights.Card(name=card.name, data=data))
+    x, y = weights.test_set(types.SimpleNamespace(name=card.name, data=data))
     assert x.shape == (297, 4, 4, 1) and len(y) == 297
     for value, examples in ((card.value, 297), (card.value + 0.1, 10000)):
         monkeypatch.setattr(weights, "measure", lambda *_, found=(value, examples): found)

@@ -157,6 +157,12 @@ def test_a_part_of_a_measurement_survives_the_process(tmp_path):
     again = Run(tmp_path)
     found = again.part("half", lambda: pytest.fail("measured twice"))
     assert found["x"].tolist() == [1, 1] and again.deviations == ["half of the images"]
+    part = tmp_path / "parts" / "half" / "measured.json"
+    part.write_text(part.read_text().replace(again.origin()["commit"], "abc"))
+    resumed = Run(tmp_path)
+    resumed.part("half", lambda: pytest.fail("measured twice"))
+    assert resumed.origin()["commit"].startswith("abc, ")
+    assert resumed.found[0]["seconds"] >= 0
     anew = Run(tmp_path, options=Options(resume=False))
     assert anew.part("half", lambda: {"x": np.zeros(2)})["x"].tolist() == [0, 0]
 

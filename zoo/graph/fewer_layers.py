@@ -10,8 +10,9 @@ from zoo.graph.blocks import foreign
 from zoo.graph.inline import agrees, numbers_of
 from zoo.graph.saving import attributes
 
-Path = tuple[str, ...]  # of attributes, or of keys of a configuration
-DEPTH = 3  # of attributes that are looked through: a layer may refer to its owner
+Keys = tuple[str, ...]  # of a nested configuration, or nested attributes
+NESTED = 3  # ours: attributes of attributes to look through, as a layer may refer to its owner
+SIZES = ((2, 3), (2, 64))  # ours: of batch and lengths to try; some networks need longer inputs
 
 
 def without_layers(
@@ -32,8 +33,9 @@ def without_layers(
     """
     if not foreign(model):
         return None
+    left_out = {id(layer) for layer in removed}
     old = dict(_lists(model))
-    kept = {path: [v for v in layers if not _is_in(v, removed)] for path, layers in old.items()}
+    kept = {path: [v for v in layers if id(v) not in left_out] for path, layers in old.items()}
     kept = {path: layers for path, layers in kept.items() if len(layers) < len(old[path])}
     sizes = {len(old[path]): len(layers) for path, layers in kept.items()}
     reason = "they are in no list of layers that its configuration counts"
@@ -41,10 +43,10 @@ def without_layers(
         new = _with_count(model, keys, *sizes.values())
         if new is None or not _take_weights(new, model, kept, removed):
             continue
-        probe = numbers_of(lesioned, {}, 0, ((2, 3), (2, 64)))
-        if probe is None or agrees(new, [probe]):
+        probe = numbers_of(lesioned, {}, 0, SIZES)
+        if probe is not None and agrees(new, [probe]):
             return new
-        reason = "a model with fewer of them computes something else"
+        reason = "a model with fewer of them computes something else, or nothing of random inputs"
     logging.warning(
         f"{model.name} becomes a plain keras.Model, no {type(model).__name__}, without "
         f"{', '.join(layer.name for layer in removed)}: {reason}."
@@ -52,13 +54,9 @@ def without_layers(
     return None
 
 
-def _is_in(layer, layers):
-    return any(layer is one for one in layers)
-
-
-def _lists(layer: Any, path: Path = ()) -> Iterator[tuple[Path, list[keras.layers.Layer]]]:
+def _lists(layer: Any, path: Keys = ()) -> Iterator[tuple[Keys, list[keras.layers.Layer]]]:
     """Yield lists of layers of one class, of a layer or its sub-layers, by path of attributes."""
-    for name, value in vars(layer).items() if len(path) < DEPTH else ():
+    for name, value in vars(layer).items() if len(path) < NESTED else ():
         if isinstance(value, keras.layers.Layer):
             yield from _lists(value, (*path, name))
         elif isinstance(value, list) and len({*map(type, value)}) == 1:
@@ -66,10 +64,10 @@ def _lists(layer: Any, path: Path = ()) -> Iterator[tuple[Path, list[keras.layer
                 yield (*path, name), value
 
 
-def _counts(config: Any, sizes: Sequence[int], path: Path = ()) -> Iterator[Path]:
+def _counts(config: Any, sizes: Sequence[int], path: Keys = ()) -> Iterator[Keys]:
     """Yield the paths of integers in a configuration that are the size."""
     for key, value in config.items() if isinstance(config, dict) else ():
-        if value in sizes and type(value) is int:
+        if type(value) is int and value in sizes:
             yield (*path, key)
         yield from _counts(value, sizes, (*path, key))
 
