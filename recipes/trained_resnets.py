@@ -46,8 +46,7 @@ def open_network(settings, run):
     depth = DEPTHS[run.seed]
     run.start(settings)
     untrained = zoo.he_resnet(depth)
-    data_dir = pathlib.Path(run.options.data_dir or "data")
-    model = load(depth, (data_dir if data_dir.is_dir() else data_dir.parent) / "resnets")
+    model = load(depth, folder_of(run))
     images = run.load_images(settings)
     data = ImageData(images, prepare, None, None, prepare(images.x_test), {"data": images.name})
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -73,11 +72,17 @@ def prepare(images):
     return scaled / np.float32(DEVIATION)
 
 
-def load(depth, folder):
-    """Return `zoo.he_resnet(depth)` with the weights of the file resnetDEPTH*.th in a folder.
+def folder_of(run):
+    """Return the folder of the weights."""
+    data_dir = pathlib.Path(run.options.data_dir or "data")
+    return (data_dir if data_dir.is_dir() else data_dir.parent) / "resnets"
+
+
+def state_of(depth, folder):
+    """Return the PyTorch state of the file resnetDEPTH*.th in a folder.
 
     Raises:
-        ValueError: if there is no such file, or it is of another network.
+        ValueError: if there is no such file.
         ImportError: if PyTorch, which reads it, is not installed.
     """
     files = sorted(pathlib.Path(folder).glob(f"resnet{depth}*.th"))
@@ -89,10 +94,25 @@ def load(depth, folder):
     import torch  # noqa: TID251 (it reads a file of PyTorch's)
 
     state = torch.load(files[0], "cpu", weights_only=True)["state_dict"]  # noqa: TID251
-    arrays = [value.numpy() for key, value in state.items() if "num_batches" not in key]
-    arrays = [array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T for array in arrays]
+    return {key.removeprefix("module."): value for key, value in state.items()}
+
+
+def arrays(state):
+    """Return the weights of a PyTorch state as those of `zoo.he_resnet`."""
+    values = [value.numpy() for key, value in state.items() if "num_batches" not in key]
+    return [value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T for value in values]
+
+
+def load(depth, folder):
+    """Return `zoo.he_resnet(depth)` with the weights of the file resnetDEPTH*.th in a folder.
+
+    Raises:
+        ValueError: if there is no such file, or it is of another network.
+        ImportError: if PyTorch, which reads it, is not installed.
+    """
+    weights = arrays(state_of(depth, folder))
     model = zoo.he_resnet(depth)
-    if [array.shape for array in arrays] != [tuple(weight.shape) for weight in model.weights]:
-        raise ValueError(f"Expected the weights of resnet{depth}. Received: {files[0]}.")
-    model.set_weights(arrays)
+    if [array.shape for array in weights] != [tuple(weight.shape) for weight in model.weights]:
+        raise ValueError(f"Expected the weights of resnet{depth}. Received: those of {folder}.")
+    model.set_weights(weights)
     return model

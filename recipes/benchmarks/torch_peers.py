@@ -121,6 +121,80 @@ def highway_cifar():
     return nn.Sequential(*layers, *tail)
 
 
+class Postactivated(nn.Module):
+    """ReLU(x + norm(conv(ReLU(norm(conv(x)))))); x is padded with zeros where channels are more."""
+
+    def __init__(self, channels, filters, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, filters, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(filters)
+        self.stride = stride
+
+    def forward(self, x):
+        """Return the block's output."""
+        f = functional.relu(self.bn1(self.conv1(x)))
+        f = self.bn2(self.conv2(f))
+        if self.stride > 1:
+            new = (f.shape[1] - x.shape[1]) // 2
+            x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, new, new))
+        return functional.relu(x + f)
+
+
+class HeResNet(nn.Module):
+    """`zoo.he_resnet` with logits, of as many layers; names as in akamaster/pytorch_resnet_cifar10.
+
+    He et al. (2015), arXiv:1512.03385, section 4.2, option A.
+    """
+
+    def __init__(self, depth):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        for stage, width in enumerate((16, 32, 64), 1):
+            before = width if stage == 1 else width // 2
+            first = Postactivated(before, width, 1 if stage == 1 else 2)
+            rest = (Postactivated(width, width, 1) for _ in range((depth - 2) // 6 - 1))
+            setattr(self, f"layer{stage}", nn.Sequential(first, *rest))
+        self.linear = nn.Linear(64, 10)
+
+    @property
+    def blocks(self):
+        """All blocks, in order."""
+        return [*self.layer1, *self.layer2, *self.layer3]
+
+    def forward(self, x):
+        """Return the logits."""
+        x = functional.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.linear(x.mean((2, 3)))
+
+    def prune_channels(self, share):
+        """Remove a share of the channels inside of each block, those with the smallest L2 norms.
+
+        Returns:
+            The channels that are left, by block.
+
+        Raises:
+            ImportError: if Torch-Pruning is not installed.
+        """
+        import torch_pruning
+
+        inner = {block.conv1 for block in self.blocks}
+        layers = (m for m in self.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
+        pruner = torch_pruning.pruner.BasePruner(
+            self.eval(),
+            torch.zeros(1, 3, 32, 32),
+            importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),
+            pruning_ratio=share,
+            ignored_layers=[layer for layer in layers if layer not in inner],
+        )
+        pruner.step()
+        self.requires_grad_(False)
+        return [block.conv1.out_channels for block in self.blocks]
+
+
 NETWORKS = {"cifar_resnet": cifar_resnet, "highway_cifar": highway_cifar}
 
 

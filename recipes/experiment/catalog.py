@@ -15,8 +15,9 @@ TITLES = {
     "jastrzebski2018": "Jastrzebski et al. (2018)",
     "yutomasi2019": "Yu, Tomasi (2019)",
     "league": "The residual league",
+    "pruning": "Depth pruning",
 }
-OURS = "league"  # no paper's: its claims are on the pages once they are measured
+OURS = ("league", "pruning")  # no paper's: their claims are on pages once they are measured
 EXPERIMENTS = {  # module below zoo.recipes, by name
     "srivastava2015/depth_search": "srivastava2015.depth_search",
     "srivastava2015/gates": "srivastava2015.gates",
@@ -47,6 +48,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
     "league/rates": "league.rules",
     "league/rules": "league.rules",
+    "pruning/depth": "pruning.depth",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",

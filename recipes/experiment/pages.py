@@ -267,11 +267,12 @@ def report() -> None:
             if seeds_on_record(experiment, scale):
                 folder = RESULTS / experiment.name / scale
                 made = draw(experiment, on_record(experiment, scale), folder)
-                page = "league" if _is_ours(experiment) else "results"
+                page = experiment.paper if _is_ours(experiment) else "results"
                 parts[page] += _experiment_section(experiment, scale, made)
     parts["results"] += _benchmark_section()
-    if parts["league"]:
-        parts["league"] += [claims_table(rows, lambda one: _is_ours(one.experiment))]
+    for page in {*parts} & {*catalog.OURS}:
+        chosen = functools.partial(lambda page, one: one.experiment.paper == page, page)
+        parts[page] += [claims_table(rows, chosen)]
     papers = claims_table(rows, lambda one: not _is_ours(one.experiment))
     parts["report"] = [papers, "", *_costs()]
     for name, lines in parts.items():
@@ -385,7 +386,7 @@ def _number(one, kind):
 
 
 def _is_ours(experiment):
-    return experiment.paper == catalog.OURS
+    return experiment.paper in catalog.OURS
 
 
 def _costs():

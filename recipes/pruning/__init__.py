@@ -1,0 +1,1 @@
+"""Which blocks to remove: scores of blocks, and of channels, on networks that others trained."""

@@ -1,0 +1,402 @@
+"""Remove blocks of trained ResNets by several scores, or channels, and heal all alike.
+
+    python recipes/pruning/depth.py --data_dir DATA
+
+The networks of `zoo.recipes.trained_resnets` are cut to a share of their multiply-adds. Blocks
+that keep the shape are removed in the order of a score. Channels inside of blocks are removed by
+Torch-Pruning (`pip install torch-pruning`), to the multiply-adds of the network without blocks.
+Each smaller network is trained on the same batches. The latency is that of one image in ONNX
+Runtime.
+"""
+
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+import zoo
+from zoo import callbacks
+from zoo.callbacks.training import Epochs
+from zoo.datasets.batches import Ahead, Batches
+from zoo.datasets.preprocessing import Preprocessing
+from zoo.export import FORMATS
+from zoo.graph import cost, find_blocks, prune_blocks
+from zoo.recipes import experiment, trained_resnets
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+
+SCORES = {
+    "plan": "blocks, depth_plan",
+    "influence": "blocks, block influence",
+    "lesion_loss": "blocks, loss without each",
+    "first_order": "blocks, first-order change of the loss",
+    "random": "blocks, random",
+}
+METHODS = {**SCORES, "channels": "channels, Torch-Pruning by L2 norm"}
+NOT_SHARES = ("intact", "milliseconds")  # keys of what was measured of a network
+LOSS = "sparse_categorical_crossentropy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(experiment.ImageSelection):
+    """Settings of the comparison."""
+
+    data: str = setting("cifar10", "Data set that the networks were trained on.")
+    batch: int = setting(128, "Images in a batch.")
+    depths: tuple[int, ...] = setting((20, 56), "Layers of the networks.")
+    keep: tuple[float, ...] = setting((0.75, 0.5), "Shares of the multiply-adds to keep.")
+    score_examples: int = setting(512, "Training images that scores are measured on; ours.")
+    epochs: int = setting(1, "Epochs of healing; ours.")
+    rate: float = setting(0.01, "First learning rate of healing, a cosine to 0; ours.")
+    rounds: int = setting(200, "Runs of each network whose latency is measured.")
+
+
+SCALES = {
+    "smoke": Settings(
+        depths=(20,),
+        keep=(0.75,),
+        batch=4,
+        score_examples=4,
+        train_examples=8,
+        test_examples=8,
+        rounds=2,
+    ),
+    "miniature": Settings(train_examples=10000),
+    "full": Settings(epochs=10),
+}
+
+
+def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+    """Return accuracy, multiply-adds and latency by network, share and method."""
+    run.start(settings)
+    images = run.load_images(settings)
+    measured = {}
+    for depth in settings.depths:
+        name = f"resnet{depth}"
+        case = Case(settings, run, images, depth)
+        found = {"intact": {"accuracy": case.accuracy(case.intact), "operations": 1.0}}
+        order = run.part(f"{name}/scores", case.order)
+        for keep, count in case.counts.items():
+            by_method = found[f"{keep:g}"] = {}
+            by_plan: dict[tuple[str, ...], Any] = {}  # scores may select the same blocks
+            for method in METHODS:
+                removed = tuple(sorted(order.get(method, [method])[:count]))
+                if removed not in by_plan:
+                    smaller = functools.partial(case.smaller, method, removed, count)
+                    by_plan[removed] = run.part(f"{name}/{keep:g}/{method}", smaller)
+                by_method[method] = by_plan[removed]
+        latencies = functools.partial(case.latencies, found)
+        found["milliseconds"] = run.part(f"{name}/latency", latencies)
+        measured[name] = found
+    return measured
+
+
+class Case:
+    """A trained network, its images, and what is done to it.
+
+    Attributes:
+        intact: The network.
+        counts: Number of blocks to remove, by share of the multiply-adds to keep.
+    """
+
+    def __init__(self, settings: Settings, run: experiment.Run, images: Any, depth: int) -> None:
+        self.settings = settings
+        self.run = run
+        self.images = images
+        self.depth = depth
+        self.x_test = trained_resnets.prepare(images.x_test)
+        self.scored = trained_resnets.prepare(images.x_train[: settings.score_examples])
+        self.labels = images.y_train[: settings.score_examples]
+        self.intact = trained_resnets.load(depth, trained_resnets.folder_of(run))
+        self.intact.compile(loss=LOSS, metrics=["accuracy"])
+        self.operations = cost(self.intact).operations
+        self.names = [b.name for b in find_blocks(self.intact)[0] if not b.changes_shape]
+        of_block = self.operations - cost(prune_blocks(self.intact, self.names[0])).operations
+        self.counts = {k: round((1 - k) * self.operations / of_block) for k in settings.keep}
+
+    def order(self) -> dict[str, list[str]]:
+        """Return the names of the blocks by score, in the order of their removal."""
+        x, labeled = self.scored, (self.scored, self.labels)
+        total = len(find_blocks(self.intact)[0])
+        plan = callbacks.depth_plan(self.intact, x, keep=1 - max(self.counts.values()) / total)
+        influence = callbacks.run([callbacks.BlockInfluence()], self.intact, x)
+        lesions = callbacks.lesions(self.intact, labeled)
+        change = callbacks.run([callbacks.TaylorTerm("network")], self.intact, labeled)
+        of_removal = {name: -value for name, value in change.values("taylor_term").items()}
+        random = np.random.default_rng(self.run.seed).permutation(self.names)
+        return {
+            "plan": [*plan],
+            "influence": self._ascending(influence.values("block_influence")),
+            "lesion_loss": self._ascending(lesions.values("lesion_loss")),
+            "first_order": self._ascending(of_removal),
+            "random": random.tolist(),
+        }
+
+    def _ascending(self, scores):
+        """Return the removable blocks, those with the lowest scores first."""
+        return sorted(self.names, key=scores.__getitem__)
+
+    def accuracy(self, model: keras.Model) -> float:
+        """Return the accuracy on the test images in %."""
+        scores = model.evaluate(
+            self.x_test, self.images.y_test, self.settings.batch, verbose=0, return_dict=True
+        )
+        return 100 * scores["accuracy"]
+
+    def smaller(self, method: str, removed: Sequence[str], count: int) -> dict[str, Any]:
+        """Return what a smaller network reaches: without these blocks, or with fewer channels.
+
+        The channels inside of each block are in `widths`; they are so many that the network has
+        no more multiply-adds than one without `count` blocks.
+        """
+        if method in SCORES:
+            return {"removed": [*removed], **self._healed(prune_blocks(self.intact, removed))}
+        from zoo.recipes.benchmarks.torch_peers import HeResNet
+
+        allowed = cost(prune_blocks(self.intact, self.names[:count])).operations
+        state = trained_resnets.state_of(self.depth, trained_resnets.folder_of(self.run))
+        low, high = 0.0, 1.0  # shares of channels to remove: too few, enough
+        while high - low > 0.01:
+            network = HeResNet(self.depth)
+            network.load_state_dict(state)
+            share = (low + high) / 2
+            widths = network.prune_channels(share)
+            smaller = self.with_widths(widths)
+            if cost(smaller).operations > allowed:
+                low = share
+            else:
+                high, found = share, (network, smaller, widths)
+        network, smaller, widths = found
+        smaller.set_weights(trained_resnets.arrays(network.state_dict()))
+        return {"widths": widths, **self._healed(smaller)}
+
+    def with_widths(self, widths: Sequence[int]) -> keras.Model:
+        """Return an untrained network with so many channels inside of each block."""
+        inner = [layer.name for layer in self.intact.layers if layer.name.endswith("_1_conv")]
+        of_layer = dict(zip(inner, widths, strict=True))
+
+        def clone(layer):
+            config = layer.get_config()
+            if layer.name in of_layer:
+                config["filters"] = of_layer[layer.name]
+            return type(layer).from_config(config)
+
+        return keras.models.clone_model(self.intact, clone_function=clone)
+
+    def _healed(self, model):
+        """Train a smaller network; return its accuracies and its share of the multiply-adds."""
+        settings, images = self.settings, self.images
+        zoo.seed_everything(self.run.seed)
+        augment = Preprocessing(shift=4, mirror=True).augment
+        x = trained_resnets.prepare(images.x_train)
+        batches = Batches(x, images.y_train, settings.batch, self.run.seed, augment)
+        schedule = keras.optimizers.schedules.CosineDecay(
+            settings.rate, settings.epochs * len(batches)
+        )
+        optimizer = keras.optimizers.SGD(schedule, momentum=0.9)
+        model.compile(optimizer, LOSS, metrics=["accuracy"])
+        unhealed = self.accuracy(model)
+        ahead = Ahead(batches)
+        model.fit(
+            ahead, epochs=settings.epochs, callbacks=[Epochs(ahead)], shuffle=False, verbose=0
+        )
+        share = cost(model).operations / self.operations
+        healed = self.accuracy(model)
+        print(
+            f"resnet{self.depth}, {share:.0%}: {unhealed:.2f} %, healed {healed:.2f} %", flush=True
+        )
+        return {"operations": share, "unhealed": unhealed, "accuracy": healed}
+
+    def latencies(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the medians of milliseconds by share and method, of networks that take turns."""
+        models = {("intact", "intact"): self.intact}
+        for keep in map("{:g}".format, self.counts):
+            removed = found[keep]["plan"]["removed"]
+            models[keep, "plan"] = prune_blocks(self.intact, removed)
+            models[keep, "channels"] = self.with_widths(found[keep]["channels"]["widths"])
+        readers = {}
+        for key, model in models.items():
+            path = self.run.folder / f"{'-'.join(key)}.onnx"
+            zoo.export(model, path)
+            readers[key] = FORMATS["onnx"].reader(path)
+        inputs = {self.intact.inputs[0].name: self.x_test[:1]}
+        seconds = {key: [] for key in readers}
+        for number in range(self.settings.rounds):
+            for key in [*readers][:: -1 if number % 2 else 1]:
+                start = time.perf_counter()
+                readers[key](inputs)
+                seconds[key].append(time.perf_counter() - start)
+        by_share: dict[str, dict[str, float]] = {}
+        for (keep, method), values in seconds.items():
+            by_share.setdefault(keep, {})[method] = 1000 * statistics.median(values)
+        return by_share
+
+
+def shares(network: Mapping[str, Any]) -> list[str]:
+    """Return the shares of the multiply-adds that were kept, ascending."""
+    return sorted((key for key in network if key not in NOT_SHARES), key=float)
+
+
+def accuracy(one: Mapping[str, Any], method: str) -> float:
+    """Return the accuracy after healing, the mean over networks and shares, in %."""
+    networks = one.values()
+    return statistics.fmean(
+        network[share][method]["accuracy"] for network in networks for share in shares(network)
+    )
+
+
+def above_scores(one: Mapping[str, Any], method: str) -> float:
+    """Return a method's accuracy minus that of the best other score of blocks, in points."""
+    others = ("influence", "lesion_loss", "first_order")
+    return accuracy(one, method) - max(accuracy(one, other) for other in others)
+
+
+def above_channels(one: Mapping[str, Any], method: str) -> float:
+    """Return the accuracy of fewer blocks minus that of fewer channels as fast, in points.
+
+    The latter is interpolated between the networks with all, three quarters and half of the
+    multiply-adds; below the latency of the smallest it is that of the smallest. The latency is the
+    plan's, whatever the method: all blocks have equal multiply-adds.
+    """
+    differences = []
+    for network in one.values():
+        times = network["milliseconds"]
+        points = [(times["intact"]["intact"], network["intact"]["accuracy"])]
+        for share in shares(network):
+            points.append((times[share]["channels"], network[share]["channels"]["accuracy"]))
+        x, y = zip(*sorted(points), strict=True)
+        for share in shares(network):
+            as_fast = np.interp(times[share]["plan"], x, y)
+            differences.append(network[share][method]["accuracy"] - as_fast)
+    return float(np.mean(differences))
+
+
+def relative_latency(one: Mapping[str, Any], method: str) -> float:
+    """Return a method's latency over that of fewer channels, at equal multiply-adds."""
+    times = [network["milliseconds"] for network in one.values()]
+    ratios = [
+        (of_share[method] if method in of_share else of_network["intact"]["intact"])
+        / of_share["channels"]
+        for of_network in times
+        for of_share in of_network.values()
+        if "channels" in of_share
+    ]
+    return statistics.geometric_mean(ratios)
+
+
+def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return accuracy, multiply-adds and latency by network, share and method."""
+    rows = []
+    for name, network in seeds[0].items():
+        intact = [one[name]["intact"]["accuracy"] for one in seeds]
+        times = [one[name]["milliseconds"]["intact"]["intact"] for one in seeds]
+        rows.append(
+            {
+                "network": name,
+                "removed": "none",
+                "multiply-adds, %": 100.0,
+                "unhealed": "",
+                **plots.over_seeds("accuracy", intact),
+                "milliseconds": round(statistics.median(times), 3),
+            }
+        )
+        for keep in shares(network):
+            for method, label in METHODS.items():
+                same = [one[name][keep][method] for one in seeds]
+                times = [one[name]["milliseconds"][keep].get(method) for one in seeds]
+                rows.append(
+                    {
+                        "network": name,
+                        "removed": label,
+                        "multiply-adds, %": round(100 * same[0]["operations"], 1),
+                        "unhealed": round(statistics.fmean(v["unhealed"] for v in same), 2),
+                        **plots.over_seeds("accuracy", [v["accuracy"] for v in same]),
+                        "milliseconds": round(statistics.median(times), 3) if times[0] else "",
+                    }
+                )
+    return rows
+
+
+def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
+    """Draw the accuracy after healing by multiply-adds."""
+
+    def rows_of(one):
+        for name, network in one.items():
+            for method, label in METHODS.items():
+                of_share = [network[share][method] for share in shares(network)]
+                for about in (*of_share, network["intact"]):
+                    yield {
+                        "network": name,
+                        "removed": label,
+                        "operations": 100 * round(about["operations"], 2),
+                        "accuracy": about["accuracy"],
+                    }
+
+    labels = {"operations": "multiply-adds, %", "accuracy": "test accuracy after healing, %"}
+    rows = plots.with_seeds(seeds, rows_of)
+    return plots.lines(
+        rows, x="operations", y="accuracy", by="removed", panel="network", labels=labels
+    )
+
+
+CLAIMS = tuple(
+    Claim(
+        name=name,
+        section="criterion ours",
+        statement=statement,
+        quantity=quantity,
+        value=functools.partial(value, method="plan"),
+        control=Control(text, functools.partial(value, method=control)),
+        figure="accuracy",
+        **limits,
+    )
+    for name, statement, quantity, value, control, text, limits in (
+        (
+            "P1",
+            "Greedy plans by the KL divergence are at least as accurate as those by other scores.",
+            "accuracy after healing minus that of the best other score, in points",
+            above_scores,
+            "random",
+            "random blocks",
+            {"at_least": -0.25},
+        ),
+        (
+            "P2",
+            "Fewer blocks are at least as accurate as fewer channels at the same latency.",
+            "accuracy after healing minus that of fewer channels as fast, in points",
+            above_channels,
+            "random",
+            "random blocks",
+            {"at_least": -0.25},
+        ),
+        (
+            "P3",
+            "At equal multiply-adds, fewer blocks are faster than fewer channels.",
+            "milliseconds of an image in ONNX Runtime, fewer blocks over fewer channels",
+            relative_latency,
+            "intact",
+            "the intact network",
+            {"at_most": 0.95, "ratio": True},
+        ),
+    )
+)
+EXPERIMENTS = (
+    Experiment(
+        name="pruning/depth",
+        scales=SCALES,
+        measure=measure,
+        artifacts=[
+            Artifact("healed", "Accuracy without blocks or channels", table),
+            Artifact("accuracy", "Accuracy after healing by multiply-adds", figure),
+        ],
+        claims=CLAIMS,
+        seeds=(0, 1, 2, 3, 4),
+    ),
+)
+
+if __name__ == "__main__":
+    main("pruning/depth")
