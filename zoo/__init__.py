@@ -76,7 +76,6 @@ from zoo.layers.gating import gate_bias as gate_bias
 from zoo.layers.highway import HighwayConv2D as HighwayConv2D
 from zoo.layers.highway import HighwayDense as HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack as HighwayDenseStack
-from zoo.layers.loop import Loop as Loop
 from zoo.layers.residual_block import ResidualBlock as ResidualBlock
 from zoo.layers.rules import RULES as RULES
 from zoo.layers.rules import Rule as Rule

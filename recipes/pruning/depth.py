@@ -37,7 +37,6 @@ SCORES = {
     "random": "blocks, random",
 }
 METHODS = {**SCORES, "channels": "channels, Torch-Pruning by L2 norm"}
-NOT_SHARES = ("intact", "milliseconds")  # keys of what was measured of a network
 LOSS = "sparse_categorical_crossentropy"
 
 
@@ -48,7 +47,7 @@ class Settings(experiment.ImageSelection):
     data: str = setting("cifar10", "Data set that the networks were trained on.")
     batch: int = setting(128, "Images in a batch.")
     depths: tuple[int, ...] = setting((20, 56), "Layers of the networks.")
-    keep: tuple[float, ...] = setting((0.75, 0.5), "Shares of the multiply-adds to keep.")
+    shares: tuple[float, ...] = setting((0.75, 0.5), "Shares of the multiply-adds to keep.")
     score_examples: int = setting(512, "Training images that scores are measured on; ours.")
     epochs: int = setting(1, "Epochs of healing; ours.")
     rate: float = setting(0.01, "First learning rate of healing, a cosine to 0; ours.")
@@ -58,7 +57,7 @@ class Settings(experiment.ImageSelection):
 SCALES = {
     "smoke": Settings(
         depths=(20,),
-        keep=(0.75,),
+        shares=(0.75,),
         batch=4,
         score_examples=4,
         train_examples=8,
@@ -78,7 +77,8 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     for depth in settings.depths:
         name = f"resnet{depth}"
         case = Case(settings, run, images, depth)
-        found = {"intact": {"accuracy": case.accuracy(case.intact), "operations": 1.0}}
+        intact = case.accuracy(case.intact)
+        found = {"intact": {"intact": {"operations": 1.0, "unhealed": intact, "accuracy": intact}}}
         order = run.part(f"{name}/scores", case.order)
         for keep, count in case.counts.items():
             by_method = found[f"{keep:g}"] = {}
@@ -116,7 +116,7 @@ class Case:
         self.operations = cost(self.intact).operations
         self.names = [b.name for b in find_blocks(self.intact)[0] if not b.changes_shape]
         of_block = self.operations - cost(prune_blocks(self.intact, self.names[0])).operations
-        self.counts = {k: round((1 - k) * self.operations / of_block) for k in settings.keep}
+        self.counts = {k: round((1 - k) * self.operations / of_block) for k in settings.shares}
 
     def order(self) -> dict[str, list[str]]:
         """Return the names of the blocks by score, in the order of their removal."""
@@ -237,8 +237,8 @@ class Case:
 
 
 def shares(network: Mapping[str, Any]) -> list[str]:
-    """Return the shares of the multiply-adds that were kept, ascending."""
-    return sorted((key for key in network if key not in NOT_SHARES), key=float)
+    """Return the shares of the multiply-adds that were kept."""
+    return [key for key in network if key not in ("intact", "milliseconds")]
 
 
 def accuracy(one: Mapping[str, Any], method: str) -> float:
@@ -265,7 +265,7 @@ def above_channels(one: Mapping[str, Any], method: str) -> float:
     differences = []
     for network in one.values():
         times = network["milliseconds"]
-        points = [(times["intact"]["intact"], network["intact"]["accuracy"])]
+        points = [(times["intact"]["intact"], network["intact"]["intact"]["accuracy"])]
         for share in shares(network):
             points.append((times[share]["channels"], network[share]["channels"]["accuracy"]))
         x, y = zip(*sorted(points), strict=True)
@@ -292,26 +292,14 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return accuracy, multiply-adds and latency by network, share and method."""
     rows = []
     for name, network in seeds[0].items():
-        intact = [one[name]["intact"]["accuracy"] for one in seeds]
-        times = [one[name]["milliseconds"]["intact"]["intact"] for one in seeds]
-        rows.append(
-            {
-                "network": name,
-                "removed": "none",
-                "multiply-adds, %": 100.0,
-                "unhealed": "",
-                **plots.over_seeds("accuracy", intact),
-                "milliseconds": round(statistics.median(times), 3),
-            }
-        )
-        for keep in shares(network):
-            for method, label in METHODS.items():
-                same = [one[name][keep][method] for one in seeds]
-                times = [one[name]["milliseconds"][keep].get(method) for one in seeds]
+        for share in ("intact", *shares(network)):
+            for method in network[share]:
+                same = [one[name][share][method] for one in seeds]
+                times = [one[name]["milliseconds"][share].get(method) for one in seeds]
                 rows.append(
                     {
                         "network": name,
-                        "removed": label,
+                        "removed": METHODS.get(method, "nothing"),
                         "multiply-adds, %": round(100 * same[0]["operations"], 1),
                         "unhealed": round(statistics.fmean(v["unhealed"] for v in same), 2),
                         **plots.over_seeds("accuracy", [v["accuracy"] for v in same]),
@@ -323,24 +311,18 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
     """Draw the accuracy after healing by multiply-adds."""
-
-    def rows_of(one):
+    rows = []
+    for seed, one in enumerate(seeds):
         for name, network in one.items():
             for method, label in METHODS.items():
-                of_share = [network[share][method] for share in shares(network)]
-                for about in (*of_share, network["intact"]):
-                    yield {
-                        "network": name,
-                        "removed": label,
-                        "operations": 100 * round(about["operations"], 2),
-                        "accuracy": about["accuracy"],
-                    }
-
-    labels = {"operations": "multiply-adds, %", "accuracy": "test accuracy after healing, %"}
-    rows = plots.with_seeds(seeds, rows_of)
-    return plots.lines(
-        rows, x="operations", y="accuracy", by="removed", panel="network", labels=labels
-    )
+                ends = [network[share][method] for share in shares(network)]
+                for about in (network["intact"]["intact"], *ends):
+                    percent = round(100 * about["operations"])
+                    row = {"multiply-adds, %": percent, "accuracy": about["accuracy"]}
+                    rows.append({"seed": seed, "network": name, "removed": label, **row})
+    labels = {"accuracy": "test accuracy after healing, %"}
+    axes = {"x": "multiply-adds, %", "y": "accuracy"}
+    return plots.lines(rows, **axes, by="removed", panel="network", labels=labels)
 
 
 CLAIMS = tuple(

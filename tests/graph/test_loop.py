@@ -1,4 +1,4 @@
-"""Repeating runs of blocks: the graph, the layer, and measurements by number of loops."""
+"""Repeating runs of blocks: the graph, and measurements by number of loops."""
 
 import keras
 import numpy as np
@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 import zoo
-from helpers.harness import run_layer_test, without_backend
 from zoo import callbacks, graph
 
 WIDTH = 3
@@ -135,82 +134,3 @@ def test_loops_measure_every_number_of_uses(network, states):
             assert row["loop_kl"] == pytest.approx(kl, abs=1e-5)
     unlabelled = callbacks.loops(network, X, times=[1, 4])
     assert {row.probe for row in unlabelled} == {"loop_step_norm", "loop_kl"}
-
-
-def test_the_layer_keeps_the_rules_of_keras():
-    run_layer_test(
-        zoo.Loop,
-        init_kwargs={"layers": keras.layers.Dense(2, use_bias=False), "times": 3},
-        input_shape=(3, 2),
-        expected_output_shape=(3, 2),
-        expected_num_trainable_weights=1,
-    )
-
-
-def test_a_loop_trains_and_is_measured_by_its_number_of_uses():
-    inputs = keras.Input((4,))
-    block = zoo.HighwayDense(4, name="block")
-    x = zoo.Loop(block, times=2, name="loop")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax", name="head")(x))
-    model.compile("adam", "sparse_categorical_crossentropy")
-    x = RNG.standard_normal((8, 4)).astype("float32")
-    y = np.arange(8) % 2
-    before = block.get_weights()
-    model.fit(x, y, batch_size=4, verbose=0)
-    assert any(np.abs(a - b).max() > 0 for a, b in zip(before, block.get_weights(), strict=True))
-    table = callbacks.loops(model, (x, y), times=[1, 2, 5])
-    for times in (1, 2, 5):
-        model.get_layer("loop").times = times
-        p = ops.convert_to_numpy(model(x))
-        loss = -np.log(p[np.arange(8), y]).mean()
-        measured = [r.value for r in table.of_probe("loop_loss") if r.unit == times]
-        assert measured == pytest.approx([loss], rel=1e-4)
-        unrolled = graph.loop(model, times=times)
-        assert names(unrolled) == ["block"] * times + ["head"]
-        np.testing.assert_allclose(ops.convert_to_numpy(unrolled(x)), p, rtol=1e-5)
-    assert len(graph.find_blocks(unrolled)[0]) == 5
-
-
-def test_normalizations_may_be_unshared():
-    norm = zoo.UnsharedBatchNormalization(uses=3)
-    layer = zoo.Loop([keras.layers.Dense(2), norm], times=3)
-    x = RNG.standard_normal((8, 2)).astype("float32")
-    layer(x, training=True)
-    moving = [ops.convert_to_numpy(use.moving_mean) for use in norm.statistics]
-    assert all(np.abs(a - b).max() > 0 for a, b in zip(moving, moving[1:], strict=False))
-
-
-def test_a_loop_keeps_its_shape_or_says_so():
-    with pytest.raises(ValueError, match=r"from \(None, 2\) to \(None, 3\)"):
-        zoo.Loop(keras.layers.Dense(3), times=2).build((None, 2))
-    with pytest.raises(ValueError, match="`times` must be a positive integer. Received: times=0"):
-        zoo.Loop(keras.layers.Dense(3), times=2).times = 0
-
-
-@without_backend
-def test_a_configuration_with_random_numbers_of_uses_still_loads():
-    config = zoo.Loop(keras.layers.Dense(3), times=2).get_config()
-    assert zoo.Loop.from_config({**config, "random": "uniform", "seed": 1}).times == 2
-
-
-def test_a_compiled_model_takes_another_number_of_loops_once_its_functions_are_made_again():
-    loop = zoo.Loop(keras.layers.Dense(WIDTH, use_bias=False), times=1)
-    inputs = keras.Input((WIDTH,))
-    model = keras.Model(inputs, loop(inputs))
-    kernel = 0.1 * np.eye(WIDTH, dtype="float32")
-    model.set_weights([kernel])
-    model.compile(loss="mse")
-
-    def check(times):
-        expected = X * 0.1**times
-        np.testing.assert_allclose(model.predict(X, verbose=0), expected, rtol=1e-4)
-        assert model.evaluate(X, expected, verbose=0) < 1e-8 < np.mean(expected**2)
-
-    check(1)
-    loop.times = 2
-    model.compile(loss="mse")
-    check(2)
-    loop.times = 3
-    model.make_predict_function(force=True)
-    model.make_test_function(force=True)
-    check(3)

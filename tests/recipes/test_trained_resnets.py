@@ -5,59 +5,20 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from helpers.test_data import write_images
 from zoo.graph import find_blocks
 from zoo.recipes import trained_resnets
+from zoo.recipes.benchmarks.torch_peers import HeResNet
 from zoo.recipes.experiment import Options, Run
 from zoo.recipes.jastrzebski2018 import training
-
-
-class Block(nn.Module):
-    """A block as akamaster/pytorch_resnet_cifar10 has it, resnet.py, option A."""
-
-    def __init__(self, width, planes, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(width, planes, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.stride = stride
-
-    def forward(self, x):
-        f = functional.relu(self.bn1(self.conv1(x)))
-        f = self.bn2(self.conv2(f))
-        if self.stride > 1:
-            new = f.shape[1] // 4
-            x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, new, new))
-        return functional.relu(f + x)
-
-
-class Peer(nn.Module):
-    """The network of 20 layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        stages = ((16, 16, 1), (16, 32, 2), (32, 64, 2))
-        for number, (width, planes, stride) in enumerate(stages, 1):
-            blocks = Block(width, planes, stride), *(Block(planes, planes, 1) for _ in range(2))
-            setattr(self, f"layer{number}", nn.Sequential(*blocks))
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, x):
-        x = functional.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return self.linear(x.mean((2, 3)))
 
 
 @pytest.fixture
 def peer(tmp_path):
     """Return a network of plain PyTorch in inference mode, saved in a folder `resnets`."""
     torch.manual_seed(0)
-    model = Peer()
+    model = HeResNet(20)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             for tensor in (module.weight, module.running_var):

@@ -1,18 +1,15 @@
 """Repeat a run of a network's blocks."""
 
-import dataclasses
-
 import keras
 
 from zoo.checks import check_integers
 from zoo.graph.blocks import Grain, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, made, reads, symbolic
-from zoo.layers.loop import Loop, takes_use
 from zoo.types import Tensor
 
 
 class Region:
-    """A run of blocks from a tensor to another of its shape, or a `Loop`, and what is around it.
+    """A run of blocks from a tensor to another of its shape, and what is around it.
 
     If the next block's input has that shape, the run ends there, so that a normalization or ReLU
     after each block is repeated, too. Arguments and errors are those of `loop`; `name` has the
@@ -31,14 +28,7 @@ class Region:
         self.stage: int | None = None
         self._scale = scale
         self._wrap: tuple[int, list[Call]] | None = None  # from a slot back to the run's start
-        loops = [call for call in self.graph.calls if isinstance(call.layer, Loop)]
-        chosen = [call for call in loops if first in (None, call.name)]
-        self._loop = chosen[0] if len(chosen) == 1 else None
-        if self._loop is not None:
-            self.name = self._loop.name
-            self._start, self._end = self._loop.sources[0], self._loop.outputs[0]
-        else:
-            self._find(find_blocks(self.graph, grain=grain)[0], first, last)
+        self._find(find_blocks(self.graph, grain=grain)[0], first, last)
         after = self.graph.after(self._start)
         self._inner = calls_before(self._end, after)
         self._before = [call for call in self.graph.calls if call not in after]
@@ -90,21 +80,13 @@ class Region:
         if use and self._wrap:
             slot, calls = self._wrap
             x = self.graph.run({**values, slot: x}, apply, calls, keep=True)[self._start]
-        if self._loop is None:
-            y = self.graph.run({**values, self._start: x}, apply, self._inner, keep=True)[self._end]
-        else:
-            y = x
-            for layer in self._loop.layer.layers:
-                options = {"use": use} if takes_use(layer) else {}
-                y = apply(dataclasses.replace(self._loop, layer=layer), y, **options)
+        y = self.graph.run({**values, self._start: x}, apply, self._inner, keep=True)[self._end]
         if use == 0 or self._scale == 1:
             return y
         return self.graph.keep_mask(x, x + self._scale * (y - x))
 
     def kind(self, use: int) -> int:
         """Return the index of the first use that is computed like this one."""
-        if self._loop is not None and any(takes_use(layer) for layer in self._loop.layer.layers):
-            return use
         return min(use, 1) if self._wrap or self._scale != 1 else 0
 
     def end(self, x: Tensor, values: Values, apply: Apply = infer) -> list[Tensor]:
@@ -125,8 +107,7 @@ def loop(
 
     Args:
         model: A Functional or built Sequential `keras.Model`; see `zoo.graph.find_blocks`.
-        first: Name of the first block, or of a `zoo.Loop`, which then becomes single calls of its
-            layers; `None`: the model's only `zoo.Loop`, or else its first block.
+        first: Name of the first block; `None`: the model's first one.
         last: Name of the last block; `None`: `first`, and without that the last block.
         times: Number of times the run occurs in the new model; 0 leaves it out.
         scale: Factor of what the run adds to its input when it is repeated, h + scale (run(h) - h).
