@@ -658,9 +658,8 @@ def loss_claim(
 
 
 LOGARITHMS = (
-    "Sinkhorn's algorithm takes logarithms since commit 0b75bfefadc7. Runs of mhc on record are "
-    "older: in seed 4 exponentials vanished and the run was lost, by a defect of this code. They "
-    "say nothing until they are repeated"
+    "in the first runs of mhc exponentials of Sinkhorn's algorithm vanished and seed 4 was lost, "
+    "by a defect of this code; all five were repeated with logarithms (commit 0b75bfefadc7)"
 )
 CONTROLS = {"pre_again": "pre-LN with other initial values"}
 CLAIMS = (
