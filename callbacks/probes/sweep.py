@@ -42,6 +42,7 @@ from zoo.graph.blocks import Grain, Network
 from zoo.graph.chain import Chain, Plan
 from zoo.graph.loop import Region
 from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
+from zoo.layers.batch_norm import normalized_by_batches
 
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
@@ -328,8 +329,9 @@ def depth_plan(
     `keep` is the share of the blocks that stay, rounded so that no fewer do. `score` is
     "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss" (which needs
     labels), of the network without the block and the ones before: the search is greedy, and blocks
-    are scored again after each removal. `None` is the first that is defined. Other arguments, and
-    `options` (`blocks` and `grain`), are those of `zoo.callbacks.run`.
+    are scored again after each removal. `None` is the first that is defined. Batch normalizations
+    take the statistics of each batch, because healing adapts their moving averages. Other
+    arguments, and `options` (`blocks` and `grain`), are those of `zoo.callbacks.run`.
 
     Returns:
         The blocks' scores when they were chosen, by name in the order of removal.
@@ -364,7 +366,8 @@ def depth_plan(
     while len(removed) < count:
         rest = [name for name in names if name not in removed]
         plans = [lesion_plan(trials.chain, [*removed, name]) for name in rest]
-        measured = trials.run(plans, data)
+        with normalized_by_batches(trials.model):
+            measured = trials.run(plans, data)
         known = [f"lesion_{name}" for name in measured]
         score = score or next(name for name in SCORES if name in known)
         if score not in known:

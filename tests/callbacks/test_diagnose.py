@@ -265,6 +265,19 @@ def test_a_plan_removes_the_blocks_that_change_least():
     assert np.array_equal(small.predict(X, verbose=0), lesioned.predict(X, verbose=0))
 
 
+@pytest.mark.parametrize("kind", [layers.BatchNormalization, zoo.backend.layers.BatchNormalization])
+def test_a_plan_takes_the_statistics_of_batches(kind):
+    # without "double" the features are half as large, which a normalization undoes
+    model = chain({"double": np.eye(4), "turn": 0.3 * TURN}, kind(epsilon=1e-7))
+    plan = zoo.callbacks.depth_plan(model, X, 0.5)
+    assert plan == {"double": pytest.approx(0, abs=1e-3)}
+    by_averages = zoo.callbacks.lesions(model, X).values("lesion_change")  # 0 and 1
+    assert by_averages["double"] == pytest.approx(0.5, abs=1e-5)
+    assert by_averages["turn"] == pytest.approx(0.3 / np.hypot(1, 0.3), abs=1e-5)
+    model.layers[-1].trainable = False
+    assert [*zoo.callbacks.depth_plan(model, X, 0.5)] == ["turn"]
+
+
 def test_a_plan_of_scores_that_are_nan_is_refused():
     with pytest.raises(ValueError, match="Received: NaN for .*'block0'"):
         zoo.callbacks.depth_plan(chain(FOUR), np.nan * X, 0.5, "lesion_change")

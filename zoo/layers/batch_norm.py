@@ -144,3 +144,30 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
+
+
+@contextlib.contextmanager
+def normalized_by_batches(model: keras.Model) -> Iterator[None]:
+    """Within the context, normalize by the statistics of each batch, in inference, too.
+
+    A network that lost blocks has other statistics than its moving averages, to which healing
+    adapts them. Functions that are compiled within the context keep this. Frozen layers do not
+    change. Li et al. (2020), EagleEye, arXiv:2007.02491, section 3.3 (adaptive batch
+    normalization).
+    """
+
+    def by_batch(layer):
+        def call(x, training=None, mask=None):
+            return type(layer).call(layer, x, training=True, mask=mask)
+
+        return call
+
+    layers = keras_private.inner_layers(model)
+    layers = [one for one in layers if isinstance(one, keras.layers.BatchNormalization)]
+    for layer in layers:
+        layer.call = by_batch(layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.call
