@@ -23,7 +23,7 @@ SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCateg
 ONE_HOT = (keras.losses.categorical_crossentropy, keras.losses.CategoricalCrossentropy)
 BINARY = (keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy)
 ENTROPIES = {"softmax": SPARSE + ONE_HOT, "sigmoid": BINARY, None: ()}  # by the final activation
-MEASURES = ("accuracy", "loss", "kl", "agreement", "change")  # of modified networks
+MEASURES = ("accuracy", "loss", "kl", "variation", "agreement", "change")  # of modified networks
 TINY = 1e-37  # a probability whose logarithm float32 has
 
 
@@ -418,13 +418,21 @@ class Objective:
     def compare(
         self, intact: Tensor, other: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return KL divergence, in nats, and agreement of `log_probabilities`, each `(batch,)`."""
+        """Return KL divergence, in nats, total variation and agreement, each `(batch,)`.
+
+        `intact` and `other` are logarithms of probabilities.
+        """
         difference = other - intact
         # p log(p / q) + q - p, whose sum is the same: no term is negative, and equal ones are 0
         terms = ops.exp(intact) * (ops.expm1(difference) - difference)
         kl = ops.sum(ops.where(intact < np.log(TINY), ops.exp(other), terms), axis=-1)
         agreement = average(hits(other, ops.argmax(intact, axis=-1)), weights)
-        return {"kl": average(kl, weights) * self._labels, "agreement": agreement}
+        moved = ops.sum(ops.abs(ops.exp(other) - ops.exp(intact)), axis=-1) / 2
+        return {
+            "kl": average(kl, weights) * self._labels,
+            "variation": average(moved, weights),
+            "agreement": agreement,
+        }
 
     def check(self, labels: Any) -> Any:
         """Return the first output's labels, ones that the loss is defined for.

@@ -3,11 +3,11 @@
 The sweeps return a `Table`. With labels it has rows `..._accuracy` (a fraction; a regression
 of one output has none) and `..._loss`. Compared with the unmodified network, also without labels:
 where the output is a distribution over classes `..._kl`, the KL divergence of the unmodified
-network's distribution from the modified one's in nats, and `..._agreement`, the share of positions
-with the same most probable class; of other outputs `..._change`, the norm of their change over that
-of the unmodified network's outputs, of all of them if there are several. All are means over
-examples, an example's over its positions as in `zoo.callbacks.run`. The unmodified network's are
-under block None.
+network's distribution from the modified one's in nats, `..._variation`, the total variation, half
+the sum of |p - q|, and `..._agreement`, the share of positions with the same most probable class;
+of other outputs `..._change`, the norm of their change over that of the unmodified network's
+outputs, of all of them if there are several. All are means over examples, an example's over its
+positions as in `zoo.callbacks.run`. The unmodified network's are under block None.
 """
 
 import functools
@@ -47,7 +47,7 @@ from zoo.layers.batch_norm import normalized_by_batches
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}  # of others 2**-23
-SCORES = ("lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
+SCORES = ("lesion_variation", "lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
 
 
 class Trials:
@@ -203,8 +203,8 @@ def lesions(
     `zoo.callbacks.run`, with or without labels.
 
     Returns:
-        A `Table` with `lesion_accuracy` and `lesion_loss`, if there are labels, `lesion_kl` and
-        `lesion_agreement`, or `lesion_change`: see this module.
+        A `Table` with `lesion_accuracy` and `lesion_loss`, if there are labels, `lesion_kl`,
+        `lesion_variation` and `lesion_agreement`, or `lesion_change`: see this module.
 
     Reference: Srivastava et al. (2015), section 4.2, Fig. 4; Jastrzebski et al. (2018), section
     4.2, Fig. 3.
@@ -327,11 +327,12 @@ def depth_plan(
     heal the smaller network by training it.
 
     `keep` is the share of the blocks that stay, rounded so that no fewer do. `score` is
-    "lesion_kl", "lesion_change" (of outputs that are no distribution) or "lesion_loss" (which needs
-    labels), of the network without the block and the ones before: the search is greedy, and blocks
-    are scored again after each removal. `None` is the first that is defined. Batch normalizations
-    take the statistics of each batch, because healing adapts their moving averages. Other
-    arguments, and `options` (`blocks` and `grain`), are those of `zoo.callbacks.run`.
+    "lesion_variation", "lesion_kl", "lesion_change" (of outputs that are no distribution) or
+    "lesion_loss" (which needs labels), of the network without the block and the ones before: the
+    search is greedy, and blocks are scored again after each removal. `None` is the first that is
+    defined. Batch normalizations take the statistics of each batch, because healing adapts their
+    moving averages. Other arguments, and `options` (`blocks` and `grain`), are those of
+    `zoo.callbacks.run`.
 
     Returns:
         The blocks' scores when they were chosen, by name in the order of removal.
@@ -373,8 +374,9 @@ def depth_plan(
         if score not in known:
             raise ValueError(
                 f"Expected a score that is defined for these outputs and data. Received: "
-                f"{score!r}, where lesions have {known}: 'lesion_loss' needs labels, 'lesion_kl' "
-                f"outputs that are a distribution, and others have 'lesion_change'."
+                f"{score!r}, where lesions have {known}: 'lesion_loss' needs labels, "
+                f"'lesion_variation' and 'lesion_kl' need outputs that are a distribution, and "
+                f"others have 'lesion_change'."
             )
         scores = measured[score.removeprefix("lesion_")][1:]  # without the intact network's
         if np.isnan(scores).all():

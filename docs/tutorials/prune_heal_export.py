@@ -57,8 +57,8 @@ print(report)
 # %% [markdown]
 # ## Plan
 #
-# `depth_plan` removes one block at a time, each time the one whose removal changes the output least (KL divergence from the
-# intact network; no labels needed). [Which blocks to remove](../pruning.md) compares it with other scores, and with fewer channels.
+# `depth_plan` removes one block at a time, each time the one whose removal changes the output least (total variation from
+# the intact network; no labels needed). [Which blocks to remove](../pruning.md) compares it with other scores, and with fewer channels.
 
 # %%
 plan = zoo.callbacks.depth_plan(model, x_train[:300], keep=0.5)

@@ -339,7 +339,7 @@ CLAIMS = tuple(
     for name, statement, quantity, value, control, text, limits in (
         (
             "P1",
-            "Greedy plans by the KL divergence are at least as accurate as those by other scores.",
+            "Plans of depth_plan are at least as accurate as those by other scores.",
             "accuracy after healing minus that of the best other score, in points",
             above_scores,
             "random",

@@ -71,7 +71,7 @@ def test_a_language_model_s_lesions_have_losses_and_distances_without_labels(mod
     others = [intact] + [log_probabilities(zoo.graph.lesion(model, name)) for name in NAMES]
     table = callbacks.lesions(model, (X, Y), LOSS, batch_size=4)
     expected = [[*scores(intact, v, Y), *scores(intact, v)] for v in others]
-    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
+    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_variation", "lesion_agreement"]
     assert table.probes() == names
     np.testing.assert_allclose(columns(table, *names), expected, rtol=1e-4, atol=1e-6)
     bare = callbacks.lesions(model, X, LOSS, batch_size=4)  # a dictionary, no labels
@@ -90,7 +90,7 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     intact = log_probabilities(model)
     other = log_probabilities(zoo.graph.lesion(model, NAMES[0]))
     expected = [*scores(intact, other, Y, weights), *scores(intact, other, weights=weights)]
-    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_agreement"]
+    names = ["lesion_accuracy", "lesion_loss", "lesion_kl", "lesion_variation", "lesion_agreement"]
     ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     hidden = np.where(X["padding_mask"], Y, -1)
     cases = ((X, Y, weights), LOSS), ((X, Y, weights[..., None]), LOSS), ((X, hidden), ignoring)
