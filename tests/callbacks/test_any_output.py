@@ -51,10 +51,11 @@ def log_probabilities(model, x=X):
 
 
 def scores(intact, other, labels=None, weights=None):
-    """Return accuracy and loss, or KL and agreement, averaged over positions, then examples."""
+    """Return accuracy and loss, or three distances, averaged over positions, then examples."""
     if labels is None:
         kl = (np.exp(intact) * (intact - other)).sum(-1)
-        pair = kl, intact.argmax(-1) == other.argmax(-1)
+        moved = abs(np.exp(other) - np.exp(intact)).sum(-1) / 2
+        pair = kl, moved, intact.argmax(-1) == other.argmax(-1)
     else:
         loss = -np.take_along_axis(other, labels[..., None], -1)[..., 0]
         pair = other.argmax(-1) == labels, loss
@@ -135,7 +136,7 @@ def test_a_logit_lens_equals_the_tail_applied_to_each_block(model):
     for name in NAMES:
         y = model.get_layer("words")(model.get_layer("norm")(states(model, name)))
         early = special.log_softmax(np.asarray(ops.convert_to_numpy(y), "float64"), axis=-1)
-        kl, agreement = scores(intact, early)
+        kl, _, agreement = scores(intact, early)
         accuracy, loss = scores(intact, early, Y)
         expected = {"kl": kl, "agreement": agreement, "accuracy": accuracy, "loss": loss}
         for key, value in expected.items():
