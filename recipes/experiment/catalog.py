@@ -33,12 +33,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     **{
         f"jastrzebski2018/refinement{model}{data}": "jastrzebski2018.refinement"
         for data in ("", "_cifar100")
-        for model in (
-            "",
-            "_single_representation_resnet",
-            "_avg_pooling_resnet",
-            "_wide_resnet",
-        )
+        for model in ("", "_single_representation_resnet", "_avg_pooling_resnet", "_wide_resnet")
     },
     "jastrzebski2018/sharing": "jastrzebski2018.sharing",
     "yutomasi2019/divergence": "yutomasi2019.divergence",
@@ -78,14 +73,7 @@ def load_all() -> list[Experiment]:
 
 
 def find(patterns: Sequence[str]) -> list[str]:
-    """Return the experiments that names stand for.
-
-    Args:
-        patterns: Names of experiments, or of tables and figures; or shell patterns.
-
-    Raises:
-        ValueError: if a pattern stands for none.
-    """
+    """Return the experiments that names, of tables and figures too, or shell patterns stand for."""
     return [*dict.fromkeys(name for pattern in patterns for name in _match(pattern))]
 
 
@@ -111,11 +99,7 @@ def _match(pattern):
 
 
 def claims(names: Sequence[str] = ()) -> list[tuple[Experiment, Claim]]:
-    """Return the claims of these names or shell patterns, each with its experiment; of none, all.
-
-    Raises:
-        ValueError: if there is no such claim.
-    """
+    """Return the claims of these names or shell patterns, or all; each with its experiment."""
     known = {claim.name: (one, claim) for one in load_all() for claim in one.claims}
     found = {name: fnmatch.filter(known, name) for name in names}
     unknown = [name for name, matches in found.items() if not matches]

@@ -51,14 +51,7 @@ def guarded(command: Any) -> int | str:
 
 
 def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
-    """Run experiments with flags; each takes those that it has.
-
-    Returns:
-        An exit status: 0, or 1 if a run failed; the others run nevertheless.
-
-    Raises:
-        flags.Error: if a flag is unknown to all of them, or a value is invalid.
-    """
+    """Run experiments, each with the flags that it has; return 1 if one failed, else 0."""
     experiments = [catalog.load(name) for name in names]
     if {"--help", "-h", "--helpfull"} & {*words}:
         for experiment in experiments:
@@ -126,6 +119,7 @@ class Plan:
         print(f"{name}, {self.scale}, seed {run.seed}", flush=True)
         start = time.perf_counter()
         measured = self.experiment.measure(self.settings, run)
+        seconds = time.perf_counter() - start + sum(part["seconds"] for part in run.found)
         paper = self.experiment.scales["full"]
         deviations = [*difference(self.settings, paper), *self.experiment.deviations]
         facts = {
@@ -138,21 +132,14 @@ class Plan:
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
             "command": provenance.command(),
             **run.origin(),
-            "seconds": round(
-                time.perf_counter() - start + sum(part["seconds"] for part in run.found), 1
-            ),
+            "seconds": round(seconds, 1),
         }
         store.save(run.folder, measured, facts)
         return store.load(run.folder)[0]
 
 
 def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]]:
-    """Return the plan that flags select, and the flags that the experiment does not have.
-
-    Raises:
-        flags.Error: if the value of a flag is invalid.
-        ValueError: if flags do not fit each other.
-    """
+    """Return the plan that flags select, and the flags that the experiment does not have."""
     values = flag_values(experiment)
     rest = values(["experiment", *words], known_only=True)[1:]
     positional = [word for word in rest if not word.startswith("-")]
@@ -211,10 +198,7 @@ class Items(flags.ListParser):
 
 
 def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) -> None:
-    """Add a flag for each field of a dataclass, whose help has the defaults, by scale.
-
-    Its value is None unless given.
-    """
+    """Add a flag, None unless given, for each field of a dataclass; its help has the defaults."""
     for field in dataclasses.fields(kind):
         if field.name in values:  # of another scale's class
             continue

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from scipy import stats
 
 # Numbers of seeds at which a verdict is taken, and its probability of error. They add up to 5 %.
@@ -130,12 +131,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
-        adjusted[index] = largest
-    return adjusted
+    order = np.argsort(p_values)
+    factors = np.arange(len(p_values), 0, -1)
+    adjusted = np.minimum(1, np.maximum.accumulate(np.array(p_values)[order] * factors))
+    return adjusted[np.argsort(order)].tolist()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,22 +171,19 @@ class Claim:
         section: Section, table or figure of the paper that makes the claim.
         statement: The claim in one sentence.
         quantity: Noun phrase for the number that `value` returns, with its unit.
-        value: Function from what one seed measured, as `Experiment.measure` returned it, to a
-            number. With `needs`, one argument for each of its experiments, of the same seed.
+        value: From what one seed measured to a number. With `needs`, one argument for each of its
+            experiments, of the same seed.
         control: Case in which the claim should not hold.
         at_least: The claim holds if the number is at least this.
-        at_most: The claim holds if the number is at most this. With both limits, the claim is that
-            two cases are equivalent.
+        at_most: Likewise. With both limits, the claim is that two cases are equivalent.
         ratio: True if the number is a quotient of positive ones, so that 2 and 1/2 deviate equally
             from 1: mean and interval over seeds are then those of its logarithm.
-        needs: Names of the experiments whose measurements are the arguments of `value`, such as
-            the same training on two data sets. Default: the one that lists the claim.
+        needs: Names of the experiments whose measurements are the arguments of `value`. Default:
+            the one that lists the claim.
         figure: Name of the artifact that shows the number; docs/claims.md has it with the claim.
         changed: What was changed after a result was known (criterion, control, measurement,
-            settings, seeds), and why: readers should know what was fitted to results. The old
-            result stays on record. Default: nothing.
-        reason: Most likely reason why the claim was contradicted or not told apart, as measured
-            or found in the paper; docs/claims.md has it with such a verdict.
+            settings, seeds), and why. The old result stays on record.
+        reason: Most likely reason why the claim was contradicted or not told apart.
     """
 
     name: str
@@ -274,8 +270,7 @@ class Experiment:
         name: Folder and file below recipes/, such as "srivastava2015/gates".
         scales: Settings by name of the scale: "smoke" (seconds), "miniature" (minutes, what the
             claims are tested on) and "full", the paper's.
-        measure: From settings and a `Run` to what was measured. It uses neither flags nor global
-            state, so it can be called from a notebook.
+        measure: From settings and a `Run` to what was measured, without flags and global state.
         artifacts: Tables and figures, functions of what was measured.
         claims: Claims that are decided by what was measured.
         deviations: How the scale "full" deviates from the paper, and choices that the paper

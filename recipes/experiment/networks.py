@@ -92,11 +92,7 @@ class Network:
         return [100 * value for value in self.history["val_accuracy"]]
 
     def train(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
-        """Train the network, or find it trained, and write its files.
-
-        Raises:
-            DivergenceError: if the loss becomes NaN or Inf.
-        """
+        """Train the network, or find it trained, and write its files."""
         batches = Ahead(self.data.train)
         progress = zoo.callbacks.Progress(self.epochs, len(batches))
         is_new = fit(
@@ -112,14 +108,9 @@ class Network:
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
         if is_new or not (self.folder / "model.keras").exists():
             save_model(self.model, self.folder / "model.keras")
-        scores = self.accuracies
         if self.devices.is_chief:
-            print(
-                f"{self.name} on {self.data.images.name}: accuracy {scores[-1]:.2f} % after epoch "
-                f"{self.epochs}, {max(scores):.2f} % after epoch {1 + int(np.argmax(scores))}; "
-                f"by guessing {100 / self.data.images.classes:g} %. All in {self.folder}",
-                flush=True,
-            )
+            text = f"{self.name} on {self.data.images.name}: accuracy {self.accuracies[-1]:.2f} %"
+            print(f"{text} after epoch {self.epochs}. All in {self.folder}", flush=True)
 
 
 def fit(
@@ -133,29 +124,16 @@ def fit(
     track: Sequence[keras.callbacks.Callback] = (),
     **options: Any,
 ) -> bool:
-    """Train a network in one call of Keras's `fit`, resuming from its checkpoint.
+    """Train a network, resuming from its checkpoint; return False if it was found trained.
 
     Positional arguments are those of `zoo.distribute.Strategy.fit`; further options, of Keras's
     `fit`. The checkpoint keeps the state of the callbacks in `track`.
-
-    Returns:
-        True if at least one epoch was trained, False if the network was found trained.
-
-    Raises:
-        DivergenceError: if the loss becomes NaN or Inf and a callback raises.
     """
     resume.track[:] = track
     before = (resume.read() or {}).get("epoch")
     try:
-        devices.fit(
-            model,
-            *data,
-            epochs=epochs,
-            verbose=0,
-            callbacks=[*callbacks, resume],
-            shuffle=False,
-            **options,
-        )
+        options |= {"verbose": 0, "callbacks": [*callbacks, resume], "shuffle": False}
+        devices.fit(model, *data, epochs=epochs, **options)
     except FloatingPointError as error:
         checkpoint = resume.path if resume.path.exists() else "none"
         raise DivergenceError(f"{error} Last good checkpoint: {checkpoint}.") from error

@@ -20,16 +20,8 @@ from matplotlib.figure import Figure
 
 from zoo import weights
 from zoo.io import replace
-from zoo.recipes.experiment import catalog, plots, provenance, store
-from zoo.recipes.experiment.definitions import (
-    Artifact,
-    Claim,
-    Experiment,
-    Measured,
-    holm,
-    interval,
-    looked_at,
-)
+from zoo.recipes.experiment import catalog, definitions, plots, provenance, store
+from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
@@ -47,8 +39,7 @@ def draw(
 ) -> dict[Artifact, Any]:
     """Write all tables and figures of an experiment as NAME.csv and NAME.png, and return them.
 
-    An artifact whose function returns None, because these runs do not have its numbers, is left
-    out.
+    One whose function returns None is left out: these runs do not have its numbers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = {one: one.make(measured) for one in experiment.artifacts}
@@ -120,8 +111,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return a claim's record for claims.json.
 
-    `measured` has a sequence for each seed: the measurements of the experiments that the claim
-    needs. `facts` are those of all runs.
+    `measured` has by seed the measurements of the needed experiments, `facts` are of all runs.
     """
     values = [float(claim.value(*one)) for one in measured]
     controls = [float(claim.control.value(*one)) for one in measured]
@@ -189,10 +179,10 @@ def _decision(claim, values, controls):
 
 def _numbers(claim, values):
     """Return the mean, interval and values of the seeds, in four digits."""
-    used = looked_at(values) or values
+    used = definitions.looked_at(values) or values
     is_ratio = claim.ratio and min(used) > 0  # one that is 0 has no logarithm
     mean = statistics.geometric_mean(used) if is_ratio else statistics.fmean(used)
-    ends = interval(values, claim.ratio)
+    ends = definitions.interval(values, claim.ratio)
     return {
         "value": float(f"{mean:.4g}"),
         "interval": ends and [float(f"{end:.4g}") for end in ends],
@@ -316,7 +306,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def uncorrected(claims: Sequence[Decided]) -> set[str]:
     """Return the names of decided claims whose p-value is above 0.05 with Holm's correction."""
     tested = [one for one in claims if one.verdict in ("shown", "contradicted")]
-    adjusted = holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
+    adjusted = definitions.holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
     return {one.claim.name for one, p in zip(tested, adjusted, strict=True) if p > 0.05}
 
 

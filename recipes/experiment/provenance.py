@@ -62,9 +62,8 @@ def commit() -> str:
     """
 
     def git(*arguments):
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        words = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.check_output(words, stderr=subprocess.DEVNULL, text=True).strip()
 
     if not (ROOT / ".git").exists():  # a wheel may be installed inside of another repository
         return f"version {zoo.__version__}"
@@ -96,10 +95,7 @@ def hardware() -> str:
 
 
 def _processor():
-    """Return a processor's name and its widest vector instructions.
-
-    Cloud providers call processors of several generations by one name.
-    """
+    """Return a processor's name, which several generations share, and its widest instructions."""
     try:
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -124,10 +124,7 @@ class Run:
         return store.load(folder)[0]
 
     def origin(self) -> dict[str, str]:
-        """Return commit, backend and hardware of all that was trained or measured, of this process.
-
-        Networks and parts of earlier processes come first.
-        """
+        """Return commit, backend and hardware of all that was trained or measured, ours last."""
         paths = [folder / TRAINED for folder in self.networks]
         origins = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
         own = provenance.origin()
@@ -135,12 +132,7 @@ class Run:
         return {key: ", ".join(dict.fromkeys(one[key] for one in [*origins, own])) for key in own}
 
     def load_images(self, settings: ImageSelection) -> sources.Images:
-        """Return the images that settings and options select.
-
-        Raises:
-            ValueError: if there are too few for a batch.
-            DownloadError: if they can be neither found nor downloaded.
-        """
+        """Return the images that settings and options select."""
         loaded = sources.load(settings.data, self.options.data_dir)
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
@@ -207,7 +199,7 @@ class Run:
         metrics: Sequence[Any] = (),
         **identity: Any,
     ) -> Network:
-        """Return a network that is ready to be trained, or is found trained.
+        """Return a compiled network that is ready to be trained, or is found trained.
 
         Its folder, from which a killed training resumes, has a digest of all that determines the
         training: data, epochs, batch, precision, optimizer, seed, backend, and `identity`.
@@ -217,19 +209,10 @@ class Run:
             name: Name of the network, a part of its folder's: "highway_mlp50".
             settings: Settings with the number of epochs, the batch and the precision.
             data: Images to train and validate on, from `images`.
-            build: Function that returns the uncompiled model. It is called after precision and
-                seeds are set, in the scope of the devices.
-            optimizer: Function from the number of iterations, of all epochs together, to the
-                optimizer.
+            build: Returns the model, after precision and seeds are set.
+            optimizer: From the number of iterations, of all epochs together, to the optimizer.
             metrics: Keras metrics to validate with, beside the accuracy.
-            **identity: What `build` depends on, such as `units=50`, so that networks which differ
-                in it have different folders.
-
-        Returns:
-            A `Network`, whose model is compiled; `Network.train` trains it.
-
-        Raises:
-            ValueError: if the settings do not fit the data, the devices or the run directory.
+            **identity: What `build` depends on, such as `units=50`.
         """
         devices = self.split(settings.batch)
         devices.check_data(data.train, validation=data.validation)

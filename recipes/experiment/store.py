@@ -26,11 +26,7 @@ def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, 
 
 
 def load(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what `save` wrote: measured, facts.
-
-    Raises:
-        ValueError: if the files are damaged.
-    """
+    """Return what `save` wrote: measured, facts."""
     path = folder / MEASURED
     try:
         facts = json.loads(path.read_text("utf-8"))
