@@ -229,6 +229,14 @@ def with_seeds(
     return [{**column, **row} for measured, column in pairs for row in rows_of(measured)]
 
 
+def numbered(
+    number: str, columns: Mapping[str, Sequence[Any]], first: int = 1, **cells: Any
+) -> list[Row]:
+    """Return the rows of columns of equal length, with their numbers and the same further cells."""
+    lines = enumerate(zip(*columns.values(), strict=True), first)
+    return [{**cells, number: i, **dict(zip(columns, line, strict=True))} for i, line in lines]
+
+
 def over_seeds(name: str, values: Sequence[float]) -> dict[str, Any]:
     """Return cells of a table: the mean of one number a seed, and their deviation."""
     deviation = float(f"{np.std(values, ddof=1):.4g}") if len(values) > 1 else ""

@@ -127,11 +127,7 @@ def measure(settings, run):
 
 
 def load_records(settings, run):
-    """Read ImageNet as TFDS prepared it.
-
-    Returns:
-        `ImageData`, batches to probe, and indices of their images in the validation set.
-    """
+    """Return ImageNet as TFDS prepared it, batches to probe, and their places in validation."""
     data_dir = run.options.data_dir
     train = imagenet.records("train", settings.train_examples, data_dir)
     tested = imagenet.records("validation", settings.test_examples, data_dir)
@@ -285,10 +281,8 @@ def fig5(seeds):
     def rows_of(one):
         for name, facts in one["trained"].items():
             panel = f"{'with' if '_bn' in name else 'without'} batch normalization"
-            pairs = zip(facts[metric], facts["loss"], strict=True)
-            for epoch, (value, loss) in enumerate(pairs, 1):
-                row = {"network": name, "panel": panel, "epoch": epoch}
-                yield {**row, metric: value, "loss": loss}
+            columns = {key: facts[key] for key in (metric, "loss")}
+            yield from plots.numbered("epoch", columns, network=name, panel=panel)
 
     return plots.lines(
         plots.with_seeds(seeds, rows_of),
@@ -320,10 +314,8 @@ def refinement(one):
 
     It is relative to that of independent equal steps, the inverse root of the steps between.
     """
-    stages = inspection.by_stage(one["inspected"]["resnet_bn"])
-    return float(
-        stats.gmean([stage[-2, 1] / stage[0, 1] * (len(stage) - 1) ** 0.5 for stage in stages])
-    )
+    deviations = [stage[:, 1] for stage in inspection.by_stage(one["inspected"]["resnet_bn"])]
+    return float(stats.gmean([d[-2] / d[0] * (len(d) - 1) ** 0.5 for d in deviations]))
 
 
 def residual_mean(one):
@@ -442,16 +434,13 @@ CLAIMS = (
         reason="Normalization alone keeps it there: before training E[F] is beta, which is 0.",
     ),
 )
+MEANS = "means of residual functions, with and without normalization"
 ARTIFACTS = (
     Artifact("table1b", "ILSVRC top-5 error of six networks", table1b),
     Artifact("fig3", "estimation error of ResNet-50", inspection.fig3),
     Artifact("fig4", "top patches of a unit along a stage", inspection.fig4),
     Artifact("fig5", "ILSVRC curves", fig5),
-    Artifact(
-        "section3.2",
-        "means of residual functions, with and without normalization",
-        inspection.section3_2,
-    ),
+    Artifact("section3.2", MEANS, inspection.section3_2),
 )
 EXPERIMENTS = (
     Experiment(

@@ -59,14 +59,10 @@ def inspect(model, label, batches, indices, pictured, run):
 def top_patches(model, batches, unit, count):
     """Find the places where a unit is largest after each block of the first stage.
 
-    If the blocks of a stage refine one representation, a unit means the same after each of them,
-    and later blocks select it more purely.
-
-    Returns:
-        By block and rank, dictionaries, `count` of each block, of one image at most one: `block`;
-        `rank`, from 0; `example`, the image's index; `row` and `column` of the largest value in the
-        block's output; `value`; `image`, the part of the image that the value depends on; and
-        `gradient`, the value's by this part, by guided backpropagation.
+    Returns dictionaries by block and rank, `count` of each block, of one image at most one:
+    `block`; `rank`, from 0; `example`, the image's index; `row` and `column` of the largest value
+    in the block's output; `value`; `image`, the part of the image that the value depends on; and
+    `gradient`, the value's by this part, by guided backpropagation.
     """
     graph = Graph(model)
     blocks, _ = find_blocks(graph)
@@ -213,8 +209,8 @@ def section3_2(seeds):
 
     def rows_of(one):
         for name, facts in one["inspected"].items():
-            for block, mean in enumerate(facts["relative_residual_mean"], 1):
-                yield {"network": name, "block": block, "mean": mean}
+            columns = {"mean": facts["relative_residual_mean"]}
+            yield from plots.numbered("block", columns, network=name)
 
     rows = plots.with_seeds(seeds, rows_of)
     labels = {"mean": "norm of E[F] / root mean square of F"}

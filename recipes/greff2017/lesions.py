@@ -147,9 +147,7 @@ def intervene(run, model, data, batch, name):
         "without_a_block": columns(single, "lesion"),
         "shuffled": {**columns(orders, "shuffle"), "tau": np.array(tau)},
         "intermediate_accuracy": training.of_blocks(table, "intermediate_accuracy"),
-        "relative_residual_mean": np.array(
-            [row.value for row in table if row.probe == "residual_mean_relative"]
-        ),
+        "relative_residual_mean": training.of_blocks(table, "residual_mean_relative"),
     }
 
 
@@ -170,35 +168,27 @@ def model_of(one):
 
 def section2(seeds):
     """Draw accuracy and loss without each block."""
+    means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
 
     def rows_of(one):
         for network, facts in one.items():
-            values = facts["without_a_block"]
-            order = np.argsort(np.argsort(facts["blocks"]))
-            pairs = zip(values["accuracy"][1:], values["loss"][1:], strict=True)
-            for index, (accuracy, loss) in zip(order, pairs, strict=True):
-                yield {"network": network, "index": int(index), "accuracy": accuracy, "loss": loss}
+            order = np.argsort(facts["blocks"])
+            columns = {key: facts["without_a_block"][key][1:][order] for key in means}
+            yield from plots.numbered("index", columns, 0, network=network)
 
     rows = plots.with_seeds(seeds, rows_of, model_of)
     marks = []
-    means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
     for network in seeds[0] if "seed" in rows[0] else ():
         for key, mean in means.items():
             whole = mean([one[network]["without_a_block"][key][0] for one in seeds])
             marks.append({"network": network, "label": f"{network}, whole", key: whole})
-    return plots.lines(
-        rows,
-        x="index",
-        y=["accuracy", "loss"],
-        by="network",
-        marks=marks,
-        labels={
-            "index": "block that is left out",
-            "accuracy": "test accuracy",
-            "loss": "test loss (nats)",
-        },
-        log=["loss"],
-    )
+    labels = {
+        "index": "block that is left out",
+        "accuracy": "test accuracy",
+        "loss": "test loss (nats)",
+    }
+    options = {"by": "network", "marks": marks, "labels": labels, "log": ["loss"]}
+    return plots.lines(rows, x="index", y=[*means], **options)
 
 
 def section4_4(seeds):
@@ -211,10 +201,8 @@ def section4_4(seeds):
             name = f"{model_of(one)}, {network}" if several else network
             groups.setdefault(name, []).append(facts["shuffled"])
     for index, (name, facts) in enumerate(groups.items()):
-        style = {
-            "color": plots.COLORS[index % len(plots.COLORS)],
-            "marker": plots.MARKERS[index % len(plots.MARKERS)],
-        }
+        color = plots.COLORS[index % len(plots.COLORS)]
+        style = {"color": color, "marker": plots.MARKERS[index % len(plots.MARKERS)]}
         tau, accuracy, count = (
             np.concatenate([one[key] for one in facts]) for key in ("tau", "accuracy", "count")
         )
@@ -325,18 +313,15 @@ CLAIMS = (
         "of 8 orders, three seeds), one in the first alone 6 to 79",
     ),
 )
+BOTH = "residual and plain"
 EXPERIMENTS = (
     Experiment(
         name="greff2017/lesions",
         scales=SCALES,
         measure=measure,
         artifacts=[
-            Artifact("section2", "accuracy without blocks, residual and plain", section2),
-            Artifact(
-                "section4.4",
-                "accuracy with blocks in another order, residual and plain",
-                section4_4,
-            ),
+            Artifact("section2", f"accuracy without blocks, {BOTH}", section2),
+            Artifact("section4.4", f"accuracy with blocks in another order, {BOTH}", section4_4),
         ],
         claims=CLAIMS,
     ),

@@ -165,10 +165,8 @@ def unroll(run, model, times, splits, sought):
     `other_block`: the training loss with one and with as many uses of the first block, with that
     scale. Arguments as in `probe`, by split.
     """
-    options = {
-        "batch_size": BATCH,
-        "progress": run.progress("unrolling", len(splits["train"][0]), 1 + len(FACTORS)),
-    }
+    progress = run.progress("unrolling", len(splits["train"][0]), 1 + len(FACTORS))
+    options = {"batch_size": BATCH, "progress": progress}
 
     def losses_of(block, uses, factor):
         table = callbacks.loops(model, splits["train"], uses, block, scale=factor, **options)
@@ -211,8 +209,7 @@ def by_block(name, seeds):
 
     def rows_of(one):
         for split, facts in one["blocks"].items():
-            for index, value in enumerate(facts[name]):
-                yield {"split": split, "index": index, name: value}
+            yield from plots.numbered("index", {name: facts[name]}, 0, split=split)
 
     rows = plots.with_seeds(seeds, rows_of, model_of)
     marks = []
@@ -235,9 +232,7 @@ def group_figure(seeds, select, first, label):
     def rows_of(one):
         for split, facts in select(one).items():
             for group, values in facts["groups"].items():
-                for index in range(len(values["share"])):
-                    row = {"split": split, "group": group, "place": first(one) + index}
-                    yield row | {fact: numbers[index] for fact, numbers in values.items()}
+                yield from plots.numbered("place", values, first(one), split=split, group=group)
 
     return plots.lines(
         plots.with_seeds(seeds, rows_of, model_of),
@@ -270,9 +265,9 @@ def fig20(seeds):
     def rows_of(one):
         for scaling in ("unscaled", "scaled"):
             for split, facts in one["unrolled"][scaling].items():
-                for block in range(len(facts["l2_ratio"])):
-                    values = {name: facts[name][block] for name in UNROLLED}
-                    yield {"scaling": f"f {scaling}", "split": split, "block": block, **values}
+                columns = {name: facts[name] for name in UNROLLED}
+                cells = {"scaling": f"f {scaling}", "split": split}
+                yield from plots.numbered("block", columns, 0, **cells)
 
     lengths = {len(one["blocks"]["test"]["intermediate_accuracy"]) for one in seeds}
     return plots.lines(
@@ -380,9 +375,8 @@ CLAIMS = (
         **against_untrained(ratio_of_last_blocks),
         at_most=0.5,
         figure="fig2",
-        changed=f"{NEW_CONTROL}. "
-        "Untrained networks have 0.195 to 0.202 (an audit), as a sum of branches "
-        "is large beside the last ones: what is left is that training does not undo it",
+        changed=f"{NEW_CONTROL}. Untrained networks have 0.195 to 0.202 (an audit), as a sum of "
+        "branches is large beside the last ones: what is left is that training does not undo it",
     ),
     claim(
         name="J3",
@@ -395,9 +389,8 @@ CLAIMS = (
         ),
         at_least=0.33,  # two of three pairs of epochs rise
         figure="fig14",
-        changed=f"{NEW_CONTROL}. "
-        "The ratio after the last epoch over after the first, at least 1, was "
-        "decided by two epochs, and had no control that could miss it",
+        changed=f"{NEW_CONTROL}. The ratio after the last epoch over after the first, at least 1, "
+        "was decided by two epochs, and had no control that could miss it",
     ),
     claim(
         name="J4",
@@ -426,10 +419,9 @@ CLAIMS = (
         ),
         at_least=50,
         figure="fig6",
-        changed=f"{NEW_CONTROL}. "
-        "It was the accuracy that borderline examples gain beyond all, at least "
-        "10 points: to gain more is not to be most of the gain (22 to 30 % in an audit). Gains are "
-        "net of examples that become wrong",
+        changed=f"{NEW_CONTROL}. It was the accuracy that borderline examples gain beyond all, at "
+        "least 10 points: to gain more is not to be most of the gain (22 to 30 % in an audit). "
+        "Gains are net of examples that become wrong",
     ),
     claim(
         name="J6",
@@ -474,9 +466,8 @@ CLAIMS = (
         ),
         at_most=0,
         figure="fig20",
-        changed=f"{NEW_CONTROL}. "
-        "The share of negative cosines, at least 95 %, was 100 % of every seed, "
-        "so that its interval had no width",
+        changed=f"{NEW_CONTROL}. The share of negative cosines, at least 95 %, was 100 % of every "
+        "seed, so that its interval had no width",
     ),
     claim(
         name="J7b",
@@ -491,10 +482,9 @@ CLAIMS = (
         at_least=1,
         at_most=10,
         figure="fig20",
-        changed=f"{NEW_CONTROL}. "
-        "At most 10 alone, none would have passed. The gradient is that of the "
-        "early readout, as in appendix C; by that of the whole network's loss five of five seeds "
-        "have none",
+        changed=f"{NEW_CONTROL}. At most 10 alone, none would have passed. The gradient is that of "
+        "the early readout, as in appendix C; by that of the whole network's loss five of five "
+        "seeds have none",
     ),
 )
 FIGURES = (  # number, number with CIFAR-100, title, function and its first argument

@@ -200,10 +200,10 @@ def curve_figure(names, panels, seeds):
             trained = one["trained"][name]
             label = f"{name}, diverged" if trained.get("diverged") else name
             for split in ("training", "test"):
-                for epoch, value in enumerate(trained[f"{split}_accuracy"], 1):
-                    yield {"network": label, "split": split, "epoch": epoch, "accuracy": value}
-            for epoch, value in enumerate(trained.get("training_ratio", ())):  # 0: before training
-                yield {"network": label, "split": "training", "epoch": epoch, "ratio": value}
+                columns = {"accuracy": trained[f"{split}_accuracy"]}
+                yield from plots.numbered("epoch", columns, network=label, split=split)
+            columns = {"ratio": trained.get("training_ratio", ())}  # the first: before training
+            yield from plots.numbered("epoch", columns, 0, network=label, split="training")
 
     rows = plots.with_seeds(seeds, rows_of)
     known = [panel for panel in panels if any(panel in row for row in rows)]
@@ -221,23 +221,12 @@ def curve_figure(names, panels, seeds):
     )
 
 
-def fig8(seeds):
-    """Draw accuracies and gradient norms of naive sharing beside those without sharing."""
-    return curve_figure(["unshared", "naive"], ["accuracy", "ratio"], seeds)
-
-
-def fig9(seeds):
-    """Draw the accuracies of the ablation, and of the other networks."""
-    return curve_figure(NETWORKS, ["accuracy"], seeds)
-
-
 def start_figure(averages, seeds):
     """Draw the norm of each block's output before training."""
 
     def rows_of(one):
         for name, facts in one["start"].items():
-            for index, norm in enumerate(facts[averages]):
-                yield {"network": name, "index": index, "norm": norm}
+            yield from plots.numbered("index", {"norm": facts[averages]}, 0, network=name)
 
     rows = plots.with_seeds(seeds, rows_of)
     labels = {"index": "block, before training", "norm": "mean norm of the block's output"}
@@ -357,30 +346,27 @@ CLAIMS = (
         "fail in evaluation, not that the network overfits",
     ),
 )
+BESIDE = curve_figure, ("unshared", "naive"), ("accuracy", "ratio")
+START = "norms of activations before training, "
+FIGURES = (  # name, title, function and its first arguments
+    ("fig8", "naive sharing beside no sharing", *BESIDE),
+    *((f"fig8-start-{a.replace(' ', '-')}", f"{START}{a}", start_figure, a) for a in AVERAGES),
+    ("fig9", "ablation of unshared normalization", curve_figure, NETWORKS, ["accuracy"]),
+    (
+        "fig18",
+        "the probes of a network with shared blocks, unshared normalization",
+        probes_figure,
+        "ubn",
+    ),
+    ("fig19", "the probes of naive sharing", probes_figure, "naive"),
+)
 EXPERIMENTS = (
     Experiment(
         name="jastrzebski2018/sharing",
         scales=SCALES,
         measure=measure,
         artifacts=[
-            Artifact("fig8", "naive sharing beside no sharing", fig8),
-            *(
-                Artifact(
-                    f"fig8-start-{averages.replace(' ', '-')}",
-                    f"norms of activations before training, {averages}",
-                    functools.partial(start_figure, averages),
-                )
-                for averages in AVERAGES
-            ),
-            Artifact("fig9", "ablation of unshared normalization", fig9),
-            Artifact(
-                "fig18",
-                "the probes of a network with shared blocks, unshared normalization",
-                functools.partial(probes_figure, "ubn"),
-            ),
-            Artifact(
-                "fig19", "the probes of naive sharing", functools.partial(probes_figure, "naive")
-            ),
+            *(Artifact(name, title, functools.partial(*make)) for name, title, *make in FIGURES),
             training.table1(
                 lambda one: [f["network"] for f in one["trained"].values() if f.get("network")]
             ),

@@ -38,6 +38,7 @@ ERRORS = {  # Table 1: training and test error in %, CIFAR-10's and CIFAR-100's,
         182: (0.48, 6.97, 6.42, 29.33),
     },
 }
+MEASURED_ERRORS = ("training_error", "test_error")
 GRADIENT_IMAGES = 2000  # training images whose gradients are measured after each epoch; ours
 IN_TRAINING = ("intermediate_accuracy", "cosine_loss_block", "l2_ratio")
 LABELS = {  # of probes, in figures
@@ -74,10 +75,8 @@ class Paper(ImageSettings):
 
     def __post_init__(self) -> None:
         if self.depth % 6 != 2 or self.depth < self.fewest_layers:
-            raise ValueError(
-                f"Expected a `depth` of 6 n + 2 from {self.fewest_layers} on. "
-                f"Received: {self.depth}"
-            )
+            expected = f"a `depth` of 6 n + 2 from {self.fewest_layers} on"
+            raise ValueError(f"Expected {expected}. Received: {self.depth}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,13 +95,7 @@ class Miniature(ImageSettings):
     epochs: int = setting(16, "Number of epochs.")
 
 
-SMOKE = {
-    "batch": 8,
-    "epochs": 1,
-    "train_examples": 16,
-    "test_examples": 16,
-    "probe_examples": 8,
-}
+SMOKE = {"batch": 8, "epochs": 1, "train_examples": 16, "test_examples": 16, "probe_examples": 8}
 
 
 def prepare_miniature(settings, run, variant="residual"):
@@ -221,9 +214,8 @@ def epochs_figure(seeds, probes):
 
     def rows_of(one):
         for i, epoch in enumerate(one.get("epochs", ())):
-            for block in range(one[probes[0]].shape[1]):
-                values = {probe: one[probe][i, block] for probe in probes}
-                yield {"epoch": int(epoch), "block": block, **values}
+            columns = {probe: one[probe][i] for probe in probes}
+            yield from plots.numbered("block", columns, 0, epoch=int(epoch))
 
     rows = plots.with_seeds(seeds, rows_of)
     return plots.lines(rows, x="epoch", y=probes, by="block", labels=LABELS) if rows else None
@@ -235,11 +227,10 @@ def errors(network, kind, depth):
     paper = ERRORS.get(kind, {}).get(depth, ())
     by_data = {"CIFAR-10": paper[:2], "CIFAR-100": paper[2:]}
     on_train, on_test = by_data.get(data) or (None, None)
-    weights = network.model.trainable_variables
     return {
         "network": network.name,
         "data": data,
-        "parameters": sum(math.prod(variable.shape) for variable in weights),
+        "parameters": sum(math.prod(v.shape) for v in network.model.trainable_variables),
         "training_error": 100 - 100 * network.history["accuracy"][-1],
         "paper_training_error": on_train,
         "test_error": 100 - network.accuracies[-1],
@@ -253,13 +244,11 @@ def table1(networks_of):
     `networks_of` is a function from the measurements of a seed to what `errors` returned.
     """
 
-    def mean(rows, key):
-        return {key: round(float(np.mean([row[key] for row in rows])), 3)}
-
     def make(seeds):
-        return [
-            {**same[0], **mean(same, "training_error"), **mean(same, "test_error")}
-            for same in zip(*map(networks_of, seeds), strict=True)
-        ]
+        rows = []
+        for same in zip(*map(networks_of, seeds), strict=True):
+            means = {key: np.mean([one[key] for one in same]) for key in MEASURED_ERRORS}
+            rows.append({**same[0], **{key: round(float(x), 3) for key, x in means.items()}})
+        return rows
 
     return Artifact("table1", "CIFAR errors and parameters", make)

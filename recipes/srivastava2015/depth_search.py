@@ -44,7 +44,6 @@ class Settings(experiment.ImageSettings):
     at_once: int = setting(12, "Most networks that train together; those of one activation do.")
 
     def __post_init__(self) -> None:
-        """Check the depths."""
         if not self.depths or min(self.depths) < 2:
             raise ValueError(f"Expected `depths` of 2 or more layers. Received: {self.depths}")
 
@@ -93,8 +92,9 @@ def measure(settings, run):
             measured[kind][str(depth)] = {"losses": losses, **facts}
             lowest = lowest_losses(measured[kind][str(depth)])
             diverged = f"{np.isinf(lowest).sum()} of {len(lowest)} diverged"
-            text = f"{kind} {depth}: lowest training loss {lowest.min():.3g}, {diverged}"
-            print(text, flush=True)
+            print(
+                f"{kind} {depth}: lowest training loss {lowest.min():.3g}, {diverged}", flush=True
+            )
     return measured
 
 
@@ -198,8 +198,8 @@ def fig1(seeds):
                 if not len(best):
                     continue
                 yield {"kind": kind, "layers": int(depth), "mean": float(best.mean())}
-                for epoch, loss in enumerate(best_losses(networks), 1):
-                    yield {"kind": kind, "depth": int(depth), "epoch": epoch, "best": float(loss)}
+                columns = {"best": best_losses(networks)}
+                yield from plots.numbered("epoch", columns, kind=kind, depth=int(depth))
 
     rows = plots.with_seeds(seeds, rows_of)
     marks = [{"best": PLAIN_LOSS, "label": "the paper: plain 10, 20 fall below"}]

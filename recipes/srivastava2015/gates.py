@@ -177,9 +177,8 @@ def fig3(seeds):
 
 def fig4(seeds):
     """Draw the training loss without each layer, and that of the whole network."""
-    rows = plots.with_seeds(
-        seeds, lambda one: [{"layer": i, "loss": x} for i, x in enumerate(one["loss_without"], 1)]
-    )
+    losses = ({"loss": one["loss_without"]} for one in seeds)
+    rows = plots.with_seeds([*losses], functools.partial(plots.numbered, "layer"))
     whole = statistics.geometric_mean(one["loss"] for one in seeds)
     marks = [
         {"loss": whole, "label": "whole network"},

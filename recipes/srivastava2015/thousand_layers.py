@@ -62,14 +62,12 @@ def measure(settings, run):
 
 def section2_2(seeds):
     """Draw the training losses of each epoch, and that of guessing."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"network": name, "epoch": epoch, "loss": loss}
-            for name, losses in one["loss_by_epoch"].items()
-            for epoch, loss in enumerate(losses, 1)
-        ],
-    )
+
+    def rows_of(one):
+        for name, losses in one["loss_by_epoch"].items():
+            yield from plots.numbered("epoch", {"loss": losses}, network=name)
+
+    rows = plots.with_seeds(seeds, rows_of)
     marks = [{"loss": seeds[0]["guessing"], "label": "guessing"}]
     labels = {"loss": "mean training cross entropy, nats"}
     return plots.lines(rows, x="epoch", y="loss", by="network", marks=marks, labels=labels)

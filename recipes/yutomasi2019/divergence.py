@@ -106,9 +106,8 @@ def train(settings, run, data, depth):
         gaps = [np.abs(w - v).max() for w, v in zip(*weights, strict=True)]
         differences.append(float(max(gaps)))
         if not np.isfinite(differences[-1]):
-            raise experiment.DivergenceError(
-                f"The difference is {differences[-1]} after step {step + 1}."
-            )
+            text = f"The difference is {differences[-1]} after step {step + 1}."
+            raise experiment.DivergenceError(text)
         if step + 1 == count or step % SAVE_EVERY == 0:
             values = {f"{i:05d}": ops.convert_to_numpy(v) for i, v in enumerate(variables)}
             saved = {"differences": np.array(differences), "values": values}
@@ -137,15 +136,14 @@ def largest(one, precision=None):
 
 def fig6(seeds):
     """Draw the largest difference of a weight by step, in both precisions."""
-    rows = plots.with_seeds(
-        seeds,
-        lambda one: [
-            {"depth": f"{depth} layers", "precision": precision, "step": step, "gap": gap}
-            for precision, depths in one["differences"].items()
-            for depth, gaps in depths.items()
-            for step, gap in enumerate(gaps, 1)
-        ],
-    )
+
+    def rows_of(one):
+        for precision, depths in one["differences"].items():
+            for depth, gaps in depths.items():
+                cells = {"depth": f"{depth} layers", "precision": precision}
+                yield from plots.numbered("step", {"gap": gaps}, **cells)
+
+    rows = plots.with_seeds(seeds, rows_of)
     labels = {"gap": "largest difference of a weight"}
     by = ["precision", "depth"]
     return plots.lines(rows, x="step", y="gap", by=by, labels=labels, log=["gap"])

@@ -80,7 +80,6 @@ class Networks(Training):
     full_depths: tuple[int, ...] = setting((20,), "Layers of full_ ones, 6 n + 2; ours.")
 
     def __post_init__(self) -> None:
-        """Check the depths."""
         for depths, step in ((self.depths, 3), (self.full_depths, 6)):
             if any(depth < step + 2 or depth % step != 2 for depth in depths):
                 raise ValueError(f"Expected depths of {step} n + 2 layers. Received: {depths}")
