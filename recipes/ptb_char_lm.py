@@ -16,6 +16,7 @@ killed run resumes), best.weights.h5, model.keras and saved_model/.
 
 import copy
 import dataclasses
+import functools
 import math
 
 import keras
@@ -126,11 +127,7 @@ def measure(settings, run):
 
 
 def load(settings, run):
-    """Return Penn Treebank or the user's text; without both, warn and return the embedded one.
-
-    Raises:
-        ValueError: if the text is too short for one batch.
-    """
+    """Return Penn Treebank or the user's text; without both, warn and return the embedded one."""
     length = settings.max_word_length
     try:
         corpus = text.load(run.options.data_dir, length)
@@ -151,7 +148,7 @@ def load(settings, run):
     if settings.vocabulary is not None:
         corpus = corpus.most_frequent(settings.vocabulary)
     for part in (corpus.train, corpus.valid):
-        text.streams(part, settings.batch, settings.steps)
+        text.streams(part, settings.batch, settings.steps)  # raises if it is too short
     return corpus
 
 
@@ -197,27 +194,17 @@ def train(settings, run, corpus, variant):
     halve = zoo.callbacks.HalveOnStall(patience=settings.patience, least=settings.least)
     progress = zoo.callbacks.Progress(settings.epochs, len(x) // settings.batch)
     best = zoo.callbacks.checkpoint.BestWeights("val_perplexity")
-    fit(
-        run.devices,
-        model,
-        x,
-        y,
-        settings.batch,
-        folder=folder,
-        epochs=settings.epochs,
-        resume=resume,
-        callbacks=[zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best],
-        track=[halve, best],
-    )
+    callbacks = [zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best]
+    options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
+    data = x, y, settings.batch
+    fit(run.devices, model, *data, callbacks=callbacks, track=[halve, best], **options)
     if not run.devices.is_chief:
         return {}
     history = history_of(resume)
     measured = save(settings, run, corpus, model, best, history, folder)
     print(
-        f"{variant}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f} after "
-        f"epoch {settings.epochs}, {measured['test_perplexity_of_best_epoch']:.2f} with the "
-        f"weights of epoch {best.epoch}, the best on the validation text; a unigram baseline "
-        f"scores {corpus.unigram_perplexity:.2f}. All in {folder}",
+        f"{variant}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f}; a unigram "
+        f"baseline scores {corpus.unigram_perplexity:.2f}. All in {folder}",
         flush=True,
     )
     if settings.generate is not None:
@@ -253,9 +240,6 @@ def generate(model, vocabulary, prompt, num_words, seed):
     """Return a text and a continuation by words sampled from the ten likeliest, never the unknown.
 
     Words are read by their characters; those of the text need not be in the vocabulary.
-
-    Raises:
-        ValueError: if the vocabulary is not the model's, or cannot spell the text.
     """
     if len(vocabulary) != model.output_shape[-1]:
         raise ValueError(
@@ -315,10 +299,7 @@ def order(seeds):
     tau = stats.kendalltau(means, [*paper.values()]).statistic
     rows = [
         {"variant": variant, "model": name, "test perplexity": value, "seed": seed}
-        for name, found in {
-            "ours": map(perplexities, seeds),
-            "the paper": [paper],
-        }.items()
+        for name, found in {"ours": map(perplexities, seeds), "the paper": [paper]}.items()
         for seed, values in enumerate(found)
         for variant, value in values.items()
     ]
@@ -402,12 +383,11 @@ CHAR_LM = Experiment(
     deviations=["Keras's LSTM has one bias vector, Torch's two"],
     seeds=(3435,),  # Kim et al., main.lua
 )
+all_variants = functools.partial(dataclasses.replace, variant="all", export=False)
 TABLE_1A = dataclasses.replace(
     CHAR_LM,
     name="greff2017/table1a",
-    scales={
-        key: dataclasses.replace(one, variant="all", export=False) for key, one in SCALES.items()
-    },
+    scales={scale: all_variants(settings) for scale, settings in SCALES.items()},
     artifacts=[TABLE, Artifact("order", "order of the six variants", order)],
     claims=CLAIMS,
     seeds=(0,),

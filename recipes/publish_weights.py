@@ -48,9 +48,6 @@ def publish(
             paper, its value in the paper, or None, and paper_of, its source; deviations from the
             paper's training; its command, commit, seed, seconds, hardware and backend; traces,
             paths of its tables.
-
-    Raises:
-        ValueError: if a fact is missing, or the network is not that of builder and arguments.
     """
     facts = weights.read_cards().get(name, {}) | facts
     if missing := [key for key in FACTS if key not in facts]:
@@ -79,11 +76,7 @@ def publish(
 
 
 def verify(name: str, data_dir: PathLike | None = None) -> dict[str, Any]:
-    """Add the metric of a set on this backend to its card, and return the facts of the card.
-
-    Raises:
-        ValueError: if it is not the metric of the card.
-    """
+    """Add the metric of a set on this backend to its card, and return the facts of the card."""
     value = weights.verify(name, data_dir)
     cards = weights.read_cards()
     cards[name]["verified"][keras.config.backend()] = value

@@ -45,13 +45,8 @@ def tasks(options, name):
     data = x, rng.integers(0, 10, options.batch)
     model = zoo.cifar_resnet(options.depth)
     model.compile(keras.optimizers.SGD(0.0, 0.9), "sparse_categorical_crossentropy")
-    probes = [
-        callbacks.CosineLoss(),
-        callbacks.L2Ratio(),
-        callbacks.EstimationError(),
-        callbacks.IntermediateAccuracy(),
-        callbacks.BorderlineExamples(),
-    ]
+    probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.EstimationError()]
+    probes += [callbacks.IntermediateAccuracy(), callbacks.BorderlineExamples()]
     observer = Observer(probes, model)
     forward = compiled(lambda x: model(x, training=False), model)
     trials = Trials(model, batch_size=options.batch)
