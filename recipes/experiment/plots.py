@@ -43,8 +43,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
         rows: Dictionaries; those whose x or y is None, "" or missing are not drawn.
         x: Column of the horizontal axis, or one for each of `y`.
         y: Column of the vertical axis; several make several columns of panels.
-        by: Columns that distinguish lines: the first by color, the second by line style. A column
-            "model" comes first.
+        by: Columns that distinguish lines, by color and line style. A column "model" comes first.
         panel: Column whose values make rows of panels.
         marks: Lines across, dictionaries with "label" and a value of x or y; a pair as x makes a
             band. Values of `panel` and `by` restrict and color it.
@@ -72,10 +71,9 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
                 names = [str(value) for value in key if value is not None]
                 label = ", ".join(labels.get(name, name) for name in names)
                 if points:
+                    style = {"label": label or None, **style}
                     repeated = any("seed" in row for row in known)
-                    _draw_line(
-                        axis, points, {"label": label or None, **style}, repeated, y_key in log
-                    )
+                    _draw_line(axis, points, style, repeated, y_key in log)
             _set_scales(axis, x_key, y_key, log, rows)
             for mark in (mark for mark in marks if mark.get(panel, panel_value) == panel_value):
                 _draw_mark(axis, mark, x_key, y_key, styles.get(_key(mark, by)))
@@ -178,10 +176,7 @@ def _styles(rows, by, steps):
 
 
 def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
-    """Return a figure of so many inches without global state or window, and its axes.
-
-    `grid` are arguments of `Figure.subplots`, e.g. ncols=2.
-    """
+    """Return a figure of so many inches and its axes; `grid` are those of `Figure.subplots`."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**grid)
 
@@ -202,11 +197,8 @@ def learning_curve(
     table = [["epoch", *history], *([epoch, *values] for epoch, values in epochs)]
     text = "".join(",".join(map(str, line)) + "\n" for line in table)
     replace(folder / "metrics.csv", lambda temporary: temporary.write_text(text, "utf-8"))
-    rows = [
-        {"epoch": epoch, metric: value, "of": name}
-        for key, name in ((metric, "training"), (f"val_{metric}", "validation"))
-        for epoch, value in enumerate(history.get(key, ()), 1)
-    ]
+    rows = numbered("epoch", {metric: history.get(metric, ())}, of="training")
+    rows += numbered("epoch", {metric: history.get(f"val_{metric}", ())}, of="validation")
     log = [] if metric == "accuracy" else [metric]
     save(lines(rows, x="epoch", y=metric, by="of", log=log, title=title), folder / f"{metric}.png")
 
@@ -221,12 +213,9 @@ def with_seeds(
     If the seeds are of different models, the column is "model", so that no mean is taken.
     """
     models = [model_of(measured) for measured in seeds]
-    columns = [
-        {"model": model} if len({*models}) > 1 else {"seed": seed}
-        for seed, model in enumerate(models)
-    ]
-    pairs = zip(seeds, columns, strict=True)
-    return [{**column, **row} for measured, column in pairs for row in rows_of(measured)]
+    key, values = ("model", models) if len({*models}) > 1 else ("seed", range(len(seeds)))
+    pairs = zip(seeds, values, strict=True)
+    return [{key: value, **row} for measured, value in pairs for row in rows_of(measured)]
 
 
 def numbered(

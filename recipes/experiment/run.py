@@ -160,13 +160,10 @@ class Run:
         tested: int | None = None,
         resize: Callable[[sources.Images], sources.Images] | None = None,
     ) -> ImageData:
-        """Return images with batches for training and validation.
+        """Return images, of another size if `resize` changes it, with batches to train on.
 
-        Args:
-            settings: Settings of the training.
-            preprocessing: Name of a recipe of `zoo.datasets.preprocessing`.
-            tested: Number of the first test images that the epochs are validated on; `None`: all.
-            resize: Function from images to images of another size.
+        `preprocessing` is a recipe's name, of `zoo.datasets.preprocessing`; epochs are validated on
+        the first `tested` test images.
         """
         images = self.load_images(settings)
         images = resize(images) if resize else images
@@ -174,20 +171,14 @@ class Run:
         x_test = preprocess(images.x_test)
         training = images.x_train, images.y_train, settings.batch, self.seed, preprocess.augment
         validation = x_test[:tested], images.y_test[:tested], settings.batch
+        batches = Batches(*training, drop_remainder=True), Batches(*validation, shuffle=False)
         identity = {
             "data": images.name,
             "images": len(images.x_train),
             "checksum": checksum(images),
             "preprocessing": preprocessing,
         }
-        return ImageData(
-            images,
-            preprocess,
-            Batches(*training, drop_remainder=True),
-            Batches(*validation, shuffle=False),
-            x_test,
-            identity,
-        )
+        return ImageData(images, preprocess, *batches, x_test, identity)
 
     def network(
         self,
@@ -243,13 +234,8 @@ class Run:
         identity = {**identity, "seed": self.seed, "backend": keras.config.backend()}
         name = f"{name}-{data}-{self.seed}-{_digest(identity)}"
         folder = pathlib.Path(self.options.runs, "networks", name)
-        resume = open_run(
-            folder,
-            identity,
-            megabytes,
-            from_scratch=not self.options.resume,
-            writes=self.devices.is_chief,
-        )
+        options = {"from_scratch": not self.options.resume, "writes": self.devices.is_chief}
+        resume = open_run(folder, identity, megabytes, **options)
         folder = self.local(folder)
         self.networks.append(folder)
         return folder, resume

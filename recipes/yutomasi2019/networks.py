@@ -178,8 +178,8 @@ def own_penalty(model):
 def measure_each(settings, run, measure):
     """Return the data's name, and what `measure(network, kind)` returns by depth and kind.
 
-    The network is a `zoo.recipes.experiment.Network` before its training. One whose training
-    diverges is left out, and named among the deviations.
+    The network is not trained yet. One whose training diverges is left out, and named among the
+    deviations.
     """
     data = load(settings, run)
     schedule = functools.partial(optimizer, settings)
@@ -286,15 +286,13 @@ def each(seeds, kinds):
             yield kind, depth, [kinds[kind] for kinds in measured if kind in kinds]
 
 
-def series(seeds, columns, kinds=SIMPLE + FULL):
-    """Return the rows of a figure: columns, functions of a network's facts, of each network."""
+def series(seeds, columns, kinds=SIMPLE + FULL, number="number"):
+    """Return the rows of a figure, numbered: `columns` of the facts of each network."""
     rows = []
     for kind, depth, runs in each(seeds, kinds):
         for seed, one in enumerate(runs):
             place = {"seed": seed, "network": kind, "depth": depth, "layers": f"{depth} layers"}
-            arrays = columns(one)
-            lines = zip(*arrays.values(), strict=True)
-            rows += [{**place, **dict(zip(arrays, line, strict=True))} for line in lines]
+            rows += plots.numbered(number, columns(one), **place)
     return rows
 
 

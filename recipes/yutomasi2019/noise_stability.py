@@ -205,10 +205,10 @@ def fig12(seeds):
 
     def columns(one):
         flows = one["flows"]
-        return {"block": range(1, flows.shape[1] + 1), "first": flows[0], "last": flows[-1]}
+        return {"first": flows[0], "last": flows[-1]}
 
     options = {"by": "network", "panel": "layers", "labels": labels}
-    return plots.lines(series(seeds, columns), x="block", y=[*labels], **options)
+    return plots.lines(series(seeds, columns, number="block"), x="block", y=[*labels], **options)
 
 
 def section5_numbers(seeds):

@@ -240,8 +240,7 @@ def fig7(seeds):
 
 def curves(one):
     """Return the columns of Figs 8 and 9: risk and test error by epoch."""
-    columns = {"risk": one["risk_by_epoch"], "test_error": one["test_error_by_epoch"]}
-    return {"epoch": range(1, len(columns["risk"]) + 1), **columns}
+    return {"risk": one["risk_by_epoch"], "test_error": one["test_error_by_epoch"]}
 
 
 LABELS = {
@@ -253,13 +252,11 @@ LABELS = {
 
 def fig8(seeds):
     """Draw risk and test error by epoch, and test error by risk, the means over seeds."""
-    rows = series(seeds, curves)
+    rows = series(seeds, curves, number="epoch")
     for kind, depth, runs in each(seeds, networks.SIMPLE + networks.FULL):
-        place = {"network": kind, "layers": f"{depth} layers"}
-        keys = ("risk_by_epoch", "test_error_by_epoch")
-        means = (np.mean([one[key] for one in runs], axis=0) for key in keys)
-        pairs = zip(*means, strict=True)
-        rows += [{**place, "mean_risk": risk, "mean_error": error} for risk, error in pairs]
+        keys = {"mean_risk": "risk_by_epoch", "mean_error": "test_error_by_epoch"}
+        means = {name: np.mean([one[key] for one in runs], axis=0) for name, key in keys.items()}
+        rows += plots.numbered("number", means, network=kind, layers=f"{depth} layers")
     x, y = ["epoch", "epoch", "mean_risk"], ["risk", "test_error", "mean_error"]
     options = {"by": "network", "panel": "layers", "labels": LABELS}
     return plots.lines(rows, x=x, y=y, log=["risk"], **options)
@@ -267,7 +264,7 @@ def fig8(seeds):
 
 def fig9(seeds):
     """Draw the risk of plain networks from both starts by epoch, and the difference of both."""
-    rows = series(seeds, curves)
+    rows = series(seeds, curves, number="epoch")
     place = operator.itemgetter("depth", "epoch", "seed")
     other = {place(one): one["risk"] for one in rows if one["network"] == "transferred"}
     for one in rows:
