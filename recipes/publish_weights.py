@@ -95,7 +95,6 @@ def write_cards(cards: dict[str, dict[str, Any]]) -> None:
 
 
 def _save_in_half(network, path):
-    """Write a network's weights, those in float32 in half precision."""
     with tempfile.TemporaryDirectory() as folder:
         whole = pathlib.Path(folder) / f"whole{weights.SUFFIX}"
         network.save_weights(whole)

@@ -53,10 +53,8 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     """Measure claims, print their verdicts, and with --keep save them; return an exit status."""
     for experiment, claim in catalog.claims(names):
         needed = [*map(catalog.load, claim.needs or [experiment.name])]
-        seeds = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
-        is_fixed = bool(seeds)  # by --seeds
-        seeds = seeds or (0, 1, 2)
-        while True:
+        given = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
+        for seeds in [given] if given else [tuple(range(number)) for number in LOOKS]:
             plans = [
                 command_line.parse(dataclasses.replace(one, seeds=seeds), flags)[0]
                 for one in needed
@@ -67,9 +65,8 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
             text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
             print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
             is_settled = claim.is_settled(row["values"], row["control"]["values"])
-            if is_fixed or is_settled or len(seeds) == plans[0].settings.most_seeds:
+            if is_settled or len(seeds) == plans[0].settings.most_seeds:
                 break
-            seeds = tuple(range(min(number for number in LOOKS if number > len(seeds))))
         if plans[0].options.keep:
             pages.keep_claims([pages.with_other_seeds(claim, row)])
     return 0

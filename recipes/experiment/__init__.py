@@ -8,7 +8,6 @@ from zoo.recipes.experiment.definitions import Control as Control
 from zoo.recipes.experiment.definitions import Experiment as Experiment
 from zoo.recipes.experiment.definitions import ImageSelection as ImageSelection
 from zoo.recipes.experiment.definitions import ImageSettings as ImageSettings
-from zoo.recipes.experiment.definitions import Measured as Measured
 from zoo.recipes.experiment.definitions import Settings as Settings
 from zoo.recipes.experiment.definitions import setting as setting
 from zoo.recipes.experiment.networks import DivergenceError as DivergenceError

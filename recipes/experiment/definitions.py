@@ -18,12 +18,9 @@ Measured = Mapping[str, Any]
 
 
 def setting(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
-    """Return a dataclass field with the help text of its flag.
+    """Return a dataclass field; `text` is the help of its flag, and names the default's source.
 
-    Args:
-        default: Value of the field.
-        text: Help text, one sentence that names the source of the default: "section 4", "ours".
-        choices: All valid values of a string; none: any. An integer is at least 1.
+    Of a string, `choices` are all valid values, or none: any. An integer is at least 1.
     """
     return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
 
@@ -99,8 +96,7 @@ class Artifact:
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
     """Return the ends of Student's interval of the mean over seeds, at the level of `LOOKS`.
 
-    That of a ratio is taken of its logarithm. None below three seeds, and where a value is not
-    finite, or a ratio not positive.
+    That of a ratio is of its logarithm. None below three seeds, or if a value has no mean.
     """
     shown = _samples(values, ratio)
     if shown is None:
@@ -139,12 +135,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Control:
-    """A case in which the claim should not hold, measured like it.
-
-    Attributes:
-        text: Noun phrase: "the untrained network", "labels in random order".
-        value: As `Claim.value`, of the control.
-    """
+    """A case in which the claim should not hold, a noun phrase, and its `Claim.value`."""
 
     text: str
     value: Callable[..., float]
@@ -232,10 +223,7 @@ class Claim:
         return "contradicted" if ends[1] < low or high < ends[0] else "undecided"
 
     def verdict(self, values: Sequence[float], controls: Sequence[float]) -> str:
-        """Return the verdict on a claim: as `decide`, or "not told apart".
-
-        The latter if the values meet the criterion, but the control's do not miss it.
-        """
+        """Return what `decide` does, or "not told apart" if the control does not miss limits."""
         found = self.decide(values)
         if found == "shown" and self.decide(controls) != "contradicted":
             return "not told apart"

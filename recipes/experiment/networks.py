@@ -31,13 +31,8 @@ class DivergenceError(FloatingPointError):
 class ImageData:
     """Images, and what training and evaluation read of them.
 
-    Attributes:
-        images: Images as they are.
-        preprocess: Function that prepares images for evaluation.
-        train: Batches for training.
-        validation: Batches of test images for validation.
-        x_test: Test images, prepared for evaluation.
-        identity: What identifies the data in a run directory.
+    `preprocess` prepares images for evaluation, as `x_test` are prepared; `validation` has batches
+    of test images, and `identity` what identifies the data in a run directory.
     """
 
     images: Images
@@ -63,13 +58,9 @@ def checksum(images: Images) -> int:
 
 @dataclasses.dataclass
 class Network:
-    """A network in its run directory; see `Run.network`.
+    """A network in its run directory, `folder`: metrics.csv, accuracy.png, state.npz, model.keras.
 
-    Attributes:
-        model: The compiled model, after `train` the trained one.
-        epochs: Number of epochs in all.
-        batch: Images in a batch.
-        folder: The run directory: metrics.csv, accuracy.png, state.npz, model.keras.
+    See `Run.network`. `model` is the compiled one, and trained after `train`.
     """
 
     name: str

@@ -107,7 +107,6 @@ def _draw_line(axis, points, style, repeated, is_log):
 
 
 def _add_legend(figure, axes):
-    """Put one legend of all panels beside them."""
     handles = {}
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):

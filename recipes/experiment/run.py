@@ -46,10 +46,8 @@ class Options:
 class Run:
     """One seed of an experiment, as `Experiment.measure` gets it.
 
-    Args:
-        folder: Folder of the files of this run.
-        seed: Seed of initial weights, order of data and augmentation.
-        options: See `Options`. Trained networks are in `options.runs`/networks.
+    Files are in `folder`, trained networks in `options.runs`/networks. `seed` is that of initial
+    weights, order of data and augmentation.
 
     Attributes:
         deviations: From the paper; `measure` may append phrases.

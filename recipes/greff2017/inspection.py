@@ -218,5 +218,4 @@ def section3_2(seeds):
 
 
 def _scaled(pixels):
-    """Return pixels of three channels scaled to [0, 1]."""
     return (pixels - pixels.min()) / (np.ptp(pixels) or 1.0)

@@ -94,7 +94,12 @@ def train(settings, run, data, depth):
     }
     folder, _ = run.open_network(name, data.images.name, identity)
     variables = [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
-    differences = restore(folder, variables) if run.options.resume else []
+    differences = []
+    if run.options.resume and (folder / "pair" / store.MEASURED).exists():
+        saved, _ = store.load(folder / "pair")
+        for index, variable in enumerate(variables):
+            variable.assign(saved["values"][f"{index:05d}"])
+        differences = saved["differences"].tolist()
     progress = run.progress(name, count)
     for step in range(len(differences), count):
         epoch, batch = divmod(step, len(data.train))
@@ -116,16 +121,6 @@ def train(settings, run, data, depth):
         progress(step + 1)
     print(f"{name}, {settings.precision}: {differences[count - 1]:.3g}", flush=True)
     return np.array(differences[:count])
-
-
-def restore(folder, variables):
-    """Restore the variables that an earlier run saved, if there are any; return the differences."""
-    if not (folder / "pair" / store.MEASURED).exists():
-        return []
-    saved, _ = store.load(folder / "pair")
-    for index, variable in enumerate(variables):
-        variable.assign(saved["values"][f"{index:05d}"])
-    return saved["differences"].tolist()
 
 
 def largest(one, precision=None):

@@ -178,12 +178,8 @@ def fig3(seeds):
 def fig10(seeds):
     """Draw densities of final features and of the loss's gradients there, and the normal one."""
     low = FEATURE_BINS[:-1]
-    centers = low + (low[1] - low[0]) / 2
-    normal = np.exp(-(centers**2) / 2) / np.sqrt(2 * np.pi)
-    rows = [
-        {"network": "N(0, 1)", "from": x, "feature": y, "gradient": y, "seed": 0}
-        for x, y in zip(low, normal, strict=True)
-    ]
+    normal = stats.norm.pdf(low + (low[1] - low[0]) / 2)
+    normal = {"from": low, "feature": normal, "gradient": normal}
 
     def columns(one):
         densities = {key: one["features"][key]["density"] for key in ("feature", "gradient")}
@@ -195,7 +191,7 @@ def fig10(seeds):
         "gradient": "density of the loss's gradient there",
     }
     options = {"by": ["network", "depth"], "labels": labels, "steps": True}
-    rows = [*series(seeds, columns), *rows]
+    rows = series(seeds, columns) + plots.numbered("number", normal, network="N(0, 1)", seed=0)
     return plots.lines(rows, x="from", y=["feature", "gradient"], **options)
 
 
@@ -233,10 +229,8 @@ def section5_numbers(seeds):
         for i, depth in enumerate(depths):
             for half, part in enumerate(("shallow", "deep")):
                 quantity = f"dominance in the {part} half of the blocks"
-                values = ratios[:, i, half]
-                rows.append(
-                    row(seeds, " over ".join(pair), depth, quantity, values, published[half])
-                )
+                place = " over ".join(pair), depth, quantity
+                rows.append(row(seeds, *place, ratios[:, i, half], published[half]))
     return rows
 
 
