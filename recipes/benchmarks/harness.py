@@ -99,10 +99,7 @@ def _run(task):
 
 
 def measure(contenders, rounds):
-    """Run every task of every contender in turn, in reverse in every second round.
-
-    Return arrays of work per second, an entry a round, by (contender, task); last values alike.
-    """
+    """Return work per second, an entry a round, by (contender, task), and last values alike."""
     turns = [(name, task) for name, contender in contenders.items() for task in contender.tasks]
     rates, values = {}, {}
     print("warm-up (compiles)", flush=True)

@@ -24,9 +24,8 @@ HALF_OF_RANDOM = 0.28  # of 1 / sqrt(pi), |E[F]| / rms of random weights after a
 def inspect(model, label, batches, indices, pictured, run):
     """Return estimation errors and means of the residual functions by block, and patches.
 
-    `batches` have preprocessed images to probe and their labels, `indices` are the images' places
-    in the validation set. Patches are those of Fig. 4, found if `pictured`, of the channel of the
-    largest rectified mean after stage 1.
+    `batches` have images and labels, `indices` are the images' places in the validation set.
+    Patches, found if `pictured`, are of the channel of the largest rectified mean after stage 1.
     """
     probes = [
         callbacks.EstimationError(rectified=True),  # after the ReLU that ends a block

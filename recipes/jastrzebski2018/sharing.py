@@ -105,16 +105,10 @@ def study_small(settings, run, name):
         share, gamma = SHARE[arguments["batch_norm"]]
         gamma = arguments.get("gamma", gamma)
         shared = {"uses": settings.uses, "share": share, "gamma": gamma}
-    network = training.prepare_small(
-        settings,
-        run,
-        f"{name}-sharing",
-        ((settings.width, blocks, 1),),
-        tested=1000,
-        shared=shared,
-        uses=settings.uses,
-        width=settings.width,
-    )
+    stages = ((settings.width, blocks, 1),)
+    identity = {"uses": settings.uses, "width": settings.width}
+    options = {"tested": 1000, "shared": shared, **identity}
+    network = training.prepare_small(settings, run, f"{name}-sharing", stages, **options)
     network.train()
     evaluated = run.part(f"{name}-evaluated", functools.partial(evaluate, network))
     return start, {**curves(network.history), **evaluated}

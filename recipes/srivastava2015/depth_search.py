@@ -99,10 +99,7 @@ def measure(settings, run):
 
 
 def groups(samples, at_once):
-    """Yield the indices of samples that train together: blocks of `at_once`, by activation.
-
-    Choosing the activation network by network would take a third more time (measured).
-    """
+    """Yield the indices of samples that train together: blocks of `at_once`, by activation."""
     for start in range(0, len(samples), at_once):
         block = range(start, min(start + at_once, len(samples)))
         for activation in ACTIVATIONS:
@@ -151,10 +148,7 @@ def best_losses(networks):
 
 
 def epochs_to(one, kind, depth):
-    """Return the number of epochs in which the best network's training loss falls below 0.1.
-
-    One that does not get there counts with all epochs, which understates the difference.
-    """
+    """Return the epochs until the best network's training loss is below 0.1; all if it never is."""
     losses = best_losses(one[kind][str(depth)])
     reached = np.flatnonzero(losses < 0.1)
     return int(reached[0]) + 1 if len(reached) else len(losses)

@@ -67,9 +67,8 @@ def sample(
 class SideBySide(keras.layers.Layer):
     """Networks with the stacked weights of `build`, from flat images to logits.
 
-    Kernels and biases alternate: of the first layer, H, T, and the last layer. The first and last
-    ones have the shape `(networks, in, out)`, those between `(depth - 1, networks, in, out)`;
-    biases have an `in` of 1.
+    Kernels and biases, whose `in` is 1, alternate: of the first layer, H, T, and the last layer.
+    First and last ones are `(networks, in, out)`, others `(depth - 1, networks, in, out)`.
     """
 
     def __init__(
