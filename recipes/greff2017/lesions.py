@@ -147,7 +147,9 @@ def intervene(run, model, data, batch, name):
         "without_a_block": columns(single, "lesion"),
         "shuffled": {**columns(orders, "shuffle"), "tau": np.array(tau)},
         "intermediate_accuracy": training.of_blocks(table, "intermediate_accuracy"),
-        "relative_residual_mean": training.of_blocks(table, "residual_mean_relative"),
+        "relative_residual_mean": np.array(
+            [row.value for row in table if row.probe == "residual_mean_relative"]
+        ),
     }
 
 
