@@ -83,5 +83,5 @@ def test_the_depth_guideline_is_the_papers():
     assert [zoo.gate_bias(depth) for depth in (1, 10, 11)] == [-1.0] * 3
     assert [zoo.gate_bias(depth) for depth in (19, 20)] == [-2.0] * 2
     assert [zoo.gate_bias(depth) for depth in (30, 32)] == [-3.0] * 2
-    with pytest.raises(ValueError, match="`depth` must be at least 1. Received: depth=0"):
+    with pytest.raises(ValueError, match="`depth` must be a positive integer. Received: depth=0"):
         zoo.gate_bias(0)

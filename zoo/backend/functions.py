@@ -206,7 +206,9 @@ def _guided_gradient(x, upstream):
 guided_relu = with_gradient(lambda x: (ops.relu(x), x), _guided_gradient)
 
 
-def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int) -> Tensor:
+def scan_layers(
+    step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int, remat: bool = False
+) -> Tensor:
     """Apply `depth` layers: x = step(x, slices), once for each slice of the stacked `weights`.
 
     The loop is compiled once instead of `depth` times and differentiable, under XLA too (the
@@ -215,8 +217,10 @@ def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int
     the bits that it gives outside of a loop.
 
     The weights are tensors or variables `(depth, ...)`, and `slices` one slice of each; `step`
-    keeps the shape and dtype of `x`. Returns the last x.
+    keeps the shape and dtype of `x`. Returns the last x. With `remat`, all that is stored for the
+    backward pass is each layer's x.
     """
+    step = keras.remat(step) if remat else step
     weights = [ops.convert_to_tensor(weight) for weight in weights]
     if isinstance(x, keras.KerasTensor):  # as in `zoo.graph.cost`
         return functools.reduce(step, ([w[i] for w in weights] for i in range(depth)), x)

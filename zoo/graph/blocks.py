@@ -12,9 +12,8 @@ import keras
 from zoo.backend import keras_private
 from zoo.checks import check_choice
 from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
-from zoo.layers.highway_stack import HighwayDenseStack
+from zoo.layers.highway_stack import Scanned
 from zoo.layers.skip import DropBlock, Skip
-from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import Shape
 
 Grain: TypeAlias = Literal["sum", "layer"]
@@ -168,7 +167,7 @@ def candidates(
     sums = _Sums(graph)
     for call in graph.calls:
         try:
-            if isinstance(call.layer, Skip | SubLayerStack):
+            if isinstance(call.layer, Skip | Scanned):
                 sums.blocks[call.index] = _skip_block(call)
             elif is_sum(call.layer):
                 sums.add(call)
@@ -325,7 +324,7 @@ def _block(call, source, x, output=0, **more):
 
 
 def _skip_block(call):
-    if isinstance(call.layer, HighwayDenseStack | SubLayerStack):
+    if isinstance(call.layer, Scanned):
         raise _NoBlockError(
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )

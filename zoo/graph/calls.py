@@ -311,10 +311,6 @@ class KeepMask(keras.layers.Layer):
 class SetMask(keras.layers.Layer):
     """The first of two tensors, with the second as its mask."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
     def call(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the first tensor; Keras adds the mask."""
         return tensors[0]

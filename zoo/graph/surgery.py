@@ -15,8 +15,8 @@ from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.graph.fewer_layers import without_layers
 from zoo.graph.saving import make_savable
+from zoo.layers.highway_stack import Scanned
 from zoo.layers.skip import DropBlock, Skip
-from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import Tensor
 
 MODES = {"removed": "carry", "closed": "close"}  # modes of `lesion` and their `Step.action`
@@ -127,8 +127,7 @@ def remat(model: keras.Model) -> keras.Model:
 
     Reference: Chen, Xu, Zhang, Guestrin (2016), arXiv:1604.06174.
     """
-    kinds = Skip | SubLayerStack
-    layers = [v for v in keras_private.inner_layers(model) if isinstance(v, kinds)]
+    layers = [v for v in keras_private.inner_layers(model) if isinstance(v, Skip | Scanned)]
     if not layers:
         raise ValueError(
             f"`remat` recomputes skip layers. Received: {model.name!r}, which has none. To "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from zoo.checks import check_choice, check_integers
 from zoo.types import Tensor
 
 HALF = ("float16", "bfloat16")
@@ -67,11 +68,7 @@ def form(variant: str) -> Form:
     Raises:
         ValueError: if there is no such form.
     """
-    if variant not in FORMS:
-        raise ValueError(
-            f"`variant` must be one of {', '.join(map(repr, FORMS))} "
-            f"(Greff et al. 2017, Table 1a). Received: variant={variant!r}"
-        )
+    check_choice(FORMS, variant=variant)
     return FORMS[variant]
 
 
@@ -87,6 +84,5 @@ def gate_bias(depth: int) -> float:
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 2.2.
     """
-    if depth < 1:
-        raise ValueError(f"`depth` must be at least 1. Received: depth={depth!r}")
+    check_integers(1, depth=depth)
     return -max(1.0, float(round(depth / 10)))

@@ -7,14 +7,30 @@ import keras
 from keras import ops
 
 from zoo import backend
-from zoo.backend import keras_private
+from zoo.backend.keras_private import is_rematerialized
 from zoo.checks import check_integers
 from zoo.layers.highway import HighwayDense
 from zoo.types import Shape, Tensor
 
 
+class Scanned(keras.layers.Layer):
+    """What stacks of `depth` equal parts, each with weights of its own, have in common."""
+
+    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
+        """Return `layer_call`, because the scan rematerializes each part."""
+        return layer_call
+
+    def check_built(self) -> None:
+        """Raise ValueError unless there are weights, which `to_layers` copies."""
+        if not self.built:
+            raise ValueError(
+                f"`to_layers` copies weights. Received: {self.name}, which has none yet. "
+                f"Call it, or build it with its input's shape, first."
+            )
+
+
 @keras.saving.register_keras_serializable("zoo")
-class HighwayDenseStack(HighwayDense):
+class HighwayDenseStack(Scanned, HighwayDense):
     """`depth` layers `HighwayDense` of one width, one after the other, as one scanned layer.
 
     It computes what they compute. Their weights are stacked, and the layer is compiled once and
@@ -75,13 +91,7 @@ class HighwayDenseStack(HighwayDense):
                 parts[letter] = branch.call(x, slices[2 * i], slices[2 * i + 1])
             return self.form.mix(**parts, dtype=self.compute_dtype)
 
-        if keras_private.is_rematerialized(self):
-            step = keras.remat(step)  # layer by layer: each layer's input is all that is stored
-        return backend.scan_layers(step, x, weights, self.depth)
-
-    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
-        """Return `layer_call`, because `call` rematerializes each layer."""
-        return layer_call
+        return backend.scan_layers(step, x, weights, self.depth, is_rematerialized(self))
 
     def to_layers(self) -> list[HighwayDense]:
         """Return new, built `HighwayDense` layers with these weights, named after this layer.
@@ -89,11 +99,7 @@ class HighwayDenseStack(HighwayDense):
         Raises:
             ValueError: if the layer is not built.
         """
-        if not self.built:
-            raise ValueError(
-                f"`to_layers` copies weights. Received: {self.name}, which has none yet. "
-                f"Call it, or build it with its input's shape, first."
-            )
+        self.check_built()
         config = self.get_config()
         del config["depth"]
         weights = self.get_weights()

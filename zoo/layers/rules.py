@@ -147,8 +147,7 @@ class Rule(Configured):
         def constant(shape, dtype=None):
             return ops.convert_to_tensor(np.full(shape, initial), dtype)
 
-        is_constant = not isinstance(initial, keras.initializers.Initializer)
-        initializer = constant if is_constant else initial
+        initializer = initial if isinstance(initial, keras.Initializer) else constant
         return self.add_weight(shape, initializer, name=name, trainable=trainable)
 
 

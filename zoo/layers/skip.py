@@ -1,6 +1,6 @@
 """The base of every gated layer, and a layer that drops a block at random."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -109,12 +109,7 @@ class Skip(Configured):
             self.carry_gate = self.branch("carry_gate", -self.gate_bias)
         if self.opens_stage and self.variant != "plain":  # which has no skip
             self.shortcut = self.branch("shortcut", None)
-        for layer in (*self._branches().values(), self.shortcut):
-            if layer is not None:
-                if not layer.built:  # as F of a sub-layer may be
-                    layer.build(input_shape)
-                if not self.trainable:
-                    layer.trainable = False  # it was made after the block was frozen
+        build_inner(self, (*self._branches().values(), self.shortcut), input_shape)
 
     def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
         """Return the formula's terms by letter: x, h and, if present, t and c.
@@ -192,6 +187,17 @@ class Skip(Configured):
         return {letter: layer for letter, layer in layers.items() if layer is not None}
 
 
+def build_inner(
+    owner: keras.layers.Layer, layers: Iterable[keras.layers.Layer | None], shape: Shape
+) -> None:
+    """Build the layers within a layer that exist and are not built; freeze them if it is frozen."""
+    for layer in (v for v in layers if v is not None):
+        if not layer.built:
+            layer.build(shape)
+        if not owner.trainable:
+            layer.trainable = False
+
+
 @keras.saving.register_keras_serializable("zoo")
 class DropBlock(Configured):
     """A block's output y in training, or for a random share of the examples its skip input x.
@@ -217,7 +223,6 @@ class DropBlock(Configured):
         self.seed = seed
         self.keep_mask = keep_mask
         self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
 
     def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None) -> Tensor | None:
         """Return the mask of x, or None."""

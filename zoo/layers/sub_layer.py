@@ -10,14 +10,14 @@ from zoo.checks import check_choice
 from zoo.layers.configured import Configured
 from zoo.layers.gating import gate
 from zoo.layers.rules import RULES, Rule
-from zoo.layers.skip import GateBias, Skip
+from zoo.layers.skip import GateBias, Skip, build_inner
 from zoo.types import Shape, Tensor
 
 GATES = ("unit", "token")
 
 
 def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule:
-    """Return a rule by its name; its options are taken out of `options`.
+    """Return a rule by its name, with the dtype in `options`; those of the rule are taken out.
 
     Raises:
         ValueError: if there is no such rule.
@@ -31,7 +31,7 @@ def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule
         )
     kind = RULES[rule]
     own = {name: options.pop(name) for name in [*options] if name in kind.arguments}
-    return kind(**own, **arguments)
+    return kind(**own, **arguments, dtype=options.get("dtype"))
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -86,8 +86,6 @@ class SubLayer(Skip):
         check_choice(GATES, gate=gate)
         self.inner = inner
         self.rule = made
-        if made is not rule:
-            made.dtype_policy = self.dtype_policy
         self.gate = gate
         self.norm: keras.layers.Layer | None = None
         if made.pre_norm:
@@ -108,19 +106,16 @@ class SubLayer(Skip):
 
     def build(self, input_shape: Shape) -> None:
         """Build F, the gates, the rule and the norm."""
-        if len(input_shape) != 3 + (self.rule.slots is not None):
+        slots = "" if self.rule.slots is None else f"{self.rule.slots}, "
+        if len(input_shape) != 3 + bool(slots):
             raise ValueError(
-                f"Expected a state {state_shape(self.rule)} of the rule {type(self.rule).__name__}."
+                f"Expected a state (batch, steps, {slots}d) of the rule {type(self.rule).__name__}."
                 f" Received: shape {tuple(input_shape)}. `zoo.StreamStart` makes it."
             )
         shape = (*input_shape[:2], input_shape[-1])
         self.width = shape[-1]
         super().build(shape)
-        for layer in (self.rule, self.norm):
-            if layer is not None and not layer.built:
-                layer.build(shape)
-            if layer is not None and not self.trainable:
-                layer.trainable = False
+        build_inner(self, (self.rule, self.norm), shape)
 
     def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
         """Return x, h, t and c, and the rule's coefficients, by name."""
@@ -198,8 +193,6 @@ class _End(Configured):
         made = rule_of(rule, kwargs, index=depth if self.is_last else 0, depth=depth)
         super().__init__(**kwargs)
         self.rule = made
-        if made is not rule:
-            made.dtype_policy = self.dtype_policy
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -222,8 +215,7 @@ class StreamStart(_End):
         """Add the rule's weights for the first state."""
         self.rule.build_first(input_shape)
         self.rule.built = True
-        if not self.trainable:
-            self.rule.trainable = False
+        build_inner(self, [self.rule], input_shape)
 
     def call(self, x: Tensor) -> Tensor:
         """Return the state."""
@@ -250,10 +242,7 @@ class StreamEnd(_End):
         self.norm: keras.layers.Layer | None = None
         if self.rule.final_norm:
             self.norm = rms_norm("norm", self.dtype_policy)
-            self.norm.build(shape)
-        if not self.trainable:
-            for layer in (self.rule, *([self.norm] if self.norm else [])):
-                layer.trainable = False
+        build_inner(self, (self.rule, self.norm), shape)
 
     def call(self, x: Tensor) -> Tensor:
         """Return the normalized stream."""
@@ -264,8 +253,3 @@ class StreamEnd(_End):
 def rms_norm(name: str, dtype: Any) -> keras.layers.Layer:
     """Return a layer that divides features by their root mean square; its gain starts at 1."""
     return keras.layers.RMSNormalization(epsilon=1e-6, dtype=dtype, name=name)
-
-
-def state_shape(rule: Rule) -> str:
-    """Return the shape of a rule's state, as text."""
-    return "(batch, steps, d)" if rule.slots is None else f"(batch, steps, {rule.slots}, d)"

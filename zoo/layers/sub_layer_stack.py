@@ -1,7 +1,7 @@
 """Many sub-layers of a residual stream in one, for networks too deep to compile one by one."""
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,13 +12,14 @@ from zoo import backend
 from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.layers.configured import Configured
+from zoo.layers.highway_stack import Scanned
 from zoo.layers.rules import Rule
 from zoo.layers.sub_layer import SubLayer
 from zoo.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("zoo")
-class SubLayerStack(Configured):
+class SubLayerStack(Scanned, Configured):
     """`depth` groups of sub-layers, one after the other, as one scanned layer.
 
     It computes what the sub-layers compute. Their weights are stacked, and one group is compiled,
@@ -114,13 +115,8 @@ class SubLayerStack(Configured):
                     x = layer(x)
             return x
 
-        if keras_private.is_rematerialized(self):
-            step = keras.remat(step)  # group by group: each one's input is all that is stored
-        return backend.scan_layers(step, x, self.stacked, self.depth)
-
-    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
-        """Return `layer_call`, because `call` rematerializes each group."""
-        return layer_call
+        recompute = keras_private.is_rematerialized(self)
+        return backend.scan_layers(step, x, self.stacked, self.depth, recompute)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the input's shape."""
@@ -132,11 +128,7 @@ class SubLayerStack(Configured):
         Raises:
             ValueError: if the layer is not built.
         """
-        if not self.built:
-            raise ValueError(
-                f"`to_layers` copies weights. Received: {self.name}, which has none yet. Call it, "
-                f"or build it with its input's shape, first."
-            )
+        self.check_built()
         values = [ops.convert_to_numpy(weight) for weight in self.stacked]
         layers = []
         for number in range(self.depth):
