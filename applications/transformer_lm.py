@@ -98,11 +98,10 @@ def transformer_lm(
     sizes = {"depth": 2 * depth}
     given = dict(options or {})
     gates = {name: given.pop(name) for name in ("gate_bias", "gate") if name in given}
-    _check_options(rule, given)
+    _check_options(rule, given.copy())
     tokens = keras.Input((steps,), dtype="int32", name="tokens")
 
     def drawn(name):
-        """Return the seed of a weight."""
         return None if seed is None else zlib.crc32(f"{seed}/{name}".encode())
 
     def dense(name, units, variance=1.0, activation=None):
@@ -155,9 +154,6 @@ def transformer_lm(
 
 
 def _check_options(rule, given):
-    """Raise ValueError for options that a rule does not have."""
-    left = given.copy()
-    rule_of(rule, left)
-    if left:
-        known = sorted({*type(rule_of(rule, given.copy())).arguments} - {"index", "depth"})
-        raise ValueError(f"The rule {rule!r} has the options {known}. Received: {sorted(left)}")
+    known = sorted({*type(rule_of(rule, given)).arguments} - {"index", "depth"})
+    if given:  # what `rule_of` did not take
+        raise ValueError(f"The rule {rule!r} has the options {known}. Received: {sorted(given)}")

@@ -278,10 +278,9 @@ def open_run(
 
 @functools.cache  # a process may open its run directory again
 def _lock(run_dir):
-    """Lock the folder for this process; the system releases it when the process ends."""
     if fcntl is None:
         return
-    descriptor = os.open(run_dir, os.O_RDONLY)  # stays open
+    descriptor = os.open(run_dir, os.O_RDONLY)  # until the process ends, when it is unlocked
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -13,14 +13,11 @@ from zoo.types import Shape, Tensor
 
 
 class NumpyInitializer(keras.initializers.Initializer):
-    """Weights sampled by NumPy; a subclass defines `_spread`.
+    """Weights sampled by NumPy.
 
-    `_spread(shape)` is the standard deviation of the normal distribution, or half the width of
-    the uniform one.
-
-    Args:
-        seed: An integer makes every call return the same values. `None` takes the next values of
-            the stream that `zoo.seed_everything` started.
+    A subclass defines `_spread(shape)`, the standard deviation of the normal distribution, or half
+    the width of the uniform one. An integer as `seed` makes every call return the same values;
+    `None` takes the next values of the stream that `zoo.seed_everything` started.
     """
 
     distribution = "normal"  # or "uniform"

@@ -43,13 +43,13 @@ def run(  # noqa: PLR0913 (options by keyword)
     grain: Grain = "sum",
     view: str = "state",
 ) -> Table:
-    """Stream `data` once through `model` and return the probes' values of its blocks.
+    """Stream `data` once through `model` and return a table of the probes' values of its blocks.
 
     The model is in inference mode and is not changed: no node, hook or flag is added.
 
     Args:
         probes: Probes to run.
-        model: A Functional or built Sequential `keras.Model`.
+        model: A Functional or built Sequential model.
         data: A tuple of arrays `(x, y)`, an array x, or an iterable of batches of these (a
             `tf.data.Dataset`, a `PyDataset`, a list); read once. x may be a dictionary of arrays.
             Of labels for each position of an output, such as `(batch, steps)`, the loss and the
@@ -67,9 +67,6 @@ def run(  # noqa: PLR0913 (options by keyword)
             with all slots; "read": what its F and that of the next block read, before the norm;
             "readout": what `zoo.StreamEnd` makes of both. f is y - x, and there is no gradient at
             x, but in "state".
-
-    Returns:
-        A `Table` with one value a row.
 
     Raises:
         ValueError: before any work, if there is no block, the data have no labels but a probe
@@ -168,7 +165,6 @@ class Observer:
         return padded_batches(data, batch_size, progress, check)
 
     def _sums(self, x, y, mask):
-        """Return the step's results for a padded batch, as arrays."""
         if self.labeled and y is None:
             raise ValueError(
                 f"{self.labeled} compare with labels. Received: data without. Give (x, y), or "
@@ -349,7 +345,6 @@ class Observer:
         return part
 
     def _viewed(self, block, tensors):
-        """Return a block's parts with x and y in another view."""
         of_x, of_y = self.views[block.index : block.index + 2]
         with keras_private.AutocastScope(block.layer.compute_dtype):
             x, y = of_x(tensors["x"]), of_y(tensors["y"])
@@ -372,10 +367,7 @@ class Observer:
 
 
 def _views(view, network):
-    """Return functions of the states before each block and behind the last one; none for "state".
-
-    They are bound to the layers of the blocks and to the `StreamEnd`.
-    """
+    """Return functions of the state before each block and of the last one; none for "state"."""
     check_choice(VIEWS, view=view)
     if view == "state":
         return []

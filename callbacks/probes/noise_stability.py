@@ -36,11 +36,6 @@ class LayerCushion(Ratio):
     normalization are left out. `histogram`: the share of examples in each of `bins` equal parts of
     [0, `largest`], the last one with all beyond. `dead`: the share of examples whose x is zero;
     they are left out. Section 5, Fig. 3.
-
-    Args:
-        bins: Number of bins of the histogram.
-        largest: End of the histogram.
-        name: See `Probe`.
     """
 
     needs = ("steps",)
@@ -106,15 +101,8 @@ def interlayer_cushions(
     alike. |J|_F^2 is the mean of |J' r|^2 over `projections` random normal r. n1 x n2 is the size
     of the image x. The mean over examples is given, without those whose x or J is zero.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model` whose blocks follow each other.
-        data: Inputs, or as in `zoo.callbacks.run`.
-        projections: Number of random vectors.
-        seed: Random seed of these.
-        batch_size: Batch size of arrays.
-
-    Returns:
-        A `Table` with `interlayer_cushion`.
+    `data` are inputs, or as in `zoo.callbacks.run`; `batch_size` is that of arrays, and `seed` that
+    of the random vectors. The table has `interlayer_cushion`.
 
     Raises:
         ValueError: if the blocks do not follow each other.
@@ -202,15 +190,10 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     channels is left out. So are blocks after which channels are only pooled: there d is 1 in any
     network.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model` that ends in a `Dense` classifier.
-        data: As in `zoo.callbacks.run`, with labels.
-        loss: As in `zoo.callbacks.run`.
-        batch_size: Batch size of arrays; the pass is that times the number of features.
-
-    Returns:
-        A `Table`: `dominant_flow`, d by block. Without dominance, for 64 features, d is about
-        0.080, (2 / pi) arctan(1 / sqrt(63)).
+    The network ends in a `Dense` classifier, `data`, with labels, and `loss` are as in
+    `zoo.callbacks.run`, `batch_size` is that of arrays; the pass is that times the number of
+    features. The table has `dominant_flow`, d by block. Without dominance, for 64 features, d is
+    about 0.080, (2 / pi) arctan(1 / sqrt(63)).
 
     Raises:
         ValueError: if the network does not end in a `Dense`, channels do not mix after any block,

@@ -82,8 +82,7 @@ class Probe:
             one of each.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
-    Args:
-        name: Name of its values; `None`: the class's name in snake case.
+    `name` is that of its values; `None`: the class's name in snake case.
 
     Example:
     >>> class Sparsity(Probe):
@@ -497,10 +496,8 @@ class GradientNorm(Probe):
     norm before the first stage's first block over that before the last stage's; far above 1:
     gradients explode on the way down. Jastrzebski et al. (2018), section 4.5, Fig. 8.
 
-    Args:
-        at: "input", or "h", what H of a skip layer, or F of a `zoo.SubLayer`, returns: it can be
-            compared between rules whose states differ in size and scale.
-        name: See `Probe`.
+    `at` is "input", or "h", what H of a skip layer, or F of a `zoo.SubLayer`, returns: it can be
+    compared between rules whose states differ in size and scale.
 
     Raises:
         ValueError: if `at` is another word.
@@ -549,10 +546,8 @@ class BorderlineExamples(Probe):
     differ by less than `margin`; `correct`: classified correctly, not borderline; `all`. If late
     blocks refine, the borderline ones gain most. `share`: the group's share of all examples; a
     group without examples has no other number. Entropy in nats. Jastrzebski et al. (2018), sections
-    4.3, 4.4, Figs 6, 7.
-
-    `blocks` is the number of the last stage's blocks to measure, `margin` a difference of
-    probabilities.
+    4.3, 4.4, Figs 6, 7. `blocks` is the number of the last stage's blocks to measure, `margin` a
+    difference of probabilities.
     """
 
     needs = ("probabilities", "loss", "labels")

@@ -296,7 +296,6 @@ class _Sums:
 
 
 def _is_broadcast(shape, whole):
-    """Return True if a term of this shape is repeated in a sum of the other one."""
     same = len(shape) == len(whole)
     return not same or any(a == 1 != b for a, b in zip(shape, whole, strict=True))
 
@@ -333,7 +332,6 @@ def _skip_block(call):
 
 
 def _layer_block(graph, call):
-    """Return the block of a composite layer, or None where no output has an input's shape."""
     for slot in call.sources if composite(call.layer) else ():
         if graph.shapes[slot] in call.shapes:
             return _block(call, slot, slot, call.shapes.index(graph.shapes[slot]))
@@ -368,7 +366,6 @@ def _named(graph, blocks):
 
 
 def _end_after_drops(graph, named):
-    """Make the layers that drop blocks at random the ends of these blocks."""
     for call in graph.calls:
         if isinstance(call.layer, DropBlock):
             for name, block in named.items():
@@ -381,7 +378,6 @@ def _has_weights(call):
 
 
 def _ancestors(graph):
-    """Return, for each slot, the set of slots that it depends on, itself included."""
     ancestors = {slot: {slot} for slot in graph.inputs}
     for call in graph.calls:
         above = set().union(*(ancestors[slot] for slot in call.sources))
@@ -436,6 +432,5 @@ def _stages(blocks):
 
 
 def _changed(shape, other):
-    """Return the axes in which two shapes differ."""
     pairs = itertools.zip_longest(shape, other, fillvalue=-1)
     return {axis for axis, (size, changed) in enumerate(pairs) if size != changed}

@@ -59,13 +59,10 @@ class Call:
 
 
 class Graph:
-    """The layer calls of a Functional or Sequential model, in the order in which they run.
+    """The layer calls of a built Functional or Sequential model, in the order in which they run.
 
     Nested models are flattened. Every tensor of the model has a slot, an integer; running the graph
     fills a dictionary of slots. The layers are not changed, and the weights are the model's.
-
-    Args:
-        model: A built `keras.Model` that is a graph of layers.
 
     Attributes:
         calls: A list of `Call`.
@@ -196,14 +193,10 @@ class Graph:
         calls: Iterable[Call] | None = None,
         keep: bool = False,
     ) -> Values:
-        """Run calls one after the other; each reads and writes slots.
+        """Run calls, or all, one after the other; update tensors by slot, and return them.
 
-        Args:
-            values: Tensors by slot; updated in place, and returned.
-            apply: A function of a `Call` and its arguments that returns the outputs; `None`:
-                `infer`.
-            calls: The calls to run; `None`: all.
-            keep: Keep the values of slots that no later call reads.
+        `apply`, a function of a `Call` and its arguments, returns the outputs; `None`: `infer`.
+        With `keep` the values of slots that no later call reads stay.
         """
         apply = apply or infer
         for call in self.calls if calls is None else calls:
@@ -372,7 +365,6 @@ def _in_order(model, x):
 
 
 def _is_flat(structure):
-    """Return True unless a structure of tensors contains another one."""
     values = structure.values() if isinstance(structure, dict) else structure
     return not tree.is_nested(structure) or not any(map(tree.is_nested, values))
 
@@ -415,13 +407,9 @@ def rewire(
 ) -> keras.Model:
     """Return a model of the same layers in a new graph; it shares `model`'s weights.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model`; nested models are flattened.
-        apply: A function of a `Call` and its symbolic arguments that returns the outputs;
-            `call.layer(*args, **kwargs)` leaves the call as it is.
-        shapes: As in `Graph.new_inputs`.
-
-    Each rewiring leaves a node on every layer, so reuse its result.
+    `apply` is a function of a `Call` and its symbolic arguments that returns the outputs;
+    `call.layer(*args, **kwargs)` leaves the call as it is. `shapes` are those of
+    `Graph.new_inputs`. Each rewiring leaves a node on every layer, so reuse its result.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.
@@ -446,12 +434,8 @@ def rebuild(
     """Return a copy of a model with weights of its own, some of its calls replaced.
 
     Copied are a layer's attributes (layers, variables, seed generators and containers of these),
-    not its configuration, which layers of other libraries may return incomplete.
-
-    Args:
-        model: A Functional or built Sequential `keras.Model`; nested models are flattened.
-        replace: A function of a `Call` that returns a function of the call's arguments (a layer,
-            for example) to use instead, or None to copy the layer; `None`: copy all.
+    not its configuration, which layers of other libraries may return incomplete. `replace` returns
+    what to call instead of a `Call`, such as a layer, or None to copy the layer.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.
@@ -515,7 +499,6 @@ def _container(value, copies):
 
 
 def _model(model, copies):
-    """Return a copy of a Functional model or a Sequential's graph, nested ones as they are."""
     if functional(model) is None:
         raise ValueError(
             f"A Functional model with a `call` of its own cannot be copied inside of a layer. "

@@ -220,14 +220,8 @@ class BlockPart(keras.layers.Layer):
     """One branch of a skip layer, or a closed sub-layer, for a network without the rest of it.
 
     In a saved model that holds the block itself, or another part of it, they share weights as
-    they did before.
-
-    Args:
-        block: The built skip layer, whose branch is shared.
-        part: "shortcut", "carry_gate" or, of a `zoo.SubLayer`, "closed". A saved
-            model names it, so no other attribute is read.
-        name: Name of the layer.
-        **kwargs: `dtype`, which is the block's.
+    they did before. `block` is the built skip layer, and `part` "shortcut", "carry_gate" or, of a
+    `zoo.SubLayer`, "closed": a saved model names it, so no other attribute is read.
 
     Raises:
         ValueError: if `part` is another name, or `block` is no built skip layer.

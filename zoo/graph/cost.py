@@ -24,14 +24,9 @@ class Count(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Cost of a model.
+    """Parameters, and multiply-adds of one example, of a model, its blocks and all other layers.
 
-    Attributes:
-        parameters: Number of parameters.
-        operations: Multiply-adds of one example.
-        blocks: The `Count` of each block, by name. A parameter that blocks share counts in the
-            first of them, its multiply-adds in each.
-        rest: The `Count` of all other layers.
+    A parameter that blocks share counts in the first of them, its multiply-adds in each.
     """
 
     parameters: int
@@ -50,11 +45,8 @@ def cost(
     called on symbolic tensors, as a recurrent one, counts the elements of its kernels times the
     positions (steps) that they are applied at. Words encoded once a batch count at each position.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model` of known size: of all shapes, only the
-            batch's may be None.
-        blocks: Names of the blocks; `None`: all that `zoo.graph.find_blocks` returns, if any.
-        grain: As in `zoo.graph.find_blocks`.
+    Of all shapes of the model only the batch's may be None. `blocks` are names; `None`: all that
+    `zoo.graph.find_blocks` returns for the `grain`, if any.
 
     Raises:
         ValueError: if the size of an input is not known, or a name is no block's.
@@ -110,11 +102,7 @@ def cost(
 
 
 class _Opened(Views):
-    """Calls in which layers' own code runs on symbolic tensors, at any depth, wherever it can.
-
-    As Keras calls a layer, it would be one node without operations, and some layers (`EinsumDense`)
-    would return sizes of None.
-    """
+    """Calls in which layers' own code runs on symbolic tensors, at any depth, wherever it can."""
 
     def answer(self, view, args, kwargs):
         if is_symbolic((args, kwargs)) and not _has_recurrence(view):
@@ -126,7 +114,7 @@ class _Opened(Views):
 
 
 def _new_nodes(outputs, known):
-    """Return the nodes behind tensors that are not among `known`, and add them."""
+    """Add the nodes behind tensors to those that are known; return the new ones."""
     new = []
     tensors = tree.flatten(outputs)
     while tensors:
@@ -190,7 +178,6 @@ RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
 
 
 def _of_kernels(layer, shape, output):
-    """Return the elements of a layer's kernels times the positions they are applied at."""
     kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
     positions = shape[:-1] if _has_recurrence(layer) else output[:-1]
     if getattr(layer, "data_format", None) == "channels_first":

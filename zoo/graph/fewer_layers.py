@@ -21,15 +21,9 @@ def without_layers(
     """Return a model of `model`'s class without some layers of its lists, with its own weights.
 
     The class has the number of its layers in its configuration, as backbones and tasks of KerasHub
-    do. The new model is not compiled, and shares the preprocessor.
-
-    Args:
-        model: A `keras.Model`.
-        removed: Layers to leave out.
-        lesioned: A model without them; the result has its outputs on random inputs.
-
-    Returns:
-        None if the class is Keras's own, or if there is no such model; then a warning says why.
+    do. The new model is not compiled, and shares the preprocessor. On random inputs it has the
+    outputs of `lesioned`, a model without the `removed` layers. Return None if the class is Keras's
+    own, or if there is no such model; then a warning says why.
     """
     if not foreign(model):
         return None

@@ -8,17 +8,10 @@ from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, plain_ker
 
 
 def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
-    """Return `model` with every `SimplifiedResidual` as a `SimplifiedPlain`.
+    """Return a Functional copy with every `SimplifiedResidual` as a `SimplifiedPlain`.
 
     The new kernel is one larger at the identity's entries. In exact arithmetic the outputs are
-    equal.
-
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-
-    Returns:
-        A Functional `keras.Model` with weights of its own, and a dictionary with the reason for
-        each block that stayed as it is, by name.
+    equal. The second result has the reason for each block that stayed as it is, by name.
 
     Raises:
         ValueError: if there is no block, or none can be folded; the message has the reasons.
@@ -49,7 +42,6 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
 
 
 def _plain(layer):
-    """Return the plain layer that computes what a residual one does."""
     plain = SimplifiedPlain.from_config(layer.get_config())
     plain.build(layer.get_build_config()["input_shape"])
     _, *bias = layer.get_weights()

@@ -402,7 +402,6 @@ def _symbolic(*structures):
 
 
 def _refuse_own_state(layer, kwargs):
-    """Raise an error for a layer that does more than its sub-layers and its code."""
     variables = keras_private.own_weights(layer)
     if variables:
         raise ValueError(f"it has weights of its own, {[v.name for v in variables]}")
@@ -424,14 +423,12 @@ def _numbers(layer):
 
 
 def _same_code(first, second):
-    """Return True if all calls of a layer's code compute the same in two traces."""
     if [*map(len, first)] != [*map(len, second)]:
         return False
     return all(map(_same_call, itertools.chain(*first), itertools.chain(*second)))
 
 
 def _same_call(first, second):
-    """Return True if two calls of layers or operations have the same constants."""
     constants = []
     sizes = _newshape(first)[:1] + _newshape(second)[:1]
     for call in (first, second):
@@ -502,14 +499,12 @@ def _attributes(layer):
 
 
 def _sentence(error):
-    """Return what an error says, without what Keras adds."""
     lines = [line.strip() for line in re.sub("\x1b\\[[01]m", "", f"{error}").splitlines()]
     lines = [line for line in lines if line and not line.startswith("Exception encountered")]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _newshape(call):
-    """Return the shape that a call reshapes to, or an empty one."""
     return tuple(getattr(call.layer, "newshape", ()))
 
 

@@ -34,12 +34,12 @@ def lesion(
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
-        *names: Blocks: names of skip layers or of sums; see `zoo.graph.find_blocks`.
+        *names: Names of blocks; see `zoo.graph.find_blocks`, as for `grain`.
         mode: "removed": a block returns its skip input x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
         blocks: Names of the blocks to look among; `None`: all but those around other blocks.
-        grain: As in `zoo.graph.find_blocks`: "sum", or "layer" for whole layers.
+        grain: "sum", or "layer" for whole layers.
 
     Raises:
         ValueError: if there is no such block or mode.
@@ -113,9 +113,8 @@ def remat(model: keras.Model) -> keras.Model:
     On JAX's CPU it saves memory in scanned stacks alone: there XLA drops the barriers that
     `jax.checkpoint` sets, and merges duplicate computations.
 
-    Args:
-        model: A `keras.Model`, changed in place and returned; so are all models that share its
-            blocks. Call this before its first step: compiled functions do not change.
+    `model` is changed in place and returned; so are all models that share its blocks. Call this
+    before its first step: compiled functions do not change.
 
     Raises:
         ValueError: if the model has no skip layer.
@@ -149,7 +148,7 @@ def drop_blocks(
     by the probability with which it was there, as in the paper.
 
     Args:
-        model: A Functional or built Sequential `keras.Model`; see `zoo.graph.find_blocks`.
+        model: A Functional or built Sequential `keras.Model`.
         rates: Probability of dropping the last of L blocks; the l-th then has l / L of it (the
             paper's linear decay, whose last rate is 0.5). Or probabilities by block name; others
             are not dropped. Blocks without a skip cannot be dropped.
@@ -216,6 +215,7 @@ def add_exits(
 ) -> keras.Model:
     """Return `model` with outputs after some of its blocks, too; it shares `model`'s weights.
 
+    Its output is a dictionary, with one by each block's name, and "last".
     `keras.Model(exits.input, exits.output[name])` is the part that stops at an exit: it can be
     exported and takes only the time of the blocks up to there.
 
@@ -226,10 +226,6 @@ def add_exits(
             block's output to an output like the model's. `None`: what follows the last block, with
             its weights, applied to the exit's block (an early readout).
         grain: As in `zoo.graph.find_blocks`.
-
-    Returns:
-        A Functional `keras.Model` with a dictionary of outputs: one by each block's name, and
-        "last".
 
     Raises:
         ValueError: if there is no such block, the model has several outputs, or without `head` a

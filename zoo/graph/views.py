@@ -90,11 +90,8 @@ def trace(
     """Call a view on symbolic tensors and run the layer's code, or a model's graph, on them.
 
     Keras prepares the arguments of a layer as in any call: precision, masks, context. The code may
-    raise anything.
-
-    Returns:
-        The outputs, made by the operations and layers that the code calls; and tensors like the
-        flattened outputs, with the masks that Keras gives these.
+    raise anything. The results are the outputs, made by the operations and layers that the code
+    calls, and tensors like the flattened outputs, with the masks that Keras gives these.
     """
     layer = view.viewed
     if not layer.built and type(layer).build is not keras.layers.Layer.build:

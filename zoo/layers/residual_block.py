@@ -91,10 +91,7 @@ class ResidualBlock(Skip):
         last_initializer: Initializer of H's last convolution; `None` is `kernel_initializer`.
         **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 
-    Call arguments:
-        x: Features.
-        training: As in `keras.layers.BatchNormalization`.
-        use: Index of the occurrence of the block, from 0.
+    The call's argument `use` is the index of the occurrence of the block, from 0.
 
     Input shape: `(batch, height, width, channels)`.
     Output shape: `(batch, ceil(height / strides), ceil(width / strides), filters)`, or four times

@@ -275,12 +275,9 @@ class LayerScale(Scaled):
 
 
 class Streams(Rule):
-    """Base of rules with n streams: copies of the embedding at first, of which the mean is read.
+    """Base of rules with n `streams`: copies of the embedding at first, of which the mean is read.
 
-    Args:
-        streams: Number of streams, n.
-        mixes: Mix the streams from state to state.
-        **kwargs: See `Rule`.
+    With `mixes` they are mixed from state to state.
     """
 
     def __init__(self, *, streams: int = 2, mixes: bool = True, **kwargs: Any) -> None:
@@ -372,9 +369,7 @@ class ManifoldHyperConnections(Streams):
     the paper does not give it: the network is pre-LN, sub-layer k reads most of stream k mod n, and
     the second eigenvalue of all H_res together is 1 / 2.
 
-    Args:
-        iterations: Number of iterations of Sinkhorn's algorithm.
-        **kwargs: See `Streams`; without `mixes` H_res is the identity.
+    `iterations` are those of Sinkhorn's algorithm; without `mixes` H_res is the identity.
 
     Reference: Xie et al. (2025), arXiv:2512.24880, equations 6 to 19.
     """
@@ -433,14 +428,10 @@ class ManifoldHyperConnections(Streams):
 class AttentionResiduals(Rule):
     """F reads a softmax-weighted mean of the embedding and of all earlier outputs of sub-layers.
 
-    Slot 0 has the embedding v_0, slot n the sum of the outputs of block n, `block` sub-layers. The
+    Slot 0 has the embedding v_0, slot n the sum of the outputs of the n-th `block` sub-layers. The
     weight of v_i is that of the logit w . norm(v_i), with w = 0 at the start, so that the network
     starts as pre-LN. A last w reads the last state. An empty slot, as of a removed sub-layer, has
     no weight.
-
-    Args:
-        block: Number of sub-layers whose outputs are added up in one slot.
-        **kwargs: See `Rule`.
 
     Reference: Kimi Team (2026), arXiv:2603.15031, equations 1 to 6.
     """

@@ -92,11 +92,9 @@ class Skip(Configured):
         self.opens_stage = False  # true if it changes the shape, and so projects its skip input
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
-        """Return a new layer for H, T, C or the shortcut.
+        """Return a new layer "transform", "transform_gate", "carry_gate" or "shortcut".
 
-        Args:
-            name: "transform", "transform_gate", "carry_gate" or "shortcut"; the layer's name.
-            bias: A gate's initial logit; None for H and the shortcut.
+        `bias` is a gate's initial logit, None for H and the shortcut.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how its branches are made.")
 

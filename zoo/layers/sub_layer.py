@@ -87,9 +87,7 @@ class SubLayer(Skip):
         self.inner = inner
         self.rule = made
         self.gate = gate
-        self.norm: keras.layers.Layer | None = None
-        if made.pre_norm:
-            self.norm = rms_norm("norm", self.dtype_policy)
+        self.norm = rms_norm(self.dtype_policy) if made.pre_norm else None
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return F, or a dense layer for a gate; see `Skip.branch`."""
@@ -176,16 +174,7 @@ class SubLayer(Skip):
 
 
 class _End(Configured):
-    """Base of the layers at both ends of a stream.
-
-    Args:
-        rule: A name of `zoo.RULES`, or a `zoo.Rule`.
-        depth: Number of sub-layers in the network; of a rule given by its name.
-        **kwargs: Options of the rule; `name`, `dtype`.
-
-    Raises:
-        ValueError: if there is no such rule.
-    """
+    """Base of the layers at both ends of a stream."""
 
     is_last: bool
 
@@ -239,9 +228,7 @@ class StreamEnd(_End):
         shape = (*input_shape[:2], input_shape[-1])
         self.rule.build_last(shape)
         self.rule.built = True
-        self.norm: keras.layers.Layer | None = None
-        if self.rule.final_norm:
-            self.norm = rms_norm("norm", self.dtype_policy)
+        self.norm = rms_norm(self.dtype_policy) if self.rule.final_norm else None
         build_inner(self, (self.rule, self.norm), shape)
 
     def call(self, x: Tensor) -> Tensor:
@@ -250,6 +237,6 @@ class StreamEnd(_End):
         return y if self.norm is None else self.norm(y)
 
 
-def rms_norm(name: str, dtype: Any) -> keras.layers.Layer:
+def rms_norm(dtype: Any) -> keras.layers.Layer:
     """Return a layer that divides features by their root mean square; its gain starts at 1."""
-    return keras.layers.RMSNormalization(epsilon=1e-6, dtype=dtype, name=name)
+    return keras.layers.RMSNormalization(epsilon=1e-6, dtype=dtype, name="norm")

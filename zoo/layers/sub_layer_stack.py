@@ -191,7 +191,6 @@ def _computation(layer, rule):
 
 
 def _check_alike(layer, one, other):
-    """Raise ValueError unless the sub-layers of two groups compute with the same."""
     if layer.rule.is_history:
         raise ValueError(
             f"A rule with slots for sub-layers has no stack. Received: {layer.name}, with the rule "
