@@ -58,9 +58,8 @@ def char_lm(
         num_steps: Words of a stream in a batch. `None` accepts any number.
         max_distinct: Distinct words a batch is planned for; "auto" plans for 64% of its
             words (Penn Treebank's batches of 700 have 354 on average).
-        filters: Number of filters of each width, 1, 2, 3 and so on, in characters. `None` takes
-            those of `size`.
-        units: Size of an LSTM's state. `None` takes that of `size`.
+        filters: Number of filters of each width, 1, 2, 3 and so on, in characters.
+        units: Size of an LSTM's state. `None` takes that of `size`, as for `filters`.
         limit: Largest initial weight.
         products: "bfloat16" multiplies in it in the softmax layer only; see
             `zoo.backend.layers.Dense`.

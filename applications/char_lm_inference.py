@@ -24,11 +24,10 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
     With `characters` it takes those of words, `(batch, steps, slots)` as of `Vocabulary.spell`,
     instead of their ids, and needs no table; the words need not be in the vocabulary.
 
-    Returns:
-        A `keras.Model` from `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2",
-        "c2"}`, for any batch size and number of steps: words `(batch, steps)`, states
-        `(batch, units)`, logits `(batch, steps, words)`. Zeros start a text, and the returned
-        states continue it. It shares `model`'s weights; `zoo.export` writes it.
+    The model is from `{"words", "h1", "c1", "h2", "c2"}` to `{"logits", "h1", "c1", "h2", "c2"}`,
+    for any batch size and number of steps: words `(batch, steps)`, states `(batch, units)`, logits
+    `(batch, steps, words)`. Zeros start a text, and the returned states continue it. It shares
+    `model`'s weights; `zoo.export` writes it.
     """
     slots = [model.get_layer("word_embedding").word_length] if characters else []
     x = words = keras.Input((None, *slots), dtype="int32", name="words")
@@ -61,12 +60,9 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
 def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     """Return `model`'s layers in a graph whose blocks are its layers between CNN and LSTM.
 
-    In `model` they are inside of `word_embedding`. Probes, lesions, exits and `diagnose` find
-    them in this graph. Each row is a text of its own: the states start at zero.
-
-    Returns:
-        A `keras.Model` from word ids `(batch, num_steps)` to logits `(batch, num_steps, words)`.
-        It shares the weights of `model`, a `char_lm`.
+    In `model`, a `char_lm`, they are inside of `word_embedding`. Probes, lesions, exits and
+    `diagnose` find them in this graph, from word ids `(batch, num_steps)` to logits `(batch,
+    num_steps, words)`. Each row is a text of its own: the states start at zero.
 
     Example:
     >>> from zoo.applications.char_lm import char_lm
@@ -100,12 +96,9 @@ def refresh_table(
 ) -> None:
     """Recompute the vectors of words after a change of `model`'s weights.
 
-    Args:
-        model: A `char_lm`.
-        stateful: Its graph by `with_state`.
-        ids: Distinct ids of the words that will be looked up; the vectors of the others become
-            NaN. `None` takes all words.
-        encode: The model's encoder, compiled; `None` calls it as it is.
+    `stateful` is its graph by `with_state`, `ids` are distinct ids of the words that will be looked
+    up; the vectors of the others become NaN. `None` takes all words. `encode` is the model's
+    encoder, compiled; `None` calls it as it is.
     """
     embedding = model.get_layer("word_embedding")
     (table,) = backend.whole_values([embedding.table])

@@ -42,8 +42,7 @@ def simplified_plain_net(
 
     Args:
         depth: 3 n + 2: 20, 32 and 44 in the paper.
-        identity: Identity that the kernels that double the channels contain, "pad" or
-            "duplicate"; see `zoo.SimplifiedResidual`.
+        identity: That in the kernels that double the channels; see `zoo.SimplifiedResidual`.
         widths: Channels of the groups; of the first convolution, too.
 
     Raises:

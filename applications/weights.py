@@ -234,11 +234,7 @@ def test_set(
 
 
 def corpus(facts: SimpleNamespace, data_dir: PathLike | None = None) -> Corpus:
-    """Return the text of a language model's card.
-
-    Raises:
-        ValueError: if the text has another vocabulary.
-    """
+    """Return the text of a language model's card; another vocabulary is a ValueError."""
     text = texts.load(data_dir, facts.data["max_word_length"])
     text = dataclasses.replace(text, train=text.train[: facts.data.get("tokens")])
     if "words" in facts.data:

@@ -127,7 +127,6 @@ def _draw_counts(axis, rows):
 
 
 def _draw_blocks(axis, table, probe):
-    """Draw a line over blocks for each epoch; the last has a band."""
     rows = table.of_probe(probe)
     names = [*dict.fromkeys(row.block for row in rows if row.block is not None)]
     epochs = [*dict.fromkeys(row.epoch for row in rows)]

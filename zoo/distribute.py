@@ -178,8 +178,7 @@ class Strategy:
     def inference_scope(self) -> contextlib.AbstractContextManager:
         """Return a context in which to build a model of a trained model's layers for evaluation.
 
-        TensorFlow would split its batches, too; here one replica computes all of them.
-        On JAX its own variables must be where those of the trained model are.
+        One replica computes it. On JAX its own variables must be where the trained model's are.
         """
         return self.scope() if keras.backend.backend() == "jax" else contextlib.nullcontext()
 
@@ -265,11 +264,7 @@ class Strategy:
             )
 
     def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
-        """Check the arguments of `fit`, where the sizes of batches are known in advance.
-
-        Raises:
-            ValueError: if batches cannot be split evenly, or processes cannot read the data.
-        """
+        """Raise a `ValueError` if known batches cannot be split evenly, or data not be shared."""
         for data in (x, validation):
             if self.num_processes > 1 and not isinstance(data, keras.utils.PyDataset | None):
                 raise ValueError(
@@ -302,8 +297,8 @@ def _is_built_under(native, model):
 def _synchronized(model: keras.Model) -> Iterator[None]:
     """Make a step on replicas of tf.distribute equal the step of one device.
 
-    Keras's own step differs twice: a normalization sees its replica's examples only, and an
-    optimizer clips each replica's gradient before it adds them up. Other backends need nothing.
+    In Keras's own, normalizations see their replica's examples only, and an optimizer clips each
+    replica's gradient before it adds them up.
     """
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "tensorflow":

@@ -88,10 +88,8 @@ class KaimingNormal(NumpyInitializer):
 
     Yu & Tomasi's KWI, and the "xavier" of the highway authors' Caffe fork.
 
-    Args:
-        fan: "in", as in those two, or "out", as in fb.resnet.torch.
-        scale: Factor of the standard deviation.
-        seed: See `NumpyInitializer`.
+    `fan` is "in", as in those two, or "out", as in fb.resnet.torch, and `scale` a factor of the
+    standard deviation.
 
     Raises:
         ValueError: if `fan` is neither.

@@ -103,8 +103,6 @@ def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
 def load_model(path: PathLike, compile: bool = True) -> keras.Model:
     """Load the model in a `.keras` file, which may be anybody's: no code in it is run.
 
-    If `compile` is True, optimizer, loss and metrics are loaded, too.
-
     Raises:
         ValueError: if it is not a `.keras` file, is damaged, holds code or unknown classes, or is
             a hundred times larger when it is unpacked.

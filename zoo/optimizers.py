@@ -17,9 +17,7 @@ class CaffeSGD(keras.optimizers.SGD):
     decay / 2 · w², which the reported loss excludes.
 
     Args:
-        learning_rate: A number or a Keras schedule.
-        momentum: Factor of the previous update.
-        nesterov: Use Nesterov momentum; Caffe's formula and Keras's agree.
+        learning_rate, momentum, nesterov: As of `keras.optimizers.SGD`; the formulas agree.
         decay: Weight decay of kernels.
         last_decay: Weight decay of the kernel of the layer called "predictions".
         bias_rate: Factor of the learning rate for biases, those of gates too.

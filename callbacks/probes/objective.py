@@ -41,8 +41,7 @@ def batches(
 
     `data` and `batch_size` are those of `zoo.callbacks.run`. `check` gets labels (all of them,
     where `data` are arrays, or a batch's) and returns those to use, or raises an error. `weighted`
-    yields `Labels` where data have sample weights of positions; else these, and always weights of
-    whole examples, are left out.
+    yields `Labels` where data have sample weights of positions.
 
     Raises:
         ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
@@ -141,7 +140,7 @@ def padded_batches(
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
     one before, so that compiled functions see one shape; where nothing is compiled, on PyTorch, the
     mask has the examples only. `progress` is called with the number of examples so far, after each
-    batch; the others are those of `batches`. Raise ValueError if there is no example.
+    batch. Raise ValueError if there is no example.
     """
     size = 0
     seen = 0

@@ -86,12 +86,9 @@ def gradients_at_marks(function: Callable, *arguments: Any) -> tuple[Any, dict]:
     """Run `function(mark, *arguments)` and differentiate its first result at the marked tensors.
 
     `function` calls `mark(key, tensor)` where a gradient is needed and continues with the returned
-    tensor; it returns a scalar and any structure. On JAX it is run more than once. All gradients
-    come from one backward pass.
-
-    Returns:
-        The second result, and the gradients by key; zeros where the scalar does not depend on a
-        marked tensor.
+    tensor; it returns a scalar and any structure. On JAX it is run more than once. Return this
+    structure and the gradients by key, all from one backward pass; zeros where the scalar does not
+    depend on a marked tensor.
 
     Example:
     >>> def cube(mark, x):

@@ -17,11 +17,8 @@ from zoo.types import Tensor
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` whose product is `zoo.backend.dense`: faster on torch, or in bfloat16.
 
-    Args:
-        units: Number of features of the output.
-        products: "bfloat16" multiplies in it, in a float32 layer; weights, gradients and output
-            stay in float32. "" does not.
-        *args, **kwargs: As of `keras.layers.Dense`.
+    `products="bfloat16"` multiplies in it, in a float32 layer; weights, gradients and output stay
+    in float32.
 
     Raises:
         ValueError: if `products` is something else, or the layer does not compute in float32.
@@ -83,10 +80,7 @@ class Conv2D(keras.layers.Conv2D):
 
 
 def _pad_to_same(x, sizes, strides, value):
-    """Return torch's `(batch, channels, height, width)` and the padding that is left to a kernel.
-
-    Where "same" pads the end more than the beginning, `value` is padded here, and none is left.
-    """
+    """Pad torch's features where "same" pads the end more; return them and the padding left."""
     from torch.nn import functional
 
     pads = []

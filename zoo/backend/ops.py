@@ -49,10 +49,9 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     `ops.take(values, inverse) == ids` holds whenever `count <= size`. `keras.ops.unique` has a
     dynamic shape inside on TensorFlow, which XLA refuses, and does not count what it truncates.
 
-    Returns:
-        values: `(size,)`, sorted, padded with the smallest id; on torch as many as there are.
-        inverse: `(n,)`, the index in `values` of each of the `n` integers.
-        count: Scalar, the number of distinct ids; if it exceeds `size`, `values` is truncated.
+    Return `values`, `(size,)`, sorted, padded with the smallest id, on torch as many as there are;
+    `inverse`, `(n,)`, the index in `values` of each of the n integers; and `count`, the number of
+    distinct ids: if it exceeds `size`, `values` is truncated.
     """
     if BACKEND == "torch":
         values, inverse = ops.unique(ids, return_inverse=True)

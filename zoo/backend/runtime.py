@@ -43,10 +43,9 @@ def seed_everything(seed: int) -> None:
 def keep_memory() -> bool:
     """Make glibc keep freed memory for the next step instead of returning it to the kernel.
 
-    A training step on a CPU frees and allocates the same large buffers (28 MB of logits in the
-    language model) again and again; by default each is mapped afresh and every page of it
-    faults. Measured on two cores: recipes/benchmarks char_lm. Returns True if it took effect,
-    which needs glibc.
+    A training step on a CPU frees and allocates the same large buffers again and again; by default
+    each is mapped afresh and every page of it faults. Measured: recipes/benchmarks char_lm. Returns
+    True if it took effect, which needs glibc.
     """
     library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
     mallopt = getattr(library, "mallopt", None)

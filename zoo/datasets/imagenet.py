@@ -46,10 +46,8 @@ def records(
 ) -> tuple[Column, Column]:
     """Return the JPEGs and the labels of tensorflow-datasets' imagenet2012, if it is prepared.
 
-    Args:
-        split: "train" or "validation".
-        count: Take the first images only, whose order is random; `None`: all.
-        data_dir: Default: $TFDS_DATA_DIR or ~/tensorflow_datasets.
+    `split` is "train" or "validation", `count` takes the first images only, whose order is random,
+    and `data_dir=None` is $TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Raises:
         ValueError: If it has not been prepared as array_record.

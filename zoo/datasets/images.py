@@ -148,9 +148,8 @@ def load(name: str, data_dir: PathLike | None = None) -> Images:
 def digits() -> Images:
     """Return real handwritten digits, which need no network: 1,797 images of 8 x 8 pixels.
 
-    scikit-learn's sums of black dots, 0 to 16, are scaled to 0 to 255. The last 297 are test
-    images (ours: scikit-learn has one set, the test part of the original, whose writers are not
-    those of the first digits).
+    scikit-learn's sums of black dots, 0 to 16, are scaled to 0 to 255. The last 297 are test images
+    (ours: scikit-learn has one set).
 
     Raises:
         ImportError: If scikit-learn, which has them, is not installed.
@@ -255,7 +254,6 @@ def _read_npz(path):
 
 
 def _checked(name, arrays, source):
-    """Return valid arrays as `Images`; errors name the `source`."""
     known = KNOWN.get(name)
     shape, classes = (known.shape, known.classes) if known else (None, None)
     advice = " If these are other images, name them: `--data NAME`, a NAME of your own."

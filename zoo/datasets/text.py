@@ -138,10 +138,8 @@ class Vocabulary:
         """Return the spelling of words as ids of characters; they need not be in the vocabulary.
 
         Characters outside the alphabet are left out. A word of `tokenize` that has no others is
-        spelled as the unknown word `|`.
-
-        Returns:
-            int32 array of shape `(len(words), word_length)`: start, characters, end, then pads.
+        spelled as the unknown word `|`. The array is int32, `(len(words), word_length)`: start,
+        characters, end, then pads.
 
         Raises:
             ValueError: If a word cannot be spelled.
@@ -330,15 +328,13 @@ def load(data_dir: PathLike | None = None, max_word_length: int = MAX_WORD_LENGT
 
     Files are named `train.txt`, `valid.txt`, `test.txt`, as Kim's, or `ptb.train.txt` and so on, as
     Mikolov's: UTF-8, one sentence a line, words separated by white space. Downloads are kept in
-    `$ZOO_CACHE/ptb` or `~/.cache/zoo/ptb`.
+    `$ZOO_CACHE/ptb` or `~/.cache/zoo/ptb`. The corpus is named "PTB" if the texts are, byte by
+    byte, Mikolov's Penn Treebank.
 
     Args:
         data_dir: Folder with the three files, or with a folder `ptb` that has them. No other
             place is tried.
         max_word_length: Largest number of slots for a word: characters, start and end.
-
-    Returns:
-        A `Corpus`, named "PTB" if the texts are, byte by byte, Mikolov's Penn Treebank.
 
     Raises:
         ValueError: If the folder or a file is missing, empty, or not UTF-8.
@@ -438,13 +434,10 @@ def streams(
 
     The ids, `(num_tokens,)`, are cut to whole batches and arranged as `batch_size` contiguous
     streams: row b of batch k + 1 continues row b of batch k with `num_steps` tokens. The target of
-    the last token is the first token.
+    the last token is the first token. The arrays are int32, `(num_batches, batch_size, num_steps)`.
 
     Kim et al. do not cut the test set, one stream: `streams(test, 1, 10)`, or another divisor,
     has all of Penn Treebank's 82,430 tokens.
-
-    Returns:
-        x and y, int32 arrays of shape `(num_batches, batch_size, num_steps)`.
 
     Raises:
         ValueError: If there are too few tokens for one batch, or an id is negative or no integer.

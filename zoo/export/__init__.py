@@ -49,11 +49,8 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     TensorFlow writes them, from JAX and torch in a child process; torch writes ONNX itself, unless
     its exporter fails and TensorFlow is installed.
 
-    Args:
-        model: A Functional or built Sequential `keras.Model`.
-        path: File or folder to write; an artifact of this format is replaced.
-        format: "saved_model", "onnx" or "litert"; None: that of the path's suffix, `.onnx` or
-            `.tflite`, or "saved_model" without one.
+    At `path` an artifact of this format is replaced. `format=None` is that of the path's suffix,
+    or "saved_model" without one.
 
     Returns:
         The largest absolute deviation of the artifact's outputs from the Keras model's, for three
@@ -167,7 +164,7 @@ def _sample(tensor, random, batch, unknown):
 
 
 def _write(model, path, format, examples):
-    """Write an artifact, verify it on what the model computes, and move it into place."""
+    """Write an artifact beside `path`, verify it on the examples, and move it into place."""
     folder = temporary_path(path)
     folder.mkdir(parents=True)
     artifact = folder / f"artifact{path.suffix}"
@@ -423,7 +420,6 @@ def _float32_name(dtype):
 
 
 def _write_in_child(model, path, format, examples):
-    """Write an artifact as `_write` does, in a child process of TensorFlow."""
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory

@@ -83,8 +83,7 @@ def find_blocks(
             input and an output of one shape, which are x and y.
 
     Returns:
-        A list of `Block`, and a list of pairs for calls that are similar to a block but none: the
-        call's name and the reason.
+        The blocks, and pairs for calls that are similar to one but none: their name and the reason.
 
     Raises:
         ValueError: if there is no block or grain, or one of `names` is none; the message has the

@@ -45,11 +45,9 @@ def inline(
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
-    Args:
-        model: A built Functional or Sequential `keras.Model`.
-        shapes: Shapes (with the batch) of inputs by name, where code depends on lengths that are
-            unknown in `model`, as that of causal masks does.
-        layers: Names of the layers to open; `None`: all that hide blocks.
+    `shapes` are those (with the batch) of inputs by name, where code depends on lengths that are
+    unknown in `model`, as that of causal masks does. `layers` are names of the layers to open;
+    `None`: all that hide blocks.
 
     Raises:
         ValueError: if there is no input or composite layer of a name, or a named layer cannot be

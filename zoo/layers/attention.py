@@ -19,10 +19,8 @@ class CausalAttention(Configured):
         query, key, projection: Layers from features to queries, to keys, and from the heads'
             outputs to the output, such as `keras.layers.Dense`.
         value: Layer from features to values; None: `call` gets the values.
-        **kwargs: `name`, `dtype`.
 
-    Call arguments:
-        x: Features, `(batch, steps, d)`.
+    Call arguments, beside the features:
         value: Further values, of all heads, `(batch, steps, heads * size)`.
         shares: Factors of the further values and of the layer's own; None: the further ones alone.
 

@@ -523,7 +523,6 @@ class Laurel(Rule):
             at 1); else both are 1. This is the paper's RW.
         rank: Rank of B A; 0 leaves the sum out. B = 0 at the start. LR.
         previous: Number of states that are read, x included; their g start at 1. PA.
-        **kwargs: See `Rule`.
 
     Reference: Menghani, Kumar, Kumar (2025), arXiv:2411.07501, equations 2 to 6.
     """
@@ -578,12 +577,8 @@ class ValueResidual(Rule):
     """Pre-LN whose attention has the values l1 V_1 + l2 V_m, V_1 those of the first layer.
 
     V_1, in slot 1, comes from the embedding, normalized, by a kernel and a bias of the first state;
-    the first layer's attention has no values but these.
-
-    Args:
-        learned: Train l1 and l2; both are, or start at, 1 / 2.
-        kernel_initializer: Initializer of the kernel of V_1; None: N(0, 1 / fan_in).
-        **kwargs: See `Rule`.
+    the first layer's attention has no values but these. l1 and l2 are 1 / 2, or start there if they
+    are `learned`. `kernel_initializer` is that of the kernel of V_1; None: N(0, 1 / fan_in).
 
     Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
     """
@@ -635,7 +630,6 @@ class FirstInput(Rule):
         lambdas: Use l0 and l1.
         skips: Add, before that, w times the output of layer M - m + 1 to the input of layer m of
             the last half, w = 1 at the start: a U-Net of layers.
-        **kwargs: See `Rule`.
 
     Reference: the record of 2024-11-10 of github.com/KellerJordan/modded-nanogpt.
     """

@@ -29,7 +29,6 @@ class SubLayerStack(Scanned, Configured):
         groups: Lists of `zoo.SubLayer`s, such as those of a transformer's layer, which give the
             initial values; or a single list, with whose values all groups start.
         depth: Number of groups.
-        **kwargs: `name`, `dtype`.
 
     Input and output shape: the state's; see `zoo.SubLayer`.
 
