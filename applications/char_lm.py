@@ -46,7 +46,8 @@ def char_lm(
 
     Every weight is initialized from U(-limit, limit), with the seeds of `zoo.seed_everything`; the
     transform gate's bias from that minus 2, the carry gate's plus 2. Dropout (0.5) is only
-    between the LSTMs and before the softmax. The LSTMs' state is carried from batch to batch.
+    between the LSTMs and before the softmax. The LSTMs' state is carried from batch to batch. Word
+    ids are `(batch_size, num_steps)`, logits `(batch_size, num_steps, words)`.
 
     Args:
         size: "small" or "large".
@@ -64,10 +65,6 @@ def char_lm(
         products: "bfloat16" multiplies in it in the softmax layer only; see
             `zoo.backend.layers.Dense`.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-
-    Returns:
-        A `keras.Model` from word ids `(batch_size, num_steps)` to logits
-        `(batch_size, num_steps, words)`.
 
     Raises:
         ValueError: if `size` or `variant` is unknown, or `weights` does not fit this network.

@@ -8,7 +8,7 @@ from keras import layers
 
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D, MaxPooling2D
-from zoo.checks import check_integers, is_integer
+from zoo.checks import check_integers
 from zoo.initializers import Gaussian, GlorotUniform, KaimingNormal
 from zoo.layers import gating
 from zoo.layers.highway import HighwayConv2D, HighwayDense
@@ -51,11 +51,7 @@ def highway_mlp(
 
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, section 3.1, Figs 1 to 4.
     """
-    if not is_integer(depth, 2):
-        raise ValueError(
-            f"`depth` counts the plain first layer and at least one more, so it must be an integer "
-            f"of 2 or more. Received: depth={depth!r}"
-        )
+    check_integers(2, depth=depth)
     check_integers(1, units=units)
     initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
     inputs = keras.Input(tuple(input_shape), name="inputs")

@@ -56,7 +56,8 @@ def transformer_lm(
     the defaults it has 309,746 parameters and 347,264 multiply-adds for each symbol. All rules
     start alike: embeddings and positions as N(0, 1/2), so that the stream has a root mean square of
     1; kernels as N(0, 1 / fan_in), the last one of a sub-layer as N(0, 1 / (2 depth fan_in)) unless
-    the rule itself bounds the sum of branches; biases at 0. There is no dropout.
+    the rule itself bounds the sum of branches; biases at 0. There is no dropout. The model is from
+    symbols `(batch, steps)` to logits `(batch, steps, vocabulary)`.
 
     Args:
         vocabulary: Number of symbols.
@@ -76,9 +77,6 @@ def transformer_lm(
             sub-layer's size, have the same others. Those of gates and of rules, and with None all,
             are drawn in order from what `zoo.seed_everything` started.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
-
-    Returns:
-        A `keras.Model` from symbols `(batch, steps)` to logits `(batch, steps, vocabulary)`.
 
     Raises:
         ValueError: if a number is out of range, `heads` does not divide `width`, or there is no

@@ -333,12 +333,10 @@ class Observer:
         x = self.graph.keep_mask(x, cast)
         with keras_private.AutocastScope(layer.compute_dtype):
             terms = layer.parts(x, **kwargs)
-        if mark is not None:
-            if "x" in terms and block.x is None:
+            if mark is not None and "x" in terms and block.x is None:
                 terms["x"] = mark(("shortcut", block.index), terms["x"])
-            if "dh" in self.needs:
+            if mark is not None and "dh" in self.needs:
                 terms["h"] = mark(("h", block.index), terms["h"])
-        with keras_private.AutocastScope(layer.compute_dtype):
             part = {**terms, "y": layer.output_of(terms)}
         if "x" in terms:
             part["f"] = layer.change(terms)

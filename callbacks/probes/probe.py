@@ -231,10 +231,10 @@ class Table:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        lines = [[*Row._fields]]
-        for *cells, value in self.rows:
-            known = ["" if cell is None else str(cell) for cell in cells]
-            lines.append([*known, f"{value:.5g}"])
+        rows = [[*cells, f"{value:.5g}"] for *cells, value in self.rows]
+        lines = [
+            ["" if cell is None else str(cell) for cell in row] for row in (Row._fields, *rows)
+        ]
         return "\n".join([aligned(lines, left=(0, 1)), *self.notes])
 
     def of_probe(self, probe: str) -> "Table":
@@ -281,12 +281,10 @@ class Table:
         if tuple(head) != Row._fields:
             raise ValueError(f"Expected a CSV file with columns {Row._fields}. Received: {path}")
         types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
-        cells: Iterator[Any]
-        rows = []
-        for line in lines:
-            cells = (kind(cell) if cell else None for kind, cell in zip(types, line, strict=True))
-            rows.append(Row(*cells))
-        return cls(rows)
+        return cls(
+            Row._make(kind(cell) if cell else None for kind, cell in zip(types, line, strict=True))
+            for line in lines
+        )
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:

@@ -287,7 +287,7 @@ def test_models_are_listed_and_created_by_name():
         (lambda: zoo.shared_resnet(44, "layer"), "`batch_norm` must be one of 'unshared'"),
         (lambda: zoo.simplified_plain_net(21), "`depth` must be 3 n . 2"),
         (lambda: zoo.simplified_plain_net(identity="none"), "`identity` must be one of"),
-        (lambda: zoo.highway_mlp(1), "`depth` counts the plain first layer"),
+        (lambda: zoo.highway_mlp(1), "`depth` must be an integer of 2 or more"),
         (lambda: zoo.highway_a("gated"), "`variant` must be one of"),
         (lambda: zoo.resnet50(input_shape=(31, 64, 3)), r"32 x 32.*Received.*Resizing\(32, 32\)"),
         (lambda: zoo.wide_resnet(input_shape=(16, 16, 3)), r"Resizing\(32, 32\)"),

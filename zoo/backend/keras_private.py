@@ -1,7 +1,6 @@
 """Every private name of Keras that the zoo reads or sets, with the reason.
 
-Keras promises nothing about these names. The tests run with the oldest Keras of pyproject.toml and
-with 3.15.1.
+Keras promises nothing about them. The tests run with the oldest Keras of pyproject.toml and 3.15.1.
 """
 
 import contextlib

@@ -219,7 +219,6 @@ def from_keras(name: str) -> Images:
 
 
 def _find(path, name):
-    """Return the file of the images `name`: `path`, or a file in this folder."""
     if not path.is_dir():
         return path  # reading it says whether it is there
     for file in (path / f"{name}.npz", path / name / f"{name}.npz"):

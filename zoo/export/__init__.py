@@ -145,7 +145,6 @@ def _named(model):
 
 
 def _example(model, batch, unknown):
-    """Return random inputs and what a model computes of them, both by name."""
     random = np.random.default_rng(0)
     inputs = keras.tree.map_structure(lambda x: _sample(x, random, batch, unknown), model.input)
     named = dict(zip(_input_names(model), keras.tree.flatten(inputs), strict=True))
@@ -187,7 +186,6 @@ def _write(model, path, format, examples):
 
 
 def _deviation(read, examples):
-    """Return the largest absolute deviation; infinite if a shape differs."""
     deviations = []
     for inputs, expected in examples:
         outputs = read(inputs)

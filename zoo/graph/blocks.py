@@ -118,10 +118,8 @@ def find_blocks(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
             f"{graph.model.name!r}, which has no block.{listing}"
         )
-    found = [*blocks.values()]
-    stages = _stages(found)
-    for index, block in enumerate(found):
-        found[index] = dataclasses.replace(block, stage=stages[index], index=index)
+    staged = zip(blocks.values(), _stages([*blocks.values()]), strict=True)
+    found = [dataclasses.replace(b, stage=stage, index=i) for i, (b, stage) in enumerate(staged)]
     return found, rejected
 
 

@@ -18,10 +18,8 @@ from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
 Apply: TypeAlias = Callable[..., Any]  # a `Call` and its arguments -> its outputs
-SHARED = (  # set by `Layer.__init__` or `__new__`, but kept
-    *("_input_spec", "_remat_mode", "_build_shapes_dict"),
-    "_auto_config",  # arguments of the constructor
-)
+# set by `Layer.__init__` or `__new__`, but kept
+SHARED = ("_input_spec", "_remat_mode", "_build_shapes_dict", "_auto_config")
 
 CONTAINERS: dict[str, Any] = {"list": list, "TrackedList": list, "tuple": tuple}
 CONTAINERS |= {"set": set, "TrackedSet": set}

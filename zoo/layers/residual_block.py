@@ -39,11 +39,7 @@ class Branch(keras.layers.Layer):
         return x
 
     def _is_plain(self, layer, x):
-        """Return True if `layer.call(x)` does what `layer(x)` does.
-
-        `layer(x)` resolves arguments, dtypes and masks, which takes 0.15 ms where nothing is
-        compiled: for 18 convolutions with normalization and ReLU, a tenth of a training step.
-        """
+        """Return True if `layer.call(x)`, a tenth of a step faster on torch, does what it does."""
         return (
             not isinstance(x, keras.KerasTensor)
             and layer.compute_dtype == self.compute_dtype

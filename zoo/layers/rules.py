@@ -37,12 +37,8 @@ def unit_gain() -> keras.initializers.Initializer:
 
 def put(state: Tensor, slot: int, value: Tensor) -> Tensor:
     """Return the state with another vector in one slot."""
-    parts = [value[:, :, None]]
-    if slot > 0:
-        parts.insert(0, state[:, :, :slot])
-    if slot + 1 < state.shape[2]:
-        parts.append(state[:, :, slot + 1 :])
-    return ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+    parts = [state[:, :, :slot], value[:, :, None], state[:, :, slot + 1 :]]
+    return ops.concatenate([part for part in parts if part.shape[2] > 0], axis=2)
 
 
 class Rule(Configured):

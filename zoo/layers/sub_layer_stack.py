@@ -57,14 +57,11 @@ class SubLayerStack(Scanned, Configured):
                 f"Expected one group or depth={depth} groups, of one size. Received: "
                 f"{len(groups)}, of the sizes {[len(group) for group in groups]}."
             )
-        first = groups[0]
-        last = [_moved(layer.rule, (depth - 1) * len(first)) for layer in first]
-        known = [_computation(layer, layer.rule) for layer in first]
-        found = [[_computation(layer, layer.rule) for layer in group] for group in groups[1:]]
-        found.append([_computation(*pair) for pair in zip(first, last, strict=True)])
-        for group in found:  # the last one is that of the rules that `to_layers` makes
-            for layer, one, other in zip(first, known, group, strict=True):
-                _check_alike(layer, one, other)
+        for layer, *others in zip(*groups, strict=True):
+            known = _computation(layer, layer.rule)
+            last = _moved(layer.rule, (depth - 1) * len(groups[0]))  # as `to_layers` makes it
+            for other, rule in [*((other, other.rule) for other in others), (layer, last)]:
+                _check_alike(layer, known, _computation(other, rule))
         self.depth = depth
         # Keras does not see the sub-layers: their weights are not this layer's.
         self._hidden = types.SimpleNamespace(groups=groups)
