@@ -83,12 +83,10 @@ def _pad_to_same(x, sizes, strides, value):
     """Pad torch's features where "same" pads the end more; return them and the padding left."""
     from torch.nn import functional
 
-    pads = []
-    odd = []
-    for side, size, stride in zip(x.shape[2:], sizes, strides, strict=True):
-        whole = max(0, (-(-side // stride) - 1) * stride + size - side)
-        pads.append(whole // 2)
-        odd.append(whole % 2)
+    axes = zip(x.shape[2:], sizes, strides, strict=True)
+    whole = [max(0, (-(-side // step) - 1) * step + size - side) for side, size, step in axes]
+    pads = [number // 2 for number in whole]
+    odd = [number % 2 for number in whole]
     if not any(odd):
         return x, pads
     x = functional.pad(x, (pads[1], pads[1] + odd[1], pads[0], pads[0] + odd[0]), value=value)

@@ -63,10 +63,8 @@ class Images:
 
     Images are uint8, `(num_images, height, width, channels)`, labels int32 from 0, `(num_images,)`.
 
-    Args:
-        name: "MNIST", "CIFAR-10" or "CIFAR-100" only for the original images.
-        classes: Number of classes.
-        notice: Warning that belongs to every number measured on these images, or "".
+    `name` is "MNIST", "CIFAR-10" or "CIFAR-100" only for the original images, `notice` a warning
+    that belongs to every number measured on these images, or "".
     """
 
     name: str

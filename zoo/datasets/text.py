@@ -255,10 +255,8 @@ def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
 class Corpus:
     """Train, validation and test text as word ids, int32 arrays of shape `(num_tokens,)`.
 
-    Args:
-        name: "PTB" only for Mikolov's Penn Treebank; "pydoc"; or a folder's name.
-        vocabulary: The `Vocabulary` of the three parts.
-        notice: Warning that belongs to every number measured on this corpus, or "".
+    `name` is "PTB" only for Mikolov's Penn Treebank, "pydoc", or a folder's name, `notice` a
+    warning that belongs to every number measured on this corpus, or "".
     """
 
     name: str

@@ -295,10 +295,9 @@ def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
 def random_order(
     names: Sequence[str], swaps: int, rng: np.random.Generator
 ) -> tuple[dict[str, str], float]:
-    """Return a random order of blocks and its Kendall tau.
+    """Return an order for `shuffle` after so many swaps of random pairs, and its Kendall tau.
 
-    It exchanges random pairs of `names`, blocks that may take each other's position, `swaps` times.
-    The order is a dictionary for `shuffle`; tau is 1 for the original order, -1 for its reverse.
+    `names` are blocks that may take each other's position; tau is from -1 (reverse) to 1.
     """
     order = [*range(len(names))]
     for _ in range(swaps):

@@ -55,8 +55,7 @@ class Skip(Configured):
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. The carry gate C starts at
             `-gate_bias`, so that it carries what `coupled` would.
         stage: Index of the stage the block belongs to; probes group blocks by it.
-        kernel_regularizer: Regularizer of every kernel: of H, T, C and the shortcut alike, as the
-            gates of `keras.layers.LSTM` share theirs.
+        kernel_regularizer: Regularizer of every kernel: of H, T, C and the shortcut alike.
         bias_regularizer: Regularizer of every bias. On the gates' too: L2 pulls T towards 1/2.
         **kwargs: `activity_regularizer` (of the block's output), `name`, `dtype`.
 
