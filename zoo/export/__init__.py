@@ -426,10 +426,8 @@ def _write_in_child(model, path, format, examples):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model.save(folder / "model.keras")
-        arrays = {}
-        for number, example in enumerate(examples):
-            for part, values in enumerate(example):
-                arrays |= {f"{number}/{part}/{name}": array for name, array in values.items()}
+        by_path = keras.tree.flatten_with_path(examples)  # of numbers, and names at last
+        arrays = {"/".join(map(str, path)): array for path, array in by_path}
         np.savez(folder / "arrays.npz", **arrays)
         command = [sys.executable, "-P", "-c", CHILD, name, path, format]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)

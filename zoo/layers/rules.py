@@ -505,10 +505,8 @@ class DenseFormer(Rule):
         if not self.ends_layer:
             return put(x, 0, stream)
         x = put(x, 1 + self.layer_number, stream)
-        mean = ops.einsum(
-            "s,btsd->btd", ops.convert_to_tensor(self.a), x[:, :, 1 : 2 + self.layer_number]
-        )
-        return put(x, 0, mean)
+        outputs = x[:, :, 1 : 2 + self.layer_number]
+        return put(x, 0, ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.a), outputs))
 
 
 class Laurel(Rule):
