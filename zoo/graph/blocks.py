@@ -27,31 +27,23 @@ GRAINS = {
 class Block:
     """A block of a graph: y = x + f, or the output of a skip layer or of a composite layer.
 
-    Attributes:
-        name: Name of the block; see `find_blocks`.
-        call: Index of the call that returns y.
-        source: Slot of the block's input.
-        x: Slot of the skip (identity) input: the source, or the end of the shortcut branch; None
-            where that is inside a skip layer, or missing (a plain layer that changes the shape).
-        f: Slot of the residual branch's end; None where no slot has f = y - x: for a skip layer, a
-            composite layer, or a sum of more than two branches.
-        y: Slot of the output, that of its `DropBlock` where it has one.
-        shape: Shape of y, with the batch.
-        layer: The skip layer, or None.
-        stage: Blocks of one stage have outputs of one shape.
-        index: Position among the network's blocks, from 0.
+    `source`, `x`, `f` and `y` are slots. x, the skip (identity) input, is the source, or the end of
+    the shortcut branch; None where that is inside a skip layer, or missing (a plain layer that
+    changes the shape). f is the residual branch's end; None where no slot has f = y - x: for a skip
+    layer, a composite layer, or a sum of more than two branches. y is the output, that of its
+    `DropBlock` where it has one. Blocks of one stage have outputs of one shape.
     """
 
-    name: str
-    call: int
-    source: int
+    name: str  # see `find_blocks`
+    call: int  # index of the call that returns y
+    source: int  # the block's input
     x: int | None
     y: int
-    shape: Shape
+    shape: Shape  # of y, with the batch
     f: int | None = None
-    layer: Skip | None = None
+    layer: Skip | None = None  # the skip layer, if it is one
     stage: int = -1  # not known
-    index: int = 0
+    index: int = 0  # among the network's blocks
 
     @property
     def changes_shape(self) -> bool:

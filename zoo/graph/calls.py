@@ -29,25 +29,18 @@ CONTAINERS |= {"set": set, "TrackedSet": set}
 class Call:
     """One call of a layer (or operation) in a graph.
 
-    Attributes:
-        index: Position in `Graph.calls`.
-        name: The layer's name, with the names of enclosing models before it and "#1", "#2" after
-            it for its second and third call.
-        layer: The layer.
-        arguments: The arguments as Keras recorded them.
-        inputs: Pairs of a key of `arguments` and the slot that holds its value.
-        outputs: Slots of the flattened outputs.
-        shapes: Shapes of the outputs.
-        masks: Pairs of a key of `arguments` and the slot whose mask is its value.
+    Its name is the layer's, with the names of enclosing models before it and "#1", "#2" after it
+    for its second and third call. `inputs` are pairs of a key of `arguments` and the slot that
+    holds its value, `masks` of a key and the slot whose mask is its value.
     """
 
-    index: int
+    index: int  # in `Graph.calls`
     name: str
     layer: Any
-    arguments: Any
+    arguments: Any  # as Keras recorded them
     inputs: tuple[tuple[int, int], ...]
-    outputs: tuple[int, ...]
-    shapes: tuple[Shape, ...]
+    outputs: tuple[int, ...]  # slots of the flattened outputs
+    shapes: tuple[Shape, ...]  # of the outputs
     masks: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -62,12 +55,8 @@ class Graph:
     Nested models are flattened. Every tensor of the model has a slot, an integer; running the graph
     fills a dictionary of slots. The layers are not changed, and the weights are the model's.
 
-    Attributes:
-        calls: A list of `Call`.
-        inputs, outputs: Slots of the model's flattened inputs and outputs.
-        input_names: Names of the inputs, in the order of `inputs`.
-        shapes: Shapes by slot, with the batch.
-        masked: True if a tensor of the model has a Keras mask.
+    `inputs` and `outputs` are slots of the flattened inputs and outputs, `input_names` those of the
+    inputs, `shapes` by slot, with the batch. `masked` is True if a tensor has a Keras mask.
 
     Raises:
         ValueError: if the model is subclassed or not built.

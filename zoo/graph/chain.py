@@ -41,14 +41,10 @@ class Chain:
     The blocks of any graph, in running order; what bypasses one is in the state beside it.
     Arguments and errors are those of `zoo.graph.find_blocks`.
 
-    Attributes:
-        graph: Its `zoo.graph.calls.Graph`.
-        blocks: Its `zoo.graph.blocks.Block`s.
-        plan: The plan of the unmodified network.
-        links: The calls before each block, back to the block before it, that are inside of none.
-        tail: The calls after the last block.
-        sides: For each block the slots of the tensors that it or later calls read, without its
-            input if only it reads that; and of all that depend on no block, such as masks.
+    `plan` is that of the unmodified network, `links` are the calls before each block, back to the
+    block before it, that are inside of none, and `tail` those after the last block. `sides` are for
+    each block the slots of the tensors that it or later calls read, without its input if only it
+    reads that; and of all that depend on no block, such as masks.
     """
 
     def __init__(

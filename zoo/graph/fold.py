@@ -3,7 +3,7 @@
 import keras
 
 from zoo.graph.blocks import find_blocks
-from zoo.graph.calls import Graph, rebuild
+from zoo.graph.calls import rebuild
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, plain_kernel
 
 
@@ -26,7 +26,7 @@ def fold_identity(model: keras.Model) -> tuple[keras.Model, dict[str, str]]:
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
     section 3, equation 1.
     """
-    blocks, rejected = find_blocks(Graph(model))
+    blocks, rejected = find_blocks(model)
     kept = dict(rejected)
     layers: dict[int, SimplifiedPlain] = {}  # by id of the layer to replace, which may be shared
     for block in blocks:

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from zoo.layers.configured import Configured
+from zoo.layers.skip import build_inner
 from zoo.types import Shape, Tensor
 
 
@@ -57,17 +58,14 @@ class CausalAttention(Configured):
 
     def build(self, input_shape: Shape) -> None:
         """Build the projections."""
-        for layer in (self.query, self.key, self.value):
-            if layer is not None and not layer.built:
-                layer.build(input_shape)
+        build_inner(self, (self.query, self.key, self.value), input_shape)
         width = self.query.compute_output_shape(input_shape)[-1]
         if width % self.heads:
             raise ValueError(
                 f"`heads` must divide the {width} features of the queries. Received: "
                 f"heads={self.heads}"
             )
-        if not self.projection.built:
-            self.projection.build((*input_shape[:-1], width))
+        build_inner(self, [self.projection], (*input_shape[:-1], width))
 
     def call(
         self,
