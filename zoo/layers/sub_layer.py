@@ -31,7 +31,7 @@ def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule
         )
     kind = RULES[rule]
     own = {name: options.pop(name) for name in [*options] if name in kind.arguments}
-    return kind(**own, **arguments, dtype=options.get("dtype"))
+    return kind(**{"dtype": options.get("dtype"), **own, **arguments})
 
 
 @keras.saving.register_keras_serializable("zoo")
