@@ -29,7 +29,8 @@ class Top(TypedDict, total=False):
         include_top: False ends the model in the last features.
         pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
-        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
+        weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, the address
+            "hf://OWNER/REPOSITORY" of a model on the Hugging Face Hub, or `None`.
         name: Name of the model.
     """
 

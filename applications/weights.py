@@ -21,6 +21,7 @@ from zoo.datasets import images
 from zoo.datasets import text as texts
 from zoo.datasets.preprocessing import RECIPES, Preprocessing
 from zoo.datasets.text import Corpus, Vocabulary
+from zoo.io import HUB, from_hub
 from zoo.types import PathLike
 
 FOLDER = pathlib.Path(types.__file__).resolve().parent / "pretrained"
@@ -104,6 +105,8 @@ def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathl
     Raises:
         ValueError: if there is no such file, or its network is known to be another.
     """
+    if str(weights).startswith(HUB):
+        return from_hub(str(weights)) / f"model{SUFFIX}"  # as `keras.Model.save` writes it there
     if str(weights).endswith(SUFFIX) and pathlib.Path(weights).is_file():
         return pathlib.Path(weights)
     if not isinstance(weights, str) or weights.endswith(SUFFIX):

@@ -71,3 +71,30 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, name, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=name):
         zoo.io.load_model(path)
+
+
+def test_models_and_weights_come_from_the_hub(tmp_path, monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    model = zoo.highway_mlp(3, units=5, input_shape=(4,))
+    folder = tmp_path / "snapshot"
+    model.save(tmp_path / "model.keras")
+    zipfile.ZipFile(tmp_path / "model.keras").extractall(folder)  # what Keras uploads
+
+    def snapshot_download(name, **_):
+        if name != "somebody/network":
+            raise FileNotFoundError("404")
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    x = np.ones((2, 4), "float32")
+    expected = model.predict(x, verbose=0)
+    loaded = zoo.io.load_model("hf://somebody/network")
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, atol=1e-6)
+    again = zoo.highway_mlp(3, units=5, input_shape=(4,), weights="hf://somebody/network")
+    np.testing.assert_allclose(again.predict(x, verbose=0), expected, atol=1e-6)
+    with pytest.raises(RuntimeError, match="hf://nobody/network, which fails: 404"):
+        zoo.io.load_model("hf://nobody/network")
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace('"HighwayDense"', "[1]"))
+    with pytest.raises(ValueError, match="Cannot read the model in hf://somebody/network"):
+        zoo.io.load_model("hf://somebody/network")

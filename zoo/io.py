@@ -31,6 +31,7 @@ UNREADABLE = (
     zlib.error,
 )
 
+HUB = "hf://"  # of addresses of repositories on the Hugging Face Hub
 SMALL = 2**26  # ours, bytes
 MAX_RATIO = 100  # ours: Keras does not compress models; JSON and zeros alone reach it
 
@@ -103,22 +104,55 @@ def open_npz(path: PathLike) -> Iterator[np.lib.npyio.NpzFile]:
 def load_model(path: PathLike, compile: bool = True) -> keras.Model:
     """Load the model in a `.keras` file, which may be anybody's: no code in it is run.
 
+    "hf://OWNER/REPOSITORY" is a model that `keras.Model.save` wrote to the Hugging Face Hub.
+
     Raises:
         ValueError: if it is not a `.keras` file, is damaged, holds code or unknown classes, or is
             a hundred times larger when it is unpacked.
+        RuntimeError: if it cannot be downloaded.
     """
+    if str(path).startswith(HUB):
+        folder = from_hub(str(path))
+        with _reading(path), SafeModeScope(True):
+            _check_config(json.loads((folder / "config.json").read_text("utf-8")))
+            return keras.saving.load_model(folder, compile=compile, safe_mode=True)
     path = pathlib.Path(path)
     if path.suffix != ".keras" or not path.is_file():
         raise ValueError(f"Expected a .keras file that exists. Received: {path}.")
-    try:
+    with _reading(path), SafeModeScope(True):
         with zipfile.ZipFile(path) as archive:
             _check_sizes(archive, path.stat().st_size)
             damaged = archive.testzip()
             if damaged or "config.json" not in archive.namelist():
                 raise ValueError(f"{damaged or 'config.json'} is damaged or missing")
             _check_config(json.loads(archive.read("config.json")))
-        with SafeModeScope(True):
-            return keras.saving.load_model(path, compile=compile, safe_mode=True)
+        return keras.saving.load_model(path, compile=compile, safe_mode=True)
+
+
+def from_hub(address: str) -> pathlib.Path:
+    """Return the local copy of a repository "hf://OWNER/REPOSITORY", which is downloaded once.
+
+    Raises:
+        RuntimeError: if huggingface_hub is not installed, or the download fails.
+    """
+    try:
+        import huggingface_hub
+
+        name = address.removeprefix(HUB)
+        return pathlib.Path(huggingface_hub.snapshot_download(name, library_name="keras"))
+    except (ImportError, OSError, ValueError) as error:
+        raise RuntimeError(
+            f"Expected the address of a repository, {HUB}OWNER/REPOSITORY, a network and the "
+            f"package huggingface_hub. Received: {address}, which fails: {error}. Or download its "
+            f"files, and give the path of one."
+        ) from error
+
+
+@contextlib.contextmanager
+def _reading(path):
+    """Turn what readers raise for a damaged file into a ValueError."""
+    try:
+        yield
     except (*UNREADABLE, TypeError) as error:  # TypeError: Keras's for a class that it cannot find
         raise ValueError(
             f"Cannot read the model in {path}: it is damaged, or no .keras file of known classes "
