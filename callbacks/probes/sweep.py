@@ -20,7 +20,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from zoo.backend import compiled
+from zoo.backend import compiled, keras_private
 from zoo.callbacks.probes.objective import (
     MEASURES,
     Loss,
@@ -47,6 +47,7 @@ from zoo.layers.batch_norm import normalized_by_batches
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}  # of others 2**-23
+FEW = 32  # ours: examples whose statistics normalize features
 SCORES = ("lesion_variation", "lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
 
 
@@ -77,6 +78,7 @@ class Trials:
         self.objective.check_blocks(network.blocks)
         self.batch_size = batch_size
         self.progress = progress
+        self.whole_batches = False  # leave out a short last batch, which is padded
         self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
 
@@ -93,6 +95,8 @@ class Trials:
         self.count = 0
         check = self.objective.check
         for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
+            if self.whole_batches and self.count and not mask.all():
+                continue
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
@@ -331,8 +335,9 @@ def depth_plan(
     "lesion_loss" (which needs labels), of the network without the block and the ones before: the
     search is greedy, and blocks are scored again after each removal. `None` is the first that is
     defined. Batch normalizations take the statistics of each batch, because healing adapts their
-    moving averages. Other arguments, and `options` (`blocks` and `grain`), are those of
-    `zoo.callbacks.run`.
+    moving averages: give a network with some examples in random order and batches of 32 or more;
+    a short last one is left out. Other arguments, and `options` (`blocks` and `grain`), are those
+    of `zoo.callbacks.run`.
 
     Returns:
         The blocks' scores when they were chosen, by name in the order of removal.
@@ -363,6 +368,9 @@ def depth_plan(
     data = repeatable(data)
     progress = progress or PassProgress("depth_plan", count * sample(data, 1)[1])
     trials = Trials(network, loss, batch_size=batch_size, progress=progress)
+    trials.whole_batches = bool(keras_private.batch_normalizations(trials.model))
+    if trials.whole_batches and min(batch_size, sample(data, 1)[1]) < FEW:
+        logging.warning("zoo.callbacks.depth_plan: statistics of fewer than %d examples", FEW)
     removed: dict[str, float] = {}
     while len(removed) < count:
         rest = [name for name in names if name not in removed]

@@ -6,7 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
@@ -274,8 +274,34 @@ def test_a_plan_takes_the_statistics_of_batches(kind):
     by_averages = zoo.callbacks.lesions(model, X).values("lesion_change")  # 0 and 1
     assert by_averages["double"] == pytest.approx(0.5, abs=1e-5)
     assert by_averages["turn"] == pytest.approx(0.3 / np.hypot(1, 0.3), abs=1e-5)
+    averages = ops.convert_to_numpy(model.layers[-1].moving_variance)
+    np.testing.assert_array_equal(averages, 1)
+    # a short last batch, which is padded, is left out
+    first = zoo.callbacks.depth_plan(model, X[:16], 0, batch_size=16)
+    assert zoo.callbacks.depth_plan(model, X, 0, batch_size=16) == pytest.approx(first, abs=1e-5)
+    assert zoo.callbacks.depth_plan(model, X[8:], 0, batch_size=16) != pytest.approx(
+        first, abs=1e-3
+    )
+    with pytest.raises(ValueError, match="NaN"):
+        zoo.callbacks.depth_plan(model, np.nan * X, 0.5)
+    assert "call" not in vars(model.layers[-1])
     model.layers[-1].trainable = False
     assert [*zoo.callbacks.depth_plan(model, X, 0.5)] == ["turn"]
+
+
+def test_a_plan_takes_the_statistics_of_batches_inside_of_blocks():
+    x = inputs = keras.Input((6, 6, 3))
+    for i in range(2):
+        x = zoo.ResidualBlock(3, name=f"block{i}")(x)
+    x = layers.Dense(2, "softmax")(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, x)
+    data = np.random.default_rng(0).normal(3, 2, (8, 6, 6, 3)).astype("float32")
+    ((name, score),) = zoo.callbacks.depth_plan(model, data, 0.5).items()
+    intact, other = (
+        ops.convert_to_numpy(network(data, training=True))
+        for network in (model, zoo.graph.lesion(model, name))
+    )
+    assert score == pytest.approx(abs(intact - other).sum(-1).mean() / 2, rel=1e-3)
 
 
 def test_a_plan_of_scores_that_are_nan_is_refused():

@@ -29,6 +29,12 @@ def inner_layers(layer: keras.layers.Layer, include_self: bool = True) -> list[k
     return list(layer._flatten_layers(include_self=include_self))
 
 
+def batch_normalizations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return the batch normalizations of a model, at any depth."""
+    layers = inner_layers(model)
+    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+
+
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return the weights that `layer` itself holds, without those of its inner layers."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]

@@ -1,4 +1,4 @@
-"""Batch normalization of a block that a network uses more than once."""
+"""Batch normalization of blocks that a network uses more than once, and by batches."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -133,7 +133,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
             count = layer.uses // len(layer.statistics)
             uses |= dict.fromkeys(map(id, layer.statistics), count)
     try:
-        for layer in (v for v in layers if isinstance(v, keras.layers.BatchNormalization)):
+        for layer in keras_private.batch_normalizations(model):
             decay = layer.momentum ** uses.get(id(layer), 1)  # share of the old average
             for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
                 place = places[id(variable)]
@@ -151,23 +151,23 @@ def normalized_by_batches(model: keras.Model) -> Iterator[None]:
     """Within the context, normalize by the statistics of each batch, in inference, too.
 
     A network that lost blocks has other statistics than its moving averages, to which healing
-    adapts them. Functions that are compiled within the context keep this. Frozen layers do not
-    change. Li et al. (2020), EagleEye, arXiv:2007.02491, section 3.3 (adaptive batch
-    normalization).
+    adapts them. Frozen layers do not change. Functions that are compiled within the context keep
+    this; nobody else may call the model meanwhile. Li et al. (2020), EagleEye, arXiv:2007.02491,
+    section 3.3 (adaptive batch normalization).
     """
 
-    def by_batch(layer):
-        def call(x, training=None, mask=None):
-            return type(layer).call(layer, x, training=True, mask=mask)
+    def by_batch(call):
+        return lambda *args, **kwargs: call(*args, **{**kwargs, "training": True})
 
-        return call
-
-    layers = keras_private.inner_layers(model)
-    layers = [one for one in layers if isinstance(one, keras.layers.BatchNormalization)]
+    layers = keras_private.batch_normalizations(model)
+    own = [vars(layer).get("call") for layer in layers]
     for layer in layers:
-        layer.call = by_batch(layer)
+        layer.call = by_batch(layer.call)
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.call
+        for layer, call in zip(layers, own, strict=True):
+            if call is None:
+                del layer.call
+            else:
+                layer.call = call
