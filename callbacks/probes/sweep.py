@@ -78,7 +78,7 @@ class Trials:
         self.objective.check_blocks(network.blocks)
         self.batch_size = batch_size
         self.progress = progress
-        self.whole_batches = False  # leave out a short last batch, which is padded
+        self.whole_batches = False  # leave out batches that are shorter than the first
         self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
 
@@ -93,9 +93,12 @@ class Trials:
             self.chain.check(plan)
         sums: dict[str, np.ndarray] = {}
         self.count = 0
+        first = 0  # examples of the first batch
         check = self.objective.check
         for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
-            if self.whole_batches and self.count and not mask.all():
+            examples = int(np.count_nonzero(mask))
+            first = first or examples
+            if self.whole_batches and examples < first:
                 continue
             labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
@@ -105,7 +108,7 @@ class Trials:
                 scores = self._call("score", self._score, state, intact, labels, mask_tensor)
                 for name, value in to_arrays(scores, mask).items():
                     sums.setdefault(name, np.zeros(len(plans)))[numbers] += value
-            self.count += int(np.count_nonzero(mask))
+            self.count += examples
         return {name: sums[name] / self.count for name in MEASURES if name in sums}
 
     def _outputs(self, plans, start):
