@@ -190,10 +190,10 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     channels is left out. So are blocks after which channels are only pooled: there d is 1 in any
     network.
 
-    The network ends in a `Dense` classifier, `data`, with labels, and `loss` are as in
-    `zoo.callbacks.run`, `batch_size` is that of arrays; the pass is that times the number of
-    features. The table has `dominant_flow`, d by block. Without dominance, for 64 features, d is
-    about 0.080, (2 / pi) arctan(1 / sqrt(63)).
+    `model` ends in a `Dense` classifier. `data`, with labels, and `loss` are as in
+    `zoo.callbacks.run`. A pass has `batch_size` times the number of features examples. The table
+    has `dominant_flow`, d by block. Without dominance, for 64 features, d is about 0.080,
+    (2 / pi) arctan(1 / sqrt(63)).
 
     Raises:
         ValueError: if the network does not end in a `Dense`, channels do not mix after any block,

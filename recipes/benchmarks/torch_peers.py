@@ -170,8 +170,10 @@ class HeResNet(nn.Module):
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean((2, 3)))
 
-    def prune_channels(self, share):
+    def prune_channels(self, share, multiple=None):
         """Remove a share of the channels inside of each block, those with the smallest L2 norms.
+
+        With a `multiple`, as many channels stay as are one.
 
         Returns:
             The channels that are left, by block.
@@ -188,6 +190,7 @@ class HeResNet(nn.Module):
             torch.zeros(1, 3, 32, 32),
             importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),
             pruning_ratio=share,
+            round_to=multiple,
             ignored_layers=[layer for layer in layers if layer not in inner],
         )
         pruner.step()

@@ -96,7 +96,8 @@ class Artifact:
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
     """Return the ends of Student's interval of the mean over seeds, at the level of `LOOKS`.
 
-    That of a ratio is of its logarithm. None below three seeds, or if a value has no mean.
+    That of a ratio is of its logarithm. None below three seeds, if a value is
+    not finite, or a ratio not positive.
     """
     shown = _samples(values, ratio)
     if shown is None:

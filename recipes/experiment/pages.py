@@ -117,7 +117,7 @@ def evaluate(
     controls = [float(claim.control.value(*one)) for one in measured]
     scale = facts[0]["scale"]
     origin = {
-        key: ", ".join(dict.fromkeys(one[key] for one in facts))
+        key: ", ".join(dict.fromkeys(", ".join(one[key] for one in facts).split(", ")))
         for key in ("commit", "backend", "hardware", "data")
     }
     return {

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.test_data import write_images
+from zoo import callbacks
 from zoo.graph import cost
 from zoo.recipes import trained_resnets
 from zoo.recipes.benchmarks.torch_peers import HeResNet
@@ -46,43 +47,88 @@ def test_a_network_with_fewer_channels_is_that_of_torch_pruning(case):
 
 
 @on_torch
-def test_blocks_and_channels_are_removed_to_equal_cost_and_healed(case, tmp_path):
+def test_blocks_and_channels_are_removed_to_equal_cost_and_healed(case):
     case, _ = case
     assert case.counts == {0.75: 2}
     order = case.order()
-    assert all(len(order[score]) >= 2 for score in depth.SCORES)
-    random = case.smaller("random", order["random"][:2], 2)
-    channels = case.smaller("channels", (), 2)
+    assert {*order} == {*depth.SCORES} and len(order["plan"]) == 2
+    influence = callbacks.run([callbacks.BlockInfluence()], case.intact, case.scored)
+    values = influence.values("block_influence")
+    assert order["influence"] == sorted(case.names, key=values.get) != case.names
+    loss = callbacks.lesions(case.intact, (case.scored, case.labels)).values("lesion_loss")
+    assert order["lesion_loss"][0] == min(case.names, key=loss.get)
+    found = {name: case.smaller(name, (), 2) for name in ("channels", "channels8")}
+    found |= {name: case.smaller(name, order[name][:2], 2) for name in ("plan", "random")}
     # a block has 2 * 9 * 16^2 * 32^2 multiply-adds
-    assert random["operations"] == pytest.approx(1 - 2 * 4_718_592 / cost(case.intact).operations)
-    assert 0.97 * random["operations"] < channels["operations"] <= random["operations"]
-    times = case.latencies({"0.75": {"plan": random, "channels": channels}})
-    assert {*times} == {"intact", "0.75"} and times["0.75"]["plan"] > 0
+    share = 1 - 2 * 4_718_592 / cost(case.intact).operations
+    assert found["random"]["operations"] == pytest.approx(share)
+    assert 0.95 * share < found["channels"]["operations"] <= share
+    assert found["channels8"]["operations"] <= share
+    assert {width % 8 for width in found["channels8"]["widths"]} == {0}
+    times = case.latencies({"0.75": found})
+    assert {*times} == {"intact", "0.75"} and {*times["0.75"]} == {*depth.TIMED}
 
 
-def measured(plan, channels, seconds):
-    """Return what a seed measured of one network, of which other methods have 80 %."""
+@on_torch
+def test_healing_trains_on_the_images_of_the_seed(case):
+    case, _ = case
+    before = case.intact.get_weights()
+    healed = case._healed(case.intact)
+    assert healed["operations"] == 1
+    moved = [
+        np.abs(a - b).max() > 0 for a, b in zip(before, case.intact.get_weights(), strict=True)
+    ]
+    assert all(moved)
+    case.intact.set_weights(before)
+    case._healed(case.intact)
+    after = case.intact.get_weights()
+    case.intact.set_weights(before)
+    case._healed(case.intact)
+    for a, b in zip(after, case.intact.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def network_of(accuracies, milliseconds, intact):
+    """Return what a seed measured of a network at one size."""
     share = {
-        method: {"accuracy": 80.0, "operations": 0.5, "unhealed": 10.0} for method in depth.METHODS
+        name: {"accuracy": v, "operations": 0.5, "unhealed": 9.0} for name, v in accuracies.items()
     }
-    share["plan"] = {**share["plan"], "accuracy": plan}
-    share["channels"] = {**share["channels"], "accuracy": channels}
-    intact = {"intact": {"accuracy": 92.0, "operations": 1.0, "unhealed": 92.0}}
-    times = {"intact": {"intact": 2.0}, "0.5": {"plan": seconds, "channels": 1.6}}
-    return {"resnet20": {"intact": intact, "0.5": share, "milliseconds": times}}
+    whole = {"intact": {"accuracy": 92.0, "operations": 1.0, "unhealed": 92.0}}
+    return {
+        "intact": whole,
+        "0.5": share,
+        "milliseconds": {"intact": {"intact": intact}, "0.5": milliseconds},
+    }
+
+
+def measured(seconds):
+    """Return what a seed measured of two networks."""
+    names = "plan", "influence", "lesion_loss", "first_order", "random", "channels", "channels8"
+    small = dict(zip(names, (84.0, 80.0, 82.0, 70.0, 60.0, 90.0, 88.0), strict=True))
+    large = dict(zip(names, (88.0, 87.0, 81.0, 70.0, 62.0, 90.0, 91.0), strict=True))
+    times = {"plan": seconds, "random": 1.8, "channels": 1.6, "channels8": 1.4}
+    return {
+        "resnet20": network_of(small, times, 2.0),
+        "resnet56": network_of(large, {**times, "channels8": 1.7}, 2.0),
+    }
 
 
 def test_claims_by_hand():
-    one = measured(plan=84.0, channels=90.0, seconds=1.8)
+    one = measured(seconds=1.8)
     first, second, third = depth.CLAIMS
-    assert first.value(one) == pytest.approx(4) and first.control.value(one) == 0
-    assert second.value(one) == pytest.approx(84 - 91)  # halfway from 1.6 to 2.0 ms
-    assert second.control.value(one) == pytest.approx(80 - 91)
+    assert first.value(one) == pytest.approx(86 - 83.5)  # of 83.5, 81.5 and 70
+    assert first.control.value(one) == pytest.approx(61 - 83.5)
+    # 20 layers: halfway from 90 at 1.6 to 92 at 2.0; 56: a third from 91 at 1.7
+    assert second.value(one) == pytest.approx((84 - 91 + 88 - (91 + 1 / 3)) / 2)
+    assert second.control.value(one) == pytest.approx((60 - 91 + 62 - (91 + 1 / 3)) / 2)
     assert third.value(one) == pytest.approx(1.8 / 1.6)
-    assert third.control.value(one) == pytest.approx(2.0 / 1.6)
-    faster = measured(plan=84.0, channels=90.0, seconds=1.2)
-    assert second.value(faster) == pytest.approx(84 - 90)  # that of the smallest
+    assert third.control.value(one) == pytest.approx((1.4 * 1.7) ** 0.5 / 1.6)
+    faster = measured(seconds=1.2)
+    assert second.value(faster) == pytest.approx((84 - 88 + 88 - 90) / 2)  # those of the fastest
     rows = depth.table([one, faster])
-    assert [row["accuracy"] for row in rows if row["removed"] == "nothing"] == [92]
-    assert len(rows) == 1 + len(depth.METHODS)
+    assert [row["accuracy"] for row in rows if row["removed"] == "nothing"] == [92, 92]
+    assert len(rows) == 2 * (1 + len(depth.METHODS))
+    assert [row["milliseconds"] for row in rows if row["removed"] == depth.METHODS["plan"]] == [
+        1.5
+    ] * 2
     assert depth.figure([one, faster]).axes

@@ -49,8 +49,9 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     TensorFlow writes them, from JAX and torch in a child process; torch writes ONNX itself, unless
     its exporter fails and TensorFlow is installed.
 
-    At `path` an artifact of this format is replaced. `format=None` is that of the path's suffix,
-    or "saved_model" without one.
+    `model` is a Functional or built Sequential model. At `path` an artifact of this format is
+    replaced. `format` is "saved_model", "onnx" or "litert"; None: that of the path's suffix,
+    `.onnx` or `.tflite`, or "saved_model" without one.
 
     Returns:
         The largest absolute deviation of the artifact's outputs from the Keras model's, for three

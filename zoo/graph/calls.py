@@ -180,10 +180,10 @@ class Graph:
         calls: Iterable[Call] | None = None,
         keep: bool = False,
     ) -> Values:
-        """Run calls, or all, one after the other; update tensors by slot, and return them.
+        """Run calls, or all, one after the other; update `values`, by slot, and return them.
 
         `apply`, a function of a `Call` and its arguments, returns the outputs; `None`: `infer`.
-        With `keep` the values of slots that no later call reads stay.
+        Without `keep`, slots that no later call reads are dropped.
         """
         apply = apply or infer
         for call in self.calls if calls is None else calls:
@@ -394,9 +394,10 @@ def rewire(
 ) -> keras.Model:
     """Return a model of the same layers in a new graph; it shares `model`'s weights.
 
-    `apply` is a function of a `Call` and its symbolic arguments that returns the outputs;
-    `call.layer(*args, **kwargs)` leaves the call as it is. `shapes` are those of
-    `Graph.new_inputs`. Each rewiring leaves a node on every layer, so reuse its result.
+    `model` is a Functional or built Sequential model, nested ones are flattened. `apply` is a
+    function of a `Call` and its symbolic arguments that returns the outputs; `call.layer(*args,
+    **kwargs)` leaves the call as it is. `shapes` are those of `Graph.new_inputs`. Each rewiring
+    leaves a node on every layer, so reuse its result.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.
@@ -421,8 +422,9 @@ def rebuild(
     """Return a copy of a model with weights of its own, some of its calls replaced.
 
     Copied are a layer's attributes (layers, variables, seed generators and containers of these),
-    not its configuration, which layers of other libraries may return incomplete. `replace` returns
-    what to call instead of a `Call`, such as a layer, or None to copy the layer.
+    not its configuration, which layers of other libraries may return incomplete. `model` is as in
+    `rewire`. `replace` returns what to call instead of a `Call`, such as a layer, or None to copy
+    the layer; `replace=None` copies all.
 
     Raises:
         ValueError: if `model` is not a graph of layers; see `Graph`.

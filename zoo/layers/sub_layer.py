@@ -31,7 +31,8 @@ def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule
         )
     kind = RULES[rule]
     own = {name: options.pop(name) for name in [*options] if name in kind.arguments}
-    return kind(**{"dtype": options.get("dtype"), **own, **arguments})
+    dtype = {"dtype": options["dtype"]} if options.get("dtype") else {}
+    return kind(**dtype, **own, **arguments)
 
 
 @keras.saving.register_keras_serializable("zoo")
