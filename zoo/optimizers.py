@@ -17,12 +17,11 @@ class CaffeSGD(keras.optimizers.SGD):
     decay / 2 · w², which the reported loss excludes.
 
     Args:
-        learning_rate, momentum, nesterov: As of `keras.optimizers.SGD`; the formulas agree.
         decay: Weight decay of kernels.
         last_decay: Weight decay of the kernel of the layer called "predictions".
         bias_rate: Factor of the learning rate for biases, those of gates too.
         decay_all: If True, biases and normalizations decay as well, by `decay`.
-        **kwargs: Arguments of `keras.optimizers.SGD`.
+        **kwargs: `keras.optimizers.SGD`'s, as those before `decay`; Nesterov's formulas agree.
 
     Example:
     >>> optimizer = CaffeSGD(0.1, momentum=0.0, nesterov=False, decay=0.5)

@@ -54,7 +54,8 @@ class Batches(keras.utils.PyDataset):
     shuffle the batches. There are no `workers`: `Ahead` prepares batches in advance.
 
     Args:
-        x, y: Arrays of as many examples and labels.
+        x: Array of examples.
+        y: Array of labels, as long as `x`.
         batch_size: Examples in a batch.
         seed: Random seed, 0 or more.
         augment: `None`, or a function of a batch of `x` and a `numpy.random.Generator`, such as

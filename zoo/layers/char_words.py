@@ -111,7 +111,8 @@ class CharWordEmbedding(Configured):
     Args:
         encoder: A model from characters `(words, word_length)` to vectors `(words, features)`,
             without dropout.
-        num_words, word_length: Shape of the table, in words and characters.
+        num_words: Number of words in the table.
+        word_length: Length of a word in the table, in characters.
         max_distinct: Largest number of distinct words in a batch that compiled code has room
             for. `None` encodes each occurrence.
 
