@@ -261,8 +261,7 @@ def report() -> None:
                 parts[page] += _experiment_section(experiment, scale, made)
     parts["results"] += _benchmark_section()
     for page in {*parts} & {*catalog.OURS}:
-        chosen = functools.partial(lambda page, one: one.experiment.paper == page, page)
-        parts[page] += [claims_table(rows, chosen)]
+        parts[page] += [claims_table(rows, lambda one, page=page: one.experiment.paper == page)]
     papers = claims_table(rows, lambda one: not _is_ours(one.experiment))
     parts["report"] = [papers, "", *_costs()]
     for name, lines in parts.items():

@@ -122,7 +122,7 @@ class Run:
         return store.load(folder)[0]
 
     def origin(self) -> dict[str, str]:
-        """Return commit, backend and hardware of all that was trained or measured, ours last."""
+        """Return commit, backend and hardware of all trainings and measurements, in order."""
         paths = [folder / TRAINED for folder in self.networks]
         origins = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
         own = provenance.origin()

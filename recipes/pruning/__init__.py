@@ -1,1 +1,1 @@
-"""Which blocks to remove: scores of blocks, and of channels, on networks that others trained."""
+"""Comparison of scores of blocks and channels to remove, on networks that others trained."""

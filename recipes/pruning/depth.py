@@ -154,7 +154,7 @@ class Case:
         no more multiply-adds than one without `count` blocks.
         """
         if method in SCORES:
-            return {"removed": [*removed], **self._healed(prune_blocks(self.intact, removed))}
+            return {"removed": [*removed], **self.healed(prune_blocks(self.intact, removed))}
         from zoo.recipes.benchmarks.torch_peers import HeResNet
 
         allowed = cost(prune_blocks(self.intact, self.names[:count])).operations
@@ -172,7 +172,7 @@ class Case:
                 high, found = share, (network, smaller, widths)
         network, smaller, widths = found
         smaller.set_weights(trained_resnets.arrays(network.state_dict()))
-        return {"widths": widths, **self._healed(smaller)}
+        return {"widths": widths, **self.healed(smaller)}
 
     def with_widths(self, widths: Sequence[int]) -> keras.Model:
         """Return an untrained network with so many channels inside of each block."""
@@ -187,7 +187,7 @@ class Case:
 
         return keras.models.clone_model(self.intact, clone_function=clone)
 
-    def _healed(self, model):
+    def healed(self, model: keras.Model) -> dict[str, float]:
         """Train a smaller network; return its accuracies and its share of the multiply-adds."""
         settings, images = self.settings, self.images
         zoo.seed_everything(self.run.seed)

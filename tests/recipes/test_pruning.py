@@ -73,17 +73,17 @@ def test_blocks_and_channels_are_removed_to_equal_cost_and_healed(case):
 def test_healing_trains_on_the_images_of_the_seed(case):
     case, _ = case
     before = case.intact.get_weights()
-    healed = case._healed(case.intact)
+    healed = case.healed(case.intact)
     assert healed["operations"] == 1
     moved = [
         np.abs(a - b).max() > 0 for a, b in zip(before, case.intact.get_weights(), strict=True)
     ]
     assert all(moved)
     case.intact.set_weights(before)
-    case._healed(case.intact)
+    case.healed(case.intact)
     after = case.intact.get_weights()
     case.intact.set_weights(before)
-    case._healed(case.intact)
+    case.healed(case.intact)
     for a, b in zip(after, case.intact.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

@@ -12,7 +12,7 @@ import keras
 from zoo.backend import keras_private
 from zoo.checks import check_choice
 from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
-from zoo.layers.highway_stack import Scanned
+from zoo.layers.configured import Scanned
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Shape
 

@@ -1,6 +1,7 @@
-"""The base of the zoo's layers: a configuration made of the constructor's arguments."""
+"""Bases of the zoo's layers: configurations of the constructor's arguments, scanned stacks."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -34,6 +35,22 @@ class Configured(keras.layers.Layer):
         nested = {name: v for name, v in config.items() if isinstance(v, (dict, list))}
         new = {name: keras.saving.deserialize_keras_object(v) for name, v in nested.items()}
         return super().from_config({**config, **new})
+
+
+class Scanned(keras.layers.Layer):
+    """Base of scanned stacks: `depth` equal parts, each with weights of its own."""
+
+    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
+        """Return `layer_call`, because the scan rematerializes each part."""
+        return layer_call
+
+    def check_built(self) -> None:
+        """Raise ValueError unless there are weights, which `to_layers` copies."""
+        if not self.built:
+            raise ValueError(
+                f"`to_layers` copies weights. Received: {self.name}, which has none yet. "
+                f"Call it, or build it with its input's shape, first."
+            )
 
 
 def _serialized(argument, value):

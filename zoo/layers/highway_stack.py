@@ -9,24 +9,9 @@ from keras import ops
 from zoo import backend
 from zoo.backend.keras_private import is_rematerialized
 from zoo.checks import check_integers
+from zoo.layers.configured import Scanned
 from zoo.layers.highway import HighwayDense
 from zoo.types import Shape, Tensor
-
-
-class Scanned(keras.layers.Layer):
-    """What stacks of `depth` equal parts, each with weights of its own, have in common."""
-
-    def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
-        """Return `layer_call`, because the scan rematerializes each part."""
-        return layer_call
-
-    def check_built(self) -> None:
-        """Raise ValueError unless there are weights, which `to_layers` copies."""
-        if not self.built:
-            raise ValueError(
-                f"`to_layers` copies weights. Received: {self.name}, which has none yet. "
-                f"Call it, or build it with its input's shape, first."
-            )
 
 
 @keras.saving.register_keras_serializable("zoo")

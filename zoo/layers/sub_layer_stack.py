@@ -11,8 +11,7 @@ from keras import ops
 from zoo import backend
 from zoo.backend import keras_private
 from zoo.checks import check_integers
-from zoo.layers.configured import Configured
-from zoo.layers.highway_stack import Scanned
+from zoo.layers.configured import Configured, Scanned
 from zoo.layers.rules import Rule
 from zoo.layers.sub_layer import SubLayer
 from zoo.types import Shape, Tensor
