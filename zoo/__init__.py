@@ -64,6 +64,7 @@ from zoo.applications import transformer_lm as transformer_lm
 from zoo.applications import weights as weights
 from zoo.applications import wide_resnet as wide_resnet
 from zoo.applications.weights import list_weights as list_weights
+from zoo.backend import fast as fast
 from zoo.backend import keep_memory as keep_memory
 from zoo.backend import seed_everything as seed_everything
 from zoo.export import export as export

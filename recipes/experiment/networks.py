@@ -88,7 +88,7 @@ class Network:
         progress = zoo.callbacks.Progress(self.epochs, len(batches))
         is_new = fit(
             self.devices,
-            self.model,
+            zoo.fast(self.model),
             batches,
             folder=self.folder,
             epochs=self.epochs,

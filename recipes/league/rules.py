@@ -265,7 +265,7 @@ def train(
         [w for w in weights if len(w.shape) < 2 or of_rule(w) or "embedding" in w.path]
     )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(
+    history = zoo.fast(model).fit(
         *drawn(data.train, settings, run.seed),
         batch_size=settings.batch,
         shuffle=False,

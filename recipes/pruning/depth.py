@@ -201,7 +201,7 @@ class Case:
         model.compile(optimizer, LOSS, metrics=["accuracy"])
         unhealed = self.accuracy(model)
         ahead = Ahead(batches)
-        model.fit(
+        zoo.fast(model).fit(
             ahead, epochs=settings.epochs, callbacks=[Epochs(ahead)], shuffle=False, verbose=0
         )
         share = cost(model).operations / self.operations

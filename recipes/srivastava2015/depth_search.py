@@ -19,6 +19,7 @@ import types
 import keras
 import numpy as np
 
+import zoo
 from zoo.callbacks.training import Epochs
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
@@ -131,7 +132,13 @@ def train(settings, run, data, kind, depth, members):
     progress = run.progress(f"{kind} {depth}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
     options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
-    fit(run.devices, model, data.train, callbacks=[Epochs(data.train), count_epochs], **options)
+    fit(
+        run.devices,
+        zoo.fast(model),
+        data.train,
+        callbacks=[Epochs(data.train), count_epochs],
+        **options,
+    )
     history = history_of(resume)
     return np.array([history[ensemble.key(index)] for index in range(len(members))])
 

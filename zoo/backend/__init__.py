@@ -1,6 +1,7 @@
 """The only door to TensorFlow, JAX and torch: one function per need, its bodies side by side."""
 
 from zoo.backend.char_cnn import largest_responses as largest_responses
+from zoo.backend.flat_step import fast as fast
 from zoo.backend.functions import compiled as compiled
 from zoo.backend.functions import gradients_at_marks as gradients_at_marks
 from zoo.backend.functions import guided_relu as guided_relu

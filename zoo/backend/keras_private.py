@@ -6,7 +6,7 @@ Keras promises nothing about them. The tests run with the oldest Keras of pyproj
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -121,6 +121,31 @@ def current_scopes() -> Callable[[], contextlib.AbstractContextManager]:
 def symbolic_build(model: keras.Model, batch: Any) -> None:
     """Build optimizer and metrics for the shapes of a batch, as `fit` does before its first."""
     model._symbolic_build(data_batch=batch)
+
+
+def raw_values(variables: Sequence[keras.Variable]) -> list[Any]:
+    """Return the tensors that variables hold, without the cast and the scopes of `value`."""
+    return [variable._value for variable in variables]
+
+
+def call_in_training(model: keras.Model, x: Any) -> Any:
+    """Return the model's outputs as its `train_step` computes them."""
+    return model(x, training=True) if model._call_has_training_arg else model(x)
+
+
+def loss_in_training(model: keras.Model, *batch: Any) -> Any:
+    """Return the loss of a batch (x, y, y_pred, sample_weight) as `train_step` does."""
+    return model._compute_loss(*batch, training=True)
+
+
+def compilation(model: keras.Model) -> Any:
+    """Return an object that each call of `compile` makes anew."""
+    return model._compile_config
+
+
+def update_loss(model: keras.Model, loss: Any, weight: int) -> None:
+    """Add the loss of a batch to its mean over the epoch."""
+    model._loss_tracker.update_state(loss, sample_weight=weight)
 
 
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
