@@ -1,5 +1,6 @@
 """A training step on torch without Keras: traced once to torch's operations, then replayed."""
 
+import math
 import warnings
 from typing import Any
 
@@ -157,6 +158,7 @@ class FlatStep:
             )
             return None
         _simplify(program.graph)
+        _reuse_memory(program.graph)
         program.recompile()
         return program
 
@@ -174,3 +176,41 @@ def _simplify(graph):
             if [order[i] for i in node.args[1]] == sorted(order):
                 node.replace_all_uses_with(source)
     graph.eliminate_dead_code()
+
+
+def _reuse_memory(graph):
+    """Let an elementwise operation write over its first argument if nothing reads that later."""
+    import torch
+
+    aten = torch.ops.aten
+    written = {getattr(aten, name).default: f"{name}_" for name in ("relu", "sigmoid", "tanh")}
+    written |= {getattr(aten, name).Tensor: f"{name}_" for name in ("add", "mul", "sub")}
+    gradients = [aten.threshold_backward, aten.sigmoid_backward, aten.tanh_backward]
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    last: dict[Any, float] = {}  # index of the last reader, by memory
+    for node in graph.nodes:
+        given = node.op == "placeholder" or any(n.op == "get_attr" for n in node.all_input_nodes)
+        readers = [math.inf] if given else [order[user] for user in node.users]
+        last[_memory(node)] = max([last.get(_memory(node), 0), *readers])
+    for node in graph.nodes:
+        first, *others = node.all_input_nodes or [node]
+        if last[_memory(first)] != order[node] or _memory(first) in map(_memory, others):
+            continue
+        if node.args[0] is not first or _layout(first) != _layout(node):
+            continue
+        if node.target in written:
+            node.target = getattr(getattr(aten, written[node.target]), node.target._overloadname)
+        elif node.target in [packet.default for packet in gradients]:
+            node.target = node.target.overloadpacket.grad_input
+            node.kwargs = {**node.kwargs, "grad_input": first}
+
+
+def _memory(node):
+    """Return what tensors share that are views of the same memory."""
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if ops.is_tensor(value) else node
+
+
+def _layout(node):
+    value = node.meta.get("val")
+    return (value.shape, value.stride(), value.dtype) if ops.is_tensor(value) else node
