@@ -1,7 +1,8 @@
 """Small image networks against the same ones in plain PyTorch, channels last.
 
-Training (`fit`: SGD with momentum) on images of 32 pixels. The peer, in benchmarks/torch_peers.py,
-computes in bfloat16 in `torch.autocast`, and keeps freed memory as the zoo does.
+Training (`zoo.fast` and `fit`: SGD with momentum) on images of 32 pixels, and by Keras's own step.
+The peer, in benchmarks/torch_peers.py, computes in bfloat16 in `torch.autocast`, and keeps freed
+memory as the zoo does.
 """
 
 import functools
@@ -13,7 +14,12 @@ import zoo
 from zoo.recipes.benchmarks import harness, vision
 
 UNIT = "images"
-MODELS = {"cifar_resnet": {"depth": 20}, "highway_cifar": {}}  # arguments of the builder
+PEERS = ("torch", "keras")
+MODELS = {  # arguments of the builders
+    "cifar_resnet": {"depth": 20},
+    "highway_cifar": {},
+    "highway_mlp": {"depth": 50, "input_shape": (32, 32, 3)},
+}
 
 
 def add_flags(add):
@@ -26,11 +32,11 @@ def add_flags(add):
 
 def contenders(options):
     """Return the contenders."""
-    return {"ours": {}, "torch": {"KERAS_BACKEND": "torch"}}
+    return {"ours": {}, "keras": {}, "torch": {"KERAS_BACKEND": "torch"}}
 
 
 def tasks(options, name):
-    """Return the training of ours or of the peer."""
+    """Return the training of ours, with `zoo.fast` or without, or of the peer."""
     zoo.keep_memory()
     x, y = vision.noise(options, (32, 32, 3), 10)
     if name == "torch":
@@ -43,10 +49,11 @@ def tasks(options, name):
     zoo.seed_everything(0)
     model = zoo.create_model(options.model, **MODELS[options.model])
     train = vision.image_tasks(model, x, y, options.batch, len(x))["train"]
-    zoo.fast(model, after=0)
+    if name == "ours":
+        zoo.fast(model, after=0)
     return {"train": train}
 
 
 def comparisons(options):
-    """Compare ours with the peer."""
-    return {"train_speed_over_torch": (("ours", "train"), ("torch", "train"))}
+    """Compare ours with the peer and with Keras's step."""
+    return {f"train_speed_over_{peer}": (("ours", "train"), (peer, "train")) for peer in PEERS}

@@ -121,6 +121,13 @@ def highway_cifar():
     return nn.Sequential(*layers, *tail)
 
 
+def highway_mlp():
+    """Return `zoo.highway_mlp(50)` of images."""
+    layers = [nn.Flatten(), nn.Linear(32 * 32 * 3, 50), nn.ReLU()]
+    layers += [Highway(nn.Linear(50, 50), nn.Linear(50, 50)) for _ in range(49)]
+    return nn.Sequential(*layers, nn.Linear(50, 10))
+
+
 class Postactivated(nn.Module):
     """ReLU(x + norm(conv(ReLU(norm(conv(x)))))); x is padded with zeros where channels are more."""
 
@@ -198,7 +205,11 @@ class HeResNet(nn.Module):
         return [block.conv1.out_channels for block in self.blocks]
 
 
-NETWORKS = {"cifar_resnet": cifar_resnet, "highway_cifar": highway_cifar}
+NETWORKS = {
+    "cifar_resnet": cifar_resnet,
+    "highway_cifar": highway_cifar,
+    "highway_mlp": highway_mlp,
+}
 
 
 class Peer:

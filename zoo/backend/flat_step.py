@@ -159,6 +159,7 @@ class FlatStep:
             return None
         _simplify(program.graph)
         _reuse_memory(program.graph)
+        _call_functions(program.graph)
         program.recompile()
         return program
 
@@ -183,9 +184,9 @@ def _reuse_memory(graph):
     import torch
 
     aten = torch.ops.aten
-    written = {getattr(aten, name).default: f"{name}_" for name in ("relu", "sigmoid", "tanh")}
-    written |= {getattr(aten, name).Tensor: f"{name}_" for name in ("add", "mul", "sub")}
-    gradients = [aten.threshold_backward, aten.sigmoid_backward, aten.tanh_backward]
+    outputs = dict.fromkeys([aten.threshold_backward, aten.sigmoid_backward], "grad_input")
+    outputs |= dict.fromkeys([aten.add, aten.mul, aten.sub, aten.sigmoid, aten.tanh], "out")
+    outputs |= {aten.tanh_backward: "grad_input", aten.relu: ""}
     order = {node: index for index, node in enumerate(graph.nodes)}
     last: dict[Any, float] = {}  # index of the last reader, by memory
     for node in graph.nodes:
@@ -193,16 +194,29 @@ def _reuse_memory(graph):
         readers = [math.inf] if given else [order[user] for user in node.users]
         last[_memory(node)] = max([last.get(_memory(node), 0), *readers])
     for node in graph.nodes:
+        packet = getattr(node.target, "overloadpacket", None)
         first, *others = node.all_input_nodes or [node]
+        if packet not in outputs or node.args[0] is not first or _layout(first) != _layout(node):
+            continue
         if last[_memory(first)] != order[node] or _memory(first) in map(_memory, others):
             continue
-        if node.args[0] is not first or _layout(first) != _layout(node):
-            continue
-        if node.target in written:
-            node.target = getattr(getattr(aten, written[node.target]), node.target._overloadname)
-        elif node.target in [packet.default for packet in gradients]:
-            node.target = node.target.overloadpacket.grad_input
-            node.kwargs = {**node.kwargs, "grad_input": first}
+        if packet is aten.relu:
+            node.target = aten.relu_.default
+        else:
+            node.target = getattr(packet, outputs[packet])
+            node.kwargs = {**node.kwargs, outputs[packet]: first}
+
+
+def _call_functions(graph):
+    """Call functions of `torch` where they are, at half of the Python of operations by name."""
+    import torch
+
+    names = {"add", "addmm", "clone", "mm", "mul", "native_batch_norm", "permute", "relu_"}
+    names |= {"convolution", "sigmoid", "sub", "sum", "tanh", "zeros_like"}
+    functions = {getattr(torch.ops.aten, name): getattr(torch, name) for name in names}
+    for node in graph.nodes:
+        packet = getattr(node.target, "overloadpacket", None)
+        node.target = functions.get(packet, node.target)
 
 
 def _memory(node):
