@@ -43,7 +43,8 @@ def fast(model: keras.Model, after: int = 20) -> keras.Model:
     Example:
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     >>> model.compile("sgd", "mse")
-    >>> history = fast(model).fit(np.ones((8, 4)), np.ones((8, 2)), verbose=0)
+    >>> x, y = keras.ops.ones((8, 4)), keras.ops.ones((8, 2))
+    >>> history = fast(model, after=0).fit(x, y, verbose=0)
     """
     if not model.compiled:
         raise ValueError(f"Expected a compiled model. Received: {model.name!r}; call `compile`.")
