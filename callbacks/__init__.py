@@ -31,7 +31,6 @@ from zoo.callbacks.probes.sweep import depth_plan as depth_plan
 from zoo.callbacks.probes.sweep import early_exits as early_exits
 from zoo.callbacks.probes.sweep import lesions as lesions
 from zoo.callbacks.probes.sweep import loops as loops
-from zoo.callbacks.probes.sweep import random_lesions as random_lesions
 from zoo.callbacks.probes.sweep import shuffles as shuffles
 from zoo.callbacks.training import HalveOnStall as HalveOnStall
 from zoo.callbacks.training import PassProgress as PassProgress

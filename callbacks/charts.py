@@ -18,7 +18,7 @@ from zoo.types import PathLike
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COUNTS = ("lesions_", "shuffle_", "loop_")  # values over counts, which are the column `unit`
+COUNTS = ("shuffle_", "loop_")  # values over counts, which are the column `unit`
 COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # on black and white
 POINTS = {"marker": "o", "markersize": 3}
 DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
@@ -51,7 +51,6 @@ MEANINGS = {  # by the beginning of a value's name
     "l2_ratio": "|f| / |x|: small changes refine the skip input x, 1 and more replace it.",
     "layer_cushion": "How much better a layer passes its input than noise of the same size.",
     "lesion_": "Each block left out, one at a time: a redundant block barely changes the output.",
-    "lesions_": "Several random blocks left out at once; those that change the shape stay.",
     "logit_lens": "The network's tail applied to each block's output, against its own output.",
     "loop_": "A run of blocks used so many times; divergences in nats.",
     "norm_growth": "|y| / |x|: growth of activations through a block.",

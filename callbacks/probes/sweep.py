@@ -221,39 +221,6 @@ def lesions(
     return trials.table("lesion", plans, data)
 
 
-def random_lesions(  # noqa: PLR0913 (choices of the sample, by keyword)
-    model: keras.Model,
-    data: Any,
-    counts: Sequence[int],
-    repeats: int = 5,
-    seed: int = 0,
-    **options: Any,
-) -> Table:
-    """Leave out several random blocks at once; those that change the shape stay.
-
-    `counts` are the numbers of blocks to leave out, `repeats` the random choices of blocks for
-    each, and `seed` their random seed. `options` are further arguments of `lesions`, except `mode`.
-
-    Returns:
-        A `Table` with `lesions_loss` and the others of `lesions`; `unit` is the number of blocks
-        left out, `block` lists their names, separated by "; ".
-
-    Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.2.
-    """
-    trials = Trials(model, **options)
-    rng = np.random.default_rng(seed)
-    names = [block.name for block in trials.chain.blocks if not block.changes_shape]
-    if not all(0 < count <= len(names) for count in counts):
-        raise ValueError(
-            f"`counts` must be between 1 and {len(names)}, the blocks that can be left out. "
-            f"Received: counts={[*counts]}"
-        )
-    choices = [[*rng.choice(names, n, replace=False)] for n in counts for _ in range(repeats)]
-    plans = [lesion_plan(trials.chain, choice) for choice in choices]
-    labels = [("; ".join(choice), None, len(choice)) for choice in choices]
-    return trials.table("lesions", plans, data, labels)
-
-
 def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
     model: keras.Model,
     data: Any,
@@ -266,8 +233,8 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
 
     Blocks that change the shape stay. A network of blocks that refine the same representation
     degrades smoothly as tau falls. `swaps` are numbers of random swaps of two blocks in every
-    stage, `repeats` the random orders for each, and `seed` their random seed. Other options as
-    in `random_lesions`.
+    stage, `repeats` the random orders for each, and `seed` their random seed. `options` are further
+    arguments of `lesions`, except `mode`.
 
     Returns:
         A `Table` with `shuffle_loss` and the others of `lesions`, and `shuffle_tau`, the mean over
@@ -302,7 +269,7 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
 def early_exits(model: keras.Model, data: Any, **options: Any) -> Table:
     """Stop the network after each block: later ones return their skip input.
 
-    Options as in `random_lesions`.
+    `options` are further arguments of `lesions`, except `mode`.
 
     Returns:
         A `Table` with `exit_loss` and the others of `lesions`.

@@ -58,17 +58,6 @@ def test_a_sweep_of_exits_equals_networks_without_the_later_blocks(model):
     np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
 
 
-@slow_elsewhere
-def test_random_lesions_repeat_with_their_seed(model):
-    table = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
-    rows = [*table.of_probe("lesions_accuracy")][1:]
-    assert [row.unit for row in rows] == [1, 1, 3, 3]
-    expected = [scores(graph.lesion(model, *row.block.split("; "))) for row in rows]
-    np.testing.assert_allclose(pairs(table, "lesions")[1:], expected, rtol=1e-4)
-    repeated = callbacks.random_lesions(model, (X, Y), counts=(1, 3), repeats=2, seed=5)
-    assert [*repeated] == [*table]
-
-
 def test_a_stage_of_two_blocks_has_one_other_order(model):
     table = callbacks.shuffles(model, (X, Y), swaps=(1, 2), repeats=1)
     order = {"block0": "block1", "block1": "block0", "block2": "block3", "block3": "block2"}
@@ -130,7 +119,6 @@ def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
     "sweep, message",
     [
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
-        (lambda m: callbacks.random_lesions(m, (X, Y), counts=(5,)), "between 1 and 4"),
         (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block has that name"),
     ],
 )

@@ -104,7 +104,7 @@ def test_names_are_text_in_the_page_and_in_its_charts(tmp_path):
 
 
 def test_values_over_counts_are_curves():
-    rows = [Row("lesions_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
+    rows = [Row("shuffle_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
     rows += [row._replace(probe="loop_loss") for row in rows]
     for axis in callbacks.plot(Table(rows)).axes:
         (line,) = axis.get_lines()
