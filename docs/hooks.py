@@ -46,6 +46,7 @@ API = {  # page: title, modules shown whole, packages whose names the facades ex
 }
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)  # up to an empty line
+FENCED = r"\n\1```pycon\n\g<0>\n\1```"  # with the doctest's indent
 
 
 class Docstrings(griffe.Extension):
@@ -54,12 +55,7 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Fence the doctests of one docstring."""
         if obj.docstring:
-            obj.docstring.value = DOCTEST.sub(_fenced, obj.docstring.value)
-
-
-def _fenced(doctest):
-    indent = doctest[1]
-    return f"\n{indent}```pycon\n{doctest[0]}\n{indent}```"
+            obj.docstring.value = DOCTEST.sub(FENCED, obj.docstring.value)
 
 
 def exported() -> dict[str, str]:

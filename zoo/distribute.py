@@ -302,10 +302,9 @@ def _synchronized(model: keras.Model) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "tensorflow":
-            for layer in keras_private.inner_layers(model):
-                if isinstance(layer, keras.layers.BatchNormalization):
-                    stack.callback(setattr, layer, "synchronized", layer.synchronized)
-                    layer.synchronized = True
+            for layer in keras_private.batch_normalizations(model):
+                stack.callback(setattr, layer, "synchronized", layer.synchronized)
+                layer.synchronized = True
             optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
             if optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm:
                 stack.enter_context(keras_private.clipped_after_sum(optimizer))

@@ -302,19 +302,17 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Of {len(claims)} claims, {', '.join(known)}."
 
 
-def uncorrected(claims: Sequence[Decided]) -> set[str]:
-    """Return the names of decided claims whose p-value is above 0.05 with Holm's correction."""
-    tested = [one for one in claims if one.verdict in ("shown", "contradicted")]
-    adjusted = definitions.holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
-    return {one.claim.name for one, p in zip(tested, adjusted, strict=True) if p > 0.05}
-
-
 def claims_table(
     rows: Sequence[Mapping[str, Any]], is_wanted: Callable[[Decided], bool] = lambda one: True
 ) -> str:
-    """Return a line for each wanted claim and scale: verdict, value, criterion, control."""
+    """Return a line for each wanted claim and scale: verdict, value, criterion, control.
+
+    Decided claims whose p-value is above 0.05 with Holm's correction are marked.
+    """
     claims = decided(rows)
-    marked = uncorrected(claims)
+    tested = [one for one in claims if one.verdict in ("shown", "contradicted")]
+    p_values = definitions.holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
+    marked = {one.claim.name for one, p in zip(tested, p_values, strict=True) if p > 0.05}
     lines = []
     for one in filter(is_wanted, claims):
         name = one.claim.name
