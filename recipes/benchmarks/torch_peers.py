@@ -205,11 +205,7 @@ class HeResNet(nn.Module):
         return [block.conv1.out_channels for block in self.blocks]
 
 
-NETWORKS = {
-    "cifar_resnet": cifar_resnet,
-    "highway_cifar": highway_cifar,
-    "highway_mlp": highway_mlp,
-}
+NETWORKS = {build.__name__: build for build in (cifar_resnet, highway_cifar, highway_mlp)}
 
 
 class Peer:

@@ -284,19 +284,14 @@ def fig5(seeds):
             columns = {key: facts[key] for key in (metric, "loss")}
             yield from plots.numbered("epoch", columns, network=name, panel=panel)
 
-    return plots.lines(
-        plots.with_seeds(seeds, rows_of),
-        x="epoch",
-        y=[metric, "loss"],
-        by="network",
-        panel="panel",
-        labels={
-            "top1_error": "top-1 validation error (%)",
-            "top5_error": "top-5 validation error (%)",
-            "loss": "training loss (nats)",
-        },
-        log=[metric, "loss"],
-    )
+    rows = plots.with_seeds(seeds, rows_of)
+    labels = {
+        "top1_error": "top-1 validation error (%)",
+        "top5_error": "top-5 validation error (%)",
+        "loss": "training loss (nats)",
+    }
+    y = [metric, "loss"]
+    return plots.lines(rows, x="epoch", y=y, by="network", panel="panel", labels=labels, log=y)
 
 
 def bias(one):

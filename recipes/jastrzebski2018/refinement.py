@@ -234,14 +234,9 @@ def group_figure(seeds, select, first, label):
             for group, values in facts["groups"].items():
                 yield from plots.numbered("place", values, first(one), split=split, group=group)
 
-    return plots.lines(
-        plots.with_seeds(seeds, rows_of, model_of),
-        x="place",
-        y=("accuracy", "loss", "entropy"),
-        by="group",
-        panel="split",
-        labels={**LABELS, "place": label},
-    )
+    rows = plots.with_seeds(seeds, rows_of, model_of)
+    options = {"by": "group", "panel": "split", "labels": {**LABELS, "place": label}}
+    return plots.lines(rows, x="place", y=("accuracy", "loss", "entropy"), **options)
 
 
 def fig6(seeds):
@@ -269,16 +264,12 @@ def fig20(seeds):
                 cells = {"scaling": f"f {scaling}", "split": split}
                 yield from plots.numbered("block", columns, 0, **cells)
 
+    rows = plots.with_seeds(seeds, rows_of, model_of)
     lengths = {len(one["blocks"]["test"]["intermediate_accuracy"]) for one in seeds}
-    return plots.lines(
-        plots.with_seeds(seeds, rows_of, model_of),
-        x="block",
-        y=UNROLLED,
-        by="split",
-        panel="scaling",
-        marks=[{"block": length - 0.5, "label": "repetitions begin"} for length in lengths],
-        labels={**LABELS, "block": "block of the last stage"},
-    )
+    marks = [{"block": length - 0.5, "label": "repetitions begin"} for length in lengths]
+    labels = {**LABELS, "block": "block of the last stage"}
+    options = {"by": "split", "panel": "scaling", "marks": marks, "labels": labels}
+    return plots.lines(rows, x="block", y=UNROLLED, **options)
 
 
 def negative_blocks_percent(one):

@@ -201,18 +201,13 @@ def curve_figure(names, panels, seeds):
 
     rows = plots.with_seeds(seeds, rows_of)
     known = [panel for panel in panels if any(panel in row for row in rows)]
-    return plots.lines(
-        rows,
-        x="epoch",
-        y=known,
-        by=["network", "split"],
-        labels={
-            "accuracy": "accuracy in %",
-            "ratio": "gradient norm, first stage / last stage",
-            "epoch": "epoch (0: before training)",
-        },
-        log=["ratio"],
-    )
+    labels = {
+        "accuracy": "accuracy in %",
+        "ratio": "gradient norm, first stage / last stage",
+        "epoch": "epoch (0: before training)",
+    }
+    by = ["network", "split"]
+    return plots.lines(rows, x="epoch", y=known, by=by, labels=labels, log=["ratio"])
 
 
 def start_figure(averages, seeds):

@@ -569,23 +569,14 @@ def by_depth(seeds: list[dict[str, Any]]) -> Any:
 
     def rows_of(one):
         for name in DRAWN:
-            for place, values in enumerate(zip(*(one[name][key] for key in PROBES), strict=True)):
-                yield {
-                    "entry": name,
-                    "sub-layer": place + 1,
-                    **dict(zip(PROBES, values, strict=True)),
-                }
+            columns = {key: one[name][key] for key in PROBES}
+            yield from plots.numbered("sub-layer", columns, entry=name)
 
     if not {*DRAWN} <= {*seeds[0]}:
         return None
-    return plots.lines(
-        plots.with_seeds(seeds, rows_of),
-        x="sub-layer",
-        y=[*PROBES],
-        by="entry",
-        labels=PROBES,
-        log=[*PROBES],
-    )
+    rows = plots.with_seeds(seeds, rows_of)
+    keys = [*PROBES]
+    return plots.lines(rows, x="sub-layer", y=keys, by="entry", labels=PROBES, log=keys)
 
 
 def late(one: dict[str, Any], name: str, key: str) -> float:

@@ -73,7 +73,6 @@ def scales(full, **miniature):
 def measure(settings, run):
     """Train the networks, and return their test accuracies by epoch in %."""
     data = run.images(settings, settings.preprocessing)
-
     rates = [settings.rate * 0.1**i for i in range(len(settings.drops) + 1)]
     schedule = piecewise(rates, settings.drops, 1)
     shape = {"input_shape": data.shape, "classes": data.images.classes}

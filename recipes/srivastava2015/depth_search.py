@@ -132,13 +132,8 @@ def train(settings, run, data, kind, depth, members):
     progress = run.progress(f"{kind} {depth}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
     options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
-    fit(
-        run.devices,
-        zoo.fast(model),
-        data.train,
-        callbacks=[Epochs(data.train), count_epochs],
-        **options,
-    )
+    callbacks = [Epochs(data.train), count_epochs]
+    fit(run.devices, zoo.fast(model), data.train, callbacks=callbacks, **options)
     history = history_of(resume)
     return np.array([history[ensemble.key(index)] for index in range(len(members))])
 
