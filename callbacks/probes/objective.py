@@ -129,10 +129,7 @@ def to_tensors(structure: Any) -> Any:
 
 
 def padded_batches(
-    data: Any,
-    batch_size: int,
-    progress: Progress | None = None,
-    check: Check | None = None,
+    data: Any, batch_size: int, progress: Progress | None = None, check: Check | None = None
 ) -> Iterator[tuple[Any, Any, np.ndarray]]:
     """Yield inputs, labels, `Labels` or None, and a mask of the examples, `(batch,)`.
 

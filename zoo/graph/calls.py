@@ -388,9 +388,7 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
 
 
 def rewire(
-    model: keras.Model,
-    apply: Apply = symbolic,
-    shapes: Mapping[str, Shape] | None = None,
+    model: keras.Model, apply: Apply = symbolic, shapes: Mapping[str, Shape] | None = None
 ) -> keras.Model:
     """Return a model of the same layers in a new graph; it shares `model`'s weights.
 

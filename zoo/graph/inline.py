@@ -125,10 +125,7 @@ def _checked(model, shapes, layers, opener, result):
 
 
 def numbers_of(
-    model: keras.Model,
-    shapes: Mapping[str, Shape],
-    sign: int,
-    sizes: Sequence[tuple[int, int]],
+    model: keras.Model, shapes: Mapping[str, Shape], sign: int, sizes: Sequence[tuple[int, int]]
 ) -> Probe | None:
     """Return inputs, weights, and the outputs of a model for them; None where it has none.
 

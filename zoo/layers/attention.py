@@ -68,10 +68,7 @@ class CausalAttention(Configured):
         build_inner(self, [self.projection], (*input_shape[:-1], width))
 
     def call(
-        self,
-        x: Tensor,
-        value: Tensor | None = None,
-        shares: Sequence[float] | Tensor | None = None,
+        self, x: Tensor, value: Tensor | None = None, shares: Sequence[float] | Tensor | None = None
     ) -> Tensor:
         """Return the projected outputs of all heads."""
         if value is None and self.value is not None:
