@@ -215,6 +215,7 @@ class _Opener(Views):
         self._taken = {layer.name for layer in layers}
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
+        self._called = {*self._whole}
         outer = [layer for layer in layers if isinstance(layer, keras.Layer)]
         known = [v.name for layer in outer for v in keras_private.inner_layers(layer)]
         missing = {*(selection or ())} - {*known}
@@ -350,6 +351,8 @@ class _Opener(Views):
         adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
         hides = candidates(graph)[0] or adds and not layer.weights
         has_none = len(flat) < len(everything)  # which no node can have
+        inner = map(id, keras_private.inner_layers(layer, include_self=False))
+        hides = hides or not self._called.isdisjoint(inner)  # a saved model would have those twice
         if self.selection is None and not hides and not has_none:
             return None
         masks = dict(zip(map(id, flat), like, strict=True))
