@@ -386,6 +386,36 @@ def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kept, 
     assert ("wide cannot be saved" in caplog.text) == (not kept)
 
 
+class Two(layers.Layer):
+    """A layer that builds no sub-layers, but names the shape of its output."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.second = layers.Dense(4), layers.Dense(4)
+
+    def call(self, x):
+        return self.first(x) + self.second(x)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+@pytest.mark.parametrize("shared", [True, False])  # as the token embedding of OPT is
+def test_a_pruned_model_with_a_layer_of_unbuilt_ones_is_loaded(shared, tmp_path):
+    inputs = keras.Input((4,))
+    two = Two()
+    x = two.first(inputs) if shared else inputs
+    y = two(x)
+    for name in "ab":
+        y = layers.Add(name=name)([y, layers.Dense(4)(y)])
+    model = reference.random_weights(keras.Model(inputs, y))
+    small = zoo.graph.prune_blocks(zoo.graph.inline(model), "b")
+    small.save(tmp_path / "small.keras")
+    loaded = keras.models.load_model(tmp_path / "small.keras", {"Two": Two})
+    x = reference.images(3, 4)
+    np.testing.assert_array_equal(outputs(loaded, x), outputs(small, x))
+
+
 def array(x):
     return ops.convert_to_numpy(x)
 
