@@ -315,3 +315,24 @@ def test_in_float32_changes_every_layer_cell_and_input(policy):
     assert dtypes == {copy.inputs[0].dtype} == {copy.outputs[0].dtype} == {"float32"}
     for old, new in zip(model.get_weights(), copy.get_weights(), strict=True):
         np.testing.assert_array_equal(new, old.astype("float32"))
+
+
+class Lost(keras.layers.Layer):
+    """A layer whose configuration lacks its argument."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.inner = keras.layers.Dense(units)
+
+    def call(self, x):
+        """Return the output of the layer inside."""
+        return self.inner(x)
+
+
+def test_in_float32_copies_layers_that_no_configuration_makes_again():
+    x = keras.Input((4,))
+    model = keras.Model(x, Lost(3)(x))
+    copy = in_float32(model)
+    for old, new in zip(model.weights, copy.weights, strict=True):
+        assert old is not new
+        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (old, new)))

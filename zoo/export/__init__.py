@@ -20,6 +20,7 @@ import numpy as np
 
 from zoo.backend import keras_private
 from zoo.graph.calls import functional as graph_of
+from zoo.graph.calls import rebuild
 from zoo.graph.saving import make_savable
 from zoo.io import load_model, temporary_path
 from zoo.types import PathLike
@@ -390,7 +391,13 @@ def in_float32(model: keras.Model) -> keras.Model:
     >>> model.layers[0].compute_dtype, in_float32(model).layers[0].compute_dtype
     ('bfloat16', 'float32')
     """
-    copy = type(model).from_config(_float32_policies(model.get_config()))
+    config = model.get_config()
+    try:
+        copy = type(model).from_config(_float32_policies(config))
+    except Exception:  # an incomplete configuration of another library's layer
+        if _float32_policies(config) != config:
+            raise
+        return rebuild(model)
     with tempfile.TemporaryDirectory() as folder:  # a file has what a layer saves, without states
         path = f"{folder}/model.weights.h5"
         model.save_weights(path)
