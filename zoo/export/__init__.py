@@ -265,14 +265,29 @@ def _write_onnx(model, path):
     with warnings.catch_warnings():  # of the exporters' own code
         warnings.simplefilter("ignore")
         write(model, function, inputs, outputs, path)
+    program = onnx.load(path)
+    if _keep_padding(program.graph.node):
+        onnx.save(program, path)
     try:
-        onnx.checker.check_model(onnx.load(path))
+        onnx.checker.check_model(program)
     except onnx.checker.ValidationError as error:
         reason = str(error).partition("\n")[0]  # "No Op registered for Erfinv with ..."
         raise ValueError(
             f"ONNX must have all operations of the model. Received: {model.name}: {reason}. "
             f"Export a SavedModel."
         ) from error
+
+
+def _keep_padding(nodes):
+    """Give pools of padded tensors a second output: else ONNX Runtime takes zeros for -infinity."""
+    padded, pools = set(), []
+    for node in nodes:
+        if node.op_type == "Pad" or node.op_type == "Transpose" and node.input[0] in padded:
+            padded.add(node.output[0])
+        elif node.op_type == "MaxPool" and node.input[0] in padded and len(node.output) == 1:
+            node.output.append(f"{node.output[0]}_indices")
+            pools.append(node)
+    return pools
 
 
 def _write_onnx_torch(model, function, inputs, outputs, path):
