@@ -201,7 +201,7 @@ def test_what_depends_on_values_trains_by_keras_with_a_warning(layer):
 
 
 def test_seeded_dropout_trains_by_keras_with_a_warning():
-    with pytest.warns(UserWarning, match="Keras's own step"):
+    with pytest.warns(UserWarning, match="a layer with a seed of its own"):
         assert_trained_alike(seeded)
 
 

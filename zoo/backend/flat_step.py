@@ -152,6 +152,7 @@ class FlatStep:
                 program = trace(*arguments, leaves)
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
+            reason = reason or "values decide, as the seed of a layer with a seed of its own"
             warnings.warn(
                 f"zoo.fast: {self._model.name!r} trains by Keras's own step, because its step "
                 f"cannot be traced: {type(error).__name__}: {reason}",
