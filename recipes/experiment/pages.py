@@ -139,7 +139,8 @@ def evaluate(
 def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a claim's record with other seeds on record, of the same settings and backend."""
     for known in load_claims():
-        is_same = all(known[name] == row[name] for name in ("deviations", "backend", "data"))
+        is_same = all(known[name] == row[name] for name in ("backend", "data"))
+        is_same = is_same and sorted(known["deviations"]) == sorted(row["deviations"])
         if not is_same or _key(known) != _key(row):
             continue
         pairs = dict(sorted({**_by_seed(known), **_by_seed(row)}.items()))

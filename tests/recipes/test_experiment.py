@@ -344,16 +344,16 @@ def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monke
         return pages.evaluate(experiment, claim, [[v] for v in values.values()], facts)
 
     monkeypatch.setattr(pages, "CLAIMS", tmp_path / "claims.json")
-    pages.keep_claims([record({0: 10.0, 1: 12.0, 2: 11.0}, ["small"])])
-    row = pages.with_other_seeds(claim, record({1: 10.1, 3: 10.2}, ["small"]))
+    pages.keep_claims([record({0: 10.0, 1: 12.0, 2: 11.0}, ["short", "small"])])
+    row = pages.with_other_seeds(claim, record({1: 10.1, 3: 10.2}, ["small", "short"]))
     assert row["seeds"] == [0, 1, 2, 3] and row["values"] == [10.0, 10.1, 11.0, 10.2]
     assert row["control"]["values"] == [1.0, pytest.approx(1.1), 2.0, pytest.approx(1.2)]
     assert row["verdict"] == "shown" and row["seconds"] == 8.0
-    twice = record({3: 10.2, 1: 10.1, 0: 10.0, 2: 11.0}, ["small"]) | {"commit": "y"}
+    twice = record({3: 10.2, 1: 10.1, 0: 10.0, 2: 11.0}, ["small", "short"]) | {"commit": "y"}
     assert pages.with_other_seeds(claim, twice) == twice
     assert twice["seeds"] == [3, 1, 0, 2] and twice["values"] == [10.2, 10.1, 10.0, 11.0]
     pages.keep_claims([row | {"commit": "x, then y"}])
-    joined = pages.with_other_seeds(claim, record({4: 10.0}, ["small"]) | {"commit": "y"})
+    joined = pages.with_other_seeds(claim, record({4: 10.0}, ["small", "short"]) | {"commit": "y"})
     assert joined["seeds"] == [0, 1, 2, 3, 4] and joined["commit"] == "x, then y"
     assert pages.with_other_seeds(claim, record({3: 10.2}))["seeds"] == [3]
 
