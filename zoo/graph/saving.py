@@ -30,8 +30,9 @@ def make_savable(model: keras.Model) -> keras.Model:
             del vars(layer)["get_config"]
         if reason:
             logging.warning(
-                f"{layer.name} cannot be saved in a .keras file: {reason}. `model.save_weights` "
-                f"works; to load them, edit the original model in the same way."
+                f"{layer.name} cannot be saved in a .keras file: {reason.rstrip('.')}. Call "
+                f"`model.save_weights`, and edit the original model in the same way to load them; or "
+                f'remove whole layers: grain="layer".'
             )
     return model
 
