@@ -31,7 +31,7 @@ def make_savable(model: keras.Model) -> keras.Model:
         if reason:
             logging.warning(
                 f"{layer.name} cannot be saved in a .keras file: {reason.rstrip('.')}. Call "
-                f"`model.save_weights`, and edit the original model in the same way to load them; or "
+                f"`model.save_weights`, and edit the original model in the same way to load; or "
                 f'remove whole layers: grain="layer".'
             )
     return model
