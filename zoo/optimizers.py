@@ -21,7 +21,7 @@ class CaffeSGD(keras.optimizers.SGD):
         last_decay: Weight decay of the kernel of the layer called "predictions".
         bias_rate: Factor of the learning rate for biases, those of gates too.
         decay_all: If True, biases and normalizations decay as well, by `decay`.
-        **kwargs: `keras.optimizers.SGD`'s, as those before `decay`; Nesterov's formulas agree.
+        **kwargs: Arguments of `keras.optimizers.SGD`, as are those before `decay`.
 
     Example:
     >>> optimizer = CaffeSGD(0.1, momentum=0.0, nesterov=False, decay=0.5)

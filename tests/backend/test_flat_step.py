@@ -6,6 +6,7 @@ import pytest
 from keras import layers, ops
 
 import zoo
+from zoo.backend.flat_step import FlatStep
 
 IMAGES, CLASSES = (8, 8, 3), 4
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -65,6 +66,19 @@ def seeded():
     return keras.Model(inputs, layers.Dense(CLASSES)(x))
 
 
+class Symmetric(layers.Layer):
+    """A sum whose terms lie in the same memory: it cannot overwrite one of them."""
+
+    def call(self, x):
+        y = 2 * x
+        return y + ops.swapaxes(y, 1, 2)
+
+
+def symmetric():
+    inputs = keras.Input(IMAGES)
+    return keras.Model(inputs, layers.Dense(CLASSES)(layers.Flatten()(Symmetric()(inputs))))
+
+
 class Deciding(layers.Layer):
     def call(self, x):
         return x if float(ops.sum(x)) > 0 else -x
@@ -115,17 +129,17 @@ def assert_trained_alike(make, after=0, fit=steps, **options):
 def traces(monkeypatch):
     """The batches that were traced: none means that these tests compare Keras with itself."""
     found = []
-    trace = type(zoo.fast(compiled(highway)).train_step)._traced
+    trace = FlatStep._traced
 
     def recorded(self, data, leaves):
         found.append(data)
         return trace(self, data, leaves)
 
-    monkeypatch.setattr("zoo.backend.flat_step.FlatStep._traced", recorded)
+    monkeypatch.setattr(FlatStep, "_traced", recorded)
     return found
 
 
-@pytest.mark.parametrize("make", [highway, masked, attention, rematerialized])
+@pytest.mark.parametrize("make", [highway, masked, attention, rematerialized, symmetric])
 def test_steps_equal_those_of_keras(make, traces):
     assert_trained_alike(make)
     assert [len(x) for x, *_ in traces] == [2, 1]
@@ -150,6 +164,19 @@ def test_steps_of_adam_with_weighted_samples_equal_those_of_keras(traces):
         return steps(model, sample_weight=weights)
 
     assert_trained_alike(convolutional, fit=fit, **options)
+    assert len(traces) == 2
+
+
+def test_metrics_leave_out_masked_steps_of_the_output(traces):
+    def labelled():
+        inputs = keras.Input(IMAGES)
+        x = layers.Masking(0.0)(layers.ReLU(threshold=0.99)(layers.Reshape((3, 64))(inputs)))
+        return keras.Model(inputs, layers.Dense(CLASSES)(x))
+
+    def fit(model):
+        return model.fit(X, np.stack([Y] * 3, axis=1), batch_size=2, verbose=0).history
+
+    assert_trained_alike(labelled, fit=fit)
     assert len(traces) == 2
 
 
@@ -203,6 +230,20 @@ def test_what_depends_on_values_trains_by_keras_with_a_warning(layer):
 def test_seeded_dropout_trains_by_keras_with_a_warning():
     with pytest.warns(UserWarning, match="a layer with a seed of its own"):
         assert_trained_alike(seeded)
+
+
+def test_what_traces_but_does_not_run_trains_by_keras_with_a_warning(traces):
+    def native():
+        inputs = keras.Input(batch_shape=(2, *IMAGES))
+        x = zoo.CarryLSTM(5)(layers.Reshape((8, 24))(inputs))
+        return keras.Model(inputs, layers.Dense(CLASSES)(layers.Flatten()(x)))
+
+    def fit(model):
+        return model.fit(X[:10], Y[:10], batch_size=2, epochs=2, verbose=0).history
+
+    with pytest.warns(UserWarning, match="Keras's own step"):
+        assert_trained_alike(native, fit=fit)
+    assert len(traces) == 1
 
 
 def test_refusals():
