@@ -33,8 +33,8 @@ def fast(model: keras.Model, after: int = 20) -> keras.Model:
 
     As in a compiled step of TensorFlow or JAX, which `fast` leaves as they are, what Python decides
     in a call (attributes of layers, `trainable`) is decided at the trace; `compile` traces anew.
-    What cannot be replayed trains by Keras's step, with a warning that tells the reason: decisions by
-    values, shapes that depend on values, dropout with a seed of its own, the native LSTM of the
+    What cannot be replayed trains by Keras's step, with a warning that tells the reason: decisions
+    by values, shapes that depend on values, dropout with a seed of its own, the native LSTM of the
     zoo. So does the ninth shape.
 
     Raises:
