@@ -44,6 +44,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "league/rates": "league.rules",
     "league/rules": "league.rules",
     "pruning/depth": "pruning.depth",
+    "pruning/transformer": "pruning.transformer",
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",

@@ -1,0 +1,299 @@
+"""Remove layers of a GPT-2 of KerasHub by several scores, and heal all alike.
+
+    python recipes/pruning/transformer.py --data_dir DATA
+
+The network is trained on the characters of Penn Treebank. Layers, or as many of their halves
+(attention, feed-forward) as have the multiply-adds, are removed, and the rest is trained on the
+same examples. The peer is optipfair 0.4.2, which removes the last layers unless told otherwise, and
+has a score: 1 minus the cosine of a layer's input and output.
+"""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+import zoo
+from zoo import callbacks
+from zoo.graph import cost, find_blocks, inline, prune_blocks
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.league.rules import characters, drawn, windows
+
+METHODS = {
+    "plan": "layers, depth_plan",
+    "once": "layers, total variation without each",
+    "influence": "layers, cosine of input and output (optipfair)",
+    "last": "the last layers (optipfair's default)",
+    "random": "layers, random",
+    "halves": "half-layers, depth_plan",
+}
+PEER = ("influence", "last")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(experiment.Settings):
+    """Settings of the comparison; all are ours."""
+
+    depth: int = setting(12, "Layers of the network.")
+    width: int = setting(128, "Features of the stream.")
+    heads: int = setting(4, "Heads of attention.")
+    steps: int = setting(64, "Characters of an example.")
+    batch: int = setting(32, "Examples in a batch.")
+    updates: int = setting(8000, "Number of updates of training.")
+    rate: float = setting(2e-3, "Largest learning rate of training.")
+    healing_updates: int = setting(1000, "Number of updates of healing.")
+    healing_rate: float = setting(1e-3, "First learning rate of healing, a cosine to 0.")
+    shares: tuple[float, ...] = setting((0.75, 0.5), "Shares of the layers to keep.")
+    score_examples: int = setting(64, "Examples of the training text that scores are measured on.")
+    test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
+
+
+SCALES = {
+    "smoke": Settings(
+        depth=4,
+        width=8,
+        heads=2,
+        steps=8,
+        batch=2,
+        updates=2,
+        healing_updates=2,
+        score_examples=4,
+        test_characters=100,
+    ),
+    "miniature": Settings(
+        width=32,
+        heads=2,
+        batch=16,
+        updates=1600,
+        healing_updates=200,
+        test_characters=100000,
+    ),
+    "full": Settings(),
+}
+
+
+def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+    """Return the losses of smaller networks and their multiply-adds, by share and method."""
+    run.start(settings)
+    case = Case(settings, run)
+    trained = run.part("trained", case.train)
+    case.model.load_weights(case.weights)
+    order = run.part("scores", case.order)
+    measured: dict[str, Any] = {"intact": {"loss": trained["loss"]}}
+    for keep in settings.shares:
+        count = settings.depth - round(keep * settings.depth)
+        by_method = measured[f"{keep:g}"] = {}
+        by_plan: dict[tuple[str, ...], Any] = {}  # scores may select the same layers
+        for method in METHODS:
+            removed = tuple(sorted(case.removed(order[method], count)))
+            if removed not in by_plan:
+                smaller = functools.partial(case.smaller, method, removed)
+                by_plan[removed] = run.part(f"{keep:g}/{method}", smaller)
+            by_method[method] = by_plan[removed]
+    return measured
+
+
+class Case:
+    """A network and its text.
+
+    Attributes:
+        model: The network, a `GPT2CausalLM`.
+        opened: The same with half-layers as blocks, which shares its weights.
+        halves: Names of attention and feed-forward by that of their layer.
+        of_half: Multiply-adds of each half-layer.
+        weights: Path of the trained weights.
+    """
+
+    def __init__(self, settings: Settings, run: experiment.Run) -> None:
+        from keras_hub import models
+
+        self.settings = settings
+        self.run = run
+        self.data = characters(run, settings)
+        backbone = models.GPT2Backbone(
+            vocabulary_size=self.data.count,
+            num_layers=settings.depth,
+            num_heads=settings.heads,
+            hidden_dim=settings.width,
+            intermediate_dim=4 * settings.width,
+            max_sequence_length=settings.steps,
+            dropout=0.0,
+            dtype=keras.config.dtype_policy(),
+        )
+        self.model = models.GPT2CausalLM(backbone=backbone)
+        shape = (None, settings.steps)
+        self.opened = inline(self.model, dict.fromkeys(("token_ids", "padding_mask"), shape))
+        names = [block.name for block in find_blocks(self.opened)[0]]
+        self.halves = {
+            block.name: tuple(names[2 * i : 2 * i + 2])
+            for i, block in enumerate(find_blocks(self.model, grain="layer")[0])
+        }
+        self.operations = cost(self.opened).operations
+        of_kind = [self.operations - cost(self.without([half])).operations for half in names[:2]]
+        self.of_half = {half: of_kind[i % 2] for i, half in enumerate(names)}
+        self.weights = run.folder / "trained.weights.h5"
+
+    def train(self) -> dict[str, float]:
+        """Train the network and save its weights; return the test loss."""
+        self.fit(self.model, self.settings.updates, self.settings.rate, self.run.seed, warm_up=0.1)
+        self.model.save_weights(self.weights)
+        return {"loss": self.loss(self.model)}
+
+    def fit(
+        self, model: keras.Model, updates: int, rate: float, seed: int, warm_up: float = 0.0
+    ) -> None:
+        """Train on random places of the text; the rate rises for a share of the updates."""
+        settings = dataclasses.replace(self.settings, updates=updates)
+        rising = int(warm_up * updates)
+        schedule = keras.optimizers.schedules.CosineDecay(
+            0.0 if rising else rate,
+            updates - rising,
+            warmup_target=rate if rising else None,
+            warmup_steps=rising,
+        )
+        optimizer = keras.optimizers.Adam(schedule, global_clipnorm=1.0)
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        x, y = drawn(self.data.train, settings, seed)
+        progress = callbacks.Progress(1, updates)
+        zoo.fast(model).fit(
+            inputs(x), y, settings.batch, shuffle=False, verbose=0, callbacks=[progress]
+        )
+
+    def loss(self, model: keras.Model) -> float:
+        """Return the test loss in nats per character."""
+        x, y = windows(self.data.test, self.settings.steps)
+        scores = model.evaluate(inputs(x), y, batch_size=128, verbose=0, return_dict=True)
+        return scores["loss"]
+
+    def order(self) -> dict[str, list[str]]:
+        """Return the names of layers or half-layers by method, in the order of their removal."""
+        examples = windows(self.data.train, self.settings.steps)[0]
+        random = np.random.default_rng(self.run.seed)
+        chosen = random.choice(len(examples), self.settings.score_examples, replace=False)
+        x = inputs(examples[chosen])
+        for model in (self.model, self.opened):
+            model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        layers = [*self.halves]
+        keep = min(self.settings.shares)
+        plan = callbacks.depth_plan(self.model, x, keep, grain="layer")
+        halves = callbacks.depth_plan(self.opened, x, keep / 2)  # attention costs less than half
+        without = callbacks.lesions(self.model, x, grain="layer").values("lesion_variation")
+        influence = callbacks.run([callbacks.BlockInfluence()], self.model, x, grain="layer")
+        return {
+            "plan": [*plan],
+            "once": sorted(layers, key=without.get),
+            "influence": sorted(layers, key=influence.values("block_influence").get),
+            "last": layers[::-1],
+            "random": random.permutation(layers).tolist(),
+            "halves": [*halves],
+        }
+
+    def removed(self, order: Sequence[str], count: int) -> list[str]:
+        """Return the half-layers to remove: of `count` layers, or the first that cost as much."""
+        if order[0] in self.halves:
+            return [name for layer in order[:count] for name in self.halves[layer]]
+        allowed = self.share(self.removed([*self.halves], count))
+        counts = range(1, len(order) + 1)
+        return next(order[:n] for n in counts if self.share(order[:n]) <= allowed)
+
+    def share(self, removed: Sequence[str]) -> float:
+        """Return the share of the multiply-adds that is left without some half-layers."""
+        return 1 - sum(self.of_half[name] for name in removed) / self.operations
+
+    def without(self, removed: Sequence[str]) -> keras.Model:
+        """Return a network of its own weights without some half-layers."""
+        return prune_blocks(self.opened, removed)
+
+    def smaller(self, method: str, removed: Sequence[str]) -> dict[str, Any]:
+        """Heal a network without some half-layers; return its losses and multiply-adds."""
+        zoo.seed_everything(self.run.seed)
+        model = self.without(removed)
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        unhealed = self.loss(model)
+        updates, rate = self.settings.healing_updates, self.settings.healing_rate
+        self.fit(model, updates, rate, self.run.seed + 1)  # other places than training began with
+        loss = self.loss(model)
+        share = self.share(removed)
+        print(f"{method}, {share:.0%}: {unhealed:.4f}, healed {loss:.4f}", flush=True)
+        return {"removed": [*removed], "operations": share, "unhealed": unhealed, "loss": loss}
+
+
+def inputs(x: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what the network takes for examples without padding."""
+    return {"token_ids": x, "padding_mask": np.ones_like(x)}
+
+
+def above(one: Mapping[str, Any], method: str, others: Sequence[str]) -> float:
+    """Return a method's loss minus that of the best other one, the mean over shares."""
+    cases = [case for share, case in one.items() if share != "intact"]
+    best = [min(case[other]["loss"] for other in others) for case in cases]
+    return statistics.fmean(
+        case[method]["loss"] - loss for case, loss in zip(cases, best, strict=True)
+    )
+
+
+def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return losses and multiply-adds by share and method."""
+    intact = plots.over_seeds("loss", [one["intact"]["loss"] for one in seeds])
+    rows: list[dict[str, Any]] = [
+        {"removed": "nothing", "multiply-adds, %": 100.0, "unhealed": intact["loss"], **intact}
+    ]
+    for share in (key for key in seeds[0] if key != "intact"):
+        for method, label in METHODS.items():
+            same = [one[share][method] for one in seeds]
+            operations, unhealed = (
+                statistics.fmean(v[key] for v in same) for key in ("operations", "unhealed")
+            )
+            rows.append(
+                {
+                    "removed": label,
+                    "multiply-adds, %": round(100 * operations, 1),
+                    "unhealed": round(unhealed, 4),
+                    **plots.over_seeds("loss", [v["loss"] for v in same]),
+                }
+            )
+    return rows
+
+
+def claim(name: str, statement: str, quantity: str, method: str, others: Sequence[str], **limits):
+    """Return a claim on a method beside others, whose control is random layers in its place."""
+    value = functools.partial(above, others=others)
+    return Claim(
+        name=name,
+        section="criterion ours",
+        statement=statement,
+        quantity=f"test loss after healing, {quantity}, nats per character",
+        value=functools.partial(value, method=method),
+        control=Control(METHODS["random"], functools.partial(value, method="random")),
+        figure="healed",
+        **limits,
+    )
+
+
+CLAIMS = (
+    claim("P4", "Plans of depth_plan are at least as good as the better choice of optipfair.",
+          "depth_plan minus the better of the last layers and the smallest cosine distances",
+          "plan", PEER, at_most=0.005),
+    claim("P5", "Layers are better selected one after another than by scores of each once.",
+          "depth_plan minus total variation without each", "plan", ("once",), at_most=-0.005),
+    claim("P6", "At equal multiply-adds, removing half-layers is better than removing layers.",
+          "half-layers minus layers, both by depth_plan", "halves", ("plan",), at_most=-0.005),
+)  # fmt: skip
+EXPERIMENTS = (
+    Experiment(
+        name="pruning/transformer",
+        scales=SCALES,
+        measure=measure,
+        artifacts=[Artifact("healed", "Test loss without layers, nats per character", table)],
+        claims=CLAIMS,
+        seeds=(0, 1, 2, 3, 4),
+    ),
+)
+
+if __name__ == "__main__":
+    main("pruning/transformer")
