@@ -1,17 +1,21 @@
 """Blocks and channels of trained networks: the same smaller networks, and claims by hand."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import torch
 
+import zoo
+from helpers import reference
 from helpers.test_data import write_images
 from zoo import callbacks
 from zoo.graph import cost
 from zoo.recipes import trained_resnets
 from zoo.recipes.benchmarks.torch_peers import HeResNet
 from zoo.recipes.experiment import Options, Run
-from zoo.recipes.pruning import depth
+from zoo.recipes.pruning import depth, transformer
 
 on_torch = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="compiling each smaller network takes minutes"
@@ -132,3 +136,90 @@ def test_claims_by_hand():
         1.5
     ] * 2
     assert depth.figure([one, faster]).axes
+
+
+@pytest.fixture(scope="module")
+def language_case(tmp_path_factory):
+    """Return a small language model of KerasHub with random weights."""
+    pytest.importorskip("keras_hub")
+    folder = tmp_path_factory.mktemp("language")
+    words = " ".join(f"word{i}" for i in range(60))
+    for part in ("train", "valid", "test"):
+        (folder / f"ptb.{part}.txt").write_text(f" {words} \n")
+    run = Run(folder / "run", 0, Options(data_dir=str(folder)))
+    case = transformer.Case(transformer.SCALES["smoke"], run)
+    reference.random_weights(case.model)
+    return case
+
+
+@on_torch
+def test_half_layers_are_removed_to_the_cost_of_layers(language_case):
+    case = language_case
+    layers = [*case.halves]
+    halves = [name for pair in case.halves.values() for name in pair]
+    assert len(layers) == 4 and len(halves) == 8
+    # attention: 4 d^2 of projections and 2 d of products with each of 8 positions; d = 8
+    attention, feed_forward = (8 * (4 * 64 + 2 * 8 * 8), 8 * 8 * 64)
+    assert case.of_half == dict(zip(halves, [attention, feed_forward] * 4, strict=True))
+    assert case.removed(layers[1:], 2) == [*case.halves[layers[1]], *case.halves[layers[2]]]
+    only_attention = case.removed(halves[::2] + halves[1::2], 2)
+    assert only_attention == halves[::2] + halves[1:2]  # 4 cost less than 2 layers
+    assert case.share(only_attention) <= case.share(halves[:4]) < case.share(halves[::2])
+    pruned = case.without(only_attention)
+    assert case.share(only_attention) == pytest.approx(cost(pruned).operations / case.operations)
+    x = transformer.inputs(transformer.windows(case.data.test, 8)[0])
+    whole = zoo.graph.prune_blocks(case.model, layers[1:3], grain="layer")
+    expected = keras.ops.convert_to_numpy(whole(x))
+    found = keras.ops.convert_to_numpy(case.without(halves[2:6])(x))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@on_torch
+def test_layers_are_ordered_by_the_scores(language_case):
+    order = language_case.order()
+    assert {*order} == {*transformer.METHODS}
+    layers = [*language_case.halves]
+    assert order["last"] == layers[::-1]
+    for name in ("once", "influence", "random"):
+        assert sorted(order[name]) == layers
+    assert order["plan"][0] == order["once"][0]
+    assert len(order["plan"]) == 2 and len(order["halves"]) == 6
+
+
+@on_torch
+def test_training_and_healing_lower_the_loss(language_case):
+    case = language_case
+    before = case.loss(case.model)
+    case.settings = dataclasses.replace(
+        case.settings, updates=40, healing_updates=40, rate=0.02, healing_rate=0.02
+    )
+    trained = case.train()
+    assert trained["loss"] < before
+    weights = case.model.get_weights()
+    smaller = case.smaller("plan", case.halves[[*case.halves][1]])
+    assert smaller["loss"] < smaller["unhealed"]
+    for a, b in zip(weights, case.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)  # healing changed none of the network's
+    case.model.set_weights([np.zeros_like(w) for w in weights])
+    case.model.load_weights(case.weights)
+    assert case.loss(case.model) == pytest.approx(trained["loss"])
+
+
+def test_claims_on_layers_by_hand():
+    names = "plan", "once", "influence", "last", "random", "halves"
+    one = {"intact": {"loss": 1.5}}
+    for share, losses in (
+        ("0.75", (2, 2.1, 2.2, 1.9, 2.5, 1.8)),
+        ("0.5", (3, 3, 3.1, 3.3, 4, 3.4)),
+    ):
+        of_method = zip(names, losses, strict=True)
+        one[share] = {name: {"loss": v, "unhealed": 5, "operations": 0.5} for name, v in of_method}
+    values = [(claim.value(one), claim.control.value(one)) for claim in transformer.CLAIMS]
+    assert values == [
+        (pytest.approx(0.0), pytest.approx(0.75)),  # against 1.9 and 3.1
+        (pytest.approx(-0.05), pytest.approx(0.7)),
+        (pytest.approx(0.1), pytest.approx(0.75)),
+    ]
+    rows = transformer.table([one, one])
+    assert [row["loss"] for row in rows[:2]] == [1.5, 2]
+    assert len(rows) == 1 + 2 * len(names)
