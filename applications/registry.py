@@ -1,10 +1,8 @@
 """Shared by the builders: their names, input and classifier, and the loading of weights."""
 
-import difflib
 import fnmatch
 import functools
 import inspect
-import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypedDict
@@ -18,7 +16,6 @@ from zoo.checks import check_integers, is_integer
 from zoo.initializers import Uniform
 from zoo.types import PathLike, Shape, Tensor
 
-POOLS = {"avg": layers.GlobalAveragePooling2D, "max": layers.GlobalMaxPooling2D}
 P = ParamSpec("P")
 
 
@@ -27,7 +24,6 @@ class Top(TypedDict, total=False):
 
     Attributes:
         include_top: False ends the model in the last features.
-        pooling: "avg" or "max" pools these features over the image.
         classifier_activation: "softmax", or `None` for logits.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, the address
             "hf://OWNER/REPOSITORY" of a model on the Hugging Face Hub, or `None`.
@@ -35,35 +31,26 @@ class Top(TypedDict, total=False):
     """
 
     include_top: bool
-    pooling: str | None
     classifier_activation: str | None
     weights: PathLike | None
     name: str | None
 
 
-SHARED = """
-    variant: A row of `zoo.FORMS`.
-    classes: Number of classes.
-    input_shape: `(height, width, channels)`.
-"""
 CIFAR = (32, 32, 3)  # shape of an image
-ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # of a section `Args:`
-ARGUMENTS: dict[str, dict[str, str]] = {}  # their descriptions, by module of the builders
 DEFAULTS = {"include_top": True, "classifier_activation": "softmax"}  # the others: None
 
 
 def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, keras.Model]]:
     """Make a function a builder of `list_models`, whose `weights` are loaded into its model.
 
-    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists. Its docstring lists all
-    arguments: also those that `SHARED`, `Top` or an earlier builder of its module describes.
+    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists.
 
     Args:
         name: Default name of the model, with other arguments in braces; else the function's.
     """
 
     def decorate(function: Callable[P, keras.Model]) -> Callable[P, keras.Model]:
-        signature, docstring = _with_options(function)
+        signature = _with_options(function)
 
         @functools.wraps(function)
         def build(*args: P.args, **kwargs: P.kwargs) -> keras.Model:
@@ -80,7 +67,6 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
                 weights.load(model, file)
             return model
 
-        build.__doc__ = docstring
         build.__signature__ = signature  # type: ignore[attr-defined]
         BUILDERS[function.__name__] = build
         return build
@@ -89,24 +75,15 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
 
 
 def _with_options(function):
-    """Return a function's signature and docstring with the options of its `**top: Unpack[Top]`."""
-    signature, docstring = inspect.signature(function), inspect.getdoc(function) or ""
+    """Return a function's signature with the options of its `**top: Unpack[Top]`."""
+    signature = inspect.signature(function)
     *parameters, last = signature.parameters.values()
     if last.kind is not inspect.Parameter.VAR_KEYWORD:
-        return signature, docstring
+        return signature
     for key, kind in typing.get_type_hints(Top).items():
         keyword = inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
         parameters.append(keyword.replace(default=DEFAULTS.get(key)))
-    head, _, rest = docstring.partition("\nArgs:\n")
-    own, _, rest = rest.partition("\n\n")
-    shared = SHARED + inspect.getdoc(Top).partition("\nAttributes:\n")[2]
-    own, shared = (dict(ARGUMENT.findall(section)) for section in (own, shared))
-    known = ARGUMENTS.setdefault(function.__module__, {})
-    known |= own
-    texts = {**known, **shared, **own}
-    args = "\n".join(f"    {parameter.name}: {texts[parameter.name]}" for parameter in parameters)
-    docstring = f"{head.rstrip()}\n\nArgs:\n{args}\n\n{rest}".rstrip()
-    return signature.replace(parameters=parameters), docstring
+    return signature.replace(parameters=parameters)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -123,7 +100,7 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
     """Return the model called `name`, an entry of `list_models()`, of its builder's arguments.
 
     Raises:
-        ValueError: if there is no such model; the message names the most similar ones.
+        ValueError: if there is no such model.
         TypeError: if its builder has no such argument.
 
     Example:
@@ -131,11 +108,7 @@ def create_model(name: str, **arguments: Any) -> keras.Model:
     151690
     """
     if name not in BUILDERS:
-        similar = difflib.get_close_matches(str(name), BUILDERS) or sorted(BUILDERS)
-        raise ValueError(
-            f"There is no model {name!r}. Did you mean {', '.join(similar)}? "
-            f"zoo.list_models() lists all."
-        )
+        raise ValueError(f"There is no model {name!r}. There are {', '.join(list_models())}.")
     return BUILDERS[name](**arguments)
 
 
@@ -176,20 +149,8 @@ def classifier(
     of PyTorch's linear layers do, from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
     In mixed precision the classifier is float32, as a sum over classes follows.
     """
-    pooling = top.get("pooling")
-    if pooling is not None and (pooling not in POOLS or len(x.shape) != 4):
-        raise ValueError(
-            f"`pooling` must be None, 'avg' or 'max', and None where features are no image. "
-            f"Received: pooling={pooling!r}"
-        )
     if top.get("include_top", True):
         check_integers(1, classes=classes)
-        if None in x.shape[1:3] and any(isinstance(layer, layers.Flatten) for layer in head):
-            raise ValueError(
-                f"The classifier of this network needs images of a fixed size. Received: "
-                f"input_shape={tuple(inputs.shape[1:])}. Give height and width, or "
-                f"include_top=False."
-            )
         for layer in head:
             x = layer(x)
         policy = keras.config.dtype_policy()
@@ -201,6 +162,4 @@ def classifier(
             dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
             name="predictions",
         )(x)
-    elif pooling is not None:
-        x = POOLS[pooling](name=f"{pooling}_pool")(x)
     return keras.Model(inputs, x, name=top.get("name"))

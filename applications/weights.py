@@ -1,7 +1,6 @@
 """Trained weights: their cards, their files, and their metric measured again."""
 
 import dataclasses
-import difflib
 import fnmatch
 import hashlib
 import inspect
@@ -29,7 +28,7 @@ SUFFIX = ".weights.h5"
 TOLERANCE = {"test_accuracy": 0.05, "test_perplexity": 0.01}  # ours: percent points; perplexity
 BUILDERS: dict[str, Callable[..., keras.Model]] = {}  # all that `registry.builder` decorates
 NOT_COMPARED = {  # arguments of a builder that may differ from those of trained weights
-    *("pooling", "include_top", "classifier_activation", "weights", "name"),
+    *("include_top", "classifier_activation", "weights", "name"),
     "input_shape",  # convolutions fit any; Keras compares the shapes of weights
     *("gamma", "gate_bias", "limit"),  # initial values
     *("batch_size", "num_steps", "max_distinct", "products", "vocabulary"),
@@ -61,7 +60,7 @@ def card(name: str) -> SimpleNamespace:
     of test images or words; `sha256` of the file; and others that docs/weights.md shows.
 
     Raises:
-        ValueError: if there are no such weights; the message names similar ones.
+        ValueError: if there are no such weights.
 
     Example:
     >>> card("mnist_highway").builder
@@ -69,10 +68,9 @@ def card(name: str) -> SimpleNamespace:
     """
     cards = read_cards()
     if name not in cards:
-        near = difflib.get_close_matches(str(name), cards) or sorted(cards)
         raise ValueError(
-            f"Expected the name of trained weights, such as {', '.join(near)}. Received: "
-            f"{name!r}. `zoo.list_weights()` lists all; a path ends in {SUFFIX}."
+            f"Expected the name of trained weights, one of {', '.join(sorted(cards))}. Received: "
+            f"{name!r}. A path ends in {SUFFIX}."
         )
     return SimpleNamespace(name=name, **cards[name])
 

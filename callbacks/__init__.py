@@ -26,7 +26,6 @@ from zoo.callbacks.probes.probe import Probe as Probe
 from zoo.callbacks.probes.probe import ResidualMean as ResidualMean
 from zoo.callbacks.probes.probe import Table as Table
 from zoo.callbacks.probes.probe import TaylorTerm as TaylorTerm
-from zoo.callbacks.probes.probe import WeightStatistics as WeightStatistics
 from zoo.callbacks.probes.sweep import depth_plan as depth_plan
 from zoo.callbacks.probes.sweep import early_exits as early_exits
 from zoo.callbacks.probes.sweep import lesions as lesions

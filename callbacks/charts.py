@@ -27,6 +27,7 @@ STYLE = """:root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
 div,pre{overflow-x:auto}p{overflow-wrap:anywhere}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
+section p{font-size:.87em;min-height:3em;margin:0}h3{margin:.6em 0 .2em}
 svg{width:100%;height:auto;color:GrayText}svg text{fill:currentColor}
 table{border-spacing:0;font-size:.9em;text-align:left}
 td,th{padding:.2em .9em .2em 0;vertical-align:top;border-top:1px solid #8886}
@@ -57,7 +58,6 @@ MEANINGS = {  # by the beginning of a value's name
     "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
     "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
     "taylor_term": "A block's change of the loss, to first order.",
-    "weight_statistics": "Mean, deviation, L1 norm and largest value of a block's kernels.",
 }
 
 
@@ -192,9 +192,9 @@ def _section(table, probe):
     numbers = Table(row for row in table if row.probe in names and row.unit is None)
     name = html.escape(probe)
     return (
-        f'<section><h3>{name}</h3><div role="img" aria-label="chart of {name}">{_to_svg(figure)}'
-        f"</div><details><summary>meaning and numbers</summary><p>{meaning}</p>"
-        f"<pre>{html.escape(str(numbers))}</pre></details></section>"
+        f'<section><h3>{name}</h3><p>{meaning}</p><div role="img" aria-label="chart of {name}">'
+        f"{_to_svg(figure)}</div><details><summary>numbers</summary>"
+        f'<pre tabindex="0">{html.escape(str(numbers))}</pre></details></section>'
     )
 
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from zoo.backend import keras_private, whole_values
-from zoo.io import UNREADABLE, check_writable, open_npz, replace
+from zoo.io import UNREADABLE, open_npz, replace
 from zoo.types import PathLike
 
 try:
@@ -236,21 +236,16 @@ class BestWeights(keras.callbacks.Callback):
 
 
 def open_run(
-    run_dir: PathLike,
-    identity: dict,
-    megabytes: int,
-    from_scratch: bool = False,
-    writes: bool = True,
+    run_dir: PathLike, identity: dict, from_scratch: bool = False, writes: bool = True
 ) -> Resume:
     """Create or reopen a run directory with config.json; return the `Resume` of its state.npz.
 
     The directory is locked for this process until it ends. `identity` are the settings that
-    distinguish the run, see `Resume`, and `megabytes` is the free space that it needs.
-    `from_scratch` deletes a checkpoint that is there. A process with `writes=False` waits for
-    another one, the chief, to create the directory.
+    distinguish the run, see `Resume`. `from_scratch` deletes a checkpoint that is there. A process
+    with `writes=False` waits for another one, the chief, to create the directory.
 
     Raises:
-        ValueError: if it lacks permission or space, or is of another run or a running process.
+        ValueError: if it cannot be written, or is of another run or a running process.
     """
     run_dir = pathlib.Path(run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity, writes=writes)
@@ -266,13 +261,18 @@ def open_run(
                 )
             time.sleep(0.1)
         return resume
-    check_writable(run_dir, megabytes)
-    _lock(run_dir.resolve())
-    if from_scratch:
-        resume.path.unlink(missing_ok=True)
-    resume.read()  # raises if it cannot be resumed
-    settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
-    replace(config, lambda path: path.write_text(json.dumps(settings, indent=1)))
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        _lock(run_dir.resolve())
+        if from_scratch:
+            resume.path.unlink(missing_ok=True)
+        resume.read()  # raises if it cannot be resumed
+        settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
+        replace(config, lambda path: path.write_text(json.dumps(settings, indent=1)))
+    except OSError as error:
+        raise ValueError(
+            f"Expected a folder that can be written. Received: {run_dir} ({error}). Choose another"
+        ) from error
     return resume
 
 

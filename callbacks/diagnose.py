@@ -67,7 +67,7 @@ class Diagnosis:
     title: str  # model, and number of examples
     verdicts: list[Verdict]  # one for each block, in order
     table: Table  # all measured values; its notes say what could not be measured
-    weights: str = ""  # their date, or the number of steps that trained them, if it is known
+    grain: Grain = "sum"  # that of the blocks
 
     def blocks(self, verdict: str) -> list[str]:
         """Return the names of the blocks with one verdict; raise ValueError if it is unknown."""
@@ -75,16 +75,27 @@ class Diagnosis:
         return [row.block for row in self.verdicts if row.verdict == verdict]
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.table.notes)
+        return f"<h3>{html.escape(self.title)}</h3>{self._to_html()}{notes}"
 
     def __str__(self) -> str:
         text = aligned(self._lines(), left=(0, 1, 2))
-        return "\n".join([f"{self.title}. {self._summary()}", text, *self.table.notes])
+        head = f"{self.title}. {self._summary()}"
+        return "\n".join([head, text, *self.table.notes, " ".join(self._advice())])
 
     def _summary(self):
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
-        weights = f"Weights: {self.weights}. " if self.weights else ""
-        return f"{weights}{len(self.verdicts)} blocks: {', '.join(counts)}."
+        return f"{len(self.verdicts)} blocks: {', '.join(counts)}."
+
+    def _advice(self):
+        """Return what to do, and the code for it."""
+        idle = self.blocks("idle")
+        options = "" if self.grain == "sum" else f", grain={self.grain!r}"
+        if idle:
+            code = f"zoo.graph.prune_blocks(model, {idle}{options})"
+            return "Remove the idle blocks, then train on:", code
+        code = f"zoo.callbacks.depth_plan(model, x, keep=0.75{options})"
+        return "No block is idle. To remove some and heal the rest by training, make a plan:", code
 
     def _lines(self):
         names = [name for name in SCREEN if any(name in row.numbers for row in self.verdicts)]
@@ -96,13 +107,16 @@ class Diagnosis:
 
     def to_html(self, path: PathLike) -> None:
         """Write a page with verdicts, advice and a chart of each measure; it needs no server."""
-        head = f"<p>{html.escape(self._summary())}</p>"
-        if idle := self.blocks("idle"):
-            code = html.escape(f"zoo.graph.prune_blocks(model, {idle})")
-            head += f"<p>Remove the idle blocks, then fine-tune: <code>{code}</code></p>"
+        write_html(self.table, path, self.title, self._to_html())
+
+    def _to_html(self):
+        advice, code = map(html.escape, self._advice())
         rows = ["<tr><td>" + "<td>".join(map(html.escape, line)) for line in self._lines()]
         rows[0] = rows[0].replace("<td>", "<th>")
-        write_html(self.table, path, self.title, f"{head}<div><table>{''.join(rows)}</table></div>")
+        return (
+            f"<p>{html.escape(self._summary())}</p><p>{advice} <code>{code}</code></p>"
+            f'<div tabindex="0"><table>{"".join(rows)}</table></div>'
+        )
 
 
 def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
@@ -174,9 +188,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     for block in network.blocks:
         numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
         verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
-    steps = getattr(getattr(model, "optimizer", None), "iterations", None)
-    trained = "" if steps is None else f"{int(keras.ops.convert_to_numpy(steps))} training steps"
-    return Diagnosis(table.title, verdicts, table, trained)
+    return Diagnosis(table.title, verdicts, table, grain)
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from zoo.applications import char_lm_inference
 from zoo.datasets import text
 from zoo.datasets.download import DownloadError
 from zoo.export import writers
-from zoo.io import replace, save_model
+from zoo.io import replace
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
 from zoo.recipes.experiment.networks import fit, history_of
@@ -181,9 +181,7 @@ def train(settings, run, corpus, variant):
     identity = {**dataclasses.asdict(settings), "variant": variant}
     identity |= {"corpus": corpus.name, "text": corpus.checksum, "words": vocabulary.fingerprint}
     del identity["export"], identity["generate"]
-    megabytes = 1000 if settings.size == "large" else 300
-    name = f"char_lm-{settings.size}-{variant}"
-    folder, resume = run.open_network(name, corpus.name, identity, megabytes)
+    folder, resume = run.open_network(f"char_lm-{settings.size}-{variant}", corpus.name, identity)
     vocabulary.save(folder / "vocabulary.json")
     steps = settings.steps
     x, y = (ids.reshape(-1, steps) for ids in text.streams(corpus.train, settings.batch, steps))
@@ -218,7 +216,7 @@ def save(settings, run, corpus, model, best, history, folder):
     plots.learning_curve(folder, history, "perplexity", title)
     scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
-    save_model(model, folder / "model.keras")
+    replace(folder / "model.keras", model.save)
     weights = model.get_weights()
     model.set_weights(best.weights)
     replace(folder / "best.weights.h5", model.save_weights)

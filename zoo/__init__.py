@@ -96,9 +96,7 @@ _MODULES = ("applications", "callbacks", "datasets", "graph", "optimizers", "wei
 def __getattr__(name: str) -> _ModuleType:
     if name in _LAZY:
         return _import_module(f"zoo.{name}")
-    places = [module.__name__ for module in (graph, callbacks) if hasattr(module, name)]
-    hint = f": it is {places[0]}.{name}" if places else ""
-    raise AttributeError(f"module 'zoo' has no attribute {name!r}{hint}")
+    raise AttributeError(f"module 'zoo' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import shutil
 import threading
 import zipfile
 import zlib
@@ -56,33 +55,6 @@ def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
 def temporary_path(path: pathlib.Path) -> pathlib.Path:
     """Return a path beside `path` that no other thread or process writes, with the same suffix."""
     return path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
-
-
-def check_writable(folder: PathLike, megabytes: int) -> None:
-    """Create `folder` and check that it takes so many megabytes, before hours of work depend on it.
-
-    Raises:
-        ValueError: if the folder cannot be created or written, or its disk has less space.
-    """
-    folder = pathlib.Path(folder)
-    try:
-        replace(folder / ".writable", lambda temporary: temporary.write_bytes(b"\0" * 4096))
-        (folder / ".writable").unlink()
-    except OSError as error:
-        raise ValueError(
-            f"Expected a folder that can be written. Received: {folder} ({error}). Choose another"
-        ) from error
-    free = shutil.disk_usage(folder).free // 2**20
-    if free < megabytes:
-        raise ValueError(
-            f"The run needs {megabytes} MB. Received: {folder}, with {free} MB free. Make room, or "
-            "choose another folder."
-        )
-
-
-def save_model(model: keras.Model, path: PathLike) -> None:
-    """Save a model as a `.keras` file atomically."""
-    replace(path, lambda temporary: model.save(temporary, overwrite=True))
 
 
 @contextlib.contextmanager

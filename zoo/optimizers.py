@@ -66,29 +66,3 @@ class CaffeSGD(keras.optimizers.SGD):
         """Return the optimizer's configuration."""
         names = "decay", "last_decay", "bias_rate", "decay_all"
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-
-@keras.saving.register_keras_serializable("zoo")
-class EveryNth(LearningRateSchedule):
-    """A schedule that advances once in `steps` steps, in models saved by 0.1.0."""
-
-    def __init__(self, schedule: LearningRateSchedule, steps: int) -> None:
-        if not isinstance(schedule, LearningRateSchedule):  # a saved model names it
-            raise ValueError(f"`schedule` must be a Keras schedule. Received: {schedule!r}")
-        self.schedule = schedule
-        self.steps = steps
-
-    def __call__(self, step: Tensor) -> Tensor:
-        """Return the learning rate of a step."""
-        return self.schedule(keras.ops.floor_divide(step, self.steps))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments."""
-        schedule = keras.optimizers.schedules.serialize(self.schedule)
-        return {"schedule": schedule, "steps": self.steps}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "EveryNth":
-        """Return the schedule of a configuration."""
-        schedule = keras.optimizers.schedules.deserialize(config["schedule"])
-        return cls(schedule, config["steps"])

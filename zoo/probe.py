@@ -8,7 +8,6 @@ exit status is 2 if the command line is invalid, and 1 if a probe fails.
 """
 
 import argparse
-import datetime
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -50,16 +49,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(options: argparse.Namespace) -> Diagnosis:
-    """Return the diagnosis that the options ask for, with the date of the file.
+    """Return the diagnosis that the options ask for.
 
     Raises:
         ValueError: if there is no such model, or the data do not fit it.
     """
-    path = pathlib.Path(options.model)
-    if not path.exists():
-        raise ValueError(f"Expected a .keras file. Received: {path}, which is not there.")
+    model = load_model(options.model)
     data = images.load(options.data or "data", options.data_dir)
-    model = load_model(path)
     x = data.x_test[: options.examples]
     y = data.y_test[: options.examples]
     expected = model.input_shape
@@ -77,7 +73,6 @@ def measure(options: argparse.Namespace) -> Diagnosis:
     report = diagnose(model, x, y, progress=progress)
     name = options.data or pathlib.Path(options.data_dir).name
     report.title = f"{model.name} on {len(x)} images of {name} (test)"
-    report.weights = f"{datetime.datetime.fromtimestamp(path.stat().st_mtime):%Y-%m-%d %H:%M}"
     return report
 
 

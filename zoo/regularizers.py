@@ -65,8 +65,3 @@ def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = Fal
         if transferred and isinstance(layer, SimplifiedResidual):
             layer.transform.kernel.regularizer = TransferredL2(factor, layer.identity)
     return model
-
-
-def penalty(model: keras.Model) -> float:
-    """Return the current sum of the model's penalties."""
-    return float(sum(float(ops.convert_to_numpy(value)) for value in model.losses))

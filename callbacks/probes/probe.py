@@ -707,19 +707,3 @@ class ClassGates(Probe):
         with np.errstate(divide="ignore", invalid="ignore"):
             units = mean["inside"] / mean["share"] - mean["all"]
         return {"distance": np.abs(units).mean(), "units": units}
-
-
-class WeightStatistics(Probe):
-    """Mean, standard deviation, L1 norm and largest absolute value of a block's kernels.
-
-    A block whose weights kept the size of their initialization may have learned nothing. Yu &
-    Tomasi (2019), Table 3.
-    """
-
-    def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return the statistics."""
-        kernels = [v.ravel() for path, v in weights.items() if "kernel" in path.split("/")[-1]]
-        if not kernels:
-            return {}
-        w = np.concatenate(kernels)
-        return {"mean": w.mean(), "std": w.std(), "l1": np.abs(w).sum(), "max": np.abs(w).max()}

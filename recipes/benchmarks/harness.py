@@ -1,7 +1,7 @@
 """Compare the speed of the zoo with a peer's: python recipes/benchmarks NAME.
 
-    KERAS_BACKEND=torch python recipes/benchmarks cifar --precision mixed_bfloat16
-    python recipes/benchmarks cifar --help
+    KERAS_BACKEND=torch python recipes/benchmarks images --precision mixed_bfloat16
+    python recipes/benchmarks images --help
 
 Each contender has a process of its own, idle until its turn. After a warm-up, which compiles, they
 take turns, in reverse in every second round. Ratios are taken round by round and printed as their
@@ -27,7 +27,7 @@ from unittest import mock
 
 import numpy as np
 
-NAMES = ("char_lm", "cifar", "probes", "vision")
+NAMES = ("char_lm", "images", "probes")
 PRECISIONS = ("float32", "mixed_bfloat16")
 SHARE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 MOST_LOAD = 0.5  # ours: a load average beyond it disturbs the measurement

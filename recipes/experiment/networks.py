@@ -16,7 +16,7 @@ from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Ahead
 from zoo.datasets.images import Images
 from zoo.distribute import Strategy
-from zoo.io import replace, save_model
+from zoo.io import replace
 from zoo.optimizers import CaffeSGD
 from zoo.recipes.experiment import plots, provenance
 
@@ -98,7 +98,7 @@ class Network:
         )
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
         if is_new or not (self.folder / "model.keras").exists():
-            save_model(self.model, self.folder / "model.keras")
+            replace(self.folder / "model.keras", self.model.save)
         if self.devices.is_chief:
             text = f"{self.name} on {self.data.images.name}: accuracy {self.accuracies[-1]:.2f} %"
             print(f"{text} after epoch {self.epochs}. All in {self.folder}", flush=True)

@@ -225,7 +225,7 @@ class Run:
         return Network(name, model, data, settings.epochs, settings.batch, folder, resume, devices)
 
     def open_network(
-        self, name: str, data: str, identity: Mapping[str, Any], megabytes: int = 200
+        self, name: str, data: str, identity: Mapping[str, Any]
     ) -> tuple[pathlib.Path, Resume]:
         """Return the folder of a network with this identity, and its checkpoint's `Resume`."""
         data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
@@ -233,7 +233,7 @@ class Run:
         name = f"{name}-{data}-{self.seed}-{_digest(identity)}"
         folder = pathlib.Path(self.options.runs, "networks", name)
         options = {"from_scratch": not self.options.resume, "writes": self.devices.is_chief}
-        resume = open_run(folder, identity, megabytes, **options)
+        resume = open_run(folder, identity, **options)
         folder = self.local(folder)
         self.networks.append(folder)
         return folder, resume

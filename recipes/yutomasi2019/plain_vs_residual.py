@@ -23,7 +23,6 @@ from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entrie
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import by_depth, compared, depths_of, each, series, table
-from zoo.regularizers import penalty
 
 SCALES = {
     "smoke": networks.Networks(**networks.SMOKE),
@@ -112,7 +111,7 @@ def losses(network):
     """Return the training loss in evaluation, the penalty, and that of the weights as they are."""
     return {
         "training_loss": networks.risk(network),
-        "penalty": float(penalty(network.model)),
+        "penalty": sum(float(keras.ops.convert_to_numpy(v)) for v in network.model.losses),
         "own_penalty": networks.own_penalty(network.model),
     }
 

@@ -11,7 +11,7 @@ from keras import layers, ops
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from zoo.callbacks import training
-from zoo.callbacks.diagnose import judge
+from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
 from zoo.callbacks.probes.objective import sample
 
 TURN = np.kron(np.eye(2), [[0, 1], [-1, 0]])  # f is at a right angle to x
@@ -237,20 +237,31 @@ def test_a_network_that_is_no_chain_is_judged_by_its_lesions():
 
 
 def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_path):
-    head, columns, *lines = str(report).splitlines()
+    head, columns, *lines, advice = str(report).splitlines()
     assert head.startswith("chain on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
     assert columns.split()[:2] == ["block", "verdict"] and len(lines) == 5
-    report.weights = "2024-01-31"
     report.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert page.count("<svg") == 5
-    for text in ("chain on 24 examples", "Weights: 2024-01-31", "cos(f,x) -1 &lt; -0.5"):
+    for text in ("chain on 24 examples", "cos(f,x) -1 &lt; -0.5"):
         assert text in page
     for row in report.verdicts:
         assert f"<tr><td>{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>" in page
     assert page.index("prune_blocks(model, [&#x27;idle&#x27;])") < page.index("<table>")
     assert "<tr><th>block<th>verdict<th>reason<th>stage" in page
-    assert report._repr_html_() == f"<pre>{html.escape(str(report))}</pre>"
+    assert (
+        advice == "Remove the idle blocks, then train on: zoo.graph.prune_blocks(model, ['idle'])"
+    )
+    cell = report._repr_html_()
+    assert cell[cell.index("<p>") :] == page[page.index("<p>") : page.index("<h2>")]
+
+
+@pytest.mark.parametrize("grain, options", [("sum", ""), ("layer", ", grain='layer'")])
+def test_without_idle_blocks_the_advice_is_a_plan(grain, options):
+    rows = [Verdict("first", 0, "refines", "", {})]
+    report = Diagnosis("model", rows, zoo.callbacks.Table(), grain)
+    code = f"zoo.callbacks.depth_plan(model, x, keep=0.75{options})"
+    assert str(report).endswith(f"make a plan: {code}")
 
 
 FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}

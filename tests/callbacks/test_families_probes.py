@@ -27,7 +27,6 @@ EVERY = [
     callbacks.EstimationError(),
     callbacks.ResidualMean(),
     callbacks.BlockOutputs(),
-    callbacks.WeightStatistics(),
     callbacks.CosineLoss(),
     callbacks.TaylorTerm(),
     callbacks.GradientNorm(),
@@ -65,7 +64,7 @@ def test_every_probe_measures_every_family(name):
     table = callbacks.run(EVERY, model, data(model))
     assert np.isfinite([row.value for row in table]).all()
     names = {block.name for block in find_blocks(model)[0]}
-    for probe in ("l2_ratio", "cosine_loss", "weight_statistics", "block_influence"):
+    for probe in ("l2_ratio", "cosine_loss", "block_influence"):
         assert names <= {row.block for row in table if row.probe.startswith(probe)}
 
 

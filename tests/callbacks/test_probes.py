@@ -48,7 +48,6 @@ def table():
         callbacks.ClassGates(2, CLASSES),
         callbacks.GateBias(),
         callbacks.BlockOutputs(),
-        callbacks.WeightStatistics(),
     ]
     return callbacks.run(probes, highway_model(), (X, Y), batch_size=3)
 
@@ -191,9 +190,3 @@ def test_gates_of_units_and_classes_biases_and_outputs(table, run):
         ("block_outputs_units", [y.mean(0) for y in states[1:]]),
     ):
         np.testing.assert_allclose(table.array(name), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_weight_statistics_are_those_of_a_block_s_kernels(table, run):
-    kernels = [np.concatenate([w[0].ravel(), w[2].ravel()]) for w in run[0].blocks]
-    check(table.values("weight_statistics_l1"), [np.abs(w).sum() for w in kernels])
-    check(table.values("weight_statistics_std"), [w.std() for w in kernels])

@@ -1,5 +1,6 @@
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -136,7 +137,7 @@ def test_an_unknown_name_is_an_error():
 
 def test_without_scikit_learn_the_commands_say_so_in_a_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    (tmp_path / "model.keras").touch()
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "model.keras")
     with pytest.raises(SystemExit, match="zoo.probe: The digits.* pip install scikit-learn"):
         probe.main([str(tmp_path / "model.keras"), "--data", "digits"])
     assert "pip install scikit-learn" in command_line.guarded(images.digits)

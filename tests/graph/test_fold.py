@@ -9,11 +9,12 @@ import zoo
 from helpers import reference
 from helpers.gradients import assert_close, gradients
 from helpers.harness import few_elsewhere, slow_elsewhere, without_backend
+from helpers.reference import penalty
 from zoo.graph.cost import cost
 from zoo.graph.fold import fold_identity
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries
-from zoo.regularizers import penalize, penalty
+from zoo.regularizers import penalize
 
 SHAPES = [(4, 1, "pad"), (8, 2, "pad"), (8, 2, "duplicate"), (6, 1, "pad")]
 

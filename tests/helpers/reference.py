@@ -83,3 +83,8 @@ def block_parts(model, x):
     values = observer.graph.start(x)
     parts = observer.observe(values)
     return values[observer.graph.outputs[0]], parts
+
+
+def penalty(model):
+    """Return the sum of a model's penalties."""
+    return sum(float(ops.convert_to_numpy(value)) for value in model.losses)

@@ -6,9 +6,8 @@ import pytest
 from keras import regularizers
 
 import zoo
-from helpers.reference import as_float64, images, random_weights
+from helpers.reference import as_float64, images, penalty, random_weights
 from zoo.io import load_model
-from zoo.regularizers import penalty
 
 OPTIONS = {"kernel_regularizer": regularizers.L2(0.5), "bias_regularizer": regularizers.L1(0.25)}
 IMAGES, VECTORS = (2, 4, 4, 4), (2, 4)
@@ -61,16 +60,6 @@ def test_an_activity_regularizer_is_of_the_output_and_a_mean_over_the_batch(laye
 def test_regularized_layers_are_not_stacked(option):
     with pytest.raises(ValueError, match="no regularizers.*single `zoo.HighwayDense`"):
         zoo.HighwayDenseStack(2, **{option: "l2"})
-
-
-def test_removed_arguments_load_with_their_defaults_only():
-    layer = zoo.SimplifiedDominant(4)
-    old = {**layer.get_config(), "lower": "diagonal", "kernel_constraint": None}
-    assert zoo.SimplifiedDominant.from_config(old).get_config() == layer.get_config()
-    old = {**zoo.HighwayConv2D(4).get_config(), "groups": 1, "data_format": "channels_last"}
-    assert zoo.HighwayConv2D.from_config({**old, "dilation_rate": 1}).filters == 4
-    with pytest.raises((TypeError, ValueError), match="groups"):
-        zoo.HighwayConv2D.from_config({**old, "groups": 2})
 
 
 @pytest.mark.parametrize("name", [*LAYERS, *OTHERS])

@@ -24,7 +24,7 @@ class Count(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Parameters, and multiply-adds of one example, of a model, its blocks and all other layers.
+    """Parameters, and multiply-adds of one example, of a model and of its blocks.
 
     A parameter that blocks share counts in the first of them, its multiply-adds in each.
     """
@@ -32,7 +32,6 @@ class Cost:
     parameters: int
     operations: int
     blocks: dict[str, Count]
-    rest: Count
 
 
 def cost(
@@ -95,10 +94,7 @@ def cost(
         known |= weights.keys()
         number = sum(operations[call.index] for call in calls) // batch
         found[block.name] = Count(parameters, number)
-    total = Count(model.count_params(), sum(operations) // batch)
-    parameters = total.parameters - sum(count.parameters for count in found.values())
-    number = total.operations - sum(count.operations for count in found.values())
-    return Cost(*total, found, Count(parameters, number))
+    return Cost(model.count_params(), sum(operations) // batch, found)
 
 
 class _Opened(Views):

@@ -24,11 +24,7 @@ Probe: TypeAlias = tuple[list[Tensor], list[tuple[keras.Variable, Tensor]], list
 _LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
 
-def inline(
-    model: keras.Model,
-    shapes: Mapping[str, Shape] | None = None,
-    layers: Sequence[str] | None = None,
-) -> keras.Model:
+def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> keras.Model:
     """Return a Functional model in which the sub-layers of composite layers are called directly.
 
     So `zoo.graph.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
@@ -46,12 +42,10 @@ def inline(
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
     `shapes` are those (with the batch) of inputs by name, where code depends on lengths that are
-    unknown in `model`, as that of causal masks does. `layers` are names of the layers to open;
-    `None`: all that hide blocks.
+    unknown in `model`, as that of causal masks does.
 
     Raises:
-        ValueError: if there is no input or composite layer of a name, or a named layer cannot be
-            opened.
+        ValueError: if there is no input of a name.
 
     Example:
     >>> class Sum(keras.layers.Layer):
@@ -61,34 +55,32 @@ def inline(
     ...
     ...     def call(self, x):
     ...         return x + self.dense(x)
+    >>> Sum.__module__ = "yours"  # here it would be the zoo's
     >>> inputs = keras.Input((4,))
-    >>> opened = inline(keras.Model(inputs, Sum(name="sum")(inputs)), layers=["sum"])
+    >>> opened = inline(keras.Model(inputs, Sum(name="sum")(inputs)))
     >>> [call.name for call in Graph(opened).calls][0]
     'sum_dense0'
     """
     with _LOCK:
-        opener, result = _opened(model, dict(shapes or {}), layers, {})
+        opener, result = _opened(model, dict(shapes or {}), {})
         while changing := opener.changing(model):
-            opener, result = _opened(model, dict(shapes or {}), layers, changing)
-        opener, result = _checked(model, dict(shapes or {}), layers, opener, result)
-    whole = opener.whole(result)
-    if whole.keys() & {*(layers or ())}:
-        raise ValueError(f"Expected layers that can be opened. Received: layers={layers}: {whole}")
-    for name, reason in whole.items():
+            opener, result = _opened(model, dict(shapes or {}), changing)
+        opener, result = _checked(model, dict(shapes or {}), opener, result)
+    for name, reason in opener.whole(result).items():
         logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
     return result
 
 
-def _opened(model, shapes, layers, refused):
+def _opened(model, shapes, refused):
     """Return the model in which layers are opened, and the `_Opener` that knows the others."""
     graph = Graph(model)
-    opener = _Opener(layers, graph, refused)
+    opener = _Opener(graph, refused)
     result = opener.open(shapes)
     if opener.whole(result):
         # Code that reads the batch's size, which is unknown here, can run with size 1.
         sizes = {tensor.name: tuple(tensor.shape) for tensor in result.inputs}
         ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        other = _Opener(layers, graph, refused)
+        other = _Opener(graph, refused)
         single = other.open(ones)
         with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
             freed = rewire(single, _free_batch, shapes=sizes)
@@ -98,7 +90,7 @@ def _opened(model, shapes, layers, refused):
     return opener, result
 
 
-def _checked(model, shapes, layers, opener, result):
+def _checked(model, shapes, opener, result):
     """Return the opened model, without those layers with which it computes something else.
 
     What a trace cannot show, such as code that reads sizes, shows in numbers.
@@ -118,10 +110,10 @@ def _checked(model, shapes, layers, opener, result):
     reason = "it computes something else where sizes, weights or values are others"
     for kind in dict.fromkeys(type(layer) for layer in traced.values()):
         same = {key: reason for key, layer in traced.items() if type(layer) is kind}
-        found = _opened(model, shapes, layers, {**opener.refused, **same})
+        found = _opened(model, shapes, {**opener.refused, **same})
         if agrees(found[1], probes):
             return found
-    return _opened(model, shapes, layers, {**opener.refused, **dict.fromkeys(traced, reason)})
+    return _opened(model, shapes, {**opener.refused, **dict.fromkeys(traced, reason)})
 
 
 def numbers_of(
@@ -199,11 +191,10 @@ def agrees(model: keras.Model, probes: Sequence[Probe]) -> bool:
 class _Opener(Views):
     """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
 
-    def __init__(self, selection, graph, refused, training=None, values=()) -> None:
+    def __init__(self, graph, refused, training=None, values=()) -> None:
         super().__init__()
         self.training = training
         self.scope = keras.StatelessScope(values, collect_losses=True)
-        self.selection = selection
         self.graph = graph
         self.refused = refused  # why a layer, by its id, is not opened
         self.shapes: Mapping[str, Shape] = {}
@@ -216,11 +207,6 @@ class _Opener(Views):
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
         self._called = {*self._whole}
-        outer = [layer for layer in layers if isinstance(layer, keras.Layer)]
-        known = [v.name for layer in outer for v in keras_private.inner_layers(layer)]
-        missing = {*(selection or ())} - {*known}
-        if missing:
-            raise ValueError(f"Expected names of the layers {known}. Received: layers={missing}")
 
     def open(self, shapes: Mapping[str, Shape]) -> keras.Model:
         """Return the model with inputs of these shapes in which layers are opened."""
@@ -249,7 +235,7 @@ class _Opener(Views):
             size, *rest = self.shapes.get(name, like.shape)
             sizes[name] = ((size or 10) + 1 if like.shape[0] is None else size, *rest)
         for training, values, shapes in ((True, (), self.shapes), (False, others, sizes)):
-            again = _Opener(self.selection, self.graph, self.refused, training, values)
+            again = _Opener(self.graph, self.refused, training, values)
             with contextlib.suppress(Exception):  # then traces are missing
                 again.open(shapes)
             reason = "depends on `training`" if training else "computes numbers not from its inputs"
@@ -268,7 +254,6 @@ class _Opener(Views):
         graph = Graph(model)
         layers = {call.name: call.layer.name for call in graph.calls}
         names = [layers[name] for name, _ in candidates(graph)[1]]
-        names += self.selection or ()
         return {name: self.reasons[name] for name in names if name in self.reasons}
 
     def answer(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -305,9 +290,7 @@ class _Opener(Views):
             return True
         if isinstance(layer, Skip):
             return False
-        if self.selection is None:
-            return foreign(layer) and (composite(layer) or not layer.weights)
-        return layer.name in self.selection
+        return foreign(layer) and (composite(layer) or not layer.weights)
 
     def _open(self, view, args, kwargs):
         """Return the outputs of the calls of sub-layers, or None if they hide no block."""
@@ -353,7 +336,7 @@ class _Opener(Views):
         has_none = len(flat) < len(everything)  # which no node can have
         inner = map(id, keras_private.inner_layers(layer, include_self=False))
         hides = hides or not self._called.isdisjoint(inner)  # a saved model would have those twice
-        if self.selection is None and not hides and not has_none:
+        if not hides and not has_none:
             return None
         masks = dict(zip(map(id, flat), like, strict=True))
         return tree.map_structure(lambda x: self._masked(x, masks.get(id(x)), layer), outputs)

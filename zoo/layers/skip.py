@@ -12,15 +12,6 @@ from zoo.layers import gating
 from zoo.layers.configured import Configured
 from zoo.types import Initializer, Regularizer, Shape, Tensor
 
-REMOVED = {  # arguments of version 0.1.0, and their defaults, which saved layers may have
-    "kernel_constraint": None,
-    "bias_constraint": None,
-    "dilation_rate": 1,
-    "groups": 1,
-    "data_format": "channels_last",
-    "lower": "diagonal",
-}
-
 
 class GateBias(keras.initializers.Initializer):
     """A constant logit plus a sample of another initializer.
@@ -165,12 +156,6 @@ class Skip(Configured):
             policies = {f"branch:{v.name}": v.dtype_policy for v in quantized}
             policy = DTypePolicyMap(default.name, policies)
         return {**super().get_config(), "dtype": keras.dtype_policies.serialize(policy)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Skip":
-        """Return a layer of this configuration, which version 0.1.0 may have saved."""
-        known = {name: v for name, v in config.items() if REMOVED.get(name, ...) != v}
-        return super().from_config(known)
 
     def branch_policy(self, name: str) -> keras.DTypePolicy:
         """Return the dtype policy of a branch: the block's, or one that `quantize` gave it."""
