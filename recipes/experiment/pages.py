@@ -260,7 +260,6 @@ def report() -> None:
                 made = draw(experiment, on_record(experiment, scale), folder)
                 page = experiment.paper if _is_ours(experiment) else "results"
                 parts[page] += _experiment_section(experiment, scale, made)
-    parts["results"] += _benchmark_section()
     for page in {*parts} & {*catalog.OURS}:
         parts[page] += [claims_table(rows, lambda one, page=page: one.experiment.paper == page)]
     papers = claims_table(rows, lambda one: not _is_ours(one.experiment))
@@ -503,26 +502,3 @@ def _experiment_section(experiment, scale, made):
             f"{one['backend']}, {one['hardware']}, {one['seconds'] / 60:.0f} min"
         )
     return [*lines, ""]
-
-
-def _benchmark_section():
-    rows = []
-    commands = []
-    for path in sorted(RESULTS.glob("benchmark_*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            config = ", ".join(f"{key} {value}" for key, value in row["config"].items())
-            command = re.sub(r" --(run_dir|results)[ =]\S+", "", row["command"])
-            commands.append(f"{command}  # {row['commit']}")
-            rows.append(
-                {
-                    "benchmark": f"{row['model']} {config} ({row['backend']})",
-                    "measured": row["metric"].replace("_", " "),
-                    "value": f"{row['value']:.5g}",
-                    "hardware": row["hardware"],
-                    "commit": row["commit"],
-                }
-            )
-    unique = [f"    {text}" for text in dict.fromkeys(commands)]
-    folded = ["<details><summary>Commands and their commits</summary>", "", *unique, ""]
-    return ["## Benchmarks", "", *markdown_table(rows), "", *folded, "</details>"]
