@@ -3,6 +3,7 @@
 import fnmatch
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypedDict
@@ -36,21 +37,29 @@ class Top(TypedDict, total=False):
     name: str | None
 
 
+SHARED = """
+    variant: A row of `zoo.FORMS`.
+    classes: Number of classes.
+    input_shape: `(height, width, channels)`.
+"""
 CIFAR = (32, 32, 3)  # shape of an image
+ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # of a section `Args:`
+ARGUMENTS: dict[str, dict[str, str]] = {}  # their descriptions, by module of the builders
 DEFAULTS = {"include_top": True, "classifier_activation": "softmax"}  # the others: None
 
 
 def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, keras.Model]]:
     """Make a function a builder of `list_models`, whose `weights` are loaded into its model.
 
-    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists.
+    Its `**top: Unpack[Top]` becomes the keyword arguments that `Top` lists. Its docstring lists all
+    arguments: also those that `SHARED`, `Top` or an earlier builder of its module describes.
 
     Args:
         name: Default name of the model, with other arguments in braces; else the function's.
     """
 
     def decorate(function: Callable[P, keras.Model]) -> Callable[P, keras.Model]:
-        signature = _with_options(function)
+        signature, docstring = _with_options(function)
 
         @functools.wraps(function)
         def build(*args: P.args, **kwargs: P.kwargs) -> keras.Model:
@@ -67,6 +76,7 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
                 weights.load(model, file)
             return model
 
+        build.__doc__ = docstring
         build.__signature__ = signature  # type: ignore[attr-defined]
         BUILDERS[function.__name__] = build
         return build
@@ -75,15 +85,24 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
 
 
 def _with_options(function):
-    """Return a function's signature with the options of its `**top: Unpack[Top]`."""
-    signature = inspect.signature(function)
+    """Return a function's signature and docstring with the options of its `**top: Unpack[Top]`."""
+    signature, docstring = inspect.signature(function), inspect.getdoc(function) or ""
     *parameters, last = signature.parameters.values()
     if last.kind is not inspect.Parameter.VAR_KEYWORD:
-        return signature
+        return signature, docstring
     for key, kind in typing.get_type_hints(Top).items():
         keyword = inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
         parameters.append(keyword.replace(default=DEFAULTS.get(key)))
-    return signature.replace(parameters=parameters)
+    head, _, rest = docstring.partition("\nArgs:\n")
+    own, _, rest = rest.partition("\n\n")
+    shared = SHARED + inspect.getdoc(Top).partition("\nAttributes:\n")[2]
+    own, shared = (dict(ARGUMENT.findall(section)) for section in (own, shared))
+    known = ARGUMENTS.setdefault(function.__module__, {})
+    known |= own
+    texts = {**known, **shared, **own}
+    args = "\n".join(f"    {parameter.name}: {texts[parameter.name]}" for parameter in parameters)
+    docstring = f"{head.rstrip()}\n\nArgs:\n{args}\n\n{rest}".rstrip()
+    return signature.replace(parameters=parameters), docstring
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -253,11 +253,13 @@ def test_the_classifier_of_the_simplified_networks_starts_as_pytorch_s():
 
 
 @without_backend
-def test_completion_shows_every_argument_of_every_builder():
+def test_completion_and_help_show_every_argument_of_every_builder():
     for name in {*zoo.list_models()} - {"char_lm", "transformer_lm"}:
         builder = getattr(zoo, name)
         parameters = inspect.signature(builder).parameters
         assert {*Top.__annotations__} <= {*parameters} and "top" not in parameters
+        args = builder.__doc__.partition("\nArgs:\n")[2].partition("\n\n")[0]
+        assert re.findall(r"^    (\w+): ", args, re.M) == [*parameters]
     with pytest.raises(TypeError, match="got an unexpected.*'poling'"):
         zoo.create_model("highway_a", poling="avg")
 
