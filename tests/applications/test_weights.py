@@ -72,8 +72,8 @@ def test_the_smallest_set_verifies_itself():
 @needs_data
 @pytest.mark.parametrize("name", NAMES)
 def test_every_set_verifies_itself(name):
-    if "JPEG" in weights.card(name).data.get("images", ""):
-        pytest.skip("measured on images that were encoded again, which no reader has any more")
+    if weights.card(name).data["name"] == "cifar10" and not (CORPORA / "cifar10.npz").exists():
+        pytest.skip("needs the lossless images as cifar10.npz in the data beside the checkout")
     zoo.weights.verify(name, CORPORA)
 
 
