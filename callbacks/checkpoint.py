@@ -261,17 +261,18 @@ def open_run(
                 )
             time.sleep(0.1)
         return resume
+    settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         _lock(run_dir.resolve())
         if from_scratch:
             resume.path.unlink(missing_ok=True)
         resume.read()  # raises if it cannot be resumed
-        settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
         replace(config, lambda path: path.write_text(json.dumps(settings, indent=1)))
     except OSError as error:
         raise ValueError(
-            f"Expected a folder that can be written. Received: {run_dir} ({error}). Choose another"
+            f"Expected a folder to read, write and lock. Received: {run_dir} "
+            f"({error}). Choose another."
         ) from error
     return resume
 

@@ -81,7 +81,7 @@ class Diagnosis:
     def __str__(self) -> str:
         text = aligned(self._lines(), left=(0, 1, 2))
         head = f"{self.title}. {self._summary()}"
-        return "\n".join([head, text, *self.table.notes, " ".join(self._advice())])
+        return "\n".join([head, text, *self.table.notes, " ".join(self._advice()).strip()])
 
     def _summary(self):
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
@@ -90,6 +90,9 @@ class Diagnosis:
     def _advice(self):
         """Return what to do, and the code for it."""
         idle = self.blocks("idle")
+        lesions = {"lesion_kl", "lesion_change"}
+        if not idle and (len(self.verdicts) < 4 or lesions.isdisjoint(self.table.probes())):
+            return "No block was found to be idle.", ""
         options = "" if self.grain == "sum" else f", grain={self.grain!r}"
         if idle:
             code = f"zoo.graph.prune_blocks(model, {idle}{options})"

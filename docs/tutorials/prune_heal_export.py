@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Remove the least important blocks, heal, export
 #
-# A residual network is made shallower in three steps: a plan selects the blocks to remove, `fit` heals the rest, and the small
-# network is exported as an ONNX file that needs neither the zoo nor Keras, and quantized.
+# A residual network is made shallower in four steps: a plan selects the blocks to remove, `fit` heals the rest, the small network
+# is exported as an ONNX file that needs neither the zoo nor Keras, and this file is quantized.
 #
 # This needs the extras `tensorflow`, `recipes` and `export`: [install](../install.md).
 
@@ -102,8 +102,8 @@ for network, path in ((model, "intact.onnx"), (small, "small.onnx")):
 class Images(quantization.CalibrationDataReader):
     """Training images, one at a time."""
 
-    def __init__(self, images: np.ndarray) -> None:
-        self.examples = ({"image": image[None]} for image in images)
+    def __init__(self, x: np.ndarray) -> None:
+        self.examples = ({"image": image[None]} for image in x)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """Return the next image, or None after the last one."""

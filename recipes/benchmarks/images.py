@@ -1,6 +1,6 @@
 """Image networks against plain PyTorch and Keras's own step, or Keras's own ResNet-50.
 
-Training (SGD with momentum), in multiply-adds of convolutions and dense layers.
+Training is by SGD with momentum; speeds are in multiply-adds per second.
 
 Small networks, of images of 32 pixels, train by `zoo.fast` and `fit`; they are compared with
 Keras's own step (`keras`) and with the same network in plain PyTorch, channels last (`torch`, in
@@ -33,8 +33,8 @@ def add_flags(add):
     """Add the benchmark's own flags."""
     add("--model", choices=[*SMALL, *LARGE], default="cifar_resnet", help="Network.")
     add("--image_size", type=int, default=224, help="Side of the images of a ResNet-50.")
-    add("--batch", type=int, default=128, help="Images; He et al. (2015): 128.")
-    add("--steps", type=int, default=8, help="Batches per round.")
+    add("--batch", type=int, help="Images; default: 128, as He et al. (2015), of a ResNet-50 8.")
+    add("--steps", type=int, help="Batches per round; default: 8, of a ResNet-50 2.")
     add("--precision", choices=harness.PRECISIONS, default="float32", help="Dtype policy.")
 
 
@@ -58,19 +58,21 @@ def tasks(options, name):
     else:
         model = zoo.create_model(options.model, **arguments)
     rng = np.random.default_rng(0)
-    count = options.batch * options.steps
+    batch = options.batch or (8 if is_large else 128)
+    steps = options.steps or (2 if is_large else 8)
+    count = batch * steps
     x, y = rng.random((count, *shape), "float32"), rng.integers(0, 1000 if is_large else 10, count)
     work = count * cost(model).operations
     if name == "torch":
         from zoo.recipes.benchmarks.torch_peers import ImagePeer
 
         peer = ImagePeer(options.model, options.precision, LEARNING_RATE, MOMENTUM)
-        parts = (np.split(array, options.steps) for array in (x, y))
+        parts = (np.split(array, steps) for array in (x, y))
         return {"train": (functools.partial(peer.train, [*zip(*parts, strict=True)]), work)}
     model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
-    found = {"train": functools.partial(model.fit, x, y, options.batch, verbose=0, shuffle=False)}
+    found = {"train": functools.partial(model.fit, x, y, batch, verbose=0, shuffle=False)}
     if is_large:
-        found["infer"] = functools.partial(model.predict, x, options.batch, verbose=0)
+        found["infer"] = functools.partial(model.predict, x, batch, verbose=0)
     elif name == "ours":
         zoo.fast(model, after=0)
     return {task: (function, work) for task, function in found.items()}

@@ -2,10 +2,10 @@
 
     python recipes/pruning/transformer.py --data_dir DATA
 
-The network is trained on the characters of Penn Treebank. Layers, or as many of their halves
-(attention, feed-forward) as have the multiply-adds, are removed, and the rest is trained on the
-same examples. The peer is optipfair 0.4.2, which removes the last layers unless told otherwise, and
-has a score: 1 minus the cosine of a layer's input and output.
+The network is trained on the characters of Penn Treebank. Layers, or half-layers (attention or
+feed-forward) of at least their multiply-adds, are removed, and the rest is trained on the same
+examples. The peer is optipfair 0.4.2, which removes the last layers unless told otherwise, and has
+a score: 1 minus the cosine of a layer's input and output.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     order = run.part("scores", case.order)
     measured: dict[str, Any] = {"intact": {"loss": trained["loss"]}}
     for keep in settings.shares:
-        count = settings.depth - round(keep * settings.depth)
+        count = int((1 - keep) * settings.depth + 1e-9)  # as in `depth_plan`
         by_method = measured[f"{keep:g}"] = {}
         by_plan: dict[tuple[str, ...], Any] = {}  # scores may select the same layers
         for method in METHODS:
@@ -181,7 +181,7 @@ class Case:
         layers = [*self.halves]
         keep = min(self.settings.shares)
         plan = callbacks.depth_plan(self.model, x, keep, grain="layer")
-        halves = callbacks.depth_plan(self.opened, x, keep / 2)  # attention costs less than half
+        halves = callbacks.depth_plan(self.opened, x, keep / 2)  # more: attention may cost less
         without = callbacks.lesions(self.model, x, grain="layer").values("lesion_variation")
         influence = callbacks.run([callbacks.BlockInfluence()], self.model, x, grain="layer")
         return {
@@ -194,7 +194,7 @@ class Case:
         }
 
     def removed(self, order: Sequence[str], count: int) -> list[str]:
-        """Return the half-layers to remove: of `count` layers, or the first that cost as much."""
+        """Return the half-layers to remove: those of `count` layers, or the first as costly."""
         if order[0] in self.halves:
             return [name for layer in order[:count] for name in self.halves[layer]]
         allowed = self.share(self.removed([*self.halves], count))
@@ -206,7 +206,7 @@ class Case:
         return 1 - sum(self.of_half[name] for name in removed) / self.operations
 
     def without(self, removed: Sequence[str]) -> keras.Model:
-        """Return a network of its own weights without some half-layers."""
+        """Return a copy, with its own weights, without some half-layers."""
         return prune_blocks(self.opened, removed)
 
     def smaller(self, method: str, removed: Sequence[str]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Case:
 
 
 def inputs(x: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what the network takes for examples without padding."""
+    """Return the network's inputs for examples without padding."""
     return {"token_ids": x, "padding_mask": np.ones_like(x)}
 
 

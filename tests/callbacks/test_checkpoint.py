@@ -159,7 +159,7 @@ def test_a_failing_write_leaves_the_earlier_file(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="can be written"):
+    with pytest.raises(ValueError, match="to read, write and lock"):
         zoo.callbacks.checkpoint.open_run(tmp_path / "file", {})
 
 

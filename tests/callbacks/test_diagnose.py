@@ -13,6 +13,7 @@ from helpers.harness import slow_elsewhere, without_backend
 from zoo.callbacks import training
 from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
 from zoo.callbacks.probes.objective import sample
+from zoo.callbacks.probes.probe import Row
 
 TURN = np.kron(np.eye(2), [[0, 1], [-1, 0]])  # f is at a right angle to x
 KERNELS = {
@@ -257,11 +258,13 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
 
 
 @pytest.mark.parametrize("grain, options", [("sum", ""), ("layer", ", grain='layer'")])
-def test_without_idle_blocks_the_advice_is_a_plan(grain, options):
-    rows = [Verdict("first", 0, "refines", "", {})]
-    report = Diagnosis("model", rows, zoo.callbacks.Table(), grain)
+def test_without_idle_blocks_the_advice_is_a_plan_of_at_least_one_block(grain, options):
+    rows = [Verdict(f"block{i}", 0, "refines", "", {}) for i in range(4)]
+    table = zoo.callbacks.Table([Row("lesion_kl", "block0", 0, None, None, 1.0)])
     code = f"zoo.callbacks.depth_plan(model, x, keep=0.75{options})"
-    assert str(report).endswith(f"make a plan: {code}")
+    assert str(Diagnosis("model", rows, table, grain)).endswith(f"make a plan: {code}")
+    for few, known in ((rows[:3], table), (rows, zoo.callbacks.Table())):
+        assert str(Diagnosis("model", few, known, grain)).endswith("was found to be idle.")
 
 
 FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
