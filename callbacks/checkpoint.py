@@ -236,7 +236,7 @@ class BestWeights(keras.callbacks.Callback):
 
 
 def open_run(
-    run_dir: PathLike, identity: dict, from_scratch: bool = False, writes: bool = True
+    run_dir: PathLike, identity: dict, *, from_scratch: bool = False, writes: bool = True
 ) -> Resume:
     """Create or reopen a run directory with config.json; return the `Resume` of its state.npz.
 

@@ -260,6 +260,20 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
+    """Draw the loss after healing by multiply-adds."""
+    rows = []
+    for seed, one in enumerate(seeds):
+        for method, label in METHODS.items():
+            ends = [case[method] for share, case in one.items() if share != "intact"]
+            for about in ({**one["intact"], "operations": 1.0}, *ends):
+                percent = round(100 * about["operations"])
+                cells = {"seed": seed, "removed": label, "loss": about["loss"]}
+                rows.append({**cells, "multiply-adds, %": percent})
+    labels = {"loss": "test loss after healing, nats"}
+    return plots.lines(rows, x="multiply-adds, %", y="loss", by="removed", labels=labels)
+
+
 def claim(name: str, statement: str, quantity: str, method: str, others: Sequence[str], **limits):
     """Return a claim on a method beside others, whose control is random layers in its place."""
     value = functools.partial(above, others=others)
@@ -270,7 +284,7 @@ def claim(name: str, statement: str, quantity: str, method: str, others: Sequenc
         quantity=f"test loss after healing, {quantity}, nats per character",
         value=functools.partial(value, method=method),
         control=Control(METHODS["random"], functools.partial(value, method="random")),
-        figure="healed",
+        figure="loss",
         **limits,
     )
 
@@ -289,7 +303,10 @@ EXPERIMENTS = (
         name="pruning/transformer",
         scales=SCALES,
         measure=measure,
-        artifacts=[Artifact("healed", "Test loss without layers, nats per character", table)],
+        artifacts=[
+            Artifact("healed", "Test loss without layers, nats per character", table),
+            Artifact("loss", "Test loss after healing by multiply-adds", figure),
+        ],
         claims=CLAIMS,
         seeds=(0, 1, 2, 3, 4),
     ),

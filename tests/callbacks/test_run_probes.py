@@ -112,7 +112,7 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
 @without_backend
 def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     process = start_module("zoo.probe", "none.keras", "--data=mnist")
-    assert "which is not there" in output_of(process, 1)
+    assert "a .keras file that exists" in output_of(process, 1)
     saved_digits_model(tmp_path / "model.keras")
     path = str(tmp_path / "model.keras")
     assert "name the data" in output_of(start_module("zoo.probe", path), 2)

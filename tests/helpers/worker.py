@@ -65,7 +65,7 @@ def train(devices, callbacks):
     return replicas.values(model), history.history
 
 
-resume = open_run(run, {"test": 1}, 1, writes=devices.is_chief)
+resume = open_run(run, {"test": 1}, writes=devices.is_chief)
 started = (resume.read() or {"epoch": 0})["epoch"]
 print("starts after epoch", started, flush=True)
 weights, history = train(devices, [Killer(), resume])

@@ -223,3 +223,4 @@ def test_claims_on_layers_by_hand():
     rows = transformer.table([one, one])
     assert [row["loss"] for row in rows[:2]] == [1.5, 2]
     assert len(rows) == 1 + 2 * len(names)
+    assert transformer.figure([one, one]).axes
