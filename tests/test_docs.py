@@ -45,6 +45,7 @@ def test_links_lead_to_files_and_no_folder_of_a_machine_is_named(path):
     for link in re.findall(r"\]\(([^)#:]+)", text):
         assert (path.parent / link).exists(), link
     assert not re.search(r"(?<![\w.])/(root|home|tmp|work)/", text)
+    assert not re.search(r"^ *<!--\w+\.", text, re.M)  # in the site a list would end there
 
 
 @without_backend
