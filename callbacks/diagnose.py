@@ -91,6 +91,7 @@ class Diagnosis:
         """Return what to do, and the code for it."""
         idle = self.blocks("idle")
         lesions = {"lesion_kl", "lesion_change"}
+        # of fewer than four blocks a plan that keeps 0.75 removes none
         if not idle and (len(self.verdicts) < 4 or lesions.isdisjoint(self.table.probes())):
             return "No block was found to be idle.", ""
         options = "" if self.grain == "sum" else f", grain={self.grain!r}"

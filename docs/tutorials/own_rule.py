@@ -15,6 +15,7 @@ import zoo
 from zoo import callbacks
 from zoo.datasets import text
 from zoo.recipes import experiment
+from zoo.recipes.experiment import characters
 from zoo.recipes.league import rules
 
 # %% [markdown]
@@ -65,7 +66,7 @@ print(
 # %%
 rules.ENTRIES["damped"] = {"rule": "damped"}
 settings = rules.Settings(width=32, depth=3, steps=32, batch=16, updates=300)
-data = rules.characters_of(text.embedded(), limit=20_000)
+data = characters.of_corpus(text.embedded(), limit=20_000)
 measured = []
 for seed in (0, 1):
     run = experiment.Run("league", seed)

@@ -39,8 +39,11 @@ def add_flags(add):
 
 
 def contenders(options):
-    """Return the contenders."""
-    if options.model in LARGE:
+    """Return the contenders, and set the options that depend on the model."""
+    is_large = options.model in LARGE
+    options.batch = options.batch or (8 if is_large else 128)
+    options.steps = options.steps or (2 if is_large else 8)
+    if is_large:
         return {"ours": {}, RESNET: {}}
     return {"ours": {}, "keras": {}, "torch": {"KERAS_BACKEND": "torch"}}
 
@@ -58,21 +61,19 @@ def tasks(options, name):
     else:
         model = zoo.create_model(options.model, **arguments)
     rng = np.random.default_rng(0)
-    batch = options.batch or (8 if is_large else 128)
-    steps = options.steps or (2 if is_large else 8)
-    count = batch * steps
+    count = options.batch * options.steps
     x, y = rng.random((count, *shape), "float32"), rng.integers(0, 1000 if is_large else 10, count)
     work = count * cost(model).operations
     if name == "torch":
         from zoo.recipes.benchmarks.torch_peers import ImagePeer
 
         peer = ImagePeer(options.model, options.precision, LEARNING_RATE, MOMENTUM)
-        parts = (np.split(array, steps) for array in (x, y))
+        parts = (np.split(array, options.steps) for array in (x, y))
         return {"train": (functools.partial(peer.train, [*zip(*parts, strict=True)]), work)}
     model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
-    found = {"train": functools.partial(model.fit, x, y, batch, verbose=0, shuffle=False)}
+    found = {"train": functools.partial(model.fit, x, y, options.batch, verbose=0, shuffle=False)}
     if is_large:
-        found["infer"] = functools.partial(model.predict, x, batch, verbose=0)
+        found["infer"] = functools.partial(model.predict, x, options.batch, verbose=0)
     elif name == "ours":
         zoo.fast(model, after=0)
     return {task: (function, work) for task, function in found.items()}

@@ -31,10 +31,10 @@ from scipy import stats
 
 import zoo
 from zoo import callbacks
-from zoo.datasets import text
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
+from zoo.recipes.experiment.characters import Characters, load_characters, random_examples, windows
 from zoo.recipes.experiment.definitions import holm
 
 ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
@@ -135,57 +135,6 @@ SCALES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Characters:
-    """Symbols of training, validation and test text, and their number."""
-
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
-    count: int
-
-    @property
-    def unigram_loss(self) -> float:
-        """Cross entropy of the test text by the frequencies of training, nats."""
-        counts = np.bincount(self.train, minlength=self.count) + 1.0
-        return float(-np.log(counts / counts.sum())[self.test].mean())
-
-
-def characters(run: experiment.Run, settings: Settings) -> Characters:
-    """Return the characters of Penn Treebank, or of the folder that the options name."""
-    corpus = text.load(run.options.data_dir)
-    run.data.append(f"characters of {corpus.name}")
-    if corpus.notice:
-        run.deviations.append(corpus.notice)
-    return characters_of(corpus, settings.test_characters)
-
-
-def characters_of(corpus: text.Corpus, limit: int | None = None) -> Characters:
-    """Return the characters of a corpus, of validation and test text the first `limit`."""
-    words = corpus.vocabulary
-    parts = [words.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
-    known = {character: i for i, character in enumerate(sorted({*"".join(parts)}))}
-    train, *others = [np.array([known[c] for c in part], "int32") for part in parts]
-    validation, test = (part[:limit] for part in others)
-    return Characters(train, validation, test, len(known))
-
-
-def windows(symbols: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and targets, `(examples, steps)`, of which each symbol is a target once."""
-    count = (len(symbols) - 1) // steps
-    x, y = (symbols[shift : shift + count * steps] for shift in (0, 1))
-    return x.reshape(count, steps), y.reshape(count, steps)
-
-
-def drawn(symbols: np.ndarray, settings: Settings, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and targets of all updates, from random places of the text."""
-    random = np.random.default_rng(seed)
-    count = settings.updates * settings.batch
-    starts = random.integers(0, len(symbols) - settings.steps, count)
-    examples = symbols[starts[:, None] + np.arange(settings.steps + 1)]
-    return examples[:, :-1], examples[:, 1:]
-
-
 def build(
     name: str, settings: Settings, vocabulary: int, seed: int, match: str = "none"
 ) -> keras.Model:
@@ -265,8 +214,10 @@ def train(
         [w for w in weights if len(w.shape) < 2 or of_rule(w) or "embedding" in w.path]
     )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    count = settings.updates * settings.batch
+    examples = random_examples(data.train, settings.steps, count, run.seed)
     history = zoo.fast(model).fit(
-        *drawn(data.train, settings, run.seed),
+        *examples,
         batch_size=settings.batch,
         shuffle=False,
         verbose=0,
@@ -309,7 +260,7 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     Other entries that are on record for this seed, of the same settings and backend, are returned,
     too.
     """
-    data = characters(run, settings)
+    data = load_characters(run, settings.test_characters)
     known, facts = pages.seed_on_record(RATES, scale_of(settings), run.seed)
     same = json.loads(json.dumps(dataclasses.asdict(settings) | {"entries": None}))
     is_same = {**facts.get("settings", {}), "entries": None} == same
@@ -358,7 +309,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
                 f"none. Run league/rates --scale {scale} --seeds 100,101 --keep, or give --rate."
             )
         rates[name] = rate
-    data = characters(run, settings)
+    data = load_characters(run, settings.test_characters)
     measured: dict[str, Any] = {}
     for name in settings.entries:
         part = functools.partial(

@@ -22,7 +22,7 @@ from zoo import callbacks
 from zoo.graph import cost, find_blocks, inline, prune_blocks
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
-from zoo.recipes.league.rules import characters, drawn, windows
+from zoo.recipes.experiment.characters import load_characters, random_examples, windows
 
 METHODS = {
     "plan": "layers, depth_plan",
@@ -114,7 +114,7 @@ class Case:
 
         self.settings = settings
         self.run = run
-        self.data = characters(run, settings)
+        self.data = load_characters(run, settings.test_characters)
         backbone = models.GPT2Backbone(
             vocabulary_size=self.data.count,
             num_layers=settings.depth,
@@ -148,7 +148,6 @@ class Case:
         self, model: keras.Model, updates: int, rate: float, seed: int, warm_up: float = 0.0
     ) -> None:
         """Train on random places of the text; the rate rises for a share of the updates."""
-        settings = dataclasses.replace(self.settings, updates=updates)
         rising = int(warm_up * updates)
         schedule = keras.optimizers.schedules.CosineDecay(
             0.0 if rising else rate,
@@ -158,11 +157,10 @@ class Case:
         )
         optimizer = keras.optimizers.Adam(schedule, global_clipnorm=1.0)
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        x, y = drawn(self.data.train, settings, seed)
+        steps, batch = self.settings.steps, self.settings.batch
+        x, y = random_examples(self.data.train, steps, updates * batch, seed)
         progress = callbacks.Progress(1, updates)
-        zoo.fast(model).fit(
-            inputs(x), y, settings.batch, shuffle=False, verbose=0, callbacks=[progress]
-        )
+        zoo.fast(model).fit(inputs(x), y, batch, shuffle=False, verbose=0, callbacks=[progress])
 
     def loss(self, model: keras.Model) -> float:
         """Return the test loss in nats per character."""
@@ -274,7 +272,9 @@ def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
     return plots.lines(rows, x="multiply-adds, %", y="loss", by="removed", labels=labels)
 
 
-def claim(name: str, statement: str, quantity: str, method: str, others: Sequence[str], **limits):
+def claim(
+    name: str, statement: str, quantity: str, method: str, others: Sequence[str], at_most: float
+) -> Claim:
     """Return a claim on a method beside others, whose control is random layers in its place."""
     value = functools.partial(above, others=others)
     return Claim(
@@ -284,19 +284,19 @@ def claim(name: str, statement: str, quantity: str, method: str, others: Sequenc
         quantity=f"test loss after healing, {quantity}, nats per character",
         value=functools.partial(value, method=method),
         control=Control(METHODS["random"], functools.partial(value, method="random")),
+        at_most=at_most,
         figure="loss",
-        **limits,
     )
 
 
 CLAIMS = (
     claim("P4", "Plans of depth_plan are at least as good as the better choice of optipfair.",
           "depth_plan minus the better of the last layers and the smallest cosine distances",
-          "plan", PEER, at_most=0.005),
+          "plan", PEER, 0.005),
     claim("P5", "Layers are better selected one after another than by scores of each once.",
-          "depth_plan minus total variation without each", "plan", ("once",), at_most=-0.005),
+          "depth_plan minus total variation without each", "plan", ("once",), -0.005),
     claim("P6", "At equal multiply-adds, removing half-layers is better than removing layers.",
-          "half-layers minus layers, both by depth_plan", "halves", ("plan",), at_most=-0.005),
+          "half-layers minus layers, both by depth_plan", "halves", ("plan",), -0.005),
 )  # fmt: skip
 EXPERIMENTS = (
     Experiment(

@@ -10,6 +10,7 @@ import pytest
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from zoo.recipes import experiment
+from zoo.recipes.experiment import characters
 from zoo.recipes.league import rules
 
 SIZES = (("depth", 2), ("heads", 2), ("steps", 8), ("vocabulary", 5), ("width", 16))
@@ -35,19 +36,18 @@ def test_a_rule_that_costs_too_much_is_refused():
 
 
 def test_each_symbol_is_a_target_once():
-    x, y = rules.windows(np.arange(11), 3)
+    x, y = characters.windows(np.arange(11), 3)
     assert x.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert y.tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 def test_networks_of_a_seed_see_the_same_examples():
-    settings = rules.SCALES["smoke"]
     text = np.random.default_rng(0).integers(0, 9, 200)
-    x, y = rules.drawn(text, settings, 3)
-    assert x.shape == (settings.updates * settings.batch, settings.steps)
+    x, y = characters.random_examples(text, 16, 12, 3)
+    assert x.shape == (12, 16)
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
-    np.testing.assert_array_equal(x, rules.drawn(text, settings, 3)[0])
-    assert (x != rules.drawn(text, settings, 4)[0]).any()
+    np.testing.assert_array_equal(x, characters.random_examples(text, 16, 12, 3)[0])
+    assert (x != characters.random_examples(text, 16, 12, 4)[0]).any()
 
 
 def rates(*losses):
@@ -141,7 +141,7 @@ def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
             layer.rule.a_r.assign(a_r)
             product = a_r.T @ product
     expected = np.abs([product, product.T]).sum(-1).max()  # 1 of doubly stochastic ones
-    x, y = rules.windows(np.arange(41) % 5, 8)
+    x, y = characters.windows(np.arange(41) % 5, 8)
     assert rules.gain(model, x) == pytest.approx(expected, rel=1e-3)
     if rule == "mhc":
         model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -154,7 +154,7 @@ def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
 
 def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
-    monkeypatch.setattr(rules, "characters", lambda *_: None)
+    monkeypatch.setattr(rules, "load_characters", lambda *_: None)
     best = {"post": 4.5e-4, "keel": 9e-3}
 
     def train(name, settings, run, data, rate, match):
@@ -184,8 +184,8 @@ def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
 def test_a_network_that_diverges_has_the_loss_of_the_frequencies(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     text = np.random.default_rng(0).integers(0, 5, 400).astype("int32")
-    data = rules.Characters(text, text[:100], text[100:200], 5)
-    monkeypatch.setattr(rules, "drawn", lambda *_: [np.full((12, 16), 1)] * 2)
+    data = characters.Characters(text, text[:100], text[100:200], 5)
+    monkeypatch.setattr(rules, "random_examples", lambda *_: [np.full((12, 16), 1)] * 2)
     settings = rules.SCALES["smoke"]
     found = rules.train("pre", settings, run, data, float("inf"), "none")
     assert found["diverged"]

@@ -14,7 +14,7 @@ from zoo import callbacks
 from zoo.graph import cost
 from zoo.recipes import trained_resnets
 from zoo.recipes.benchmarks.torch_peers import HeResNet
-from zoo.recipes.experiment import Options, Run
+from zoo.recipes.experiment import Options, Run, characters
 from zoo.recipes.pruning import depth, transformer
 
 on_torch = pytest.mark.skipif(
@@ -167,7 +167,7 @@ def test_half_layers_are_removed_to_the_cost_of_layers(language_case):
     assert case.share(only_attention) <= case.share(halves[:4]) < case.share(halves[::2])
     pruned = case.without(only_attention)
     assert case.share(only_attention) == pytest.approx(cost(pruned).operations / case.operations)
-    x = transformer.inputs(transformer.windows(case.data.test, 8)[0])
+    x = transformer.inputs(characters.windows(case.data.test, 8)[0])
     whole = zoo.graph.prune_blocks(case.model, layers[1:3], grain="layer")
     expected = keras.ops.convert_to_numpy(whole(x))
     found = keras.ops.convert_to_numpy(case.without(halves[2:6])(x))
