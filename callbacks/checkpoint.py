@@ -6,14 +6,13 @@ import math
 import os
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from zoo.backend import keras_private, whole_values
+from zoo.backend import keras_private, values_of
 from zoo.io import UNREADABLE, open_npz, replace
 from zoo.types import PathLike
 
@@ -23,7 +22,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
-CHIEF_OPENS = 60.0  # seconds within which the chief creates a run directory; ours
 METADATA = {
     "format": int,
     "identity": dict,
@@ -55,7 +53,6 @@ class Resume(keras.callbacks.Callback):
             the names of those attributes that are saved, which are numbers, strings, None, or lists
             of these or of arrays.
         identity: Settings that distinguish this run; a file with other settings is refused.
-        writes: False only reads the file; of several workers only the chief writes.
 
     Raises:
         ValueError: if `path` is a folder; when training starts, if a callback in `track` has no
@@ -70,7 +67,6 @@ class Resume(keras.callbacks.Callback):
         path: PathLike,
         track: Sequence[keras.callbacks.Callback] = (),
         identity: dict | None = None,
-        writes: bool = True,
     ) -> None:
         super().__init__()
         self.path = pathlib.Path(path)
@@ -78,7 +74,6 @@ class Resume(keras.callbacks.Callback):
             raise ValueError(f"`path` must be a file, such as state.npz. Received: folder {path}")
         self.track = list(track)
         self.identity = identity or {}
-        self.writes = writes
         self.history = None
 
     def read(self) -> dict | None:
@@ -134,15 +129,12 @@ class Resume(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the state."""
         variables = self._variables()
-        values = whole_values(variables)  # from all processes that divide them
-        if not self.writes:
-            return
         past = self.model.history  # it has not seen this epoch yet
         history = {
             key: [*map(float, past.history.get(key, [])), float(value)]
             for key, value in (logs or {}).items()
         }
-        arrays = {f"v{i:05d}": value for i, value in enumerate(values)}
+        arrays = {f"v{i:05d}": value for i, value in enumerate(values_of(variables))}
         states: list[dict[str, Any]] = []
         for i, callback in enumerate(self.track):
             states.append({})
@@ -232,35 +224,21 @@ class BestWeights(keras.callbacks.Callback):
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value
             self.epoch = epoch + 1
-            self.weights = whole_values(self.model.weights)
+            self.weights = values_of(self.model.weights)
 
 
-def open_run(
-    run_dir: PathLike, identity: dict, *, from_scratch: bool = False, writes: bool = True
-) -> Resume:
+def open_run(run_dir: PathLike, identity: dict, *, from_scratch: bool = False) -> Resume:
     """Create or reopen a run directory with config.json; return the `Resume` of its state.npz.
 
     The directory is locked for this process until it ends. `identity` are the settings that
-    distinguish the run, see `Resume`. `from_scratch` deletes a checkpoint that is there. A process
-    with `writes=False` waits for another one, the chief, to create the directory.
+    distinguish the run, see `Resume`. `from_scratch` deletes a checkpoint that is there.
 
     Raises:
         ValueError: if it cannot be written, or is of another run or a running process.
     """
     run_dir = pathlib.Path(run_dir)
-    resume = Resume(run_dir / "state.npz", identity=identity, writes=writes)
+    resume = Resume(run_dir / "state.npz", identity=identity)
     config = run_dir / "config.json"
-    if not writes:
-        end = time.monotonic() + CHIEF_OPENS
-        while not config.exists():
-            if time.monotonic() > end:
-                raise ValueError(
-                    f"Expected a run directory that all processes share. Received: {run_dir}, "
-                    f"where this one does not see {config.name}, which the first writes. Choose "
-                    f"one on a file system that every machine has mounted."
-                )
-            time.sleep(0.1)
-        return resume
     settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

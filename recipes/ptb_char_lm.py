@@ -196,8 +196,6 @@ def train(settings, run, corpus, variant):
     options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
     data = x, y, settings.batch
     fit(run.devices, model, *data, callbacks=callbacks, track=[halve, best], **options)
-    if not run.devices.is_chief:
-        return {}
     history = history_of(resume)
     measured = save(settings, run, corpus, model, best, history, folder)
     print(

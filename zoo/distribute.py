@@ -1,29 +1,19 @@
-"""Training on several devices or processes: TensorFlow's and JAX's strategies, one interface."""
+"""Training on several devices: TensorFlow's and JAX's strategies, one interface."""
 
 import contextlib
 import os
-import random
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
-from zoo.backend import keras_private, runtime, whole_values
-from zoo.datasets.batches import Batches, Part
+from zoo.backend import keras_private
 
 NAMES = {  # by backend, besides "auto" and "one"
     "tensorflow": ("mirrored", "tpu"),
-    "jax": ("data_parallel", "model_parallel"),
+    "jax": ("data_parallel",),
     "torch": (),
 }
-LAYOUT = {  # the variables of the zoo's language model that grow with the vocabulary; ours
-    "logits/kernel": (None, "model"),
-    "logits/bias": ("model",),
-    "word_embedding/table": ("model", None),
-}
-SHUTDOWN = 24 * 3600  # seconds that JAX's processes wait for process 0, which writes the results
 
 
 def strategy(name: str = "auto") -> "Strategy":
@@ -35,15 +25,12 @@ def strategy(name: str = "auto") -> "Strategy":
     | "one" | any | Keras's default device |
     | "mirrored" | TensorFlow | `tf.distribute.MirroredStrategy`: the GPUs of this machine |
     | "tpu" | TensorFlow | `tf.distribute.TPUStrategy`: the TPU that TPU_NAME names |
-    | "data_parallel" | JAX | `keras.distribution.DataParallel`, of all processes |
-    | "model_parallel" | JAX | `keras.distribution.ModelParallel`: not batches, but `LAYOUT` |
+    | "data_parallel" | JAX | `keras.distribution.DataParallel` |
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
     and, on TensorFlow, for the masks of dropout. On TensorFlow, several devices support neither
-    mixed_float16 nor accumulated gradients. If the environment names several processes of JAX,
-    create the strategy before JAX computes anything; see docs/devices.md. Processes that were not
-    seeded alike start from the same random state.
+    mixed_float16 nor accumulated gradients.
 
     Raises:
         ValueError: if this backend has no such strategy.
@@ -68,7 +55,7 @@ def strategy(name: str = "auto") -> "Strategy":
         return Strategy("one")
     if backend == "tensorflow":
         return _tensorflow(name)
-    return _keras_distribution(name)
+    return _jax(name)
 
 
 def _tensorflow(name):
@@ -98,52 +85,12 @@ def _tpu():
         ) from error
 
 
-def _keras_distribution(name):
-    import jax
-
-    _join()
-    process = jax.process_index(), jax.process_count()
+def _jax(name):
     devices = keras.distribution.list_devices()
     if name == "auto" and len(devices) == 1:
         return Strategy("one")
-    if name != "model_parallel":
-        native = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-        return Strategy("data_parallel", native, *process)
-    mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
-    layouts = keras.distribution.LayoutMap(mesh)
-    layouts.update(LAYOUT)
-    native = keras.distribution.ModelParallel(
-        layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
-    )
-    return Strategy(name, native, *process)
-
-
-def _join():
-    """Make this process one of JAX's if the environment names several; once."""
-    import jax
-
-    addresses = os.environ.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")
-    if not (addresses or os.environ.get("ZOO_CLUSTER")) or jax.distributed.is_initialized():
-        return
-    options = {}  # JAX itself finds those of SLURM, Open MPI, TPU and Kubernetes
-    try:
-        if addresses:  # as of `keras.distribution.initialize`, which has no such time limit
-            options["coordinator_address"] = addresses.split(",")[0]
-            options["num_processes"] = int(os.environ["KERAS_DISTRIBUTION_NUM_PROCESSES"])
-            options["process_id"] = int(os.environ["KERAS_DISTRIBUTION_PROCESS_ID"])
-        jax.distributed.initialize(**options, shutdown_timeout_seconds=SHUTDOWN)
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"Expected to join the processes that the environment names. Received: {error!r} Call "
-            f'`zoo.distribute.strategy` before JAX computes, or use the strategy "one" to train '
-            f"in this process alone; see docs/devices.md."
-        ) from error
-    from jax.experimental import multihost_utils
-
-    state = repr((random.getstate(), runtime.GENERATOR.bit_generator.state))
-    states = multihost_utils.process_allgather(np.uint32(zlib.crc32(state.encode())))
-    if np.any(states != states[0]):  # unseeded, they would initialize differently
-        runtime.seed_everything(int(states[0]))
+    native = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    return Strategy("data_parallel", native)
 
 
 class Strategy:
@@ -153,18 +100,11 @@ class Strategy:
         name: A name of `strategy`, never "auto".
         native: The `tf.distribute.Strategy` or `keras.distribution.Distribution`, or None.
         num_replicas: Parts that a batch is split into.
-        num_processes: Processes that share the training.
-        is_chief: True in the process that writes files.
     """
 
-    def __init__(
-        self, name: str, native: Any = None, index: int = 0, num_processes: int = 1
-    ) -> None:
+    def __init__(self, name: str, native: Any = None) -> None:
         self.name = name
         self.native = native
-        self.is_chief = index == 0
-        self.num_processes = num_processes
-        self._index = index
         self.num_replicas = 1
         if name == "data_parallel":
             self.num_replicas = native.device_mesh.shape[0]
@@ -193,10 +133,7 @@ class Strategy:
     ) -> keras.callbacks.History:
         """Train like `model.fit`, with the same arguments, and return the history.
 
-        The model was built and compiled in `scope()`. A batch is that of all devices. Several
-        processes take a `keras.utils.PyDataset`, or arrays with `shuffle=False`, the same in every
-        process, and validate on a `PyDataset`. Each process trains on its part of every batch, see
-        `zoo.datasets.batches.Part`.
+        The model was built and compiled in `scope()`. A batch is that of all devices.
 
         Raises:
             ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
@@ -208,13 +145,7 @@ class Strategy:
             )
         if self.native is None:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
-        if self.num_processes > 1 and y is not None and options.get("shuffle") is False:
-            x, y, batch_size = Batches(x, y, batch_size or 32, shuffle=False), None, None
         self.check_data(x, batch_size, validation_data)
-        if self.name == "data_parallel" and self.num_processes > 1:
-            x = Part(x, self._index, self.num_processes)
-            if validation_data is not None:
-                validation_data = Part(validation_data, self._index, self.num_processes)
         with _synchronized(model):
             if self.name in NAMES["tensorflow"]:
                 self._check_optimizer(model.optimizer)
@@ -222,25 +153,7 @@ class Strategy:
                     keras_private.symbolic_build(model, _first_batch(x, y, batch_size))
             with self.inference_scope():
                 model.fit(x, y, batch_size, validation_data=validation_data, **options)
-        if self.num_processes > 1:  # every process can then read what the chief has written
-            from jax.experimental import multihost_utils
-
-            multihost_utils.sync_global_devices("zoo.distribute")
         return model.history
-
-    def make_local(self, model: keras.Model) -> None:
-        """Make a trained model this process's own, to be used without the others.
-
-        On JAX a model that several processes share can only be used by all at once: all call this
-        method after `fit`, then each, or only the chief, can evaluate and save the model. It
-        cannot be fitted in the scope again.
-        """
-        if self.num_processes == 1:
-            return
-        variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-        for variable, value in zip(variables, whole_values(variables), strict=True):
-            keras_private.set_local(variable, value)
-        model.train_function = model.test_function = model.predict_function = None  # of all devices
 
     def _check_optimizer(self, optimizer):
         scales = hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1
@@ -264,14 +177,7 @@ class Strategy:
             )
 
     def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
-        """Raise a `ValueError` if known batches cannot be split evenly, or data not be shared."""
-        for data in (x, validation):
-            if self.num_processes > 1 and not isinstance(data, keras.utils.PyDataset | None):
-                raise ValueError(
-                    f"Of several processes, `fit` takes a `keras.utils.PyDataset`, or arrays with "
-                    f"`shuffle=False`, and validates on a `PyDataset`. Received: "
-                    f"{type(data).__name__}. `zoo.datasets.batches.Batches` makes one of arrays."
-                )
+        """Raise a `ValueError` if known batches cannot be split evenly."""
         sizes = _batch_sizes(x, batch_size)
         if self.name != "mirrored":  # which alone takes a partial batch
             inputs = validation[0] if isinstance(validation, tuple) else validation

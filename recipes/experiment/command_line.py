@@ -97,16 +97,11 @@ class Plan:
         """Measure what was not measured yet; draw, save, and return what each seed measured."""
         folders = self.folders
         measured = []
-        is_chief = True
         for seed, folder in zip(self.seeds, folders, strict=True):
             if (folder / store.MEASURED).exists() and self.options.resume:
                 measured.append(store.load(folder)[0])
             else:
-                run = Run(folder, seed, self.options)
-                measured.append(self._measure(run))
-                is_chief = run.devices.is_chief
-        if not is_chief:  # a worker, whose chief writes
-            return measured
+                measured.append(self._measure(Run(folder, seed, self.options)))
         figures = folders[0] if len(folders) == 1 else folders[0].parent
         pages.draw(self.experiment, measured, figures)
         if self.options.keep:

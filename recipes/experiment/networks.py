@@ -99,9 +99,8 @@ class Network:
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
         if is_new or not (self.folder / "model.keras").exists():
             replace(self.folder / "model.keras", self.model.save)
-        if self.devices.is_chief:
-            text = f"{self.name} on {self.data.images.name}: accuracy {self.accuracies[-1]:.2f} %"
-            print(f"{text} after epoch {self.epochs}. All in {self.folder}", flush=True)
+        text = f"{self.name} on {self.data.images.name}: accuracy {self.accuracies[-1]:.2f} %"
+        print(f"{text} after epoch {self.epochs}. All in {self.folder}", flush=True)
 
 
 def fit(
@@ -128,7 +127,6 @@ def fit(
     except FloatingPointError as error:
         checkpoint = resume.path if resume.path.exists() else "none"
         raise DivergenceError(f"{error} Last good checkpoint: {checkpoint}.") from error
-    devices.make_local(model)
     is_new = before != resume.read()["epoch"]
     path = folder / TRAINED
     if is_new or not path.exists():

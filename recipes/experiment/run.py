@@ -6,7 +6,6 @@ import hashlib
 import json
 import pathlib
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from zoo.recipes.experiment import provenance, store
 from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Settings, setting
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum
 
-STRATEGIES = ("auto", "one", "mirrored", "data_parallel", "model_parallel")
+STRATEGIES = ("auto", "one", "mirrored", "data_parallel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,8 @@ class Run:
         self.data: list[str] = []
         self.networks: list[pathlib.Path] = []
         self.found: list[dict[str, Any]] = []
-        self.folder = self.local(pathlib.Path(folder))
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     @functools.cached_property
     def devices(self) -> distribute.Strategy:
@@ -84,17 +84,9 @@ class Run:
         """Return the devices, or one where `auto` found several that cannot split a batch."""
         devices = self.devices
         if self.options.strategy == "auto" and batch % devices.num_replicas:
-            if devices.num_processes == 1:  # a process of several cannot change to one device
-                print(f"{devices.num_replicas} devices cannot split {batch} examples: one device.")
-                self.devices = distribute.strategy("one")
+            print(f"{devices.num_replicas} devices cannot split {batch} examples: one device.")
+            self.devices = distribute.strategy("one")
         return self.devices
-
-    def local(self, folder: pathlib.Path) -> pathlib.Path:
-        """Return a folder, or in a worker that is not the chief a temporary one instead."""
-        if not self.devices.is_chief:
-            folder = pathlib.Path(_temporary_root().name, _digest(str(folder.resolve())))
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
     def progress(self, label: str, examples: int, passes: int = 1) -> PassProgress:
         """Return the argument `progress` of a probe, sweep or intervention."""
@@ -232,9 +224,7 @@ class Run:
         identity = {**identity, "seed": self.seed, "backend": keras.config.backend()}
         name = f"{name}-{data}-{self.seed}-{_digest(identity)}"
         folder = pathlib.Path(self.options.runs, "networks", name)
-        options = {"from_scratch": not self.options.resume, "writes": self.devices.is_chief}
-        resume = open_run(folder, identity, **options)
-        folder = self.local(folder)
+        resume = open_run(folder, identity, from_scratch=not self.options.resume)
         self.networks.append(folder)
         return folder, resume
 
@@ -250,11 +240,6 @@ def folder_of(runs: str, name: str, scale: str, settings: Settings, seed: int) -
     backend = keras.config.backend()
     digest = _digest({**dataclasses.asdict(settings), "backend": backend})
     return pathlib.Path(runs, name.replace("/", "-"), f"{scale}-{digest}", f"seed{seed}")
-
-
-@functools.cache
-def _temporary_root():
-    return tempfile.TemporaryDirectory(prefix="zoo-worker-")
 
 
 def _digest(identity):

@@ -3,10 +3,10 @@
     python recipes/srivastava2015/depth_search.py --data_dir DATA
     python recipes/srivastava2015/depth_search.py --scale full --data_dir DATA
 
-For each kind and depth, networks with randomly sampled settings train side by side on MNIST: plain
-layers of 71 units, highway layers of 50. A loss is the mean training cross entropy of an epoch,
-measured in training; a network is judged by its lowest loss (footnote 3), and one that becomes NaN
-or Inf has diverged and is left out.
+For each kind and depth, networks with randomly sampled settings train on MNIST: plain layers of 71
+units, highway layers of 50. A loss is the mean training cross entropy of an epoch, measured in
+training; a network is judged by its lowest loss (footnote 3), and one that becomes NaN or Inf has
+diverged and is left out.
 
 The miniature has images few enough for each network to memorize; what is left is optimization.
 """
@@ -24,9 +24,9 @@ from zoo.callbacks.training import Epochs
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
-from zoo.recipes.srivastava2015 import ensemble
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
+VARIANTS = {"plain": "plain", "highway": "coupled"}
 ACTIVATIONS = ("relu", "tanh")  # ibid.
 GATE_BIASES = (-10, -1)  # ibid., whole numbers
 PLAIN_LOSS = 1e-4  # ibid.: of the best plain networks of 10 and 20 layers, at most
@@ -42,7 +42,6 @@ class Settings(experiment.ImageSettings):
     rates: tuple[float, ...] = setting((-3.0, -0.5), "Range of log10 of the rate; ours.")
     momenta: tuple[float, ...] = setting((0.5, 0.99), "Range of the momentum; ours.")
     decays: tuple[float, ...] = setting((0.9, 1.0), "Range of the rate's factor per epoch; ours.")
-    at_once: int = setting(12, "Most networks that train together; those of one activation do.")
 
     def __post_init__(self) -> None:
         if not self.depths or min(self.depths) < 2:
@@ -85,12 +84,12 @@ def measure(settings, run):
     for depth in settings.depths:
         for kind in UNITS:
             samples = [sample(settings, kind, depth, i, run.seed) for i in range(settings.samples)]
-            losses = np.zeros((len(samples), settings.epochs))
-            for indices in groups(samples, settings.at_once):
-                members = [samples[index] for index in indices]
-                losses[indices] = train(settings, run, data, kind, depth, members)
+            losses = [
+                train(settings, run, data, kind, depth, index, network)
+                for index, network in enumerate(samples)
+            ]
             facts = {key: [vars(one)[key] for one in samples] for key in vars(samples[0])}
-            measured[kind][str(depth)] = {"losses": losses, **facts}
+            measured[kind][str(depth)] = {"losses": np.array(losses), **facts}
             lowest = lowest_losses(measured[kind][str(depth)])
             diverged = f"{np.isinf(lowest).sum()} of {len(lowest)} diverged"
             print(
@@ -99,43 +98,44 @@ def measure(settings, run):
     return measured
 
 
-def groups(samples, at_once):
-    """Yield the indices of samples that train together: blocks of `at_once`, by activation."""
-    for start in range(0, len(samples), at_once):
-        block = range(start, min(start + at_once, len(samples)))
-        for activation in ACTIVATIONS:
-            indices = [index for index in block if samples[index].activation == activation]
-            if indices:
-                yield indices
-
-
-def train(settings, run, data, kind, depth, members):
-    """Return the losses of networks that train side by side, `(networks, epochs)`."""
-    keras.utils.clear_session()  # the compiled steps of the networks before, and the precision
+def train(settings, run, data, kind, depth, index, network):
+    """Return the losses of a network by epoch."""
+    keras.utils.clear_session()
     run.start(settings)
-    seeds = [member.seed for member in members]
-    biases = [member.gate_bias for member in members]
-    shape = depth, UNITS[kind], members[0].activation
+    zoo.seed_everything(network.seed)
+    bias = {} if network.gate_bias is None else {"gate_bias": network.gate_bias}
     with run.devices.scope():
-        model = ensemble.build(kind, *shape, seeds, biases, data.shape, data.images.classes)
-        ensemble.compile_networks(model, members, len(data.train))
+        model = zoo.highway_mlp(
+            depth,
+            UNITS[kind],
+            network.activation,
+            VARIANTS[kind],
+            classes=data.images.classes,
+            input_shape=data.shape,
+            stacked=True,
+            classifier_activation=None,
+            **bias,
+        )
+        rate = keras.optimizers.schedules.ExponentialDecay(
+            network.rate, len(data.train), network.decay
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(rate, network.momentum), loss)
     identity = {
-        "data": data.images.name,
-        "images": len(data.images.x_train),
+        **data.identity,
         "depth": depth,
-        "members": [vars(member) for member in members],
+        "network": vars(network),
         "batch": settings.batch,
         "epochs": settings.epochs,
         "precision": settings.precision,
     }
-    folder, resume = run.open_network(f"{kind}_mlps{depth}", data.images.name, identity)
-    progress = run.progress(f"{kind} {depth}, epochs", settings.epochs)
+    folder, resume = run.open_network(f"{kind}_mlp{depth}", data.images.name, identity)
+    progress = run.progress(f"{kind} {depth}, network {index}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
     options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
     callbacks = [Epochs(data.train), count_epochs]
     fit(run.devices, zoo.fast(model), data.train, callbacks=callbacks, **options)
-    history = history_of(resume)
-    return np.array([history[ensemble.key(index)] for index in range(len(members))])
+    return history_of(resume)["loss"]
 
 
 def lowest_losses(networks):

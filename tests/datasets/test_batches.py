@@ -6,9 +6,7 @@ import pytest
 
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.batches import Ahead, Batches, Part
-from zoo.datasets.imagenet import Crops
-from zoo.datasets.preprocessing import fit
+from zoo.datasets.batches import Ahead, Batches
 
 X, Y = np.arange(10, dtype="float32"), np.arange(10)
 
@@ -50,33 +48,6 @@ def test_the_first_augmentation_is_independent_of_the_order():
     batches = Batches(X, Y, 10, augment=lambda x, g: drawn.append(g.permutation(10)) or x)
     batches.set_epoch(4)
     assert drawn == [] and batches[0][1].tolist() != drawn[0].tolist()
-
-
-@pytest.mark.parametrize("augment", ["paper", Crops(8).augment, None])
-@pytest.mark.parametrize("parts", [2, 3])
-def test_the_parts_of_a_batch_make_the_whole_batch_bit_for_bit(augment, parts):
-    images = np.random.default_rng(0).integers(0, 255, (10, 6, 6, 3)).astype("uint8")
-    augment = fit("highway_cifar", images).augment if augment == "paper" else augment
-    batches = Batches(images, Y, 6, seed=3, augment=augment)
-    batches.set_epoch(5)
-    several = [Part(Ahead(batches), i, parts) for i in range(parts)]
-    for index, (x, y) in enumerate(batches):
-        own = [part[index] for part in several]
-        np.testing.assert_array_equal(np.concatenate([u for u, _ in own]), x)
-        np.testing.assert_array_equal(np.concatenate([v for _, v in own]), y)
-
-
-def test_parts_of_structures_are_cut():
-    class Pairs(keras.utils.PyDataset):
-        def __len__(self):
-            return 1
-
-        def __getitem__(self, index):
-            return {"x": X}, Y
-
-    (x, y) = Part(Pairs(), 1, 3)[0]
-    np.testing.assert_array_equal(x["x"], X[4:7])
-    np.testing.assert_array_equal(y, Y[4:7])
 
 
 class KilledError(Exception):

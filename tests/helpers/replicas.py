@@ -84,9 +84,9 @@ def max_deviation(a, b):
 
 
 def values(model):
-    from zoo.backend import whole_values
+    from zoo.backend import values_of
 
-    return whole_values(model.variables)
+    return values_of(model.variables)
 
 
 def fit_images(devices, num_validation):
@@ -157,7 +157,7 @@ def deviations(names):
     one_perplexity = perplexity(one_language)
     found = {}
     for name, devices in several.items():
-        assert devices.num_replicas == (1 if name == "model_parallel" else 2)
+        assert devices.num_replicas == 2
         model, two_logs = fit_images(devices, num_validation)
         assert [*two_logs] == [*logs] and "val_loss" in logs and "l2_ratio" in logs, logs
         weights = max_deviation(values(one), values(model))
@@ -169,16 +169,11 @@ def deviations(names):
             "language losses": max_deviation(losses, two_losses),
             "language weights and states": max_deviation(values(one_language), values(language)),
             "perplexity": abs(perplexity(language) / one_perplexity - 1),
+            "probes": max_deviation(probes, probe_values(model)),
         }
-        if devices.num_replicas == 2:
-            found[name]["probes"] = max_deviation(probes, probe_values(model))
-        else:
-            kernel = language.get_layer("logits").kernel.value
-            assert kernel.sharding.shard_shape(kernel.shape) == (8, WORDS // 2)
     return found
 
 
 if __name__ == "__main__":
-    if "KERAS_DISTRIBUTION_JOB_ADDRESSES" not in os.environ:  # which names two processes
-        two_devices()
+    two_devices()
     print(json.dumps(deviations(sys.argv[1:])))

@@ -58,9 +58,6 @@ def test_networks_of_a_search_depend_on_their_index_only():
     assert one == depth_search.sample(settings, "highway", 50, 3, seed=0)
     assert one != depth_search.sample(settings, "highway", 50, 4, seed=0)
     assert 1e-3 <= one.rate <= 10**-0.5 and -10 <= one.gate_bias <= -1
-    samples = [depth_search.sample(settings, "plain", 10, i, seed=0) for i in range(30)]
-    indices = [i for group in depth_search.groups(samples, 12) for i in group]
-    assert sorted(indices) == [*range(30)]
 
 
 def test_claims_of_the_search_by_hand():

@@ -20,4 +20,4 @@ from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import local_shard as local_shard
 from zoo.backend.runtime import num_replicas as num_replicas
 from zoo.backend.runtime import seed_everything as seed_everything
-from zoo.backend.runtime import whole_values as whole_values
+from zoo.backend.runtime import values_of as values_of

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras.src.backend import AutocastScope as AutocastScope
 from keras.src.backend import get_autocast_scope
 from keras.src.backend import get_keras_mask as get_keras_mask
@@ -176,10 +175,3 @@ def clipped_after_sum(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     finally:
         object.__delattr__(optimizer, "_clip_gradients")
         object.__delattr__(optimizer, "_all_reduce_sum_gradients")
-
-
-def set_local(variable: keras.Variable, value: np.ndarray) -> None:
-    """Set a variable of JAX that several processes divide to a value in this process alone."""
-    variable._layout = None
-    variable._value = None  # frees its memory first
-    variable._value = variable._convert_to_tensor(value, dtype=variable.dtype)

@@ -102,20 +102,7 @@ def _context():
     return tf.distribute.get_replica_context()
 
 
-def whole_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
-    """Return values of variables, also where several processes of JAX divide them.
-
-    All processes must call it, because they exchange the parts. Types that NumPy has no file format
-    for, such as bfloat16, become float32, which has all their values.
-    """
-    values = [keras.ops.convert_to_numpy(_readable(variable.value)) for variable in variables]
+def values_of(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
+    """Return values of variables as arrays; bfloat16, which NumPy cannot save, as float32."""
+    values = [keras.ops.convert_to_numpy(variable.value) for variable in variables]
     return [np.array(v, "float32" if v.dtype.kind == "V" else v.dtype) for v in values]
-
-
-def _readable(value):
-    on_jax = BACKEND == "jax"
-    if not on_jax or value.is_fully_addressable or value.is_fully_replicated:
-        return value
-    from jax.experimental import multihost_utils
-
-    return multihost_utils.process_allgather(value, tiled=True)

@@ -13,38 +13,6 @@ from zoo.checks import check_integers
 Batch = tuple[np.ndarray, np.ndarray]
 
 
-class Part(keras.utils.PyDataset):
-    """Part `number`, from 0, of `parts` equal ones of each batch: the data of one process.
-
-    The batch is read whole, and cut as `numpy.array_split` does.
-
-    Example:
-    >>> batches = Batches(np.arange(4.0), np.arange(4), batch_size=4, shuffle=False)
-    >>> x, y = Part(batches, number=1, parts=2)[0]
-    >>> x.tolist()
-    [2.0, 3.0]
-    """
-
-    def __init__(self, batches: keras.utils.PyDataset, number: int, parts: int) -> None:
-        super().__init__()
-        self.batches = batches
-        self.number = number
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int) -> Any:
-        def cut(values):
-            return np.array_split(np.asarray(values), self.parts)[self.number]
-
-        return tuple(keras.tree.map_structure(cut, values) for values in self.batches[index])
-
-    def on_epoch_end(self) -> None:
-        """Tell the dataset."""
-        self.batches.on_epoch_end()
-
-
 class Batches(keras.utils.PyDataset):
     """Batches of arrays: (seed, epoch) fix their order, (seed, epoch, index) their augmentation.
 
