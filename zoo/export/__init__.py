@@ -1,8 +1,8 @@
 """Export models from any backend to formats that need no Keras, checked against the Keras model."""
 
 import contextlib
+import functools
 import importlib.util
-import json
 import logging
 import os
 import pathlib
@@ -22,11 +22,11 @@ from zoo.backend import keras_private
 from zoo.graph.calls import functional as graph_of
 from zoo.graph.calls import rebuild
 from zoo.graph.saving import make_savable
-from zoo.io import load_model, temporary_path
+from zoo.io import temporary_path
 from zoo.types import PathLike
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
-CHILD = "import sys; from zoo.export import answer; answer(*sys.argv[1:])"
+INVALID = 2  # exit status of a child process that raised a ValueError
 TOLERANCE = 1e-4  # ours, of the largest output; float32 differs by 1e-6, a wrong graph by 1e-2
 SIZES = ((3, 5), (1, 4))  # of verified examples: the batch, and axes of unknown size
 Arrays = dict[str, np.ndarray]  # by name of an input or output
@@ -80,12 +80,14 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
         examples = [_example(model, *sizes) for sizes in SIZES]
         for way in ways[:-1]:
             try:
-                return _write(model, path, format, examples)
+                return _write(model, path, format, examples, FORMATS[format].write)
             except Exception as error:  # what the exporter and the runtime raise
                 reason = f"{error}".strip().partition("\n")[0]
                 logging.warning("zoo.export: %s fails (%s), %s takes over", way, reason, ways[-1])
-        write = _write if ways[-1] == keras.config.backend() else _write_in_child
-        return write(model, path, format, examples)
+        write = FORMATS[format].write
+        if ways[-1] != keras.config.backend():
+            write = functools.partial(_write_in_child, format=format)
+        return _write(model, path, format, examples, write)
 
 
 def _checked_format(path, format):
@@ -164,13 +166,13 @@ def _sample(tensor, random, batch, unknown):
     return random.normal(size=shape).astype(tensor.dtype)
 
 
-def _write(model, path, format, examples):
+def _write(model, path, format, examples, write):
     """Write an artifact beside `path`, verify it on the examples, and move it into place."""
     folder = temporary_path(path)
     folder.mkdir(parents=True)
     artifact = folder / f"artifact{path.suffix}"
     try:
-        FORMATS[format].write(model, artifact)
+        write(model, artifact)
         deviation = _deviation(FORMATS[format].reader(artifact), examples)
         allowed = TOLERANCE * max(np.max(np.abs(y)) for y in examples[0][1].values())
         if not deviation <= allowed:  # NaN too
@@ -240,6 +242,8 @@ def _write_saved_model(model, path):
 def _saved_model_reader(path):
     import tensorflow as tf
 
+    if keras.config.backend() != "tensorflow":  # which has taken the accelerator's memory
+        tf.config.set_visible_devices([], "GPU")
     artifact = tf.saved_model.load(str(path))  # its signatures do not keep it alive
 
     def read(inputs):
@@ -440,48 +444,25 @@ def _float32_name(dtype):
     return "float32" if dtype in HALF else dtype
 
 
-def _write_in_child(model, path, format, examples):
+def _write_in_child(model, path, format):
+    """Write an artifact with TensorFlow in a child process, which verifies it there, too."""
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
     }
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        model.save(folder / "model.keras")
-        by_path = keras.tree.flatten_with_path(examples)  # of numbers, and names at last
-        arrays = {"/".join(map(str, path)): array for path, array in by_path}
-        np.savez(folder / "arrays.npz", **arrays)
-        command = [sys.executable, "-P", "-c", CHILD, name, path, format]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = f"{folder}/model.keras"
+        model.save(saved)
+        command = [sys.executable, "-P", "-m", "zoo.export", saved, str(path), "--format", format]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(
-                f"Expected a TensorFlow process to write the artifact. Received: exit status "
-                f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with "
-                f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."
-            )
-        reply = json.loads((folder / "reply.json").read_text("utf-8"))
-    if "error" in reply:
-        raise (ValueError if reply["invalid"] else RuntimeError)(reply["error"])
-    return reply["deviation"]
-
-
-def answer(folder_name: str, path: str, format: str) -> None:
-    """Export the model in a folder to `path`, and write `reply.json` there."""
-    folder = pathlib.Path(folder_name)
-    examples: list[tuple[Arrays, Arrays]] = [({}, {}) for _ in SIZES]
-    with np.load(folder / "arrays.npz", allow_pickle=False) as file:
-        for key in file.files:
-            number, part, name = key.split("/", 2)
-            examples[int(number)][int(part)][name] = file[key]
-    model = load_model(folder / "model.keras", compile=False)
-    reply: dict[str, float | str | bool]
-    try:
-        with _true_float32():
-            reply = {"deviation": _write(model, pathlib.Path(path), format, examples)}
-    except (ValueError, RuntimeError) as error:
-        reply = {"error": str(error), "invalid": isinstance(error, ValueError)}
-    (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
+    if done.returncode:
+        kind = ValueError if done.returncode == INVALID else RuntimeError
+        raise kind(
+            f"Expected a TensorFlow process to write the artifact. Received: exit status "
+            f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with "
+            f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."
+        )
 
 
 class Format(NamedTuple):

@@ -3,14 +3,14 @@
     python -m zoo.export model.keras model.onnx
 
 Writes a SavedModel, ONNX or LiteRT artifact and prints its largest deviation from the Keras model.
-KERAS_BACKEND selects tensorflow, jax or torch. The exit status is 2 if the command line is
-invalid, and 1 if the export fails.
+KERAS_BACKEND selects tensorflow, jax or torch. The exit status is 2 if the command line, the file
+or the model is invalid, and 1 if the export fails.
 """
 
 import argparse
 import sys
 
-from zoo.export import FORMATS, export
+from zoo.export import FORMATS, INVALID, export
 from zoo.io import load_model
 
 
@@ -35,7 +35,8 @@ def main() -> None:
         model = load_model(options.model, compile=False)
         deviation = export(model, options.out, options.format)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
-        sys.exit(f"zoo.export: {error}")
+        print(f"zoo.export: {error}", file=sys.stderr)
+        sys.exit(INVALID if isinstance(error, ValueError) else 1)
     print(f"{options.out}; max deviation {deviation:.2e}")
 
 
