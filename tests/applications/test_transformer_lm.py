@@ -31,6 +31,10 @@ COUNTS = {  # parameters and multiply-adds of a symbol more than those of "pre",
     # less than the paper's 2 d (L + 1), d (L + 1) (L + 2): the first sub-layer has one source
     "attnres": (2 * D * L, D * (L + 1) * (L + 2) - 2 * D),
     "denseformer": (M * (M + 3) // 2, D * M * (M + 3) // 2),
+    "mudd": (
+        sum(4 * i * (D + 4 * i + 1) for i in range(2, M + 1)) + (M + 1) * (D + M + 2) + 2 * D * M,
+        sum(4 * i * (D + 4 * i + D) for i in range(2, M + 1)) + (M + 1) * (D + M + 1 + D),
+    ),
     "value": (0, 0),
     "x0": (2 * M, 0),
 }
@@ -179,7 +183,7 @@ def test_attention_residuals_without_a_sub_layer_have_one_source_less():
     np.testing.assert_allclose(ops.convert_to_numpy(rule.reduce(state))[0, 0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", ["attnres", "denseformer"])
+@pytest.mark.parametrize("rule", ["attnres", "denseformer", "mudd"])
 def test_a_sub_layer_with_a_slot_cannot_be_moved(rule):
     model = zoo.transformer_lm(**SMALL, rule=rule)
     with pytest.raises(ValueError, match="cannot be moved"):

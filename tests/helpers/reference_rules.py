@@ -6,6 +6,7 @@ each sub-layer, `last` one for the end. Each function returns the stream before 
 
 # ruff: noqa: N803, N806  # the papers' letters
 
+import itertools
 import math
 
 import numpy as np
@@ -138,7 +139,7 @@ def shc(x, F, gains, w, last, streams=2, mixes=True):
     return dhc(x, F, gains, w, last, streams, dynamic=False, mixes=mixes)
 
 
-def mhc(x, F, gains, w, last, streams=2, mixes=True, iterations=20):
+def mhc(x, F, gains, w, last, streams=2, mixes=True, iterations=20, exact=False):
     X = np.stack([x] * streams, axis=2)
     for f, gain, one in zip(F, gains, w, strict=True):
         v = rms(X.reshape(*x.shape[:2], -1), epsilon=1e-20)
@@ -148,11 +149,16 @@ def mhc(x, F, gains, w, last, streams=2, mixes=True, iterations=20):
         mixed = X
         if mixes:
             Z = one["a_res"] * (v @ one["f_res"])
-            M = np.exp(Z.reshape(*x.shape[:2], streams, streams) + one["b_res"])
-            for _ in range(iterations):
-                M = M / M.sum(-2, keepdims=True)
-                M = M / M.sum(-1, keepdims=True)
-            mixed = M @ X
+            if exact:
+                shares = softmax(Z + one["b_res"])
+                orders = itertools.permutations(range(streams))
+                mixed = sum(shares[..., k, None, None] * X[:, :, o] for k, o in enumerate(orders))
+            else:
+                M = np.exp(Z.reshape(*x.shape[:2], streams, streams) + one["b_res"])
+                for _ in range(iterations):
+                    M = M / M.sum(-2, keepdims=True)
+                    M = M / M.sum(-1, keepdims=True)
+                mixed = M @ X
         X = mixed + H_post[..., None] * y[:, :, None]
     return X.mean(2)
 
@@ -180,6 +186,24 @@ def denseformer(x, F, gains, w, last):
         Y = Y + F[k](rms(Y, gains[k]))
         X.append(Y + F[k + 1](rms(Y, gains[k + 1])))
         Y = sum(a * one for a, one in zip(w[k + 1]["a"], X, strict=True))
+    return Y
+
+
+def mudd(x, F, gains, w, last):
+    def means(X, w_1, w_2, a):
+        z = rms(X[-1]) @ w_1
+        hidden = z * (1 + np.vectorize(math.erf)(z / math.sqrt(2))) / 2
+        A = (hidden @ w_2).reshape(*x.shape[:2], *a.shape) + a
+        return [sum(A[..., c, j, None] * one for j, one in enumerate(X)) for c in range(len(a))]
+
+    X = [x]
+    for k in range(0, len(F), 2):
+        one = w[k]
+        of_q, of_k, of_v, Y = means(X, one["w_1"], one["w_2"], one["a"]) if k else [x] * 4
+        sources = rms(of_k, one["key_gain"]), rms(of_v, one["value_gain"])
+        Y = Y + F[k](rms(of_q, gains[k]), *sources)
+        X.append(Y + F[k + 1](rms(Y, gains[k + 1])))
+    (Y,) = means(X, *(w[-1][f"last_{name}"] for name in ("w_1", "w_2", "a")))
     return Y
 
 

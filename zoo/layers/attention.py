@@ -24,6 +24,7 @@ class CausalAttention(Configured):
     Call arguments, beside the features:
         value: Further values, of all heads, `(batch, steps, heads * size)`.
         shares: Factors of the further values and of the layer's own; None: the further ones alone.
+        sources: Features that keys and values are made of; None: those of the queries.
 
     Input and output shape: `(batch, steps, d)`.
 
@@ -68,16 +69,21 @@ class CausalAttention(Configured):
         build_inner(self, [self.projection], (*input_shape[:-1], width))
 
     def call(
-        self, x: Tensor, value: Tensor | None = None, shares: Sequence[float] | Tensor | None = None
+        self,
+        x: Tensor,
+        value: Tensor | None = None,
+        shares: Sequence[float] | Tensor | None = None,
+        sources: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """Return the projected outputs of all heads."""
+        of_keys, of_values = sources or (x, x)
         if value is None and self.value is not None:
-            value = self.value(x)
+            value = self.value(of_values)
         elif value is not None and shares is not None:
-            value = value * shares[0] + self.value(x) * shares[1]
+            value = value * shares[0] + self.value(of_values) * shares[1]
         if value is None:
             raise ValueError("Expected values, of the layer `value` or of the call. Received none.")
-        tensors = [self._by_head(v) for v in (self.query(x), self.key(x), value)]
+        tensors = [self._by_head(v) for v in (self.query(x), self.key(of_keys), value)]
         y = ops.dot_product_attention(*tensors, is_causal=True)
         return self.projection(ops.reshape(y, (*ops.shape(y)[:2], -1)))
 

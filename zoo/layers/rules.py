@@ -6,6 +6,7 @@ h its output, and norm(x) = x / rms(x) times a gain. A transformer layer m = 1 .
 several vectors for each position, (batch, steps, slots, d).
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -127,7 +128,7 @@ class Rule(Configured):
         """Return the vector that F reads, before its norm, `(batch, steps, d)`."""
         return self.reduce(x)
 
-    def context(self, x: Tensor) -> dict[str, Any]:
+    def context(self, x: Tensor, c: Coefficients) -> dict[str, Any]:
         """Return further arguments of F."""
         return {}
 
@@ -365,34 +366,44 @@ class ManifoldHyperConnections(Streams):
     the paper does not give it: the network is pre-LN, sub-layer k reads most of stream k mod n, and
     the second eigenvalue of all H_res together is 1 / 2.
 
-    `iterations` are those of Sinkhorn's algorithm; without `mixes` H_res is the identity.
+    `iterations` are those of Sinkhorn's algorithm; without `mixes` H_res is the identity. With
+    `exact` it is the mean of all n! permutation matrices, weighted by softmax(a_res v F_res +
+    b_res), as in mHC-lite.
 
-    Reference: Xie et al. (2025), arXiv:2512.24880, equations 6 to 19.
+    Reference: Xie et al. (2025), arXiv:2512.24880, equations 6 to 19; `exact`: Yang, Gao (2026),
+    arXiv:2601.05732.
     """
 
-    def __init__(self, *, iterations: int = 20, **kwargs: Any) -> None:
+    def __init__(self, *, iterations: int = 20, exact: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, iterations=iterations)
         self.iterations = iterations
+        self.exact = exact
 
     def build(self, input_shape: Shape) -> None:
         """Add the kernels F, the factors a and the biases b."""
         n = self.streams
         size = n * input_shape[-1]
         first = self.index % n
-        eigenvalue = 2 ** (-1 / self.depth)
-        e = (1 - eigenvalue) / n
-        diagonal = math.log((eigenvalue + e) / e)
         self.f_pre = self.weight("f_pre", (size, n))
         self.f_post = self.weight("f_post", (size, n))
         self.a_pre = self.weight("a_pre", (), 0.01)
         self.a_post = self.weight("a_post", (), 0.01)
         self.b_pre = self.weight("b_pre", (n,), [1.0 if i == first else -1.0 for i in range(n)])
         self.b_post = self.weight("b_post", (n,))
-        if self.mixes:
-            self.f_res = self.weight("f_res", (size, n * n))
-            self.a_res = self.weight("a_res", (), 0.01)
-            self.b_res = self.weight("b_res", (n, n), keras.initializers.Identity(diagonal))
+        if not self.mixes:
+            return
+        eigenvalue = 2 ** (-1 / self.depth)
+        if self.exact:
+            orders = np.array([*itertools.permutations(range(n))])
+            self.permutations = np.eye(n, dtype="float32")[orders]
+            bias = np.eye(len(orders))[0]
+        else:
+            bias = np.eye(n)
+        e = (1 - eigenvalue) / len(bias)
+        self.f_res = self.weight("f_res", (size, bias.size))
+        self.a_res = self.weight("a_res", (), 0.01)
+        self.b_res = self.weight("b_res", bias.shape, bias * math.log((eigenvalue + e) / e))
 
     def coefficients(self, x: Tensor) -> Coefficients:
         """Return H_pre and H_post, `(batch, steps, n)`, and H_res, `(batch, steps, n, n)`."""
@@ -407,9 +418,12 @@ class ManifoldHyperConnections(Streams):
         post = 2 * ops.sigmoid(logits(self.a_post, self.f_post, self.b_post))
         if not self.mixes:
             return {"h_pre": pre, "h_post": post}
-        res = ops.reshape(logits(self.a_res, self.f_res, self.b_res), (*shape[:2], n, n))
-        res = ops.cast(sinkhorn(res, self.iterations), x.dtype)
-        return {"h_pre": pre, "h_post": post, "h_res": res}
+        res = ops.cast(logits(self.a_res, self.f_res, self.b_res), "float32")
+        if self.exact:
+            res = ops.einsum("btk,knm->btnm", ops.softmax(res), self.permutations)
+        else:
+            res = sinkhorn(ops.reshape(res, (*shape[:2], n, n)), self.iterations)
+        return {"h_pre": pre, "h_post": post, "h_res": ops.cast(res, x.dtype)}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return H_pre X."""
@@ -509,6 +523,76 @@ class DenseFormer(Rule):
         return put(x, 0, ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.a), outputs))
 
 
+class DynamicDense(DenseFormer):
+    """Attention whose queries, keys, values and stream are means of all layers' outputs so far.
+
+    After layer i, A = gelu(norm(X_i) W_1) W_2 + a, `(4, i + 1)` for each position, makes them,
+    sum_j A_j X_j. Each of the first three has a norm, of a gain of its own. After the last layer
+    there is one mean. W_2 = 0, and a picks X_i at the start. Slots are those of `DenseFormer`.
+    Xiao et al. (2025), "MUDDFormer", arXiv:2502.12170.
+    """
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the gains of keys and values, and the weights of the means."""
+        d = input_shape[-1]
+        if self.opens_layer:
+            self.key_gain = self.weight("key_gain", (d,), 1.0)
+            self.value_gain = self.weight("value_gain", (d,), 1.0)
+            if self.index > 0:
+                self.inputs = self._means("", d, 4, self.layer_number)
+        if self.index + 1 == self.depth:
+            self.output_mean = self._means("last_", d, 1, self.layer_number + 1)
+
+    def _means(self, prefix, d, ways, sources):
+        size = ways * sources
+        start = np.tile(np.eye(sources)[-1], (ways, 1))
+        return (
+            self.weight(f"{prefix}w_1", (d, size), unit_gain()),
+            self.weight(f"{prefix}w_2", (size, size)),
+            self.weight(f"{prefix}a", start.shape, start),
+        )
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return the inputs of queries, keys, values, and the stream, of a layer's attention."""
+        if not self.opens_layer:
+            return {"stream": x[:, :, 0]}
+        if self.index == 0:
+            return dict.fromkeys(("query", "key", "value", "stream"), x[:, :, 0])
+        means = mean_of_outputs(x[:, :, 1 : 1 + self.layer_number], *self.inputs)
+        return {name: means[:, :, i] for i, name in enumerate(("query", "key", "value", "stream"))}
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return the queries' input, or the stream."""
+        return c.get("query", c["stream"])
+
+    def context(self, x: Tensor, c: Coefficients) -> dict[str, Any]:
+        """Return the normalized inputs of keys and values."""
+        if not self.opens_layer:
+            return {}
+        sources = normalize(c["key"], self.key_gain), normalize(c["value"], self.value_gain)
+        return {"sources": sources}
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the state with the stream plus h, also as the layer's output, or the last mean."""
+        stream = c["stream"] + h
+        if self.ends_layer:
+            x = put(x, 1 + self.layer_number, stream)
+        if self.index + 1 == self.depth:
+            outputs = x[:, :, 1 : 2 + self.layer_number]
+            stream = mean_of_outputs(outputs, *self.output_mean)[:, :, 0]
+        return put(x, 0, stream)
+
+
+def mean_of_outputs(x: Tensor, w_1: Tensor, w_2: Tensor, a: Tensor) -> Tensor:
+    """Return means of vectors, `(batch, steps, sources, d)`, weighted by the last of them.
+
+    `a` is `(means, sources)`; the result `(batch, steps, means, d)`.
+    """
+    hidden = ops.gelu(ops.matmul(normalize(x[:, :, -1]), w_1), approximate=False)
+    shape = (*ops.shape(x)[:2], *a.shape)
+    return ops.einsum("btcs,btsd->btcd", ops.reshape(ops.matmul(hidden, w_2), shape) + a, x)
+
+
 class Laurel(Rule):
     """a F(norm(x)) + b (x + sum_j g_j B A x_{l-j}), j = 0 ... `previous` - 1.
 
@@ -604,7 +688,7 @@ class ValueResidual(Rule):
         if self.learned and self.opens_layer and self.index > 0:
             self.shares = self.weight("shares", (2,), 0.5)
 
-    def context(self, x: Tensor) -> dict[str, Any]:
+    def context(self, x: Tensor, c: Coefficients) -> dict[str, Any]:
         """Return V_1, and the shares of V_1 and V_m after the first layer."""
         if not self.opens_layer:
             return {}
@@ -748,6 +832,7 @@ RULES: dict[str, type[Rule]] = {
     "mhc": ManifoldHyperConnections,
     "attnres": AttentionResiduals,
     "denseformer": DenseFormer,
+    "mudd": DynamicDense,
     "value": ValueResidual,
     "x0": FirstInput,
 }

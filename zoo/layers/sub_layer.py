@@ -120,7 +120,8 @@ class SubLayer(Skip):
         """Return x, h, t and c, and the rule's coefficients, by name."""
         coefficients = self.rule.coefficients(x)
         u = self._normed(self.rule.read(x, coefficients))
-        parts = {"x": x, "h": self.inner(u, **self.rule.context(x), **context), **coefficients}
+        context = {**self.rule.context(x, coefficients), **context}
+        parts = {"x": x, "h": self.inner(u, **context), **coefficients}
         if self.transform_gate is not None:
             parts["t"] = self.transform_gate(u)
         if self.carry_gate is not None:
