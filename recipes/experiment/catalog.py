@@ -43,6 +43,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
     "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
     "league/rates": "league.rules",
     "league/rules": "league.rules",
+    "league/ramp": "league.ramp",
     "pruning/depth": "pruning.depth",
     "pruning/transformer": "pruning.transformer",
 }

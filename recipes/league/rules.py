@@ -61,6 +61,8 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "shc": {"rule": "shc", "options": {"streams": 2}},
     "denseformer": {"rule": "denseformer"},
     "value": {"rule": "value"},
+    "mudd": {"rule": "mudd"},
+    "mhc_exact": {"rule": "mhc", "options": {"streams": 2, "exact": True}},
     "x0": {"rule": "x0"},
     "unet": {"rule": "x0", "options": {"lambdas": False, "skips": True}},
     "ddl": {"rule": "ddl"},
@@ -206,14 +208,7 @@ def train(
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, settings.updates - warm_up, warmup_target=rate, warmup_steps=warm_up
     )
-    optimizer = keras.optimizers.AdamW(
-        schedule, weight_decay=0.1, beta_2=0.95, epsilon=1e-8, global_clipnorm=1.0
-    )
-    weights = model.trainable_variables
-    optimizer.exclude_from_weight_decay(
-        [w for w in weights if len(w.shape) < 2 or of_rule(w) or "embedding" in w.path]
-    )
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    compile_model(model, schedule)
     count = settings.updates * settings.batch
     examples = random_examples(data.train, settings.steps, count, run.seed)
     history = zoo.fast(model).fit(
@@ -242,6 +237,20 @@ def train(
         "operations": found.operations // settings.steps,
         "hidden": model.get_layer("feed_forward1").inner.layers[0].units,
     }
+
+
+def compile_model(
+    model: keras.Model, schedule: keras.optimizers.schedules.LearningRateSchedule
+) -> None:
+    """Compile a network of the league with its optimizer."""
+    optimizer = keras.optimizers.AdamW(
+        schedule, weight_decay=0.1, beta_2=0.95, epsilon=1e-8, global_clipnorm=1.0
+    )
+    weights = model.trainable_variables
+    optimizer.exclude_from_weight_decay(
+        [w for w in weights if len(w.shape) < 2 or of_rule(w) or "embedding" in w.path]
+    )
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 
 
 def of_rule(weight: keras.Variable) -> bool:

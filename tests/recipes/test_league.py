@@ -11,7 +11,7 @@ import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from zoo.recipes import experiment
 from zoo.recipes.experiment import characters
-from zoo.recipes.league import rules
+from zoo.recipes.league import ramp, rules
 
 SIZES = (("depth", 2), ("heads", 2), ("steps", 8), ("vocabulary", 5), ("width", 16))
 
@@ -193,3 +193,25 @@ def test_a_network_that_diverges_has_the_loss_of_the_frequencies(tmp_path, monke
     counts = np.bincount(text, minlength=5) + 1
     expected = -np.log(counts / counts.sum())[text[100:200]].mean()
     assert data.unigram_loss == pytest.approx(expected)
+
+
+@without_backend
+def test_divergence_is_half_a_nat_above_an_earlier_mean():
+    sums = np.concatenate([[0.0], np.cumsum([4.0, 2.0] * 20 + [2.6] * 40)])
+    losses = ramp.means(sums)
+    assert losses[:21] == pytest.approx(np.full(21, 3.0)) and losses[-1] == pytest.approx(2.6)
+    assert ramp.diverges(losses) is None
+    assert ramp.diverges(np.array([3.0, 2.0, 2.49, 2.51, 9.0])) == 3
+    assert ramp.diverges(np.array([3.0, np.nan, 3.0])) == 1
+
+
+@slow_elsewhere
+def test_a_rate_that_grows_beyond_all_bounds_makes_a_network_diverge(tmp_path, monkeypatch):
+    run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
+    settings = dataclasses.replace(ramp.SCALES["smoke"], updates=60, last_rate=1e4)
+    random = np.random.default_rng(0).integers(0, 5, (2, 240, 16)).astype("int32")
+    found = ramp.ramp("post", settings, run, 5, (random[0], random[1]))
+    end = ramp.diverges(found["losses"])
+    assert found["diverged"] and len(found["losses"]) == end + 1  # the training stops there
+    expected = 1e-4 * 1e8 ** ((end + ramp.WINDOW - 1) / 59)
+    assert found["rate"] == pytest.approx(expected)

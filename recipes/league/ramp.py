@@ -1,0 +1,167 @@
+"""The residual league: the learning rate at which a deep network diverges, by rule.
+
+    python recipes/reproduce.py league/ramp --data_dir DATA
+    python recipes/reproduce.py claims L18 L19 --data_dir DATA
+
+Protocol of Chen and Wei (2026), arXiv:2601.19895, section 5.1, where the rate grows linearly: here
+it grows geometrically, at each update of a language model of 64 sub-layers. The maximal rate is
+that at which the mean training loss of the last `WINDOW` updates is `MARGIN` above its minimum, or
+is not finite; a network that never diverges has the last rate.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+import zoo
+from zoo import callbacks
+from zoo.recipes import experiment
+from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment.characters import load_characters, random_examples
+from zoo.recipes.league import rules
+
+NETWORKS = ("pre", "pre_again", "post", "keel")  # entries of `rules.ENTRIES`
+WINDOW, MARGIN = 20, 0.5  # updates; nats
+LABELS = {"rate": "learning rate", "loss": "training loss, nats per character"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(experiment.Settings):
+    """Settings of the ramp; all ours."""
+
+    width: int = setting(32, "Features of the stream.")
+    depth: int = setting(32, "Layers of attention and feed-forward.")
+    heads: int = setting(2, "Heads of attention.")
+    steps: int = setting(64, "Characters of an example.")
+    batch: int = setting(32, "Examples in a batch.")
+    updates: int = setting(600, "Number of updates.")
+    first_rate: float = setting(1e-4, "Learning rate of the first update.")
+    last_rate: float = setting(1e-1, "Learning rate of the last update.")
+
+
+SCALES = {
+    "smoke": Settings(width=8, depth=2, steps=16, batch=4, updates=25),
+    "miniature": Settings(batch=16),
+    "full": Settings(),
+}
+
+
+def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+    """Return the maximal rate and the mean losses of each network, by name."""
+    data = load_characters(run, None)
+    count = settings.updates * settings.batch
+    examples = random_examples(data.train, settings.steps, count, run.seed)
+    return {
+        name: run.part(name, functools.partial(ramp, name, settings, run, data.count, examples))
+        for name in NETWORKS
+    }
+
+
+def ramp(
+    name: str,
+    settings: Settings,
+    run: experiment.Run,
+    vocabulary: int,
+    examples: tuple[np.ndarray, np.ndarray],
+) -> dict[str, Any]:
+    """Train a network at growing rates until it diverges."""
+    keras.utils.clear_session()
+    run.start(settings)
+    model = rules.build(name, settings, vocabulary, run.seed)
+    growth = settings.last_rate / settings.first_rate
+    rates = settings.first_rate * growth ** np.linspace(0, 1, settings.updates)
+    schedule = keras.optimizers.schedules.ExponentialDecay(
+        settings.first_rate, settings.updates - 1, growth
+    )
+    rules.compile_model(model, schedule)
+    sums = [0.0]
+
+    def record(batch, logs):
+        sums.append((batch + 1) * logs["loss"])  # Keras's is the mean so far
+        model.stop_training = diverges(means(sums)) is not None
+
+    zoo.fast(model).fit(
+        *examples,
+        batch_size=settings.batch,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            callbacks.Progress(1, settings.updates),
+            keras.callbacks.LambdaCallback(on_train_batch_end=record),
+        ],
+    )
+    losses = means(sums)
+    end = diverges(losses)
+    rate = float(rates[-1 if end is None else end + WINDOW - 1])
+    print(f"{name}: {'no divergence' if end is None else 'diverges'} at a rate of {rate:.4g}")
+    return {"rate": rate, "diverged": end is not None, "losses": losses}
+
+
+def means(sums: Sequence[float]) -> np.ndarray:
+    """Return the mean loss of each `WINDOW` updates, from the sums of all up to each."""
+    return (np.array(sums[WINDOW:]) - np.array(sums[:-WINDOW])) / WINDOW
+
+
+def diverges(losses: np.ndarray) -> int | None:
+    """Return the index of the first loss that is `MARGIN` above an earlier one, or not finite."""
+    is_above = ~(losses <= np.minimum.accumulate(losses) + MARGIN)  # NaN, too
+    return int(np.argmax(is_above)) if is_above.any() else None
+
+
+def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row a network: its maximal rate, and in how many seeds it diverged."""
+    return [
+        {
+            "entry": name,
+            **plots.over_seeds("maximal rate", [one[name]["rate"] for one in seeds]),
+            "diverged": sum(one[name]["diverged"] for one in seeds),
+        }
+        for name in NETWORKS
+    ]
+
+
+def ratio(one: Mapping[str, Any], name: str) -> float:
+    """Return the maximal rate of a network over that of "pre"."""
+    return one[name]["rate"] / one["pre"]["rate"]
+
+
+CONTROL = Control(rules.CONTROLS["pre_again"], functools.partial(ratio, name="pre_again"))
+CLAIMS = (
+    Claim(
+        name="L18",
+        section="arXiv:2601.19895, section 5.1",
+        statement="Keel trains at higher rates than pre-LN.",
+        quantity="maximal rate of keel over that of pre, 64 sub-layers",
+        value=functools.partial(ratio, name="keel"),
+        control=CONTROL,
+        ratio=True,
+        at_least=1.1,
+    ),
+    Claim(
+        name="L19",
+        section="arXiv:2601.19895, section 5.1",
+        statement="Post-LN diverges at much lower rates than pre-LN.",
+        quantity="maximal rate of post over that of pre, 64 sub-layers",
+        value=functools.partial(ratio, name="post"),
+        control=CONTROL,
+        ratio=True,
+        at_most=0.25,
+    ),
+)
+EXPERIMENTS = (
+    Experiment(
+        name="league/ramp",
+        scales=SCALES,
+        measure=measure,
+        artifacts=[Artifact("maximal_rates", "Learning rates at which networks diverge", table)],
+        claims=CLAIMS,
+        seeds=(0, 1, 2, 3, 4),
+    ),
+)
+
+if __name__ == "__main__":
+    main("league/ramp")
