@@ -73,7 +73,7 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
     x = words = keras.Input((num_steps,), dtype="int32", name="words")
     for layer in model.layers[1:]:  # a chain
         if isinstance(layer, CharWordEmbedding):
-            (table,) = backend.values_of([layer.table])
+            (table,) = backend.numpy_values([layer.table])
             characters = ops.take(table, x, axis=0)
             cnn, *others = layer.encoder.layers[1:]
             vectors = cnn(ops.reshape(characters, (-1, layer.word_length)))
@@ -101,7 +101,7 @@ def refresh_table(
     encoder, compiled; `None` calls it as it is.
     """
     embedding = model.get_layer("word_embedding")
-    (table,) = backend.values_of([embedding.table])
+    (table,) = backend.numpy_values([embedding.table])
     variable = stateful.get_layer("word_vectors").embeddings
     encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all workers
     ids = np.arange(len(table)) if ids is None else ids

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from zoo.backend import keras_private, values_of
+from zoo.backend import keras_private, numpy_values
 from zoo.io import UNREADABLE, open_npz, replace
 from zoo.types import PathLike
 
@@ -134,7 +134,7 @@ class Resume(keras.callbacks.Callback):
             key: [*map(float, past.history.get(key, [])), float(value)]
             for key, value in (logs or {}).items()
         }
-        arrays = {f"v{i:05d}": value for i, value in enumerate(values_of(variables))}
+        arrays = {f"v{i:05d}": value for i, value in enumerate(numpy_values(variables))}
         states: list[dict[str, Any]] = []
         for i, callback in enumerate(self.track):
             states.append({})
@@ -224,7 +224,7 @@ class BestWeights(keras.callbacks.Callback):
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value
             self.epoch = epoch + 1
-            self.weights = values_of(self.model.weights)
+            self.weights = numpy_values(self.model.weights)
 
 
 def open_run(run_dir: PathLike, identity: dict, *, from_scratch: bool = False) -> Resume:

@@ -47,12 +47,17 @@ def draw(
         if isinstance(shown, Figure):
             plots.save(shown, folder / f"{artifact.name}.png")
         elif shown:
-            table = io.StringIO(newline="")
-            writer = csv.DictWriter(table, shown[0])
-            writer.writeheader()
-            writer.writerows(shown)
-            _write_text(folder / f"{artifact.name}.csv", table.getvalue())
+            _write_text(folder / f"{artifact.name}.csv", csv_text(shown))
     return made
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as the text of a CSV file."""
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
@@ -252,6 +257,7 @@ def report() -> None:
     write_generated(ROOT / "README.md", f"{summary(rows)}\n\n{settled}")
     write_generated(DOCS / "claims.md", claims_page(rows))
     write_generated(DOCS / "weights.md", weights_page())
+    _write_text(RESULTS / "weights.csv", csv_text(weights_rows()))
     parts = collections.defaultdict(list)
     for experiment in catalog.load_all():
         for scale in experiment.scales:
@@ -483,6 +489,20 @@ def weights_page() -> str:
                 text = "; ".join(value) if isinstance(value, list) else value
                 sections.append(f"- {key.replace('_', ' ')}: {escaped(text)}")
     return "\n".join([*markdown_table(rows), *sections])
+
+
+def weights_rows() -> list[dict[str, Any]]:
+    """Return a row for each set of published weights."""
+    shown = ("builder", "parameters", "metric", "value", "examples", "trained", "paper", "size")
+    cards = weights.read_cards().items()
+    return [
+        {
+            "name": name,
+            "data": facts["data"].get("images", facts["data"]["name"]),
+            **{key: facts[key] for key in shown},
+        }
+        for name, facts in cards
+    ]
 
 
 def _experiment_section(experiment, scale, made):

@@ -6,13 +6,12 @@ The networks of `zoo.recipes.trained_resnets` are cut to a share of their multip
 that keep the shape are removed in the order of a score. Channels inside of blocks are removed by
 Torch-Pruning (`pip install torch-pruning`), to the multiply-adds of the network without blocks.
 Each smaller network is trained on the same batches. The latency is that of one image in ONNX
-Runtime.
+Runtime, in LiteRT and in the backend.
 """
 
 import dataclasses
 import functools
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,9 +23,8 @@ from zoo import callbacks
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Ahead, Batches
 from zoo.datasets.preprocessing import Preprocessing
-from zoo.export import FORMATS
 from zoo.graph import cost, find_blocks, prune_blocks
-from zoo.recipes import experiment, trained_resnets
+from zoo.recipes import experiment, latency, trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 
 SCORES = {
@@ -42,6 +40,8 @@ METHODS = {
     "channels8": "channels, Torch-Pruning, multiples of 8",
 }
 TIMED = ("plan", "random", "channels", "channels8")
+FURTHER = ("litert", "backend")
+LATENCIES = {"milliseconds": "milliseconds", "litert": "LiteRT, ms", "backend": "backend, ms"}
 LOSS = "sparse_categorical_crossentropy"
 
 
@@ -56,6 +56,7 @@ class Settings(experiment.ImageSelection):
     score_examples: int = setting(512, "Training images that scores are measured on; ours.")
     epochs: int = setting(1, "Epochs of healing; ours.")
     rate: float = setting(0.01, "First learning rate of healing, a cosine to 0; ours.")
+    runtimes: tuple[str, ...] = setting(FURTHER, "Runtimes besides ONNX Runtime.", FURTHER)
     rounds: int = setting(200, "Runs of each network whose latency is measured.")
 
 
@@ -67,6 +68,7 @@ SCALES = {
         score_examples=4,
         train_examples=8,
         test_examples=8,
+        runtimes=(),
         rounds=2,
     ),
     "miniature": Settings(train_examples=10000),
@@ -94,8 +96,11 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
                     smaller = functools.partial(case.smaller, method, removed, count)
                     by_plan[removed] = run.part(f"{name}/{keep:g}/{method}", smaller)
                 by_method[method] = by_plan[removed]
-        latencies = functools.partial(case.latencies, found)
-        found["milliseconds"] = run.part(f"{name}/latency", latencies)
+        times = functools.partial(case.latencies, found)
+        found["milliseconds"] = run.part(f"{name}/latency", functools.partial(times, "onnx"))
+        for runtime in settings.runtimes:
+            part = functools.partial(times, runtime)
+            found[runtime] = run.part(f"{name}/latency-{runtime}", part)
         measured[name] = found
     return measured
 
@@ -211,7 +216,7 @@ class Case:
         )
         return {"operations": share, "unhealed": unhealed, "accuracy": healed}
 
-    def latencies(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def latencies(self, found: Mapping[str, Any], runtime: str) -> dict[str, Any]:
         """Return the medians of milliseconds by share and method, of networks that take turns."""
         models = {("intact", "intact"): self.intact}
         for keep in map("{:g}".format, self.counts):
@@ -221,27 +226,20 @@ class Case:
                     models[keep, method] = prune_blocks(self.intact, about["removed"])
                 else:
                     models[keep, method] = self.with_widths(about["widths"])
-        readers = {}
+        runs = {}
         for key, model in models.items():
-            path = self.run.folder / f"{'-'.join(key)}.onnx"
-            zoo.export(model, path)
-            readers[key] = FORMATS["onnx"].reader(path)
-        inputs = {self.intact.inputs[0].name: self.x_test[:1]}
-        seconds = {key: [] for key in readers}
-        for number in range(self.settings.rounds):
-            for key in [*readers][:: -1 if number % 2 else 1]:
-                start = time.perf_counter()
-                readers[key](inputs)
-                seconds[key].append(time.perf_counter() - start)
+            folder = self.run.folder / "-".join(key)
+            folder.mkdir(exist_ok=True)
+            runs[key] = latency.runner(model, runtime, self.x_test[:1], folder)
         by_share: dict[str, dict[str, float]] = {}
-        for (keep, method), values in seconds.items():
-            by_share.setdefault(keep, {})[method] = 1000 * statistics.median(values)
+        for (keep, method), value in latency.milliseconds(runs, self.settings.rounds).items():
+            by_share.setdefault(keep, {})[method] = value
         return by_share
 
 
 def shares(network: Mapping[str, Any]) -> list[str]:
     """Return the shares of the multiply-adds that were kept."""
-    return [key for key in network if key not in ("intact", "milliseconds")]
+    return [key for key in network if key[0].isdigit()]
 
 
 def accuracy(one: Mapping[str, Any], method: str) -> float:
@@ -289,7 +287,10 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for share in ("intact", *shares(network)):
             for method in network[share]:
                 same = [one[name][share][method] for one in seeds]
-                times = [one[name]["milliseconds"][share].get(method) for one in seeds]
+                times = {
+                    label: [one[name][key][share].get(method) for one in seeds if key in one[name]]
+                    for key, label in LATENCIES.items()
+                }
                 rows.append(
                     {
                         "network": name,
@@ -297,7 +298,11 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                         "multiply-adds, %": round(100 * same[0]["operations"], 1),
                         "unhealed": round(statistics.fmean(v["unhealed"] for v in same), 2),
                         **plots.over_seeds("accuracy", [v["accuracy"] for v in same]),
-                        "milliseconds": round(statistics.median(times), 3) if times[0] else "",
+                        **{
+                            label: round(statistics.median(values), 3) if values[0] else ""
+                            for label, values in times.items()
+                            if values
+                        },
                     }
                 )
     return rows

@@ -23,7 +23,7 @@ from keras import layers
 import zoo
 from zoo.applications.registry import classifier
 from zoo.applications.simplified_resnet import WIDTHS
-from zoo.backend import values_of
+from zoo.backend import numpy_values
 from zoo.datasets.images import averaged
 from zoo.graph.fold import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
@@ -219,7 +219,7 @@ def train(network):
     def save(epoch, logs):
         logs["risk"] = risk(network, RISK_IMAGES)
         if epoch + 1 in tenths(network):
-            arrays = {f"{i:04d}": v for i, v in enumerate(values_of(network.model.weights))}
+            arrays = {f"{i:04d}": v for i, v in enumerate(numpy_values(network.model.weights))}
             store.save(network.folder / "weights" / str(epoch + 1), arrays, {})
 
     network.train([keras.callbacks.LambdaCallback(on_epoch_end=save)])

@@ -84,9 +84,9 @@ def max_deviation(a, b):
 
 
 def values(model):
-    from zoo.backend import values_of
+    from zoo.backend import numpy_values
 
-    return values_of(model.variables)
+    return numpy_values(model.variables)
 
 
 def fit_images(devices, num_validation):

@@ -69,7 +69,7 @@ def test_blocks_and_channels_are_removed_to_equal_cost_and_healed(case):
     assert 0.95 * share < found["channels"]["operations"] <= share
     assert found["channels8"]["operations"] <= share
     assert {width % 8 for width in found["channels8"]["widths"]} == {0}
-    times = case.latencies({"0.75": found})
+    times = case.latencies({"0.75": found}, "backend")
     assert {*times} == {"intact", "0.75"} and {*times["0.75"]} == {*depth.TIMED}
 
 

@@ -19,5 +19,5 @@ from zoo.backend.runtime import gather_shards as gather_shards
 from zoo.backend.runtime import keep_memory as keep_memory
 from zoo.backend.runtime import local_shard as local_shard
 from zoo.backend.runtime import num_replicas as num_replicas
+from zoo.backend.runtime import numpy_values as numpy_values
 from zoo.backend.runtime import seed_everything as seed_everything
-from zoo.backend.runtime import values_of as values_of

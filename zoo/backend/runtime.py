@@ -102,7 +102,7 @@ def _context():
     return tf.distribute.get_replica_context()
 
 
-def values_of(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
+def numpy_values(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
     """Return values of variables as arrays; bfloat16, which NumPy cannot save, as float32."""
     values = [keras.ops.convert_to_numpy(variable.value) for variable in variables]
     return [np.array(v, "float32" if v.dtype.kind == "V" else v.dtype) for v in values]

@@ -396,8 +396,8 @@ def _write_litert(model, path):
 def _litert_reader(path):
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_path=str(path))
-    return lambda inputs: interpreter.get_signature_runner()(**inputs)
+    run = Interpreter(model_path=str(path)).get_signature_runner()
+    return lambda inputs: run(**inputs)
 
 
 def in_float32(model: keras.Model) -> keras.Model:

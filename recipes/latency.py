@@ -1,0 +1,118 @@
+"""Latency of networks by runtime, an example at a time: recipes/results/latency.csv.
+
+    KERAS_BACKEND=torch python recipes/latency.py
+    KERAS_BACKEND=jax python recipes/latency.py cifar_resnet MODEL.keras --runtimes backend
+
+Runtimes are the backend, with a compiled function, and ONNX Runtime and LiteRT with what
+`zoo.export` writes. All take turns; a latency is the median. A row of the file replaces an earlier
+one of the same network, runtime and hardware. Let nothing else run on the machine.
+"""
+
+import argparse
+import csv
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+
+import zoo
+from zoo.backend import compiled
+from zoo.export import FORMATS
+from zoo.io import load_model, replace
+from zoo.recipes.experiment import pages, provenance
+from zoo.types import PathLike
+
+RUNTIMES = {"backend": "", "onnx": "ONNX Runtime", "litert": "LiteRT"}  # "": the backend's name
+NAMES = ("cifar_resnet", "he_resnet", "highway_mnist", "highway_cifar", "highway_mlp", "resnet50")
+NAMES += ("highway_resnet50", "simplified_residual_net", "transformer_lm", "wide_resnet")
+KEY = ("network", "runtime", "hardware")  # of a row
+Key = TypeVar("Key", bound=Hashable)
+
+
+def runner(model: keras.Model, runtime: str, x: np.ndarray, folder: PathLike) -> Callable:
+    """Return a function that computes a model of one input, in one of `RUNTIMES`.
+
+    The artifact is written to `folder`. Errors are those of `zoo.export`.
+    """
+    if runtime == "backend":
+        compute = compiled(lambda x: model(x, training=False), model)
+        return lambda: keras.ops.convert_to_numpy(compute(x))
+    path = pathlib.Path(folder, f"{model.name}{FORMATS[runtime].suffix}")
+    zoo.export(model, path)
+    read = FORMATS[runtime].reader(path)
+    return lambda: read({model.inputs[0].name: x})
+
+
+def milliseconds(runs: Mapping[Key, Callable[[], Any]], rounds: int) -> dict[Key, float]:
+    """Return the median time of each function; they take turns, in reverse in every other round."""
+    seconds: dict[Key, list[float]] = {key: [] for key in runs}
+    for number in range(rounds):
+        for key in [*runs][:: -1 if number % 2 else 1]:
+            start = time.perf_counter()
+            runs[key]()
+            seconds[key].append(time.perf_counter() - start)
+    return {key: 1000 * statistics.median(values) for key, values in seconds.items()}
+
+
+def measure(names: Sequence[str], runtimes: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """Return a row for each network and runtime; one that cannot be exported has none."""
+    rows = []
+    for name in names:
+        model = load_model(name) if name.endswith(".keras") else zoo.create_model(name)
+        shape = (1, *model.inputs[0].shape[1:])
+        x = np.zeros(shape, keras.backend.standardize_dtype(model.inputs[0].dtype))
+        runs = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for runtime in runtimes:
+                try:
+                    runs[runtime] = runner(model, runtime, x, folder)
+                except ValueError as error:  # an operation that the format lacks
+                    print(f"{name}, {runtime}: {error}", flush=True)
+            found = milliseconds(runs, rounds)
+        cost = zoo.graph.cost(model)
+        for runtime, value in found.items():
+            row = {
+                "network": pathlib.Path(name).stem,
+                "parameters": cost.parameters,
+                "multiply-adds": cost.operations,
+                "runtime": RUNTIMES[runtime] or keras.config.backend(),
+                "milliseconds": f"{value:.3g}",
+                "hardware": provenance.hardware(),
+                "commit": provenance.commit(),
+            }
+            print(f"{row['network']}, {row['runtime']}: {row['milliseconds']} ms", flush=True)
+            rows.append(row)
+    return rows
+
+
+def save(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
+    """Add rows to a CSV file, each in place of an earlier one of its `KEY`."""
+    known = []
+    if path.exists():
+        with open(path, newline="", encoding="utf-8") as file:
+            known = [*csv.DictReader(file)]
+    by_key = {tuple(row[name] for name in KEY): row for row in [*known, *rows]}
+    replace(path, lambda new: new.write_text(pages.csv_text([*by_key.values()]), "utf-8"))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run a command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    add = parser.add_argument
+    add("names", nargs="*", default=NAMES, help="Builders of the zoo, or .keras files.")
+    add("--runtimes", nargs="+", choices=RUNTIMES, default=[*RUNTIMES], help="Default: all.")
+    add("--rounds", type=int, default=100, help="Runs of each; default: 100.")
+    add("--out", type=pathlib.Path, default=pages.RESULTS / "latency.csv", help="The file.")
+    given = parser.parse_args(words)
+    zoo.keep_memory()
+    save(measure(given.names, given.runtimes, given.rounds), given.out)
+
+
+if __name__ == "__main__":
+    main()

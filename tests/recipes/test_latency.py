@@ -1,0 +1,52 @@
+"""The table of latencies: what is run, in which order, and which rows stay."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.harness import without_backend
+from zoo.recipes import latency
+
+
+@without_backend
+def test_functions_take_turns_and_the_median_counts(monkeypatch):
+    clock = itertools.accumulate(itertools.cycle([0.0, 0.001, 0.0, 0.003, 0.0, 0.005]))
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: next(clock))
+    calls = []
+    runs = {name: lambda name=name: calls.append(name) for name in "ab"}
+    found = latency.milliseconds(runs, 3)
+    assert calls == ["a", "b", "b", "a", "a", "b"]
+    assert found == pytest.approx({"a": 1.0, "b": 5.0})  # of 1, 1, 3 and of 3, 5, 5
+
+
+@without_backend
+def test_a_row_replaces_that_of_its_network_runtime_and_hardware(tmp_path):
+    path = tmp_path / "latency.csv"
+    row = {"network": "n", "runtime": "ONNX Runtime", "hardware": "h", "milliseconds": "1"}
+    latency.save([row, {**row, "runtime": "torch"}], path)
+    latency.save([{**row, "milliseconds": "2"}], path)
+    assert path.read_text().splitlines() == [
+        "network,runtime,hardware,milliseconds",
+        "n,ONNX Runtime,h,2",
+        "n,torch,h,1",
+    ]
+
+
+def test_the_backend_computes_what_the_model_computes():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    x = np.ones((1, 3), "float32")
+    y = latency.runner(model, "backend", x, "unused")()
+    np.testing.assert_allclose(y, model.predict(x, verbose=0), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_network_has_a_row_for_each_runtime(tmp_path, backend):
+    pytest.importorskip("onnxruntime", reason="part of the extra export")
+    out = tmp_path / "latency.csv"
+    words = ["simplified_residual_net", "--runtimes", "backend", "onnx", "--rounds", "2"]
+    latency.main([*words, "--out", str(out)])
+    _, *rows = [line.split(",") for line in out.read_text().splitlines()]
+    assert [row[3] for row in rows] == [backend, "ONNX Runtime"]
+    assert {row[1] for row in rows} == {"269034"} and all(float(row[4]) > 0 for row in rows)
