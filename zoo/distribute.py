@@ -36,6 +36,7 @@ def strategy(name: str = "auto") -> "Strategy":
         ValueError: if this backend has no such strategy.
 
     Example:
+    >>> import numpy as np
     >>> devices = strategy("one")
     >>> with devices.scope():
     ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
