@@ -49,6 +49,7 @@ EXPERIMENTS = {  # module below zoo.recipes, by name
 }
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
+    "greff2017/fig4": "of another paper, Chu et al. (2017): patches that a unit prefers; not made",
     "greff2017/appendix_a": "shown by tests/test_theory.py -k optimal",
     "jastrzebski2018/equations2-4": "shown by tests/callbacks/test_probes.py -k taylor",
     "jastrzebski2018/appendix_a1": "shown by tests/test_theory.py -k against_its_gradient",

@@ -1,4 +1,4 @@
-"""Greff et al. (2017), section 5.1: Table 1b, Figs 3 to 5: 50-layer networks on ImageNet.
+"""Greff et al. (2017), section 5.1: Table 1b, Figs 3 and 5: 50-layer networks on ImageNet.
 
     python recipes/greff2017/imagenet.py --data_dir DATA
     python recipes/greff2017/imagenet.py --scale full --data_dir TFDS_FOLDER
@@ -13,7 +13,7 @@ without an experiment, that others found highways hard to train.
 The miniature has two stages of four blocks, an eighth of the width, and reads MNIST without
 augmentation: a miniature's capacity shows in how it fits. Data "imagenet" are imagenet2012 as TFDS
 prepared it, in --data_dir; others must fit into memory. With fewer than 11 classes the top-1 error
-takes the place of the top-5 error. The paper's Figs 3 and 4 are of He et al.'s network.
+takes the place of the top-5 error. The paper's Fig. 3 is of He et al.'s network.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ BATCH = 256  # fb.resnet.torch
 EPOCHS = 90  # ibid.
 FEW_CLASSES = 11  # with fewer, the top-5 error says little
 POINTWISE = "T is one 1 x 1 convolution, as in He et al. (2016), not a branch like H"
-PROBE_BATCH = 32  # ours: top patches keep every activation in memory
+PROBE_BATCH = 32  # ours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,23 +102,23 @@ SCALES = {
 def measure(settings, run):
     """Train and inspect the networks; one is inspected before training, too."""
     load = load_records if settings.data in ("imagenet", "imagenet2012") else load_arrays
-    data, probed, indices = load(settings, run)
+    data, probed = load(settings, run)
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
-    pictured = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
+    first = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
 
-    def inspect(part, network, with_patches):
-        arguments = network.model, network.name, probed, indices, with_patches, run
+    def inspect(part, network):
+        arguments = network.model, network.name, probed, run
         return run.part(part, functools.partial(inspection.inspect, *arguments))
 
     for name in settings.networks:
         network = prepare(settings, run, name, data)
-        if name == pictured:
+        if name == first:
             with batch_statistics(network.model, np.asarray(probed[0][0])):
-                start = inspect(f"{name}-untrained", network, False)
+                start = inspect(f"{name}-untrained", network)
             measured["untrained"] = {"inspected": {name: start}}
         network.train()
         measured["trained"][name] = curves(network)
-        measured["inspected"][name] = inspect(name, network, name == pictured)
+        measured["inspected"][name] = inspect(name, network)
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
@@ -127,7 +127,7 @@ def measure(settings, run):
 
 
 def load_records(settings, run):
-    """Return ImageNet as TFDS prepared it, batches to probe, and their places in validation."""
+    """Return ImageNet as TFDS prepared it, and batches to probe."""
     data_dir = run.options.data_dir
     train = imagenet.records("train", settings.train_examples, data_dir)
     tested = imagenet.records("validation", settings.test_examples, data_dir)
@@ -139,7 +139,7 @@ def load_records(settings, run):
     run.data.append("ImageNet")
     validation = centers(*tested, settings.batch, crops)
     data = ImageData(images, None, training(*train, settings, run), validation, few[0], identity)
-    return data, centers(*probed, PROBE_BATCH, crops), np.arange(len(probed[0]))
+    return data, centers(*probed, PROBE_BATCH, crops)
 
 
 def load_arrays(settings, run):
@@ -157,8 +157,7 @@ def load_arrays(settings, run):
     validation = centers(images.x_test, images.y_test, settings.batch, crops)
     identity = {"data": images.name, "images": len(images.x_train), "checksum": checksum(images)}
     data = ImageData(images, crops, batches, validation, crops(images.x_test[:4]), identity)
-    seen = centers(images.x_test[probed], images.y_test[probed], PROBE_BATCH, crops)
-    return data, seen, test[probed]
+    return data, centers(images.x_test[probed], images.y_test[probed], PROBE_BATCH, crops)
 
 
 def training(x, y, settings, run):
@@ -433,7 +432,6 @@ MEANS = "means of residual functions, with and without normalization"
 ARTIFACTS = (
     Artifact("table1b", "ILSVRC top-5 error of six networks", table1b),
     Artifact("fig3", "estimation error of ResNet-50", inspection.fig3),
-    Artifact("fig4", "top patches of a unit along a stage", inspection.fig4),
     Artifact("fig5", "ILSVRC curves", fig5),
     Artifact("section3.2", MEANS, inspection.section3_2),
 )

@@ -40,7 +40,7 @@ class Settings(experiment.Settings):
     batch: int = setting(32, "Examples in a batch.")
     updates: int = setting(600, "Number of updates.")
     first_rate: float = setting(1e-4, "Learning rate of the first update.")
-    last_rate: float = setting(1e-1, "Learning rate of the last update.")
+    last_rate: float = setting(10.0, "Learning rate of the last update.")
 
 
 SCALES = {
@@ -129,36 +129,37 @@ def ratio(one: Mapping[str, Any], name: str) -> float:
     return one[name]["rate"] / one["pre"]["rate"]
 
 
-CONTROL = Control(rules.CONTROLS["pre_again"], functools.partial(ratio, name="pre_again"))
-CLAIMS = (
-    Claim(
-        name="L18",
-        section="arXiv:2601.19895, section 5.1",
-        statement="Keel trains at higher rates than pre-LN.",
-        quantity="maximal rate of keel over that of pre, 64 sub-layers",
-        value=functools.partial(ratio, name="keel"),
-        control=CONTROL,
-        ratio=True,
-        at_least=1.1,
-    ),
-    Claim(
-        name="L19",
-        section="arXiv:2601.19895, section 5.1",
-        statement="Post-LN diverges at much lower rates than pre-LN.",
-        quantity="maximal rate of post over that of pre, 64 sub-layers",
-        value=functools.partial(ratio, name="post"),
-        control=CONTROL,
-        ratio=True,
-        at_most=0.25,
-    ),
+EARLIER = (
+    "the ramp ended at a rate of 0.1, at which pre-LN of seed 0, the first network that was trained, "
+    "had not diverged, nor its control; it ends at 10 now. No other network had been measured"
 )
+
+
+def claim(name: str, statement: str, entry: str, **limits: float) -> Claim:
+    """Return a claim on the ratio of a network's maximal rate to that of "pre"."""
+    return Claim(
+        name=name,
+        section="arXiv:2601.19895, section 5.1",
+        statement=statement,
+        quantity=f"maximal rate of {entry} over that of pre, 64 sub-layers",
+        value=functools.partial(ratio, name=entry),
+        control=Control(rules.CONTROLS["pre_again"], functools.partial(ratio, name="pre_again")),
+        ratio=True,
+        changed=EARLIER,
+        **limits,
+    )
+
+
 EXPERIMENTS = (
     Experiment(
         name="league/ramp",
         scales=SCALES,
         measure=measure,
         artifacts=[Artifact("maximal_rates", "Learning rates at which networks diverge", table)],
-        claims=CLAIMS,
+        claims=[
+            claim("L18", "Keel trains at higher rates than pre-LN.", "keel", at_least=1.1),
+            claim("L19", "Post-LN diverges at lower rates than pre-LN.", "post", at_most=0.25),
+        ],
         seeds=(0, 1, 2, 3, 4),
     ),
 )

@@ -30,14 +30,12 @@ def test_50_layer_networks_are_trained_inspected_and_drawn(run, tmp_path):
         assert not facts["estimation_error_std"][last].any()
         assert np.all(facts["relative_residual_mean"] <= 1 + 1e-6)
     untrained = one["untrained"]["inspected"]["resnet_bn"]
-    assert untrained["estimation_error_std"].shape == (5,) and not untrained["patches"]
-    patches = one["inspected"]["resnet_bn"]["patches"]
-    assert len(patches) == 2 * 8 and not one["inspected"]["highway_bn_1x1"]["patches"]
+    assert untrained["estimation_error_std"].shape == (5,)
     assert imagenet.POINTWISE in run.deviations
     experiment = catalog.load("greff2017/imagenet")
     pages.draw(experiment, [one, one], tmp_path / "figures")
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert drawn == {"table1b.csv", "fig3.png", "fig4.png", "fig5.png", "section3.2.png"}
+    assert drawn == {"table1b.csv", "fig3.png", "fig5.png", "section3.2.png"}
     with pytest.raises(ValueError, match="one batch of 30 training images"):
         imagenet.measure(dataclasses.replace(settings, batch=30), run)
 

@@ -4,7 +4,6 @@ from zoo.backend.char_cnn import largest_responses as largest_responses
 from zoo.backend.flat_step import fast as fast
 from zoo.backend.functions import compiled as compiled
 from zoo.backend.functions import gradients_at_marks as gradients_at_marks
-from zoo.backend.functions import guided_relu as guided_relu
 from zoo.backend.functions import jacobian_product as jacobian_product
 from zoo.backend.functions import rematerialized as rematerialized
 from zoo.backend.functions import scan_layers as scan_layers

@@ -8,7 +8,7 @@ import keras
 from keras import ops, tree
 
 from zoo.backend.keras_private import AutocastScope, current_scopes
-from zoo.backend.ops import BACKEND, with_gradient
+from zoo.backend.ops import BACKEND
 from zoo.types import Tensor
 
 FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
@@ -191,16 +191,6 @@ def _product_torch(function, x, v):
         (gradient,) = torch.autograd.grad(y, x, u, create_graph=True)
         (product,) = torch.autograd.grad(gradient, u, v)
     return product
-
-
-def _guided_gradient(x, upstream):
-    passes = ops.logical_and(x > 0, upstream > 0)
-    return (ops.where(passes, upstream, ops.zeros_like(upstream)),)
-
-
-# ReLU, whose backward pass drops negative gradients (guided backpropagation): Springenberg,
-# Dosovitskiy, Brox, Riedmiller (2015), arXiv:1412.6806, section 3.4.
-guided_relu = with_gradient(lambda x: (ops.relu(x), x), _guided_gradient)
 
 
 def scan_layers(

@@ -64,7 +64,7 @@ class Simplified(Skip):
         self.width = self.filters = filters
         self.strides = as_side(strides=strides)
         self.identity = identity
-        self.activation = keras.activations.relu  # an attribute, as guided backpropagation needs
+        self.activation = keras.activations.relu
         initializer = kernel_initializer or self.default_initializer()
         self.kernel_initializer = keras.initializers.get(initializer)
 
