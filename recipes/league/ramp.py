@@ -130,8 +130,8 @@ def ratio(one: Mapping[str, Any], name: str) -> float:
 
 
 EARLIER = (
-    "the ramp ended at a rate of 0.1, at which pre-LN of seed 0, the first network that was trained, "
-    "had not diverged, nor its control; it ends at 10 now. No other network had been measured"
+    "the ramp ended at a rate of 0.1, at which pre-LN of seed 0, the first network trained, had "
+    "not diverged, nor its control; it ends at 10 now. No other network had been measured"
 )
 
 
