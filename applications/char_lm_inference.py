@@ -103,7 +103,7 @@ def refresh_table(
     embedding = model.get_layer("word_embedding")
     (table,) = backend.numpy_values([embedding.table])
     variable = stateful.get_layer("word_vectors").embeddings
-    encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all workers
+    encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all replicas
     ids = np.arange(len(table)) if ids is None else ids
     vectors = np.full(variable.shape, np.nan, "float32")
     for start in range(0, len(ids), CHUNK):

@@ -22,7 +22,7 @@ import numpy as np
 
 import zoo
 from zoo.backend import compiled
-from zoo.export import FORMATS
+from zoo.export import FORMATS, input_names
 from zoo.io import load_model, replace
 from zoo.recipes.experiment import pages, provenance
 from zoo.types import PathLike
@@ -30,6 +30,7 @@ from zoo.types import PathLike
 RUNTIMES = {"backend": "", "onnx": "ONNX Runtime", "litert": "LiteRT"}  # "": the backend's name
 NAMES = ("cifar_resnet", "he_resnet", "highway_mnist", "highway_cifar", "highway_mlp", "resnet50")
 NAMES += ("highway_resnet50", "simplified_residual_net", "transformer_lm", "wide_resnet")
+FREE = 64  # ours: size of an axis that may have any
 KEY = ("network", "runtime", "hardware")  # of a row
 Key = TypeVar("Key", bound=Hashable)
 
@@ -37,7 +38,7 @@ Key = TypeVar("Key", bound=Hashable)
 def runner(model: keras.Model, runtime: str, x: np.ndarray, folder: PathLike) -> Callable:
     """Return a function that computes a model of one input, in one of `RUNTIMES`.
 
-    The artifact is written to `folder`. Errors are those of `zoo.export`.
+    The artifact is written to `folder`. `x` is an example. Errors are those of `zoo.export`.
     """
     if runtime == "backend":
         compute = compiled(lambda x: model(x, training=False), model)
@@ -45,7 +46,7 @@ def runner(model: keras.Model, runtime: str, x: np.ndarray, folder: PathLike) ->
     path = pathlib.Path(folder, f"{model.name}{FORMATS[runtime].suffix}")
     zoo.export(model, path)
     read = FORMATS[runtime].reader(path)
-    return lambda: read({model.inputs[0].name: x})
+    return lambda: read({input_names(model)[0]: x})
 
 
 def milliseconds(runs: Mapping[Key, Callable[[], Any]], rounds: int) -> dict[Key, float]:
@@ -59,34 +60,33 @@ def milliseconds(runs: Mapping[Key, Callable[[], Any]], rounds: int) -> dict[Key
     return {key: 1000 * statistics.median(values) for key, values in seconds.items()}
 
 
-def measure(names: Sequence[str], runtimes: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Return a row for each network and runtime; one that cannot be exported has none."""
+def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """Return a row for each runtime; one to which the network cannot be exported has none."""
+    model = load_model(name) if name.endswith(".keras") else zoo.create_model(name)
+    shape = [size or FREE for size in model.inputs[0].shape[1:]]
+    x = np.zeros((1, *shape), keras.backend.standardize_dtype(model.inputs[0].dtype))
+    runs = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for runtime in runtimes:
+            try:
+                runs[runtime] = runner(model, runtime, x, folder)
+            except (ValueError, RuntimeError) as error:
+                print(f"{name}, {runtime}: {error}", flush=True)
+        found = milliseconds(runs, rounds)
+    cost = zoo.graph.cost(model)
     rows = []
-    for name in names:
-        model = load_model(name) if name.endswith(".keras") else zoo.create_model(name)
-        shape = (1, *model.inputs[0].shape[1:])
-        x = np.zeros(shape, keras.backend.standardize_dtype(model.inputs[0].dtype))
-        runs = {}
-        with tempfile.TemporaryDirectory() as folder:
-            for runtime in runtimes:
-                try:
-                    runs[runtime] = runner(model, runtime, x, folder)
-                except ValueError as error:  # an operation that the format lacks
-                    print(f"{name}, {runtime}: {error}", flush=True)
-            found = milliseconds(runs, rounds)
-        cost = zoo.graph.cost(model)
-        for runtime, value in found.items():
-            row = {
-                "network": pathlib.Path(name).stem,
-                "parameters": cost.parameters,
-                "multiply-adds": cost.operations,
-                "runtime": RUNTIMES[runtime] or keras.config.backend(),
-                "milliseconds": f"{value:.3g}",
-                "hardware": provenance.hardware(),
-                "commit": provenance.commit(),
-            }
-            print(f"{row['network']}, {row['runtime']}: {row['milliseconds']} ms", flush=True)
-            rows.append(row)
+    for runtime, value in found.items():
+        row = {
+            "network": pathlib.Path(name).stem,
+            "parameters": cost.parameters,
+            "multiply-adds": cost.operations,
+            "runtime": RUNTIMES[runtime] or keras.config.backend(),
+            "milliseconds": f"{value:.3g}",
+            "hardware": provenance.hardware(),
+            "commit": provenance.commit(),
+        }
+        print(f"{row['network']}, {row['runtime']}: {row['milliseconds']} ms", flush=True)
+        rows.append(row)
     return rows
 
 
@@ -111,7 +111,8 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--out", type=pathlib.Path, default=pages.RESULTS / "latency.csv", help="The file.")
     given = parser.parse_args(words)
     zoo.keep_memory()
-    save(measure(given.names, given.runtimes, given.rounds), given.out)
+    for name in given.names:
+        save(measure(name, given.runtimes, given.rounds), given.out)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,13 @@ def _tpu():
 
 
 def _jax(name):
+    import jax
+
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"Expected one process, which trains on the devices of its machine. Received: "
+            f"{jax.process_count()} of `jax.distributed`."
+        )
     devices = keras.distribution.list_devices()
     if name == "auto" and len(devices) == 1:
         return Strategy("one")

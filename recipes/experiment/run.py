@@ -1,7 +1,6 @@
 """One run of an experiment: one seed, its folders, devices and progress."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
@@ -49,6 +48,7 @@ class Run:
     weights, order of data and augmentation.
 
     Attributes:
+        devices: The distribution strategy that the options select.
         deviations: From the paper; `measure` may append phrases.
         data: Names of the data sets that were read, some repeatedly.
         networks: Folders of the networks that were trained or found trained.
@@ -69,16 +69,11 @@ class Run:
         self.data: list[str] = []
         self.networks: list[pathlib.Path] = []
         self.found: list[dict[str, Any]] = []
+        self.devices = distribute.strategy(self.options.strategy)
+        if self.devices.num_replicas > 1:
+            print(f"{self.devices.num_replicas} replicas: {self.devices.name}", flush=True)
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-
-    @functools.cached_property
-    def devices(self) -> distribute.Strategy:
-        """The distribution strategy that the options select."""
-        strategy = distribute.strategy(self.options.strategy)
-        if strategy.num_replicas > 1:
-            print(f"{strategy.num_replicas} replicas: {strategy.name}", flush=True)
-        return strategy
 
     def split(self, batch: int) -> distribute.Strategy:
         """Return the devices, or one where `auto` found several that cannot split a batch."""

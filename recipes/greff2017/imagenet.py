@@ -201,7 +201,7 @@ def prepare(settings, run, name, data):
     few = data.images.classes < FEW_CLASSES
     top5 = [] if few else [keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")]
     keys = ("width", "blocks", "image_size", "augment", "test_examples")
-    identity = {key: getattr(settings, key) for key in keys}
+    identity = {key: getattr(settings, key) for key in keys} | {"resize": "Pillow"}
     return run.network(name, settings, data, build, optimizer, top5, **identity)
 
 

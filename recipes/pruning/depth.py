@@ -283,13 +283,18 @@ def relative_latency(one: Mapping[str, Any], method: str) -> float:
 def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return accuracy, multiply-adds and latency by network, share and method."""
     rows = []
+    timed = {}  # by label: the key of a runtime, and the seeds that have it for all networks
+    for key, label in LATENCIES.items():
+        known = [one for one in seeds if all(key in network for network in one.values())]
+        if known:
+            timed[label] = key, known
     for name, network in seeds[0].items():
         for share in ("intact", *shares(network)):
             for method in network[share]:
                 same = [one[name][share][method] for one in seeds]
                 times = {
-                    label: [one[name][key][share].get(method) for one in seeds if key in one[name]]
-                    for key, label in LATENCIES.items()
+                    label: [one[name][key][share].get(method) for one in known]
+                    for label, (key, known) in timed.items()
                 }
                 rows.append(
                     {
@@ -301,7 +306,6 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                         **{
                             label: round(statistics.median(values), 3) if values[0] else ""
                             for label, values in times.items()
-                            if values
                         },
                     }
                 )

@@ -28,6 +28,20 @@ def test_a_box_is_enlarged_as_keras_resizes_its_pixels(images):
         np.testing.assert_allclose(pixels, expected, atol=1.01)  # Pillow rounds twice
 
 
+def test_a_center_is_reduced_as_keras_does_with_antialiasing(images):
+    x = imagenet.Crops(9)(images)
+    parts = images[:, 1:19, 6:24].astype("float32")
+    expected = keras.ops.image.resize(parts, (9, 9), antialias=True, data_format="channels_last")
+    pixels = 255 * (x * imagenet.STD + imagenet.MEAN)
+    np.testing.assert_allclose(pixels, keras.ops.convert_to_numpy(expected), atol=1.01)
+
+
+def test_images_of_another_kind_are_refused(images):
+    for wrong in (images.astype("float32"), images[..., :2]):
+        with pytest.raises(ValueError, match="uint8 images with 1 or 3 channels"):
+            imagenet.Crops(9)(wrong)
+
+
 def test_a_box_has_the_area_and_the_aspect_of_the_recipe():
     uniform = np.random.default_rng(0).random((300, 5, 10))
     boxes = np.array([imagenet.random_box((300, 500), one) for one in uniform])

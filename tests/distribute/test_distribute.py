@@ -65,6 +65,15 @@ def test_a_missing_strategy_is_an_error_that_names_alternatives(name):
         distribute.strategy(name)
 
 
+@on_jax
+def test_several_processes_are_refused(monkeypatch):
+    import jax
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="Expected one process"):
+        distribute.strategy("data_parallel")
+
+
 @pytest.fixture(scope="module")
 def mirrored():
     """A strategy of tf.distribute that has a single device."""

@@ -108,9 +108,7 @@ class Network:
         return lambda u, k=0, v=0: np.tanh((u + k - v) @ kernel + bias)
 
     def error(self, x):
-        expected = self.reference(x)
-        deviation = np.abs(ops.convert_to_numpy(self.model(x)) - expected).max()
-        return deviation / max(1, np.abs(expected).max())
+        return np.abs(ops.convert_to_numpy(self.model(x)) - self.reference(x)).max()
 
 
 def arrays(layer):
@@ -526,6 +524,7 @@ def test_a_source_that_was_not_written_has_no_share():
         ({"gate": "row"}, "must be one of"),
         ({"rule": "laurel", "previous": 2}, "`rank` above 0"),
         ({"rule": "mhc", "streams": 0}, "streams"),
+        ({"rule": "mhc", "streams": 7, "exact": True}, "at most 6 streams"),
         ({"index": 3, "depth": 2}, "at most `depth`"),
     ],
 )

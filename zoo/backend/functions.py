@@ -19,8 +19,8 @@ def compiled(function: Callable, model: keras.Model, eager: bool = False) -> Cal
 
     It takes and returns structures of tensors. What it assigns to variables, such as the state of
     an RNN, is dropped. On torch it runs eagerly, without gradients; elsewhere with `eager` only,
-    because a compiled function drops the Keras masks of arguments and results. Several replicas or
-    processes of TensorFlow do not share the work.
+    because a compiled function drops the Keras masks of arguments and results. Several replicas of
+    TensorFlow do not share the work.
     """
     if BACKEND == "jax" and not eager:
         return _compiled_jax(function, model)

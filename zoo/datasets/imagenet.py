@@ -93,6 +93,11 @@ class Crops:
         return images
 
     def _crop(self, images, boxes):
+        if images.dtype != object and (images.dtype != np.uint8 or images.shape[-1] not in (1, 3)):
+            raise ValueError(
+                f"Expected uint8 images with 1 or 3 channels, or JPEGs. Received: {images.dtype} "
+                f"with {images.shape[-1]}."
+            )
         with ThreadPoolExecutor() as threads:  # Pillow works without the interpreter's lock
             squares = np.stack([*threads.map(self._square, images, boxes)])
         return (squares - np.float32(255) * np.float32(MEAN)) / (255 * np.float32(STD))

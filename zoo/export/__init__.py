@@ -151,7 +151,7 @@ def _named(model):
 def _example(model, batch, unknown):
     random = np.random.default_rng(0)
     inputs = keras.tree.map_structure(lambda x: _sample(x, random, batch, unknown), model.input)
-    named = dict(zip(_input_names(model), keras.tree.flatten(inputs), strict=True))
+    named = dict(zip(input_names(model), keras.tree.flatten(inputs), strict=True))
     return named, model.predict_on_batch(inputs)
 
 
@@ -217,8 +217,8 @@ def _true_float32():
         yield
 
 
-def _input_names(model):
-    """Return the names of a model's inputs, flat: keys of a dictionary, or the tensors' names."""
+def input_names(model: keras.Model) -> list[str]:
+    """Return the names of an artifact's inputs, in the order of the model's."""
     named = keras.tree.flatten_with_path(model.input)
     names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
     return [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
@@ -228,7 +228,7 @@ def _input_specs(model):
     """Return TensorFlow's specs of a model's inputs, in their structure: any batch size, named."""
     import tensorflow as tf
 
-    tensors = zip(keras.tree.flatten(model.input), _input_names(model), strict=True)
+    tensors = zip(keras.tree.flatten(model.input), input_names(model), strict=True)
     flat = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name) for x, name in tensors]
     return keras.tree.pack_sequence_as(model.input, flat)
 
@@ -243,7 +243,8 @@ def _saved_model_reader(path):
     import tensorflow as tf
 
     if keras.config.backend() != "tensorflow":  # which has taken the accelerator's memory
-        tf.config.set_visible_devices([], "GPU")
+        with contextlib.suppress(RuntimeError):  # TensorFlow has taken it already
+            tf.config.set_visible_devices([], "GPU")
     artifact = tf.saved_model.load(str(path))  # its signatures do not keep it alive
 
     def read(inputs):
@@ -257,7 +258,7 @@ def _saved_model_reader(path):
 def _write_onnx(model, path):
     import onnx
 
-    inputs = _input_names(model)  # ONNX needs outputs of other names
+    inputs = input_names(model)  # ONNX needs outputs of other names
     outputs = [f"new_{name}" if name in inputs else name for name in model.output]
     structure = model.input
 
@@ -456,9 +457,10 @@ def _write_in_child(model, path, format):
         model.save(saved)
         command = [sys.executable, "-P", "-m", "zoo.export", saved, str(path), "--format", format]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode == INVALID:
+        raise ValueError(done.stderr.rpartition("zoo.export: ")[2].strip())
     if done.returncode:
-        kind = ValueError if done.returncode == INVALID else RuntimeError
-        raise kind(
+        raise RuntimeError(
             f"Expected a TensorFlow process to write the artifact. Received: exit status "
             f"{done.returncode} and\n{done.stderr[-4000:]}\nExport with "
             f"KERAS_BACKEND=tensorflow from the saved weights to see where it fails."

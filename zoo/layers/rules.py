@@ -23,6 +23,9 @@ from zoo.types import Initializer, Shape, Tensor
 Coefficients: TypeAlias = Mapping[str, Tensor]
 
 
+MOST_EXACT = 6  # streams whose permutations, 720, are all mixed; ours
+
+
 def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
     """Return x over its root mean square along the last axis, times `gain`; float32 inside."""
     dtype = x.dtype
@@ -368,7 +371,7 @@ class ManifoldHyperConnections(Streams):
 
     `iterations` are those of Sinkhorn's algorithm; without `mixes` H_res is the identity. With
     `exact` it is the mean of all n! permutation matrices, weighted by softmax(a_res v F_res +
-    b_res), as in mHC-lite.
+    b_res), as in mHC-lite, which needs no iterations.
 
     Reference: Xie et al. (2025), arXiv:2512.24880, equations 6 to 19; `exact`: Yang, Gao (2026),
     arXiv:2601.05732.
@@ -377,6 +380,11 @@ class ManifoldHyperConnections(Streams):
     def __init__(self, *, iterations: int = 20, exact: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, iterations=iterations)
+        if exact and self.streams > MOST_EXACT:
+            raise ValueError(
+                f"`exact` has all n! permutations of at most {MOST_EXACT} streams. Received: "
+                f"streams={self.streams}"
+            )
         self.iterations = iterations
         self.exact = exact
 
@@ -418,9 +426,10 @@ class ManifoldHyperConnections(Streams):
         post = 2 * ops.sigmoid(logits(self.a_post, self.f_post, self.b_post))
         if not self.mixes:
             return {"h_pre": pre, "h_post": post}
-        res = ops.cast(logits(self.a_res, self.f_res, self.b_res), "float32")
+        res = logits(self.a_res, self.f_res, self.b_res)
         if self.exact:
-            res = ops.einsum("btk,knm->btnm", ops.softmax(res), self.permutations)
+            shares = ops.softmax(ops.cast(res, "float32"))
+            res = ops.einsum("btk,knm->btnm", shares, self.permutations)
         else:
             res = sinkhorn(ops.reshape(res, (*shape[:2], n, n)), self.iterations)
         return {"h_pre": pre, "h_post": post, "h_res": ops.cast(res, x.dtype)}
