@@ -4,8 +4,8 @@
     KERAS_BACKEND=jax python recipes/latency.py cifar_resnet MODEL.keras --runtimes backend
 
 Runtimes are the backend, with a compiled function, and ONNX Runtime and LiteRT with what
-`zoo.export` writes. All take turns; a latency is the median. A row of the file replaces an earlier
-one of the same network, runtime and hardware. Let nothing else run on the machine.
+`zoo.export` writes, one after the other; a latency is the median. A row of the file replaces an
+earlier one of the same network, runtime and hardware. Let nothing else run on the machine.
 """
 
 import argparse
@@ -65,14 +65,15 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
     model = load_model(name) if name.endswith(".keras") else zoo.create_model(name)
     shape = [size or FREE for size in model.inputs[0].shape[1:]]
     x = np.zeros((1, *shape), keras.backend.standardize_dtype(model.inputs[0].dtype))
-    runs = {}
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for runtime in runtimes:
             try:
-                runs[runtime] = runner(model, runtime, x, folder)
+                run = runner(model, runtime, x, folder)
             except (ValueError, RuntimeError) as error:
                 print(f"{name}, {runtime}: {error}", flush=True)
-        found = milliseconds(runs, rounds)
+                continue
+            found |= milliseconds({runtime: run}, rounds)  # alone: threads of another would spin
     cost = zoo.graph.cost(model)
     rows = []
     for runtime, value in found.items():
