@@ -30,33 +30,50 @@ from zoo.types import PathLike
 RUNTIMES = {"backend": "", "onnx": "ONNX Runtime", "litert": "LiteRT"}  # "": the backend's name
 NAMES = ("cifar_resnet", "he_resnet", "highway_mnist", "highway_cifar", "highway_mlp", "resnet50")
 NAMES += ("highway_resnet50", "simplified_residual_net", "transformer_lm", "wide_resnet")
+TURNS = 5  # ours
 FREE = 64  # ours: size of an axis that may have any
 KEY = ("network", "runtime", "hardware")  # of a row
 Key = TypeVar("Key", bound=Hashable)
 
 
-def runner(model: keras.Model, runtime: str, x: np.ndarray, folder: PathLike) -> Callable:
-    """Return a function that computes a model of one input, in one of `RUNTIMES`.
+def opener(
+    model: keras.Model, runtime: str, x: np.ndarray, folder: PathLike
+) -> Callable[[], Callable[[], Any]]:
+    """Return a function that opens a model of one input in one of `RUNTIMES`.
 
-    The artifact is written to `folder`. `x` is an example. Errors are those of `zoo.export`.
+    That one returns a function which computes the model for the example `x`. The artifact is
+    written to `folder`. Errors are those of `zoo.export`.
     """
     if runtime == "backend":
         compute = compiled(lambda x: model(x, training=False), model)
-        return lambda: keras.ops.convert_to_numpy(compute(x))
+        return lambda: lambda: keras.ops.convert_to_numpy(compute(x))
     path = pathlib.Path(folder, f"{model.name}{FORMATS[runtime].suffix}")
     zoo.export(model, path)
-    read = FORMATS[runtime].reader(path)
-    return lambda: read({input_names(model)[0]: x})
+    inputs = {input_names(model)[0]: x}
+
+    def open_artifact():
+        read = FORMATS[runtime].reader(path)
+        return lambda: read(inputs)
+
+    return open_artifact
 
 
-def milliseconds(runs: Mapping[Key, Callable[[], Any]], rounds: int) -> dict[Key, float]:
-    """Return the median time of each function; they take turns, in reverse in every other round."""
-    seconds: dict[Key, list[float]] = {key: [] for key in runs}
-    for number in range(rounds):
-        for key in [*runs][:: -1 if number % 2 else 1]:
-            start = time.perf_counter()
-            runs[key]()
-            seconds[key].append(time.perf_counter() - start)
+def milliseconds(openers: Mapping[Key, Callable], rounds: int) -> dict[Key, float]:
+    """Return the median time of what each of `openers` returns, of about `rounds` calls.
+
+    They take `TURNS` turns, in reverse in every other one. One is open at a time: the threads of
+    other sessions of ONNX Runtime, even idle ones, slow it down by a half (two cores).
+    """
+    seconds: dict[Key, list[float]] = {key: [] for key in openers}
+    for number in range(TURNS):
+        for key in [*openers][:: -1 if number % 2 else 1]:
+            run = openers[key]()
+            run()
+            for _ in range(-(-rounds // TURNS)):
+                start = time.perf_counter()
+                run()
+                seconds[key].append(time.perf_counter() - start)
+            del run
     return {key: 1000 * statistics.median(values) for key, values in seconds.items()}
 
 
@@ -69,11 +86,9 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         for runtime in runtimes:
             try:
-                run = runner(model, runtime, x, folder)
+                found |= milliseconds({runtime: opener(model, runtime, x, folder)}, rounds)
             except (ValueError, RuntimeError) as error:
                 print(f"{name}, {runtime}: {error}", flush=True)
-                continue
-            found |= milliseconds({runtime: run}, rounds)  # alone: threads of another would spin
     cost = zoo.graph.cost(model)
     rows = []
     for runtime, value in found.items():
