@@ -41,7 +41,7 @@ METHODS = {
 }
 TIMED = ("plan", "random", "channels", "channels8")
 FURTHER = ("litert", "backend")
-LATENCIES = {"milliseconds": "milliseconds", "litert": "LiteRT, ms", "backend": "backend, ms"}
+LATENCIES = {"milliseconds": "ONNX Runtime, ms", "litert": "LiteRT, ms", "backend": "backend, ms"}
 LOSS = "sparse_categorical_crossentropy"
 
 
