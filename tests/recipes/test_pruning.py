@@ -132,7 +132,7 @@ def test_claims_by_hand():
     rows = depth.table([one, faster])
     assert [row["accuracy"] for row in rows if row["removed"] == "nothing"] == [92, 92]
     assert len(rows) == 2 * (1 + len(depth.METHODS))
-    assert [row["milliseconds"] for row in rows if row["removed"] == depth.METHODS["plan"]] == [
+    assert [row["ONNX Runtime, ms"] for row in rows if row["removed"] == depth.METHODS["plan"]] == [
         1.5
     ] * 2
     assert depth.figure([one, faster]).axes
