@@ -3,7 +3,7 @@
     KERAS_BACKEND=torch python recipes/latency.py
     KERAS_BACKEND=jax python recipes/latency.py cifar_resnet MODEL.keras --runtimes backend
 
-Runtimes are the backend, with a compiled function, and ONNX Runtime and LiteRT with what
+Runtimes are the backend, compiled on TensorFlow and JAX, and ONNX Runtime and LiteRT with what
 `zoo.export` writes, one after the other; a latency is the median. A row of the file replaces an
 earlier one of the same network, runtime and hardware. Let nothing else run on the machine.
 """
@@ -46,7 +46,11 @@ def opener(
     """
     if runtime == "backend":
         compute = compiled(lambda x: model(x, training=False), model)
-        return lambda: lambda: keras.ops.convert_to_numpy(compute(x))
+
+        def open_backend():
+            return lambda: keras.ops.convert_to_numpy(compute(x))
+
+        return open_backend
     path = pathlib.Path(folder, f"{model.name}{FORMATS[runtime].suffix}")
     zoo.export(model, path)
     inputs = {input_names(model)[0]: x}
@@ -61,8 +65,8 @@ def opener(
 def milliseconds(openers: Mapping[Key, Callable], rounds: int) -> dict[Key, float]:
     """Return the median time of what each of `openers` returns, of about `rounds` calls.
 
-    They take `TURNS` turns, in reverse in every other one. One is open at a time: the threads of
-    other sessions of ONNX Runtime, even idle ones, slow it down by a half (two cores).
+    They take `TURNS` turns, in reverse in every other one. One is open at a time: beside the open
+    sessions of eight other networks ONNX Runtime took 1.7 to 1.8 times as long (two cores).
     """
     seconds: dict[Key, list[float]] = {key: [] for key in openers}
     for number in range(TURNS):
@@ -93,7 +97,7 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
     rows = []
     for runtime, value in found.items():
         row = {
-            "network": pathlib.Path(name).stem,
+            "network": model.name,
             "parameters": cost.parameters,
             "multiply-adds": cost.operations,
             "runtime": RUNTIMES[runtime] or keras.config.backend(),
@@ -108,7 +112,9 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
 
 def save(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
     """Add rows to a CSV file, each in place of an earlier one of its `KEY`."""
-    known = []
+    known: list[Mapping[str, Any]] = []
+    if not rows:
+        return
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
             known = [*csv.DictReader(file)]

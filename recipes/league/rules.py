@@ -93,16 +93,22 @@ OTHER_SEED = 1_000_000  # added to the seed of the initial values of "pre_again"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(experiment.Settings):
-    """Settings of the league."""
+class Sizes(experiment.Settings):
+    """Settings of the networks of the league and of their training."""
 
-    entries: tuple[str, ...] = setting(tuple(ENTRIES), "Networks to train.", [*ENTRIES])
     width: int = setting(64, "Features of the stream; ours, as all here.")
     depth: int = setting(6, "Layers of attention and feed-forward.")
     heads: int = setting(2, "Heads of attention.")
     steps: int = setting(64, "Characters of an example.")
     batch: int = setting(32, "Examples in a batch.")
     updates: int = setting(1600, "Number of updates.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Sizes):
+    """Settings of the league."""
+
+    entries: tuple[str, ...] = setting(tuple(ENTRIES), "Networks to train.", [*ENTRIES])
     rates: tuple[float, ...] = setting(
         (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
     )
@@ -138,7 +144,7 @@ SCALES = {
 
 
 def build(
-    name: str, settings: Settings, vocabulary: int, seed: int, match: str = "none"
+    name: str, settings: Sizes, vocabulary: int, seed: int, match: str = "none"
 ) -> keras.Model:
     """Return an entry's network; see `hidden_size`."""
     sizes = sizes_of(settings, vocabulary)
@@ -147,7 +153,7 @@ def build(
     return zoo.transformer_lm(**dict(sizes), **ENTRIES[name], hidden=hidden, seed=seed)
 
 
-def sizes_of(settings: Settings, vocabulary: int) -> tuple[tuple[str, int], ...]:
+def sizes_of(settings: Sizes, vocabulary: int) -> tuple[tuple[str, int], ...]:
     """Return arguments of `zoo.transformer_lm` as pairs."""
     sizes = {"width": settings.width, "depth": settings.depth, "heads": settings.heads}
     sizes |= {"vocabulary": vocabulary, "steps": settings.steps}

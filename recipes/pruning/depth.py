@@ -331,8 +331,8 @@ def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
 
 
 ALONE = (
-    "latencies of five seeds were first measured with all sessions of ONNX Runtime open, whose "
-    "threads slow each other down by a half; one is open at a time now"
+    "latencies of five seeds were first measured with the sessions of all networks open in ONNX "
+    "Runtime, which made each take 1.7 to 1.8 times as long; one is open at a time now"
 )
 
 

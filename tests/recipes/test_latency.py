@@ -35,6 +35,7 @@ def test_a_row_replaces_that_of_its_network_runtime_and_hardware(tmp_path):
     row = {"network": "n", "runtime": "ONNX Runtime", "hardware": "h", "milliseconds": "1"}
     latency.save([row, {**row, "runtime": "torch"}], path)
     latency.save([{**row, "milliseconds": "2"}], path)
+    latency.save([], path)  # nothing could be exported
     assert path.read_text().splitlines() == [
         "network,runtime,hardware,milliseconds",
         "n,ONNX Runtime,h,2",
@@ -57,4 +58,5 @@ def test_a_network_has_a_row_for_each_runtime(tmp_path, backend):
     latency.main([*words, "--out", str(out)])
     _, *rows = [line.split(",") for line in out.read_text().splitlines()]
     assert [row[3] for row in rows] == [backend, "ONNX Runtime"]
+    assert {row[0] for row in rows} == {"simplified_residual_net20"}
     assert {row[1] for row in rows} == {"269034"} and all(float(row[4]) > 0 for row in rows)
