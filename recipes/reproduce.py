@@ -29,15 +29,20 @@ from collections.abc import Sequence
 from zoo.recipes.experiment import catalog, command_line, pages, store
 from zoo.recipes.experiment.definitions import LOOKS
 
+COMMANDS = "list", "report", "claims"
+
 
 def main(words: Sequence[str]) -> int:
     """Run the command line `words` and return the exit status."""
     count = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     command, *names = words[:count] or ["help"]
     flags = words[count:]
-    if command == "help":
+    is_help = not command_line.HELP.isdisjoint(flags)
+    if command == "help" or (command in COMMANDS and is_help):
         print(__doc__)
-        return 0 if flags else command_line.UNUSABLE
+        return 0 if is_help else command_line.UNUSABLE
+    if flags and command in ("list", "report"):
+        command_line.refuse(flags)
     if command == "list":
         print("\n".join(pages.listing(names)))
         return 0
@@ -55,10 +60,8 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
         needed = [*map(catalog.load, claim.needs or [experiment.name])]
         given = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
         for seeds in [given] if given else [tuple(range(number)) for number in LOOKS]:
-            plans = [
-                command_line.parse(dataclasses.replace(one, seeds=seeds), flags)[0]
-                for one in needed
-            ]
+            seeded = [dataclasses.replace(one, seeds=seeds) for one in needed]
+            plans = command_line.plans_of(seeded, flags)
             measured = [plan.run() for plan in plans]
             facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
             row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)

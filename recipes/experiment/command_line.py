@@ -9,8 +9,8 @@ import sys
 import time
 import traceback
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from absl import flags
 from absl import logging as absl_logging
@@ -23,6 +23,7 @@ from zoo.recipes.experiment.run import Options, Run, folder_of
 
 INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
+HELP = {"--help", "-h", "--helpfull"}
 FAILURES = ValueError, DownloadError, DivergenceError, ImportError  # a user's, or the network's
 
 
@@ -53,26 +54,41 @@ def guarded(command: Any) -> int | str:
 def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
     """Run experiments, each with the flags that it has; return 1 if one failed, else 0."""
     experiments = [catalog.load(name) for name in names]
-    if {"--help", "-h", "--helpfull"} & {*words}:
+    if HELP & {*words}:
         for experiment in experiments:
             print(help_of(experiment))
         return 0
-    plans = [(experiment, *parse(experiment, words)) for experiment in experiments]
-    unknown = set.intersection(*({*rest} for *_, rest in plans))
-    if unknown:
-        raise flags.UnrecognizedFlagError(sorted(unknown)[0].lstrip("-").partition("=")[0])
+    plans = plans_of(experiments, words)
     failed = []
-    for experiment, plan, _ in plans:
+    for plan in plans:
         try:
             plan.run()
         except FAILURES:
             if len(plans) == 1:
                 raise
             traceback.print_exc()
-            failed.append(experiment.name)
+            failed.append(plan.experiment.name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
+
+
+def plans_of(experiments: Sequence[Experiment], words: Sequence[str]) -> list["Plan"]:
+    """Return the plan of each experiment that the flags it has select.
+
+    Raises:
+        absl.flags.UnrecognizedFlagError: If no experiment has one of the flags.
+    """
+    parsed = [parse(experiment, words) for experiment in experiments]
+    unknown = set.intersection(*({*rest} for _, rest in parsed))
+    if unknown:
+        refuse(unknown)
+    return [plan for plan, _ in parsed]
+
+
+def refuse(words: Iterable[str]) -> NoReturn:
+    """Raise an error that names the first of these unknown flags."""
+    raise flags.UnrecognizedFlagError(sorted(words)[0].lstrip("-").partition("=")[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +153,12 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
     """Return the plan that flags select, and the flags that the experiment does not have."""
     values = flag_values(experiment)
     rest = values(["experiment", *words], known_only=True)[1:]
-    positional = [word for word in rest if not word.startswith("-")]
+    unknown = [word for word in rest if word.startswith("-")]
+    positional = [
+        word
+        for before, word in zip(["", *rest], rest, strict=False)
+        if word not in unknown and before not in unknown  # there it is the flag's value
+    ]
     if positional:
         raise ValueError(f"Expected flags only. Received: {positional}. See --help.")
     scale = values["scale"].value
@@ -150,7 +171,7 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
     options = Options(**given(values, Options))
     if options.keep and scale == "smoke":
         raise ValueError("`--keep` saves results, and those of --scale smoke are meaningless.")
-    return Plan(experiment, scale, settings, options, values["seeds"].value), rest
+    return Plan(experiment, scale, settings, options, values["seeds"].value), unknown
 
 
 def flag_values(experiment: Experiment) -> flags.FlagValues:

@@ -333,6 +333,14 @@ def test_a_claim_takes_more_seeds_until_it_is_settled(
     assert f"seeds {seeds}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["claims", "list", "report"])
+def test_commands_of_all_experiments_have_help_and_refuse_unknown_flags(command, capsys):
+    assert reproduce.main([command, "--help"]) == 0
+    assert "claims S5 S6" in capsys.readouterr().out
+    with pytest.raises(flags.UnrecognizedFlagError, match="'seed'"):
+        reproduce.main([command, "--seed", "1"])
+
+
 def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monkeypatch):
     claim = Claim(value=float, at_least=6, control=Control("chance", lambda v: v - 9.0), **TEXTS)
     experiment = catalog.load("srivastava2015/gates")
