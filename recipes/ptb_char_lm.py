@@ -57,8 +57,8 @@ class CharLM(Settings):
         "coupled", "Form of the layers between CNN and LSTM.", [*VARIANTS, "all"]
     )
     size: str = setting("large", "Size of the model, by Kim et al.", ["small", "large"])
-    filters: tuple[int, ...] = setting((), "Numbers of filters of width 1, 2, 3 ...; none: size's.")
-    units: int | None = setting(None, "Size of an LSTM's state; none: size's.")
+    filters: tuple[int, ...] = setting((), "Filters of width 1, 2, 3 ...; none: those of --size.")
+    units: int | None = setting(None, "Size of an LSTM's state; none: that of --size.")
     vocabulary: int | None = setting(None, "Most frequent words to keep; none: all.")
     tokens: int | None = setting(None, "First words of the training text; none: all.")
     tested: int | None = setting(None, "First words of the other texts; none: all.")

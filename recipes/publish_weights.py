@@ -120,6 +120,8 @@ def main(words: list[str] | None = None) -> None:
     add("--facts", help="A JSON file. Default: all facts are those of the card that there is.")
     add("--data_dir", help="File or folder of the data. Default: download.")
     given = parser.parse_args(words)
+    if given.model and len(given.names) != 1:
+        parser.error("--model needs exactly one name")
     if given.model:
         (name,) = given.names
         facts = json.loads(pathlib.Path(given.facts).read_text("utf-8")) if given.facts else {}

@@ -23,11 +23,13 @@ experiment that fails does not stop the others.
 """
 
 import dataclasses
+import itertools
 import sys
+import traceback
 from collections.abc import Sequence
 
 from zoo.recipes.experiment import catalog, command_line, pages, store
-from zoo.recipes.experiment.definitions import LOOKS
+from zoo.recipes.experiment.definitions import LOOKS, Claim, Experiment
 
 COMMANDS = "list", "report", "claims"
 
@@ -55,24 +57,47 @@ def main(words: Sequence[str]) -> int:
 
 
 def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
-    """Measure claims, print their verdicts, and with --keep save them; return an exit status."""
-    for experiment, claim in catalog.claims(names):
-        needed = [*map(catalog.load, claim.needs or [experiment.name])]
-        given = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
-        for seeds in [given] if given else [tuple(range(number)) for number in LOOKS]:
-            seeded = [dataclasses.replace(one, seeds=seeds) for one in needed]
-            plans = command_line.plans_of(seeded, flags)
-            measured = [plan.run() for plan in plans]
-            facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
-            row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
-            text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
-            print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
-            is_settled = claim.is_settled(row["values"], row["control"]["values"])
-            if is_settled or len(seeds) == plans[0].settings.most_seeds:
-                break
-        if plans[0].options.keep:
-            pages.keep_claims([pages.with_other_seeds(claim, row)])
-    return 0
+    """Measure claims, print their verdicts, and with --keep save them; return 1 if one failed."""
+    chosen = catalog.claims(names)
+    needed = [
+        [catalog.load(name) for name in claim.needs or [experiment.name]]
+        for experiment, claim in chosen
+    ]
+    plans = command_line.plans_of([*itertools.chain(*needed)], flags)
+    if not plans[0].options.resume:
+        raise ValueError("`claims` only adds what is missing. Received: --noresume")
+    failed = []
+    for (experiment, claim), experiments in zip(chosen, needed, strict=True):
+        try:
+            run_claim(experiment, claim, experiments, flags)
+        except (*command_line.FAILURES, KeyError):  # a key: of what this scale does not measure
+            if len(chosen) == 1:
+                raise
+            traceback.print_exc()
+            failed.append(claim.name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def run_claim(
+    experiment: Experiment, claim: Claim, needed: Sequence[Experiment], flags: Sequence[str]
+) -> None:
+    """Measure a claim with as many seeds as given, or as its verdict needs."""
+    given = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
+    for seeds in [given] if given else [tuple(range(number)) for number in LOOKS]:
+        seeded = [dataclasses.replace(one, seeds=seeds) for one in needed]
+        plans = [command_line.parse(one, flags)[0] for one in seeded]
+        measured = [plan.run() for plan in plans]
+        facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
+        row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
+        text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
+        print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
+        is_settled = claim.is_settled(row["values"], row["control"]["values"])
+        if is_settled or len(seeds) == plans[0].settings.most_seeds:
+            break
+    if plans[0].options.keep:
+        pages.keep_claims([pages.with_other_seeds(claim, row)])
 
 
 def run() -> None:

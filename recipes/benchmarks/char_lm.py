@@ -42,7 +42,7 @@ def add_flags(add):
     add("--peers", nargs="+", choices=PEERS, default=["torch", "keras"], help="Peers to measure.")
     add("--steps", type=int, default=40, help="Batches per round of training.")
     add("--data_dir", help="Folder of Penn Treebank; none: download.")
-    add("--precision", choices=PRECISIONS, default="float32", help="Of all, but see above.")
+    add("--precision", choices=PRECISIONS, default="float32", help="Dtype policy; see above.")
 
 
 def contenders(options):

@@ -33,8 +33,8 @@ def add_flags(add):
     """Add the benchmark's own flags."""
     add("--model", choices=[*SMALL, *LARGE], default="cifar_resnet", help="Network.")
     add("--image_size", type=int, default=224, help="Side of the images of a ResNet-50.")
-    add("--batch", type=int, help="Images; default: 128, as He et al. (2015), of a ResNet-50 8.")
-    add("--steps", type=int, help="Batches per round; default: 8, of a ResNet-50 2.")
+    add("--batch", type=int, help="Images; default: 128 (He et al., 2015), for a ResNet-50 8.")
+    add("--steps", type=int, help="Batches per round; default: 8, for a ResNet-50 2.")
     add("--precision", choices=harness.PRECISIONS, default="float32", help="Dtype policy.")
 
 

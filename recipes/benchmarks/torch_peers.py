@@ -180,7 +180,7 @@ class HeResNet(nn.Module):
     def prune_channels(self, share, multiple=None):
         """Remove a share of the channels inside of each block, those with the smallest L2 norms.
 
-        With a `multiple`, as many channels stay as are one.
+        With `multiple`, the number of channels that stay is a multiple of it.
 
         Returns:
             The channels that are left, by block.

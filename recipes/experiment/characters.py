@@ -43,6 +43,15 @@ def of_corpus(corpus: text.Corpus, limit: int | None = None) -> Characters:
     return Characters(train, validation, test, len(known))
 
 
+def check_test_text(characters: int | None, steps: int) -> None:
+    """Raise ValueError for a test text, None: a whole one, without a single example."""
+    if characters is not None and characters <= steps:
+        raise ValueError(
+            f"Expected more characters to evaluate on than the {steps} of an example. Received: "
+            f"--test_characters {characters}"
+        )
+
+
 def windows(ids: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and targets, `(examples, steps)`, of which each character is a target once."""
     count = (len(ids) - 1) // steps

@@ -37,6 +37,7 @@ def guarded(command: Any) -> int | str:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.WARNING)
     script = pathlib.Path(sys.argv[0]).name
+    provenance.commit()  # that of the code as it is loaded now, also where a run ends later
     try:
         return command()
     except KeyboardInterrupt:
@@ -115,7 +116,9 @@ class Plan:
         measured = []
         for seed, folder in zip(self.seeds, folders, strict=True):
             if (folder / store.MEASURED).exists() and self.options.resume:
-                measured.append(store.load(folder)[0])
+                found, facts = store.load(folder)
+                print(f"{self.experiment.name}, seed {seed}: measured before, of {facts['data']}")
+                measured.append(found)
             else:
                 measured.append(self._measure(Run(folder, seed, self.options)))
         figures = folders[0] if len(folders) == 1 else folders[0].parent
@@ -160,18 +163,21 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
         if word not in unknown and before not in unknown  # there it is the flag's value
     ]
     if positional:
-        raise ValueError(f"Expected flags only. Received: {positional}. See --help.")
+        raise flags.Error(f"Expected flags only. Received: {positional}")
     scale = values["scale"].value
     settings = experiment.scales[scale]
     for one in experiment.scales.values():
         other = {*given(values, type(one))} - {*vars(settings)}
         if other:
-            raise ValueError(f"--scale {scale} has no --{sorted(other)[0]}. See --help.")
+            raise flags.Error(f"--scale {scale} has no --{sorted(other)[0]}")
     settings = dataclasses.replace(settings, **given(values, type(settings)))
     options = Options(**given(values, Options))
     if options.keep and scale == "smoke":
         raise ValueError("`--keep` saves results, and those of --scale smoke are meaningless.")
-    return Plan(experiment, scale, settings, options, values["seeds"].value), unknown
+    seeds = values["seeds"].value
+    if len({*seeds}) < len(seeds) or (values["seeds"].present and not seeds):
+        raise flags.Error(f"Expected different seeds. Received: --seeds {value_text(seeds)}")
+    return Plan(experiment, scale, settings, options, seeds), unknown
 
 
 def flag_values(experiment: Experiment) -> flags.FlagValues:
@@ -245,7 +251,7 @@ def given(values: flags.FlagValues, kind: type) -> dict[str, Any]:
 
 
 def _defaults(name, defaults):
-    """Return a setting's default, or the scales of each if they differ."""
+    """Return a setting's default, or each default with its scales if they differ."""
     scales: dict[str, list[str]] = {}
     for scale, settings in defaults.items():
         if hasattr(settings, name):

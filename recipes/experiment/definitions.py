@@ -20,7 +20,7 @@ Measured = Mapping[str, Any]
 def setting(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
     """Return a dataclass field; `text` is the help of its flag, and names the default's source.
 
-    Of a string, `choices` are all valid values, or none: any. An integer is at least 1.
+    `choices` are the valid values of a string; empty: any value. An integer is at least 1.
     """
     return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
 

@@ -13,7 +13,6 @@ import numpy as np
 import zoo
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.batches import Ahead
 from zoo.datasets.images import Images
 from zoo.distribute import Strategy
 from zoo.io import replace
@@ -84,7 +83,7 @@ class Network:
 
     def train(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
         """Train the network, or find it trained, and write its files."""
-        batches = Ahead(self.data.train)
+        batches = self.data.train
         progress = zoo.callbacks.Progress(self.epochs, len(batches))
         is_new = fit(
             self.devices,
@@ -128,11 +127,15 @@ def fit(
         checkpoint = resume.path if resume.path.exists() else "none"
         raise DivergenceError(f"{error} Last good checkpoint: {checkpoint}.") from error
     is_new = before != resume.read()["epoch"]
-    path = folder / TRAINED
-    if is_new or not path.exists():
-        text = json.dumps(provenance.origin(), indent=1)
-        replace(path, lambda temporary: temporary.write_text(text, "utf-8"))
+    if is_new or not (folder / TRAINED).exists():
+        write_origin(folder)
     return is_new
+
+
+def write_origin(folder: pathlib.Path) -> None:
+    """Write the origin of a training beside it; see `Run.origin`."""
+    text = json.dumps(provenance.origin(), indent=1)
+    replace(folder / TRAINED, lambda temporary: temporary.write_text(text, "utf-8"))
 
 
 def history_of(resume: Resume) -> dict[str, list[float]]:
@@ -146,8 +149,8 @@ def piecewise(
 ) -> Callable[[int], keras.optimizers.schedules.LearningRateSchedule]:
     """Return a function from the number of iterations to a piecewise constant learning rate.
 
-    It has the first rate up to the first drop, and so on. Drops are at the same fractions of the
-    training as in the paper's, of length `total` in the unit of `drops`.
+    It has the first rate up to the first drop, and so on. `drops` and `total`, the length of the
+    paper's training, are in the same unit; drops are scaled to the number of iterations.
     """
 
     def schedule(iterations):

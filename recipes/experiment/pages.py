@@ -146,8 +146,11 @@ def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
     for known in load_claims():
         is_same = all(known[name] == row[name] for name in ("backend", "data"))
         is_same = is_same and sorted(known["deviations"]) == sorted(row["deviations"])
-        if not is_same or _key(known) != _key(row):
+        if _key(known) != _key(row):
             continue
+        if not is_same:
+            print(f"{claim.name}: replaces seeds {known['seeds']}, of other data or settings")
+            break
         pairs = dict(sorted({**_by_seed(known), **_by_seed(row)}.items()))
         values, controls = zip(*pairs.values(), strict=True)
         kept = len(pairs) - len(row["seeds"])
@@ -354,11 +357,13 @@ def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a page with today's numbers where it has `<!--S5.range-->...<!--/-->`.
 
     "values" are those of the seeds, "range" the smallest and largest one, "control_range" those of
-    the control, "verdict" the verdict. Raise ValueError for another word.
+    the control, "verdict" the verdict. Raise ValueError for another word, or claim.
     """
     claims = {one.claim.name: one for one in decided(rows)}
 
     def number(match: re.Match) -> str:
+        if match[2] not in claims:
+            raise ValueError(f"Expected one of the claims {[*claims]}. Received: {match[1]}")
         return f"{match[1]}{_number(claims[match[2]], match[3])}<!--/-->"
 
     return NUMBER.sub(number, text)
@@ -445,12 +450,12 @@ def _facts(one, row):
         f"With the criterion times {', times '.join(limits)}.",
         f"{row['data']}; {row['backend']}, {row['hardware']}; {row['seconds'] / 60:.1f} min for "
         f"{count} seed{'s' if count > 1 else ''}; commit {row['commit']}.",
-        _deviations(one.experiment, row),
+        _deviations(one.experiment, row["deviations"]),
     ]
 
 
-def _deviations(experiment, facts):
-    text = f"Deviations from the paper: {'; '.join(facts['deviations']) or 'none'}."
+def _deviations(experiment, deviations):
+    text = f"Deviations from the paper: {'; '.join(deviations) or 'none'}."
     return text.replace("the paper", "the scale full") if _is_ours(experiment) else text
 
 
@@ -515,7 +520,8 @@ def _experiment_section(experiment, scale, made):
             lines += [f"![{title}](../{folder}/{artifact.name}.png)", ""]
         elif shown:
             lines += [title, "", *markdown_table(shown), ""]
-    lines.append(f"- {_deviations(experiment, facts[0])}")
+    deviations = dict.fromkeys(text for one in facts for text in one["deviations"])
+    lines.append(f"- {_deviations(experiment, deviations)}")
     for one in facts:
         lines.append(
             f"- `{one['command']}`, seed {one['seed']}, {one['data']}, commit {one['commit']}, "

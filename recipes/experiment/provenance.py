@@ -1,5 +1,6 @@
 """Origin of a result: the command, the commit and the hardware."""
 
+import functools
 import os
 import pathlib
 import platform
@@ -55,6 +56,7 @@ def without_paths(words: Sequence[str]) -> list[str]:
     return shortened
 
 
+@functools.cache
 def commit() -> str:
     """Return the checkout's commit, with "+changes" if it was edited, or the package's version.
 

@@ -14,7 +14,6 @@ import numpy as np
 
 import zoo
 from zoo import distribute
-from zoo.callbacks import PassProgress
 from zoo.callbacks.checkpoint import Resume, open_run
 from zoo.datasets import images as sources
 from zoo.datasets import preprocessing as preprocessings
@@ -28,7 +27,7 @@ STRATEGIES = ("auto", "one", "mirrored", "data_parallel")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that change no result."""
+    """Options that are no settings of the experiment."""
 
     runs: str = setting("runs", "Folder of the run directories, in which killed runs resume.")
     data_dir: str | None = setting(
@@ -82,10 +81,6 @@ class Run:
             print(f"{devices.num_replicas} devices cannot split {batch} examples: one device.")
             self.devices = distribute.strategy("one")
         return self.devices
-
-    def progress(self, label: str, examples: int, passes: int = 1) -> PassProgress:
-        """Return the argument `progress` of a probe, sweep or intervention."""
-        return PassProgress(label, examples * passes)
 
     def part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """Return what `measure()` returns, or what it returned before the run was killed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.io import open_npz, replace
+from zoo.io import UNREADABLE, open_npz, replace
 
 MEASURED = "measured.json"  # written last: a run directory that has it is complete
 
@@ -39,7 +39,7 @@ def load(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
                     place = place.setdefault(parent, {})
                 array = file[name]
                 place[key] = array if array.ndim else array.item()
-    except (ValueError, KeyError, OSError, AttributeError) as error:
+    except (*UNREADABLE, AttributeError) as error:
         raise ValueError(
             f"Expected the files of a finished run. Received: {path}, which cannot be read "
             f"({error}). Delete {folder} to repeat the run."

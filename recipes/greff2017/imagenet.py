@@ -25,6 +25,7 @@ import numpy as np
 from scipy import stats
 
 import zoo
+from zoo import callbacks
 from zoo.applications.resnet50 import BLOCKS, HIGHWAY, RESNET
 from zoo.datasets import imagenet
 from zoo.datasets.batches import Batches
@@ -35,7 +36,7 @@ from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control, against_untrained
 from zoo.recipes.experiment.networks import ImageData, checksum, fb_resnet_sgd
-from zoo.recipes.greff2017 import inspection
+from zoo.recipes.jastrzebski2018.training import of_blocks
 
 PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
     "highway": (10.03, 0.17),
@@ -51,6 +52,7 @@ EPOCHS = 90  # ibid.
 FEW_CLASSES = 11  # with fewer, the top-5 error says little
 POINTWISE = "T is one 1 x 1 convolution, as in He et al. (2016), not a branch like H"
 PROBE_BATCH = 32  # ours
+HALF_OF_RANDOM = 0.28  # of 1 / sqrt(pi), |E[F]| / rms of random weights after a ReLU; ours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,19 +109,19 @@ def measure(settings, run):
     measured = {"data": data.images.name, "trained": {}, "inspected": {}}
     first = "resnet_bn" if "resnet_bn" in settings.networks else settings.networks[0]
 
-    def inspect(part, network):
-        arguments = network.model, network.name, probed, run
-        return run.part(part, functools.partial(inspection.inspect, *arguments))
+    def look_into(part, network):
+        arguments = network.model, network.name, probed
+        return run.part(part, functools.partial(inspect, *arguments))
 
     for name in settings.networks:
         network = prepare(settings, run, name, data)
         if name == first:
             with batch_statistics(network.model, np.asarray(probed[0][0])):
-                start = inspect(f"{name}-untrained", network)
+                start = look_into(f"{name}-untrained", network)
             measured["untrained"] = {"inspected": {name: start}}
         network.train()
         measured["trained"][name] = curves(network)
-        measured["inspected"][name] = inspect(name, network)
+        measured["inspected"][name] = look_into(name, network)
     if data.images.classes < FEW_CLASSES:
         run.deviations.append(f"top-1 error: of {data.images.classes} classes five are too many")
     if "highway_bn_1x1" in settings.networks:
@@ -233,6 +235,32 @@ def with_pointwise_gates(model):
     return keras.models.clone_model(model, clone_function=clone)
 
 
+def inspect(model, label, batches):
+    """Return estimation errors and means of the residual functions by block."""
+    probes = [
+        callbacks.EstimationError(rectified=True),  # after the ReLU that ends a block
+        callbacks.ResidualMean(),
+    ]
+    progress = callbacks.PassProgress(f"probes of {label}", len(batches.x))
+    table = callbacks.run(probes, model, batches, progress=progress)
+    rows = table.of_probe("estimation_error")
+    stages = 1 + np.unique([row.stage for row in rows], return_inverse=True)[1]
+    return {
+        "blocks": [row.block for row in rows],
+        "stage": stages,
+        "estimation_error": of_blocks(table, "estimation_error"),
+        "estimation_error_std": of_blocks(table, "estimation_error_std"),
+        "residual_mean": of_blocks(table, "residual_mean"),
+        "relative_residual_mean": of_blocks(table, "residual_mean_relative"),
+    }
+
+
+def by_stage(facts):
+    """Return mean and deviation of the estimation errors, an array (blocks, 2) a stage."""
+    values = np.stack([facts["estimation_error"], facts["estimation_error_std"]], axis=1)
+    return [values[facts["stage"] == stage] for stage in np.unique(facts["stage"])]
+
+
 def curves(network):
     """Return validation errors in % and training loss by epoch."""
     history = {key: np.array(values) for key, values in network.history.items()}
@@ -274,6 +302,28 @@ def table1b(seeds):
     return rows
 
 
+def fig3(seeds):
+    """Draw the estimation error: networks down, stages across, mean and deviation of blocks.
+
+    Of several seeds each block's two values are averaged.
+    """
+    networks = seeds[0]["inspected"]
+    rows, columns = len(networks), len({*networks[[*networks][0]]["stage"].tolist()})
+    size = {"nrows": rows, "ncols": columns, "squeeze": False}
+    figure, axes = plots.new(2.5 * columns, 2.5 * rows, **size)
+    style = {"color": plots.COLORS[0], "marker": "o", "markersize": 4, "capsize": 3}
+    for line, name in zip(axes, networks, strict=True):
+        line[0].set_ylabel(f"{name}\nestimation error (activation)", fontsize=8)
+        stages = zip(*(by_stage(one["inspected"][name]) for one in seeds), strict=True)
+        for number, (axis, same) in enumerate(zip(line, stages, strict=True), 1):
+            mean, deviation = np.mean(same, axis=0).T
+            blocks = np.arange(1, 1 + len(mean))
+            axis.axhline(0, color="0.75", linewidth=0.8)
+            axis.errorbar(blocks, mean, deviation, **style)
+            axis.set(title=f"stage {number}", xlabel="block", xticks=blocks)
+    return figure
+
+
 def fig5(seeds):
     """Draw error and training loss by epoch, with and without batch normalization."""
     metric = metric_of(seeds[0])
@@ -294,12 +344,25 @@ def fig5(seeds):
     return plots.lines(rows, x="epoch", y=y, by="network", panel="panel", labels=labels, log=y)
 
 
+def section3_2(seeds):
+    """Draw the relative mean of each block's residual function; of equation 9 it is 0."""
+
+    def rows_of(one):
+        for name, facts in one["inspected"].items():
+            columns = {"mean": facts["relative_residual_mean"]}
+            yield from plots.numbered("block", columns, network=name)
+
+    rows = plots.with_seeds(seeds, rows_of)
+    labels = {"mean": "norm of E[F] / root mean square of F"}
+    return plots.lines(rows, x="block", y="mean", by="network", labels=labels)
+
+
 def bias(one):
     """Return the mean of |mean error| / deviation over the blocks that Fig. 3 finds unbiased.
 
     Those are the blocks of all stages but the last; the last block of a stage has no error.
     """
-    stages = inspection.by_stage(one["inspected"]["resnet_bn"])
+    stages = by_stage(one["inspected"]["resnet_bn"])
     mean, deviation = np.concatenate([stage[:-1] for stage in stages[:-1]]).T
     return float(np.mean(np.abs(mean) / deviation))
 
@@ -309,13 +372,8 @@ def refinement(one):
 
     It is relative to that of independent equal steps, the inverse root of the steps between.
     """
-    deviations = [stage[:, 1] for stage in inspection.by_stage(one["inspected"]["resnet_bn"])]
+    deviations = [stage[:, 1] for stage in by_stage(one["inspected"]["resnet_bn"])]
     return float(stats.gmean([d[-2] / d[0] * (len(d) - 1) ** 0.5 for d in deviations]))
-
-
-def residual_mean(one):
-    """Return the relative mean of the residual functions, mean over blocks."""
-    return float(np.mean(one["inspected"]["resnet_bn"]["relative_residual_mean"]))
 
 
 def difference(one, name, other):
@@ -419,8 +477,10 @@ CLAIMS = (
         section="sections 3.2 and 5.1, equation 9",
         statement="Where a branch ends in normalization, training leaves its mean near zero.",
         quantity="norm of E[F] over the root mean square of F, mean over blocks",
-        **against_untrained(residual_mean),
-        at_most=inspection.HALF_OF_RANDOM,
+        **against_untrained(
+            lambda one: float(np.mean(one["inspected"]["resnet_bn"]["relative_residual_mean"]))
+        ),
+        at_most=HALF_OF_RANDOM,
         figure="section3.2",
         changed="it was this number over that without normalization, at most 0.5. By itself "
         "normalization makes E[F] the offset beta, 0 before training, so that the control meets "
@@ -432,9 +492,9 @@ CLAIMS = (
 MEANS = "means of residual functions, with and without normalization"
 ARTIFACTS = (
     Artifact("table1b", "ILSVRC top-5 error of six networks", table1b),
-    Artifact("fig3", "estimation error of ResNet-50", inspection.fig3),
+    Artifact("fig3", "estimation error of ResNet-50", fig3),
     Artifact("fig5", "ILSVRC curves", fig5),
-    Artifact("section3.2", MEANS, inspection.section3_2),
+    Artifact("section3.2", MEANS, section3_2),
 )
 EXPERIMENTS = (
     Experiment(

@@ -32,7 +32,7 @@ from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control
 from zoo.recipes.experiment.networks import fb_resnet_sgd
-from zoo.recipes.greff2017.inspection import HALF_OF_RANDOM
+from zoo.recipes.greff2017.imagenet import HALF_OF_RANDOM
 from zoo.recipes.jastrzebski2018 import training
 
 NETWORKS = ("residual", "plain")
@@ -132,7 +132,7 @@ def intervene(run, model, data, batch, name):
     options = {"blocks": names, "batch_size": batch}
 
     def progress(text):
-        return run.progress(f"{text} of {name}", len(data[0]))
+        return callbacks.PassProgress(f"{text} of {name}", len(data[0]))
 
     single = callbacks.lesions(model, data, progress=progress("lesions"), **options)
     options |= {"repeats": REPEATS, "seed": run.seed, "progress": progress("shuffles")}

@@ -1,4 +1,4 @@
-"""Jastrzebski et al. (2018), Figs 2 to 7, 10 to 17 and 20: do residual blocks refine.
+"""Jastrzebski et al. (2018), Figs 2 to 7, 10 to 17 and 20: do residual blocks refine?
 
     python recipes/jastrzebski2018/refinement.py --data_dir DATA
     python recipes/jastrzebski2018/refinement.py --scale full --depth 38 --data_dir DATA
@@ -92,11 +92,11 @@ def measure(settings, run):
         "network": training.errors(network, "cifar_resnet", getattr(settings, "depth", None)),
         "untrained": untrained,
         "blocks": {
-            split: part(split, probe, run, model, split, data, sought[split])
+            split: part(split, probe, model, split, data, sought[split])
             for split, data in splits.items()
         },
         "in_training": training.in_training(network),
-        "unrolled": part("unrolled", unroll, run, model, settings.unroll, splits, sought),
+        "unrolled": part("unrolled", unroll, model, settings.unroll, splits, sought),
     }
 
 
@@ -121,16 +121,16 @@ def prepare(settings, run):
     return training.prepare(settings, run, full_name, build)
 
 
-def probe(run, model, split, data, sought):
+def probe(model, split, data, sought):
     """Return the probes of all blocks on one split, and accuracy and loss without each block.
 
     `data` and `sought` are images, prepared for the network, and labels, the latter those among
     which borderline examples are sought.
     """
     probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.IntermediateAccuracy()]
-    progress = run.progress(f"probes, {split}", len(data[0]))
+    progress = callbacks.PassProgress(f"probes, {split}", len(data[0]))
     table = callbacks.run(probes, model, data, batch_size=BATCH, progress=progress)
-    progress = run.progress(f"lesions, {split}", len(data[0]))
+    progress = callbacks.PassProgress(f"lesions, {split}", len(data[0]))
     lesions = callbacks.lesions(model, data, batch_size=BATCH, progress=progress)
     accuracies = lesions.values("lesion_accuracy")
     return {
@@ -140,16 +140,16 @@ def probe(run, model, split, data, sought):
         "cosine_loss": of_blocks(table, "cosine_loss"),
         "l2_ratio": of_blocks(table, "l2_ratio"),
         "intermediate_accuracy": last_stage(table, "intermediate_accuracy")[0],
-        "groups": groups(run, model, sought, LAST_BLOCKS, split),
+        "groups": groups(model, sought, LAST_BLOCKS, split),
     }
 
 
-def groups(run, model, data, count, label):
+def groups(model, data, count, label):
     """Return share, accuracy, loss and entropy of groups of examples at the last blocks.
 
     A group without examples has a share only.
     """
-    progress = run.progress(f"borderline examples, {label}", len(data[0]))
+    progress = callbacks.PassProgress(f"borderline examples, {label}", len(data[0]))
     probes = [callbacks.BorderlineExamples(count)]
     table = callbacks.run(probes, model, data, batch_size=BATCH, progress=progress)
     found = {}
@@ -159,13 +159,13 @@ def groups(run, model, data, count, label):
     return found
 
 
-def unroll(run, model, times, splits, sought):
+def unroll(model, times, splits, sought):
     """Return what repeating the last block does, unscaled and with the scale of lowest loss.
 
     `other_block`: the training loss with one and with as many uses of the first block, with that
     scale. Arguments as in `probe`, by split.
     """
-    progress = run.progress("unrolling", len(splits["train"][0]), 1 + len(FACTORS))
+    progress = callbacks.PassProgress("unrolling", len(splits["train"][0]) * (1 + len(FACTORS)))
     options = {"batch_size": BATCH, "progress": progress}
 
     def losses_of(block, uses, factor):
@@ -190,11 +190,11 @@ def unroll(run, model, times, splits, sought):
         measured[key] = {}
         for split, data in splits.items():
             label = f"scale {factor}, {split}"
-            progress = run.progress(label, len(data[0]))
+            progress = callbacks.PassProgress(label, len(data[0]))
             table = callbacks.run(probes, looped, data, batch_size=BATCH, progress=progress)
             measured[key][split] = {
                 **{name: last_stage(table, name)[0] for name in UNROLLED},
-                "groups": groups(run, looped, sought[split], times + 1, label),
+                "groups": groups(looped, sought[split], times + 1, label),
             }
     return measured
 
@@ -272,21 +272,11 @@ def fig20(seeds):
     return plots.lines(rows, x="block", y=UNROLLED, **options)
 
 
-def negative_blocks_percent(one):
-    """Return the share of blocks whose cosine loss on test images is negative."""
-    return 100 * float(np.mean(one["blocks"]["test"]["cosine_loss"] < 0))
-
-
 def cosine_of_high_blocks(one):
     """Return the mean cosine loss of the later half of the blocks minus the earlier half's."""
     cosines = one["blocks"]["test"]["cosine_loss"]
     middle = len(cosines) // 2
     return float(cosines[middle:].mean() - cosines[:middle].mean())
-
-
-def ratio_of_last_blocks(one):
-    """Return the mean l2 ratio of the last five blocks on test images."""
-    return float(one["blocks"]["test"]["l2_ratio"][-LAST_BLOCKS:].mean())
 
 
 def rise_of_ratio(one, random=None):
@@ -345,7 +335,9 @@ CLAIMS = (
         section="section 4.1, Fig. 4",
         statement="The cosine of a block's branch and the loss's gradient is negative.",
         quantity="share of the blocks whose cosine loss on test images is negative, in %",
-        **against_untrained(negative_blocks_percent),
+        **against_untrained(
+            lambda one: 100 * float(np.mean(one["blocks"]["test"]["cosine_loss"] < 0))
+        ),
         at_least=90,
         figure="fig4",
     ),
@@ -363,7 +355,9 @@ CLAIMS = (
         section="section 4.2, Fig. 2",
         statement="High blocks change the representation little.",
         quantity="mean l2 ratio of the last five blocks on test images",
-        **against_untrained(ratio_of_last_blocks),
+        **against_untrained(
+            lambda one: float(one["blocks"]["test"]["l2_ratio"][-LAST_BLOCKS:].mean())
+        ),
         at_most=0.5,
         figure="fig2",
         changed=f"{NEW_CONTROL}. Untrained networks have 0.195 to 0.202 (an audit), as a sum of "

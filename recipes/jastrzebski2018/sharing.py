@@ -63,7 +63,7 @@ class Miniature(ImageSettings):
     networks: tuple[str, ...] = setting(tuple(NETWORKS), "Networks to train.", [*NETWORKS])
     depth: int = setting(110, "Layers of the networks that share, before training; section 4.5.")
     start_examples: int = setting(16, "Images of CIFAR-10 before training.")
-    train_examples: int | None = setting(2000, "Train on the first N images only; none: all.")
+    train_examples: int | None = setting(2000, "Train on N images, drawn by the seed; none: all.")
     side: int = setting(8, "Side of the averaged images, in pixels.")
     width: int = setting(16, "Channels of the small networks.")
     uses: int = setting(13, "Uses of the shared block, as in the paper's 110 layers.")
@@ -123,7 +123,7 @@ def at_start(settings, run, name):
     chosen = np.random.default_rng(run.seed).permutation(len(images.x_train))[:count]
     data = prepare(images.x_train[chosen]), images.y_train[chosen]
     run.start(settings)
-    return before(run, build(name, settings.depth, images), data)
+    return before(build(name, settings.depth, images), data)
 
 
 def study_network(settings, run, name):
@@ -132,7 +132,7 @@ def study_network(settings, run, name):
     full_name = f"{name}{depth}" if NETWORKS[name] else f"cifar_resnet{depth}"
     network = training.prepare(settings, run, full_name, functools.partial(build, name, depth))
     splits = training.examples(network, settings.probe_examples, run.seed)
-    start = run.part(f"{name}-start", lambda: before(run, network.model, splits["train"]))
+    start = run.part(f"{name}-start", lambda: before(network.model, splits["train"]))
     trained = {"evaluated_accuracy": float("nan"), "diverged": "", "network": {}}
     try:
         training.train(settings, network, splits)
@@ -148,12 +148,12 @@ def study_network(settings, run, name):
     return start, trained
 
 
-def before(run, model, data):
+def before(model, data):
     """Return norms of activations and gradients through a network that is not trained."""
     options = {"loss": "sparse_categorical_crossentropy", "batch_size": BATCH}
     norm = callbacks.ActivationNorm()
     initial = callbacks.run([norm], model, data, **options)
-    options["progress"] = run.progress("before training", len(data[0]))
+    options["progress"] = callbacks.PassProgress("before training", len(data[0]))
     with batch_statistics(model, data[0][:BATCH]):
         table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
     return {

@@ -34,7 +34,13 @@ from zoo import callbacks
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
-from zoo.recipes.experiment.characters import Characters, load_characters, random_examples, windows
+from zoo.recipes.experiment.characters import (
+    Characters,
+    check_test_text,
+    load_characters,
+    random_examples,
+    windows,
+)
 from zoo.recipes.experiment.definitions import holm
 
 ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
@@ -113,12 +119,15 @@ class Settings(Sizes):
         (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
     )
     extensions: int = setting(4, "Doubled or halved rates to add while the best is at an edge.")
-    rate: float | None = setting(None, "Rate of all networks in league/rules; none: of the record.")
-    match: str = setting("operations", "What is equal in all networks, in league/rules.", MATCHES)
+    rate: float | None = setting(
+        None, "Rate in league/rules; none: the best on record, by network."
+    )
+    match: str = setting("operations", "Cost that all networks of league/rules share.", MATCHES)
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
     def __post_init__(self) -> None:
-        """Check the rates."""
+        """Check the rates and the length of the test text."""
+        check_test_text(self.test_characters, self.steps)
         if not self.rates or min(self.rates) <= 0 or sorted({*self.rates}) != [*self.rates]:
             raise ValueError(f"Expected rising, positive rates. Received: {self.rates}")
 
@@ -147,47 +156,45 @@ def build(
     name: str, settings: Sizes, vocabulary: int, seed: int, match: str = "none"
 ) -> keras.Model:
     """Return an entry's network; see `hidden_size`."""
-    sizes = sizes_of(settings, vocabulary)
-    hidden = hidden_size(name, sizes, match)
+    hidden = hidden_size(name, settings, vocabulary, match)
     seed += OTHER_SEED * (name == "pre_again")
-    return zoo.transformer_lm(**dict(sizes), **ENTRIES[name], hidden=hidden, seed=seed)
+    return network(name, settings, vocabulary, hidden, seed=seed)
 
 
-def sizes_of(settings: Sizes, vocabulary: int) -> tuple[tuple[str, int], ...]:
-    """Return arguments of `zoo.transformer_lm` as pairs."""
-    sizes = {"width": settings.width, "depth": settings.depth, "heads": settings.heads}
-    sizes |= {"vocabulary": vocabulary, "steps": settings.steps}
-    return tuple(sorted(sizes.items()))
+def network(
+    name: str, settings: Sizes, vocabulary: int, hidden: int, **options: Any
+) -> keras.Model:
+    """Return an entry's network with feed-forward layers of `hidden` units."""
+    sizes = {key: getattr(settings, key) for key in ("steps", "width", "depth", "heads")}
+    return zoo.transformer_lm(vocabulary, hidden=hidden, **sizes, **ENTRIES[name], **options)
 
 
 @functools.cache
-def hidden_size(name: str, sizes: tuple[tuple[str, int], ...], match: str) -> int:
+def hidden_size(name: str, settings: Sizes, vocabulary: int, match: str) -> int:
     """Return the feed-forward size with which an entry costs what it should, within half a unit.
 
     That is what "pre" costs, or `MORE` times as much.
 
     Args:
         name: A name of `ENTRIES`.
-        sizes: Arguments of `zoo.transformer_lm`, as pairs.
+        settings: Sizes of the network.
+        vocabulary: Number of characters.
         match: "operations", "parameters" or "none": 4 times the width.
 
     Raises:
         ValueError: if the rule costs more than the feed-forward layers do.
     """
-    arguments = dict(sizes)
-    whole = 4 * arguments["width"]
+    whole = 4 * settings.width
     if match == "none":
         return whole
 
-    def cost(hidden, entry):
-        return getattr(
-            zoo.graph.cost(zoo.transformer_lm(**arguments, **entry, hidden=hidden)), match
-        )
+    def cost(name, hidden):
+        return getattr(zoo.graph.cost(network(name, settings, vocabulary, hidden)), match)
 
-    target = cost(whole, {})
-    unit = target - cost(whole - 1, {})
+    target = cost("pre", whole)
+    unit = target - cost("pre", whole - 1)
     target *= MORE.get(name, 1)
-    hidden = whole - round((cost(whole, ENTRIES[name]) - target) / unit)
+    hidden = whole - round((cost(name, whole) - target) / unit)
     if hidden < 1:
         raise ValueError(
             f"Expected a rule that costs less than the feed-forward layers. Received: {name!r}, "
@@ -207,7 +214,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one network; return losses in nats per character, what it cost, and `looked_into`."""
     keras.utils.clear_session()
-    hidden_size(name, sizes_of(settings, data.count), match)  # draws numbers the first time
+    hidden_size(name, settings, data.count, match)  # draws numbers the first time
     run.start(settings)
     model = build(name, settings, data.count, run.seed, match)
     warm_up = max(1, settings.updates // 10)
@@ -264,6 +271,11 @@ def of_rule(weight: keras.Variable) -> bool:
     return "/rule/" in weight.path and weight.name != "kernel"
 
 
+def sizes_of(settings: Settings) -> dict[str, Any]:
+    """Return the settings of the networks and of their training, which a good rate depends on."""
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(Sizes)}
+
+
 def scale_of(settings: Settings) -> str:
     """Return the name of the scale with this number of updates."""
     return next((name for name, one in SCALES.items() if one.updates == settings.updates), "full")
@@ -311,24 +323,23 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
             f"{settings.entries}"
         )
     scale = scale_of(settings)
-    needed = {SAME_RATE.get(name, name) for name in settings.entries}
-    on_record = {}
+    tuned = {name: SAME_RATE.get(name, name) for name in settings.entries}
+    rates = dict.fromkeys(tuned.values(), settings.rate)
     if settings.rate is None:
-        on_record = best_rates(pages.on_record(RATES, scale), needed)
-    rates = {}
-    for name in settings.entries:
-        rate = on_record.get(SAME_RATE.get(name, name)) if settings.rate is None else settings.rate
+        rates |= best_rates(pages.on_record(RATES, scale), {*rates})
+        if sizes_of(settings) != sizes_of(SCALES[scale]):
+            run.deviations.append(f"learning rates of the sizes of league/rates, {scale}")
+    for name, rate in rates.items():
         if rate is None:
             raise ValueError(
                 f"Expected a best rate of {name!r} on record, from at least two seeds. Received: "
                 f"none. Run league/rates --scale {scale} --seeds 100,101 --keep, or give --rate."
             )
-        rates[name] = rate
     data = load_characters(run, settings.test_characters)
     measured: dict[str, Any] = {}
     for name in settings.entries:
         part = functools.partial(
-            train, name, settings, run, data, rates[name], settings.match, probed=True
+            train, name, settings, run, data, rates[tuned[name]], settings.match, probed=True
         )
         measured[name] = run.part(name, part)
     for name in {"pre", "post"}.intersection(settings.entries):

@@ -22,7 +22,12 @@ from zoo import callbacks
 from zoo.graph import cost, find_blocks, inline, prune_blocks
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
-from zoo.recipes.experiment.characters import load_characters, random_examples, windows
+from zoo.recipes.experiment.characters import (
+    check_test_text,
+    load_characters,
+    random_examples,
+    windows,
+)
 
 METHODS = {
     "plan": "layers, depth_plan",
@@ -51,6 +56,10 @@ class Settings(experiment.Settings):
     shares: tuple[float, ...] = setting((0.75, 0.5), "Shares of the layers to keep.")
     score_examples: int = setting(64, "Examples of the training text that scores are measured on.")
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
+
+    def __post_init__(self) -> None:
+        """Check the length of the test text."""
+        check_test_text(self.test_characters, self.steps)
 
 
 SCALES = {

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 import zoo
-from zoo.callbacks.training import Epochs
+from zoo.callbacks.training import Epochs, PassProgress
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import fit, history_of
@@ -130,7 +130,7 @@ def train(settings, run, data, kind, depth, index, network):
         "precision": settings.precision,
     }
     folder, resume = run.open_network(f"{kind}_mlp{depth}", data.images.name, identity)
-    progress = run.progress(f"{kind} {depth}, network {index}, epochs", settings.epochs)
+    progress = PassProgress(f"{kind} {depth}, network {index}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
     options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
     callbacks = [Epochs(data.train), count_epochs]

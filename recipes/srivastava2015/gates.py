@@ -127,9 +127,9 @@ def inspect(settings, run, network):
     y = data.images.y_train[: settings.probe_examples]
     probes = [callbacks.GateBias(), callbacks.GateActivity(), GateSparsity(), LayerChange()]
     probes += [callbacks.ClassGates(label, data.images.classes) for label in settings.classes]
-    progress = run.progress("probes", len(x))
+    progress = callbacks.PassProgress("probes", len(x))
     table = callbacks.run(probes, network.model, (x, y), batch_size=500, progress=progress)
-    progress = run.progress(f"lesions of {settings.depth - 1} layers", len(x))
+    progress = callbacks.PassProgress(f"lesions of {settings.depth - 1} layers", len(x))
     # with T = 0, a layer returns its input
     options = {"mode": "closed", "batch_size": 500, "progress": progress}
     lesions = callbacks.lesions(network.model, (x, y), **options)
@@ -206,11 +206,6 @@ def selectivity(one):
     return float(np.mean(one["sparsity"] - mean))
 
 
-def early_change(one):
-    """Return the percentage of the change of the outputs that is in the first 15 layers."""
-    return 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
-
-
 def class_difference(one):
     """Return the difference of mean T between two classes over mean T, in the first 15 layers."""
     first, second = one["classes"].values()
@@ -264,7 +259,9 @@ CLAIMS = (
         section="section 4, Fig. 2",
         statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
         quantity="share of the change of the outputs in the first 15 highway layers, in %",
-        **against_untrained(early_change),
+        **against_untrained(
+            lambda one: 100 * float(one["change"][:EARLY_LAYERS].sum() / one["change"].sum())
+        ),
         at_least=50,
         reason="before training 83 % of the change is there: a layer moves its input by T = 0.12 "
         "towards a smaller H, so that outputs shrink. Training moves the change to later layers",

@@ -14,17 +14,17 @@ Measures the largest difference of a weight after each step. A step of the paper
 """
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 from keras import ops
 
+from zoo import callbacks
 from zoo.backend import double_precision_error
 from zoo.graph.fold import fold_identity
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Claim, Control, main, plots, provenance, setting, store
-from zoo.recipes.experiment.networks import TRAINED
+from zoo.recipes.experiment import Claim, Control, main, plots, setting, store
+from zoo.recipes.experiment.networks import write_origin
 from zoo.recipes.yutomasi2019 import networks
 from zoo.regularizers import penalize
 
@@ -77,7 +77,7 @@ def train(settings, run, data, depth):
     """Return the largest difference of a weight after each step of a pair of networks."""
     run.start(settings)
     residual = networks.build("residual", depth, data.shape, data.images.classes, settings.widths)
-    pair = (residual, penalize(fold_identity(residual)[0], transferred=True))
+    pair = (residual, penalize(fold_identity(residual), transferred=True))
     total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
     count = settings.steps or total
     for model in pair:
@@ -100,7 +100,7 @@ def train(settings, run, data, depth):
         for index, variable in enumerate(variables):
             variable.assign(saved["values"][f"{index:05d}"])
         differences = saved["differences"].tolist()
-    progress = run.progress(name, count)
+    progress = callbacks.PassProgress(name, count)
     for step in range(len(differences), count):
         epoch, batch = divmod(step, len(data.train))
         data.train.set_epoch(epoch)
@@ -117,7 +117,7 @@ def train(settings, run, data, depth):
             values = {f"{i:05d}": ops.convert_to_numpy(v) for i, v in enumerate(variables)}
             saved = {"differences": np.array(differences), "values": values}
             store.save(folder / "pair", saved, {})
-            (folder / TRAINED).write_text(json.dumps(provenance.origin()), "utf-8")
+            write_origin(folder)
         progress(step + 1)
     print(f"{name}, {settings.precision}: {differences[count - 1]:.3g}", flush=True)
     return np.array(differences[:count])

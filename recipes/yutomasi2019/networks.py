@@ -65,7 +65,7 @@ class Training(ImageSettings):
     batch: int = setting(128, "Images in a batch; from the factor of the penalty in Table 4.")
     epochs: int = setting(200, "Number of epochs; Fig. 9.")
     rate: float = setting(0.1, "Initial learning rate; ours.")
-    clip: float = setting(0.1, "Largest norm of a step's gradients, 0: any; ours.")
+    clip: float = setting(0.1, "Largest norm of a step's gradients; 0: no clipping; ours.")
     schedule: str = setting(
         "steps", "Fall of the rate: to a tenth at 1/2 and 3/4, or a cosine; ours.", SCHEDULES
     )
@@ -127,7 +127,7 @@ def build(kind, depth, input_shape, classes, widths):
     builder = builders.get(kind.partition("_")[0], zoo.simplified_residual_net)
     model = builder(depth, **options)
     if kind == "transferred":
-        model, _ = fold_identity(model)
+        model = fold_identity(model)
     if kind == "dominant_kaiming":
         deviation = math.sqrt(2 / 9)  # an output reads 3 x 3 entries
         for layer in model.layers:
@@ -275,6 +275,8 @@ def by_depth(one, kind, quantity):
 
 def compared(one, kinds, quantity):
     """Return `by_depth` of several kinds; ValueError if one lacks a depth, where it diverged."""
+    if len({tuple(depths_of(one, kind)) for kind in kinds}) > 1:
+        raise ValueError(f"Expected networks of the same depths. Received: {kinds}, one diverged.")
     return np.stack([by_depth(one, kind, quantity) for kind in kinds])
 
 

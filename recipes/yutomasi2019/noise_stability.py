@@ -69,7 +69,7 @@ def inspect(settings, run, network):
     probed = min(settings.probe_examples or len(images.x_train), len(images.x_train))
 
     def cushions():
-        progress = run.progress("layer cushions", probed)
+        progress = callbacks.PassProgress("layer cushions", probed)
         probe = callbacks.LayerCushion(largest=LARGEST_CUSHION)
         batches = networks.batches(network, probed)
         table = callbacks.run([probe], model, batches, progress=progress)

@@ -34,6 +34,7 @@ from zoo.recipes.experiment import (
     store,
 )
 from zoo.recipes.experiment.definitions import difference, holm, interval
+from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.experiment.run import folder_of
 from zoo.recipes.srivastava2015 import gates
 
@@ -78,6 +79,8 @@ def test_flags_are_the_fields_of_the_settings_and_override_a_scale():
         ("--names=a,d", "one of <a|b|c>"),
         ("--scale=huge", "one of <smoke|full>"),
         ("--seeds=-1", "a non-negative integer"),
+        ("--seeds=1,2,1", "different seeds. Received: --seeds 1,2,1"),
+        ("--seeds=", "different seeds"),
     ],
 )
 def test_invalid_flags_are_refused_before_any_work(word, message):
@@ -339,6 +342,27 @@ def test_commands_of_all_experiments_have_help_and_refuse_unknown_flags(command,
     assert "claims S5 S6" in capsys.readouterr().out
     with pytest.raises(flags.UnrecognizedFlagError, match="'seed'"):
         reproduce.main([command, "--seed", "1"])
+
+
+def test_a_claim_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    def measure(settings, run):
+        if run.seed == 1:
+            raise DivergenceError("The loss is NaN.")
+        return {"x": 8.0, "control": 0.0}
+
+    texts = {**TEXTS, "value": lambda one: one["x"], "at_least": 6, "control": CONTROL}
+    claims = [Claim(**{**texts, "name": name}) for name in ("T1", "T2")]
+    toy = dataclasses.replace(TOY, measure=measure, artifacts=[], claims=claims)
+    monkeypatch.setattr(catalog, "claims", lambda names: [(toy, claim) for claim in claims])
+    monkeypatch.setattr(catalog, "load", lambda name: toy)
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+    words = [f"--runs={tmp_path}", "--seeds=0,1"]
+    assert reproduce.run_claims([], words) == 1
+    assert "failed: T1, T2" in capsys.readouterr().err
+    assert reproduce.run_claims([], [words[0], "--seeds=0"]) == 0
+    assert "seed 0: measured before, of" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="Received: --noresume"):
+        reproduce.run_claims([], [*words, "--noresume"])
 
 
 def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monkeypatch):

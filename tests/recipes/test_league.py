@@ -13,26 +13,33 @@ from zoo.recipes import experiment
 from zoo.recipes.experiment import characters
 from zoo.recipes.league import ramp, rules
 
-SIZES = (("depth", 2), ("heads", 2), ("steps", 8), ("vocabulary", 5), ("width", 16))
+SIZES = {"depth": 2, "heads": 2, "steps": 8, "width": 16}
+
+
+def network(entry, hidden):
+    return zoo.transformer_lm(5, **SIZES, **entry, hidden=hidden)
+
+
+def hidden_size(name, match, **changes):
+    return rules.hidden_size(name, rules.Sizes(**{**SIZES, **changes}), 5, match)
 
 
 @without_backend
 @pytest.mark.parametrize("name", ["dhc", "mhc", "attnres", "coupled", "keel", "unet"])
 def test_an_entry_costs_what_pre_ln_does(name):
-    hidden = rules.hidden_size(name, SIZES, "operations")
+    hidden = hidden_size(name, "operations")
     found, pre = (
-        zoo.graph.cost(zoo.transformer_lm(**dict(SIZES), **entry, hidden=size)).operations
+        zoo.graph.cost(network(entry, size)).operations
         for entry, size in [(rules.ENTRIES[name], hidden), ({}, 64)]
     )
     unit = 2 * 16 * 2 * 8  # of a hidden feature: two kernels, two layers, eight steps
     assert abs(found - pre) <= unit / 2
-    assert rules.hidden_size(name, SIZES, "none") == 64
+    assert hidden_size(name, "none") == 64
 
 
 def test_a_rule_that_costs_too_much_is_refused():
-    narrow = (("depth", 1), ("heads", 1), ("steps", 8), ("vocabulary", 5), ("width", 2))
     with pytest.raises(ValueError, match="costs less than the feed-forward"):
-        rules.hidden_size("mhc", narrow, "parameters")
+        hidden_size("mhc", "parameters", depth=1, heads=1, width=2)
 
 
 def test_each_symbol_is_a_target_once():
@@ -115,8 +122,7 @@ def test_probes_are_drawn_by_depth_if_all_entries_are_there():
 def test_more_multiply_adds_are_five_percent():
     cost = {}
     for name in ("pre", "pre_more"):
-        hidden = rules.hidden_size(name, SIZES, "operations")
-        model = zoo.transformer_lm(**dict(SIZES), **rules.ENTRIES[name], hidden=hidden)
+        model = network(rules.ENTRIES[name], hidden_size(name, "operations"))
         cost[name] = zoo.graph.cost(model).operations
     unit = 2 * 16 * 2 * 8
     assert abs(cost["pre_more"] - 1.05 * cost["pre"]) <= unit / 2
@@ -127,12 +133,14 @@ def test_the_league_needs_rates_on_record(tmp_path):
     settings = rules.Settings(entries=("pre",), updates=7)
     with pytest.raises(ValueError, match="best rate of 'pre' on record"):
         rules.measure(settings, run)
+    with pytest.raises(ValueError, match="more characters to evaluate on than the 64"):
+        rules.Settings(test_characters=64)
 
 
 @slow_elsewhere
 @pytest.mark.parametrize("rule", ["pre", "shc", "mhc"])
 def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
-    model = zoo.transformer_lm(**dict(SIZES), rule=rule, seed=0)
+    model = zoo.transformer_lm(5, **SIZES, rule=rule, seed=0)
     random = np.random.default_rng(0)
     product = np.eye(2)
     for layer in model.layers:

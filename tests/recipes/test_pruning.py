@@ -119,7 +119,7 @@ def measured(seconds):
 
 def test_claims_by_hand():
     one = measured(seconds=1.8)
-    first, second, third = depth.CLAIMS
+    first, second, third, fourth = depth.CLAIMS
     assert first.value(one) == pytest.approx(86 - 83.5)  # of 83.5, 81.5 and 70
     assert first.control.value(one) == pytest.approx(61 - 83.5)
     # 20 layers: halfway from 90 at 1.6 to 92 at 2.0; 56: a third from 91 at 1.7
@@ -127,6 +127,8 @@ def test_claims_by_hand():
     assert second.control.value(one) == pytest.approx((60 - 91 + 62 - (91 + 1 / 3)) / 2)
     assert third.value(one) == pytest.approx(1.8 / 1.6)
     assert third.control.value(one) == pytest.approx((1.4 * 1.7) ** 0.5 / 1.6)
+    assert fourth.value(one) == pytest.approx(1.8 / (1.4 * 1.6) ** 0.5)  # the faster of both
+    assert fourth.control.value(one) == third.control.value(one)
     faster = measured(seconds=1.2)
     assert second.value(faster) == pytest.approx((84 - 88 + 88 - 90) / 2)  # those of the fastest
     rows = depth.table([one, faster])

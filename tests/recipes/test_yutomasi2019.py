@@ -274,7 +274,7 @@ def test_initial_penalties_are_table_4_s_and_their_ratio_is_268():
 def test_cushions_of_equal_networks_differ_by_the_kernel_s_norm_alone():
     model = networks.build("residual", 8, (8, 8, 3), 10, (4, 4, 8))
     cushions, norms = [], []
-    for one in (model, fold_identity(model)[0]):
+    for one in (model, fold_identity(model)):
         table = callbacks.run([callbacks.LayerCushion()], one, reference.images(4, 8, 8, 3))
         cushions.append([*table.values("layer_cushion").values()])
         blocks = [layer for layer in one.layers if hasattr(layer, "transform")]
@@ -335,7 +335,7 @@ def test_equal_networks_get_equal_noise():
     reference.random_weights(model, scale=0.1)
     data = reference.images(6, 4, 4, 3), np.zeros(6)
     changes = []
-    for one in (model, fold_identity(model)[0]):
+    for one in (model, fold_identity(model)):
         before = one.get_weights()
         _, seen = noise_of(one, data)
         changes.append(seen[0][0] - before[0])
