@@ -8,7 +8,7 @@ from keras import layers, ops
 
 from zoo import backend
 from zoo.datasets.text import check_ids
-from zoo.layers.carry_lstm import CarryLSTM, ExplicitState, ZeroState
+from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
 from zoo.types import Tensor
 
@@ -81,7 +81,7 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
             for inner in others:
                 x = inner(x)
         elif isinstance(layer, CarryLSTM):
-            zeros = ZeroState(layer.units)(x)
+            zeros = ops.repeat(ops.zeros_like(x[:, 0, :1]), layer.units, axis=-1)
             x, _, _ = ExplicitState(layer, name=f"{layer.name}_state")(x, zeros, zeros)
         else:
             x = layer(x)

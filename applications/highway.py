@@ -53,7 +53,8 @@ def highway_mlp(
     """
     check_integers(2, depth=depth)
     check_integers(1, units=units)
-    initializer = KaimingNormal() if activation == "relu" else GlorotUniform()
+    is_relu = keras.activations.get(activation) is keras.activations.relu
+    initializer = KaimingNormal() if is_relu else GlorotUniform()
     inputs = keras.Input(tuple(input_shape), name="inputs")
     x = layers.Flatten(name="flatten")(inputs)
     first = initializer.clone()

@@ -96,7 +96,7 @@ def transformer_lm(
     sizes = {"depth": 2 * depth}
     given = dict(options or {})
     gates = {name: given.pop(name) for name in ("gate_bias", "gate") if name in given}
-    _check_options(rule, given.copy())
+    _check_options(rule, given)
     tokens = keras.Input((steps,), dtype="int32", name="tokens")
 
     def drawn(name):
@@ -152,6 +152,7 @@ def transformer_lm(
 
 
 def _check_options(rule, given):
-    known = sorted({*type(rule_of(rule, given)).arguments} - {"index", "depth"})
-    if given:  # what `rule_of` did not take
-        raise ValueError(f"The rule {rule!r} has the options {known}. Received: {sorted(given)}")
+    known = {*type(rule_of(rule, {})).arguments} - {"index", "depth", "per_layer"}
+    if not {*given} <= known:
+        text = f"The rule {rule!r} has the options {sorted(known)}. Received: {sorted(given)}"
+        raise ValueError(text)

@@ -2,7 +2,6 @@
 
 import os as _os
 import sys as _sys
-from importlib import import_module as _import_module
 from importlib.machinery import ModuleSpec as _ModuleSpec
 from importlib.machinery import PathFinder as _PathFinder
 from importlib.util import find_spec as _find_spec
@@ -38,8 +37,10 @@ except ModuleNotFoundError as error:
 from zoo import applications as applications
 from zoo import backend as backend
 from zoo import callbacks as callbacks
+from zoo import distribute as distribute
 from zoo import graph as graph
 from zoo import optimizers as optimizers
+from zoo import regularizers as regularizers
 from zoo.applications import avg_pooling_resnet as avg_pooling_resnet
 from zoo.applications import char_lm as char_lm
 from zoo.applications import cifar_resnet as cifar_resnet
@@ -89,14 +90,7 @@ from zoo.layers.sub_layer import StreamStart as StreamStart
 from zoo.layers.sub_layer import SubLayer as SubLayer
 from zoo.layers.sub_layer_stack import SubLayerStack as SubLayerStack
 
-_LAZY = ("distribute", "regularizers")  # imported when they are first used
-_MODULES = ("applications", "callbacks", "datasets", "graph", "optimizers", "weights", *_LAZY)
-
-
-def __getattr__(name: str) -> _ModuleType:
-    if name in _LAZY:
-        return _import_module(f"zoo.{name}")
-    raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+_PUBLIC = "applications callbacks datasets distribute graph optimizers regularizers weights".split()
 
 
 def __dir__() -> list[str]:
@@ -105,4 +99,4 @@ def __dir__() -> list[str]:
         for name, value in globals().items()
         if not name.startswith("_") and not isinstance(value, _ModuleType)
     }
-    return sorted({*public, *_MODULES, "__doc__", "__version__"})
+    return sorted({*public, *_PUBLIC, "__doc__", "__version__"})

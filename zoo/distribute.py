@@ -17,7 +17,7 @@ NAMES = {  # by backend, besides "auto" and "one"
 
 
 def strategy(name: str = "auto") -> "Strategy":
-    """Return one device or several, all that there are, as an object that builds and fits a model.
+    """Return a `Strategy` of one or of all available devices, which builds and fits models.
 
     | name | backend | devices |
     | --- | --- | --- |
@@ -113,11 +113,9 @@ class Strategy:
     def __init__(self, name: str, native: Any = None) -> None:
         self.name = name
         self.native = native
-        self.num_replicas = 1
+        self.num_replicas = getattr(native, "num_replicas_in_sync", 1)  # of TensorFlow's
         if name == "data_parallel":
             self.num_replicas = native.device_mesh.shape[0]
-        elif name in NAMES["tensorflow"]:
-            self.num_replicas = native.num_replicas_in_sync
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Return a context in which to build and compile a model, optimizer included."""
@@ -146,6 +144,11 @@ class Strategy:
         Raises:
             ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
         """
+        if self.num_replicas > 1 and options.get("validation_split"):
+            raise ValueError(
+                f"Expected `validation_data`, of checked batches. Received: "
+                f"validation_split={options['validation_split']}"
+            )
         if not _is_built_under(self.native, model):
             raise ValueError(
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "

@@ -15,12 +15,9 @@ from zoo.types import Shape, Tensor
 class NumpyInitializer(keras.initializers.Initializer):
     """Weights sampled by NumPy.
 
-    A subclass defines `_spread(shape)`, the standard deviation of the normal distribution, or half
-    the width of the uniform one. An integer as `seed` makes every call return the same values;
-    `None` takes the next values of the stream that `zoo.seed_everything` started.
+    A subclass defines `_sample(generator, shape)`. An integer as `seed` makes every call return the
+    same values; `None` takes the next values of the stream that `zoo.seed_everything` started.
     """
-
-    distribution = "normal"  # or "uniform"
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
@@ -28,15 +25,8 @@ class NumpyInitializer(keras.initializers.Initializer):
     def __call__(self, shape: Shape, dtype: str | None = None) -> Tensor:
         """Return a tensor of this shape."""
         generator = GENERATOR if self.seed is None else np.random.default_rng(self.seed)
-        values = self.sample(generator, shape)
+        values = self._sample(generator, tuple(shape))
         return keras.ops.convert_to_tensor(values, dtype=dtype or keras.config.floatx())
-
-    def sample(self, generator: np.random.Generator, shape: Shape) -> np.ndarray:
-        """Return an array of this shape, in float64."""
-        spread = self._spread(tuple(shape))
-        if self.distribution == "uniform":
-            return generator.uniform(-spread, spread, shape)
-        return generator.normal(0.0, spread, shape)
 
     def get_config(self) -> dict[str, Any]:
         """Return the initializer's configuration."""
@@ -50,24 +40,22 @@ class Uniform(NumpyInitializer):
     Reference: Kim et al. (2016), arXiv:1508.06615, section 4.2 (limit 0.05).
     """
 
-    distribution = "uniform"
-
     def __init__(self, limit: float | None = 0.05, seed: int | None = None) -> None:
         super().__init__(seed)
         self.limit = limit
 
-    def _spread(self, shape):
-        return 1 / math.sqrt(fans(shape)[0]) if self.limit is None else self.limit
+    def _sample(self, generator, shape):
+        limit = 1 / math.sqrt(fans(shape)[0]) if self.limit is None else self.limit
+        return generator.uniform(-limit, limit, shape)
 
 
 @keras.saving.register_keras_serializable("zoo")
 class GlorotUniform(NumpyInitializer):
     """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)): Glorot, Bengio (2010), equation 16."""
 
-    distribution = "uniform"
-
-    def _spread(self, shape):
-        return math.sqrt(6 / sum(fans(shape)))
+    def _sample(self, generator, shape):
+        limit = math.sqrt(6 / sum(fans(shape)))
+        return generator.uniform(-limit, limit, shape)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -78,8 +66,8 @@ class Gaussian(NumpyInitializer):
         super().__init__(seed)
         self.stddev = stddev
 
-    def _spread(self, shape):
-        return self.stddev
+    def _sample(self, generator, shape):
+        return generator.normal(0.0, self.stddev, shape)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -103,9 +91,10 @@ class KaimingNormal(NumpyInitializer):
         self.fan = fan
         self.scale = scale
 
-    def _spread(self, shape):
+    def _sample(self, generator, shape):
         fan_in, fan_out = fans(shape)
-        return self.scale * math.sqrt(2 / (fan_in if self.fan == "in" else fan_out))
+        stddev = self.scale * math.sqrt(2 / (fan_in if self.fan == "in" else fan_out))
+        return generator.normal(0.0, stddev, shape)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -117,8 +106,8 @@ class HardtMa(NumpyInitializer):
     Reference: Hardt, Ma (2017), arXiv:1611.04231, section 4.
     """
 
-    def _spread(self, shape):
-        return 1 / fans(shape)[1]
+    def _sample(self, generator, shape):
+        return generator.normal(0.0, 1 / fans(shape)[1], shape)
 
 
 def fans(shape: Shape) -> tuple[int, int]:

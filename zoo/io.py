@@ -16,15 +16,15 @@ import numpy as np
 from zoo.backend.keras_private import SafeModeScope
 from zoo.types import PathLike
 
-# What the readers of NumPy, JSON, zip and HDF5 raise for a damaged file. RecursionError: JSON that
-# is nested too deeply. NotImplementedError: an unknown compression. MemoryError: an array that
-# claims to be larger than the memory.
+# What the readers of NumPy, JSON, zip and HDF5 raise for a damaged file. RuntimeError: JSON that is
+# nested too deeply, an unknown compression, an encrypted file. MemoryError: an array that claims to
+# be larger than the memory. KeyError: an incomplete configuration.
 UNREADABLE = (
     OSError,
     EOFError,
     ValueError,
-    RecursionError,
-    NotImplementedError,
+    RuntimeError,
+    KeyError,
     MemoryError,
     zipfile.BadZipFile,
     zlib.error,

@@ -54,10 +54,11 @@ class CaffeSGD(keras.optimizers.SGD):
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Tensor) -> None:
         """Update one variable."""
         layer, _, name = keras_private.path_of(self, variable).rpartition("/")
-        if name == "bias":
+        is_kernel = name.endswith("kernel")  # of a stack "..._kernel"
+        if name.endswith("bias"):
             learning_rate = self.bias_rate * learning_rate
-        if name == "kernel" or self.decay_all:
-            is_last = name == "kernel" and layer.endswith("predictions")
+        if is_kernel or self.decay_all:
+            is_last = is_kernel and layer.endswith("predictions")
             decay = self.last_decay if is_last else self.decay
             gradient = gradient + decay * keras.ops.cast(variable, gradient.dtype)
         super().update_step(gradient, variable, learning_rate)

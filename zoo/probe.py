@@ -12,8 +12,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from zoo import callbacks
-from zoo.callbacks.diagnose import LESION_EXAMPLES, Diagnosis, diagnose
+from zoo.callbacks.diagnose import Diagnosis, diagnose
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model
 
@@ -69,8 +68,7 @@ def measure(options: argparse.Namespace) -> Diagnosis:
         x = x.astype("float32") / 255
     else:
         x = preprocessing.fit(options.preprocessing, data.x_train)(x)
-    progress = callbacks.PassProgress("probes", len(x) + min(len(x), LESION_EXAMPLES))
-    report = diagnose(model, x, y, progress=progress)
+    report = diagnose(model, x, y)
     name = options.data or pathlib.Path(options.data_dir).name
     report.title = f"{model.name} on {len(x)} images of {name} (test)"
     return report

@@ -59,7 +59,7 @@ def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = Fal
     if factor < 0:
         raise ValueError(f"`factor` must not be negative. Received: factor={factor}")
     for variable in model.trainable_variables:
-        if variable.path.split("/")[-1] == "kernel":
+        if variable.path.endswith("kernel"):  # of a stack "..._kernel"
             variable.regularizer = TransferredL2(factor, None)
     for layer in model.layers:
         if transferred and isinstance(layer, SimplifiedResidual):

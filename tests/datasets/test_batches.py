@@ -1,12 +1,10 @@
-import time
-
 import keras
 import numpy as np
 import pytest
 
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
-from zoo.datasets.batches import Ahead, Batches
+from zoo.datasets.batches import Batches
 
 X, Y = np.arange(10, dtype="float32"), np.arange(10)
 
@@ -124,38 +122,3 @@ def test_invalid_arguments_are_refused(bad, message):
         Batches(**{"x": X, "y": Y, "batch_size": 4} | bad)
     with pytest.raises(IndexError, match="batches 0 to 2. Received: 3"):
         Batches(X, Y, 4, shuffle=False)[3]
-
-
-def slow_noise(x, generator):
-    time.sleep(0.002)
-    return x + generator.random(len(x))
-
-
-def slow_batches():
-    return Batches(X, Y, 2, augment=slow_noise)
-
-
-def some_of(batches, orders):
-    result = []
-    for epoch, order in enumerate(orders):
-        batches.set_epoch(epoch)
-        result += [batches[index] for index in order]
-    return result
-
-
-def test_batches_prepared_in_advance_are_those_prepared_on_access():
-    orders = [range(5), range(3), range(5), (0, 0, 4, 2, 3)]  # incomplete, and out of order
-    expected, result = some_of(slow_batches(), orders), some_of(Ahead(slow_batches()), orders)
-    for (x, y), (u, v) in zip(expected, result, strict=True):
-        np.testing.assert_array_equal(x, u)
-        np.testing.assert_array_equal(y, v)
-
-
-def test_an_error_in_the_thread_is_raised_on_access_to_the_batch():
-    ahead = Ahead(slow_batches())
-    with pytest.raises(RuntimeError, match="depend on the epoch"):
-        ahead[0]
-    ahead.set_epoch(0)
-    assert len(ahead) == 5 and len(ahead[4][0]) == 2
-    with pytest.raises(IndexError, match="There are batches 0 to 4"):
-        ahead[5]

@@ -94,6 +94,22 @@ def test_an_artifact_computes_what_the_model_computes(format, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_each_output_is_compared_with_its_own_size(tmp_path, monkeypatch):
+    x = keras.Input((4,))
+    outputs = {"large": 1000.0 * x, "flag": x > 0, "small": keras.layers.Dense(2)(x)}
+    model = keras.Model(x, outputs)
+    assert zoo.export(model, tmp_path / "model.onnx") < 1e-5
+    reader = FORMATS["onnx"].reader
+
+    def deviating(path):
+        read = reader(path)
+        return lambda inputs: {**read(inputs), "small": read(inputs)["small"] + 1e-2}
+
+    monkeypatch.setitem(FORMATS, "onnx", FORMATS["onnx"]._replace(reader=deviating))
+    with pytest.raises(RuntimeError, match="within 1.0e-04 of an output's largest value"):
+        zoo.export(model, tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize(
     "name, format",
     [

@@ -125,6 +125,40 @@ def test_inputs_of_a_nested_model_are_not_mixed_up(declared):
     assert accepted >= 1  # 34 in all
 
 
+def cast_inside():
+    """Return a model whose nested model takes floats of integers, and an example."""
+    inner_inputs = keras.Input((4,))
+    inner = keras.Model(inner_inputs, inner_inputs * inner_inputs + inner_inputs)
+    inputs = keras.Input((4,), dtype="uint8")
+    return keras.Model(inputs, inner(inputs)), np.full((2, 4), 20, "uint8")
+
+
+def masked_inside():
+    """Return a model that calls a nested model with a mask of its own, and an example."""
+    inner_inputs = keras.Input((5, 4))
+    inner = keras.Model(inner_inputs, keras.layers.LSTM(3)(inner_inputs))
+    inputs, mask = keras.Input((5, 4), name="x"), keras.Input((5,), dtype="bool", name="mask")
+    model = keras.Model([inputs, mask], inner(inputs, mask=mask))
+    return model, [reference.images(2, 5, 4), np.arange(5) < [[2], [4]]]
+
+
+def optional_input():
+    """Return a model that is given None for an input, and an example."""
+    inputs, other = keras.Input((4,), name="x"), keras.Input((4,), name="y", optional=True)
+    x = inputs if other is None else keras.layers.Dense(4)(inputs)
+    return keras.Model([inputs, other], x), [reference.images(2, 4), None]
+
+
+@pytest.mark.filterwarnings("ignore:Layer 'functional")  # of Keras: it destroys the mask
+@pytest.mark.parametrize("make", [cast_inside, masked_inside, optional_input])
+def test_calls_of_nested_models_are_those_of_the_model(make):
+    model, x = make()
+    model = reference.random_weights(model)
+    expected = ops.convert_to_numpy(model(x))
+    for outputs in (Graph(model).call(x), rewire(model)(x), rebuild(model)(x)):
+        np.testing.assert_allclose(ops.convert_to_numpy(outputs), expected, rtol=1e-6)
+
+
 @without_backend
 def test_layers_of_one_name_in_two_nested_models_are_refused():
     x = inputs = keras.Input((4,))

@@ -111,3 +111,5 @@ def test_unknown_sizes_and_names_are_refused():
         zoo.graph.cost(keras.Model(inputs, layers.Dense(2)(inputs)))
     with pytest.raises(ValueError, match="block9"):
         zoo.graph.cost(transformer(), ["block9"])
+    with pytest.raises(ValueError, match="`grain` must be one of 'sum', 'layer'"):
+        zoo.graph.cost(transformer(), grain="layers")

@@ -80,6 +80,13 @@ def mixed_network(*variants):
     return reference.random_weights(model)
 
 
+def test_blocks_are_dropped_at_two_times(model):
+    twice = graph.drop_blocks(graph.drop_blocks(model, {"a": 1.0}), {"b": 1.0})
+    outputs = ops.convert_to_numpy(twice(X, training=True))
+    expected = head(model, by_hand(model, X, [0, 0, 1]))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-6)
+
+
 def test_a_block_without_a_skip_is_not_dropped():
     mixed = mixed_network("coupled", "plain")
     names = [layer.name for layer in graph.drop_blocks(mixed, 0.5).layers]

@@ -160,7 +160,7 @@ Tied = with_call(
         (Counting, "changes its attributes"),
         (Assigning, "changes weights"),
         (Unused, "does not use its weights"),
-        (Sized, "computes numbers not from its inputs"),
+        (Sized, "computes numbers that do not come from its inputs"),
         (Scaled, "weights of its own"),
         (Noisy, "draws random numbers"),
         (Tied, "without calling their layer"),

@@ -510,6 +510,18 @@ def test_a_layer_that_a_copy_does_not_find_is_refused(hold):
         zoo.graph.prune_blocks(model, "a", grain="layer")
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="a layer of the PyTorch backend")
+def test_a_module_of_pytorch_which_a_copy_would_share_is_refused():
+    import torch
+
+    x = inputs = keras.Input((4,))
+    x = keras.layers.TorchModuleWrapper(torch.nn.Linear(4, 4), output_shape=(None, 4))(x)
+    for name in "ab":
+        x = layers.Add(name=name)([x, layers.Dense(4)(x)])
+    with pytest.raises(ValueError, match="a PyTorch module inside of a layer"):
+        zoo.graph.prune_blocks(keras.Model(inputs, x), "a")
+
+
 @keras.saving.register_keras_serializable("tests")
 class Tower(keras.Model):
     """A class that counts its layers, of which each adds; `alternating` ones have two rates."""

@@ -24,20 +24,20 @@ GATES = {"plain": "", "residual": "", "t_only": "t", "c_only": "c", "coupled": "
 
 @pytest.mark.parametrize("variant", BY_HAND)
 def test_a_form_is_the_papers_formula_of_exactly_the_gates_it_names(variant):
-    letters = gating.form(variant).gates
+    letters = gating.FORMS[variant].gates
     assert letters == GATES[variant]
     gates = {"t": T, "c": C}
     only = {name: gates[name] if name in letters else None for name in gates}
-    assert gating.form(variant).combine(H, X, **only) == BY_HAND[variant]
+    assert gating.FORMS[variant].combine(H, X, **only) == BY_HAND[variant]
     for name in letters:  # and each gate it names matters
         changed = {**gates, name: gates[name] / 2}
-        assert gating.form(variant).combine(H, X, **changed) != BY_HAND[variant]
+        assert gating.FORMS[variant].combine(H, X, **changed) != BY_HAND[variant]
 
 
 def test_an_unknown_form_is_an_error_that_lists_the_six():
     assert list(zoo.FORMS) == list(BY_HAND)
     with pytest.raises(ValueError, match=r"`variant`.*'plain'.*'full'.*variant='highway'"):
-        gating.form("highway")
+        zoo.HighwayDense(variant="highway")
 
 
 def samples(*names, shape=(3, 5)):
@@ -48,7 +48,7 @@ def samples(*names, shape=(3, 5)):
 def test_coupled_derivatives_are_those_of_the_appendix():
     # TVDN (Srivastava et al. 2015), appendix A: dH = T dy, dT = (H - x) dy, dx = (1 - T) dy.
     h, x, t, dy = samples("h", "x", "t", "dy")
-    coupled = gating.form("coupled").combine
+    coupled = gating.FORMS["coupled"].combine
 
     def projected(h, x, t):
         return ops.sum(ops.multiply(coupled(h, x, t, None), dy))
@@ -64,7 +64,7 @@ def test_half_precision_is_rounded_once_after_the_formula(is_open):
     t = ops.abs(t) * 0.001  # 1 - t is 1 in bfloat16
     t = 1 - t if is_open else t  # t is 1 in bfloat16
     x = 100 * x if is_open else x
-    form = gating.form("coupled")
+    form = gating.FORMS["coupled"]
 
     def formula(h, x, t):
         return ops.sum(form.combine(h, x, t, None) * dy)

@@ -157,11 +157,9 @@ def test_a_depth_that_is_no_positive_integer_is_an_error(depth):
         HighwayDenseStack(depth)
 
 
-def test_a_stack_without_weights_has_no_layers_and_no_stack_has_parts():
+def test_a_stack_without_weights_has_no_layers():
     with pytest.raises(ValueError, match="`to_layers` copies weights"):
         HighwayDenseStack(2).to_layers()
-    with pytest.raises(NotImplementedError, match="A stack has no h, t and c"):
-        random_stack().parts(images(2, WIDTH))
 
 
 def deep(depth):

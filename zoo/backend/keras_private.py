@@ -79,6 +79,11 @@ def seed_generators(layer: keras.layers.Layer) -> list[Any]:
     return layer._seed_generators
 
 
+def is_optional(tensor: Any) -> bool:
+    """Return True for a symbolic input for which the model also takes None."""
+    return tensor._keras_history.operation.optional
+
+
 def node_of(history: Any) -> Any:
     """Return the node that produced a symbolic tensor, from the tensor's `_keras_history`."""
     return history.operation._inbound_nodes[history.node_index]

@@ -1,9 +1,6 @@
 """Batches whose order and augmentation depend on nothing but the seed and the epoch."""
 
-import concurrent.futures
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +16,8 @@ class Batches(keras.utils.PyDataset):
     Every backend therefore sees the same images, and a training that `Resume` resumes at any
     epoch sees the same data as an uninterrupted one. `fit` needs the callback
     `zoo.callbacks.training.Epochs`, which sets the epoch, and `shuffle=False`, because Keras would
-    shuffle the batches. There are no `workers`: `Ahead` prepares batches in advance.
+    shuffle the batches. Leave `workers` at 1: Keras's threads carry the first batches of an epoch
+    into the next one.
 
     Args:
         x: Array of examples.
@@ -105,45 +103,3 @@ class Batches(keras.utils.PyDataset):
         # Stream 0 samples the order, stream index + 1 a batch: NumPy's samples for [a, b] and
         # [a, b, 0] are equal, so without the 1 the order and batch 0 would not be independent.
         return np.random.default_rng([self.seed, epoch, stream])
-
-
-class Ahead(keras.utils.PyDataset):
-    """`Batches`, each prepared by a thread while its predecessor is in use.
-
-    Unlike Keras's own `workers`, which carry the first batches of an epoch into the next one, it
-    prepares no batch of another epoch.
-
-    Example:
-    >>> ahead = Ahead(Batches(np.arange(4.0), np.arange(4), batch_size=2, shuffle=False))
-    >>> [x.tolist() for x, y in ahead]
-    [[0.0, 1.0], [2.0, 3.0]]
-    """
-
-    def __init__(self, batches: Any) -> None:
-        super().__init__()
-        self.batches = batches
-        self.batch_sizes = batches.batch_sizes
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "batches")  # alone reads `batches`
-        self._lock = threading.Lock()
-        self._prepared: dict[int, concurrent.futures.Future] = {}  # one at most, by index
-
-    def set_epoch(self, epoch: int) -> None:
-        """Select the batches of `epoch`, counted from 0."""
-        with self._lock:
-            self._prepared = {}
-            self._thread.submit(self.batches.set_epoch, epoch).result()
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int) -> Batch:
-        with self._lock:  # tf.data reads from threads of its own
-            future = self._prepared.get(index)
-            if future is None:
-                future = self._thread.submit(self.batches.__getitem__, index)
-            self._prepared = {}
-            batch = future.result()  # raises the thread's exception
-            if index + 1 < len(self):
-                following = self._thread.submit(self.batches.__getitem__, index + 1)
-                self._prepared[index + 1] = following
-            return batch

@@ -42,14 +42,11 @@ def random_crop(
     >>> random_crop(rows, 3, 1, np.random.default_rng(0)).ravel().tolist()
     [2.0, 3.0, 4.0]
     """
-    num_images, rows, columns, channels = images.shape
-    top = generator.integers(rows - height + 1, size=num_images)
-    left = generator.integers(columns - width + 1, size=num_images)
-    lines = np.ascontiguousarray(images).reshape(num_images, rows, columns * channels)
-    windows = np.lib.stride_tricks.sliding_window_view(lines, (height, width * channels), (1, 2))
-    windows = windows[:, :, ::channels]  # (image, top, left, height, width * channels)
-    crops = windows[np.arange(num_images), top, left]
-    return crops.reshape(num_images, height, width, channels)
+    rows, columns = images.shape[1:3]
+    tops = generator.integers(rows - height + 1, size=len(images))
+    lefts = generator.integers(columns - width + 1, size=len(images))
+    places = zip(images, tops, lefts, strict=True)
+    return np.stack([x[top : top + height, left : left + width] for x, top, left in places])
 
 
 def random_mirror(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:

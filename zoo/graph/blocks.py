@@ -75,11 +75,11 @@ def find_blocks(
             input and an output of one shape, which are x and y.
 
     Returns:
-        The blocks, and pairs for calls that are similar to one but none: their name and the reason.
+        The blocks; and the name of each call that resembles a block but is not one, with a reason.
 
     Raises:
-        ValueError: if there is no block or grain, or one of `names` is none; the message has the
-            reasons.
+        ValueError: if no block is found, `grain` is unknown, or a name is not a block's; the
+            message has the reasons.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -94,6 +94,7 @@ def find_blocks(
     if names is None:
         _drop_outer(graph, blocks, rejected)
     else:
+        names = [names] if isinstance(names, str) else names
         for name in names:
             if name not in blocks:
                 unknown = f"no block has that name; the blocks are {[*blocks]}"

@@ -107,17 +107,28 @@ class Graph:
                     continue
                 inner = functional(node.operation)
                 fixed = node.arguments.kwargs.get("training") if training is None else training
-                if inner is None:
+                if inner is None or _has_own_mask(node):
                     outputs = self._add(node, slots, prefix, training)
                 else:
                     args, kwargs = node.arguments.args, node.arguments.kwargs
                     given = _in_order(inner, args[0] if args else kwargs["inputs"])
-                    sources = [slots[id(tensor)] for tensor in given]
+                    pairs = zip(given, inner.inputs, strict=True)
+                    sources = [self._cast(t, v.dtype, slots, prefix) for t, v in pairs]
                     inner_slots = dict(zip(map(id, inner.inputs), sources, strict=True))
                     name = self._prefix(prefix, node.operation)
                     outputs = self._flatten(inner, inner_slots, name, fixed)
                 slots.update(zip(map(id, node.outputs), outputs, strict=True))
         return [slots[id(tensor)] for tensor in model.outputs]
+
+    def _cast(self, tensor, dtype, slots, prefix):
+        """Return the slot of a nested model's input, in the dtype to which the model casts it."""
+        if tensor.dtype == dtype:
+            return slots[id(tensor)]
+        source = keras.KerasTensor(tensor.shape, tensor.dtype)  # no node of the user's layers
+        slots[id(source)] = slots[id(tensor)]
+        node = keras_private.node_of(keras.ops.cast(source, dtype)._keras_history)
+        (slot,) = self._add(node, slots, prefix, None)
+        return slot
 
     def _prefix(self, prefix, model):
         """Return what the names of a nested model's calls begin with."""
@@ -223,7 +234,9 @@ class Graph:
         inputs = {}
         for slot, name, like in zip(self.inputs, self.input_names, self.model.inputs, strict=True):
             shape = shapes.get(name, like.shape)
-            inputs[slot] = keras.Input(batch_shape=shape, dtype=like.dtype, name=like.name)
+            optional = keras_private.is_optional(like)
+            options = {"dtype": like.dtype, "name": like.name, "optional": optional}
+            inputs[slot] = keras.Input(batch_shape=shape, **options)
         return inputs
 
     def new_name(self, name: str) -> str:
@@ -339,6 +352,13 @@ def _input_names(model):
     return [tensor.name.split("/")[-1] for tensor in model.inputs]
 
 
+def _has_own_mask(node):
+    """Return True if a call was given a mask that is not that of its inputs."""
+    masks = [mask for mask in tree.flatten(node.arguments.kwargs.get("mask")) if mask is not None]
+    implicit = {id(keras_private.get_keras_mask(t)) for t in node.arguments.keras_tensors}
+    return not {*map(id, masks)} <= implicit
+
+
 def _in_order(model, x):
     """Return inputs in a structure that a model takes in the order of its flattened inputs."""
     if isinstance(x, dict):
@@ -358,6 +378,8 @@ def _is_flat(structure):
 
 def _as_tensor(value, like):
     """Return a value in the dtype of an input and, as `fit`, with its last axis of 1 or without."""
+    if value is None:  # of an optional input
+        return None
     if not isinstance(value, keras.KerasTensor):
         value = keras.ops.convert_to_tensor(value, dtype=like.dtype)
     if len(value.shape) == len(like.shape) - 1 and like.shape[-1] == 1:
@@ -496,6 +518,11 @@ def _model(model, copies):
 
 def _refuse_hidden(value):
     """Raise ValueError for a function or an object in which a copy would find the old layers."""
+    if hasattr(value, "named_parameters"):  # as a `TorchModuleWrapper` has
+        raise ValueError(
+            f"Expected Keras layers, whose weights can be copied. Received: "
+            f"{type(value).__name__}, a PyTorch module inside of a layer."
+        )
     cells = getattr(value, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if cell != types.CellType()]
     held += [getattr(value, name, None) for name in ("__defaults__", "__kwdefaults__")]

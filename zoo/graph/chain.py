@@ -41,10 +41,10 @@ class Chain:
     The blocks of any graph, in running order; what bypasses one is in the state beside it.
     Arguments and errors are those of `zoo.graph.find_blocks`.
 
-    `plan` is that of the unmodified network, `links` are the calls before each block, back to the
-    block before it, that are inside of none, and `tail` those after the last block. `sides` are for
-    each block the slots of the tensors that it or later calls read, without its input if only it
-    reads that; and of all that depend on no block, such as masks.
+    `plan` is that of the unmodified network, `links[i]` are the calls between block i - 1 and block
+    i, and `tail` those after the last block. `sides[i]` are the slots of all other tensors that
+    block i or later calls read, without its input if only it reads that, and of all that depend on
+    no block, such as masks.
     """
 
     def __init__(

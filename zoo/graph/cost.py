@@ -9,7 +9,8 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.graph.blocks import Grain, Network
+from zoo.checks import check_choice
+from zoo.graph.blocks import GRAINS, Grain, Network
 from zoo.graph.calls import Graph
 from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.types import Shape
@@ -42,7 +43,8 @@ def cost(
     Counted are the products of matrices (those of attention, too), convolutions and recurrences, at
     any depth; look-ups, normalization, pooling and activations count 0. A layer that cannot be
     called on symbolic tensors, as a recurrent one, counts the elements of its kernels times the
-    positions (steps) that they are applied at. Words encoded once a batch count at each position.
+    positions (steps) that they are applied at. A word that is encoded once a batch counts at each
+    of its places.
 
     Of all shapes of the model only the batch's may be None. `blocks` are names; `None`: all that
     `zoo.graph.find_blocks` returns for the `grain`, if any.
@@ -57,6 +59,7 @@ def cost(
     >>> cost(model).blocks
     {'sum': Count(parameters=84, operations=1296)}
     """
+    check_choice(GRAINS, grain=grain)
     try:
         network = Network.of(model, blocks, grain)
     except ValueError:

@@ -34,10 +34,10 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
     weights or attributes, adds losses, sets `training`, or its code depends on values or on
     `training`. Code is traced three times, `training` being None, True and False, the last time
     with other weights, seeds and another size of the batch; if it computes other constants, the
-    layer stays whole. At last both networks are computed with other weights on random inputs of two
-    sizes, and layers with which the outputs differ stay whole, too. What no trace and no number
-    shows: code that reads variables outside of `model`, and a layer of `model` that is frozen later
-    (freeze it in the opened model). A warning names those that may hide sums, and the reason.
+    layer stays whole. Finally both models are run with other weights on random inputs of two sizes,
+    and layers with which the outputs differ stay whole, too. Not detected: code that reads
+    variables outside of `model`, and a layer of `model` that is frozen later (freeze it in the
+    opened model). A warning names those that may hide sums, and the reason.
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
@@ -107,7 +107,7 @@ def _checked(model, shapes, opener, result):
     if agrees(result, probes):
         return opener, result
     traced = {key: layer for key, (layer, _) in opener.traces.items()}
-    reason = "it computes something else where sizes, weights or values are others"
+    reason = "its outputs differ for other sizes, weights or inputs"
     for kind in dict.fromkeys(type(layer) for layer in traced.values()):
         same = {key: reason for key, layer in traced.items() if type(layer) is kind}
         found = _opened(model, shapes, {**opener.refused, **same})
@@ -189,7 +189,7 @@ def agrees(model: keras.Model, probes: Sequence[Probe]) -> bool:
 
 
 class _Opener(Views):
-    """Calls of layers that leave the nodes of sub-layers, and no node of the layer, in a graph."""
+    """Views that replace a layer's call by the calls of its sub-layers, if nothing is lost."""
 
     def __init__(self, graph, refused, training=None, values=()) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class _Opener(Views):
             return rewire(self.graph.model, self.apply, shapes=shapes)
 
     def changing(self, model: keras.Model) -> dict[int, str]:
-        """Return `refused` and the innermost layers whose code other traces show to be another.
+        """Return `refused` and the innermost layers whose code differs in other traces.
 
         In the second and third trace `training` is another, in the third all weights and random
         seeds, and the size of the batch. Numbers that change are drawn, counted or computed from
@@ -238,7 +238,8 @@ class _Opener(Views):
             again = _Opener(self.graph, self.refused, training, values)
             with contextlib.suppress(Exception):  # then traces are missing
                 again.open(shapes)
-            reason = "depends on `training`" if training else "computes numbers not from its inputs"
+            constant = "computes numbers that do not come from its inputs"
+            reason = "depends on `training`" if training else constant
             found: dict[int, str] = {}
             for key, (layer, first) in self.traces.items():
                 inner = {id(v) for v in keras_private.inner_layers(layer)}

@@ -13,7 +13,7 @@ class Region:
 
     If the next block's input has that shape, the run ends there, so that a normalization or ReLU
     after each block is repeated, too. Arguments and errors are those of `loop`; `name` has the
-    names of the first and last block, and `stage` is that of the first one, or None.
+    names of the first and last block, and `stage` is that of the first one.
     """
 
     def __init__(
@@ -25,7 +25,6 @@ class Region:
         grain: Grain = "sum",
     ) -> None:
         self.graph = Graph(model)
-        self.stage: int | None = None
         self._scale = scale
         self._wrap: tuple[int, list[Call]] | None = None  # from a slot back to the run's start
         self._find(find_blocks(self.graph, grain=grain)[0], first, last)

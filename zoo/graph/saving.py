@@ -20,7 +20,7 @@ def make_savable(model: keras.Model) -> keras.Model:
     """
     for layer in filter(foreign, model.layers):
         if type(layer).build is keras.layers.Layer.build:  # it would build no layer inside
-            vars(layer)["get_build_config"] = _no_build_config  # its first call does
+            vars(layer)["get_build_config"] = lambda: None  # its first call does
         reason = _failure(layer)
         if reason or attributes(layer).keys() - layer.get_config().keys():
             # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
@@ -56,10 +56,6 @@ def attributes(layer: keras.layers.Layer) -> dict[str, Any]:
     names = [*inspect.signature(type(layer).__init__).parameters]
     keys = {name: name if name in vars(layer) else f"_{name}" for name in names}
     return {name: vars(layer)[key] for name, key in keys.items() if key in vars(layer)}
-
-
-def _no_build_config():
-    return None
 
 
 def _failure(layer):

@@ -185,7 +185,8 @@ def drop_blocks(
         )
     if by_name is not rates:
         by_name = {name: rate * decay[name] for name, rate in by_name.items()}
-    by_call = {block.call: block for block in blocks if by_name.get(block.name)}
+    makers = {slot: call.index for call in graph.calls for slot in call.outputs}
+    by_call = {makers[block.y]: block for block in blocks if by_name.get(block.name)}
     inputs = graph.new_inputs()
     values = {**inputs}
 

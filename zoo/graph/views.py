@@ -10,7 +10,7 @@ from zoo.graph.calls import Call, Graph, functional
 
 
 class Views:
-    """Copies of layers whose calls, and those of the layers inside them, `answer` takes.
+    """Copies of layers that pass each call, at any depth, to `answer`.
 
     Here they compute what the layers do; a subclass may open them.
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from zoo.checks import check_integers
 from zoo.layers.configured import Configured
 from zoo.layers.skip import build_inner
 from zoo.types import Shape, Tensor
@@ -51,6 +52,7 @@ class CausalAttention(Configured):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_integers(1, heads=heads)
         self.heads = heads
         self.query = query
         self.key = key
@@ -77,12 +79,11 @@ class CausalAttention(Configured):
     ) -> Tensor:
         """Return the projected outputs of all heads."""
         of_keys, of_values = sources or (x, x)
-        if value is None and self.value is not None:
-            value = self.value(of_values)
-        elif value is not None and shares is not None:
-            value = value * shares[0] + self.value(of_values) * shares[1]
-        if value is None:
-            raise ValueError("Expected values, of the layer `value` or of the call. Received none.")
+        if value is None or shares is not None:
+            if self.value is None:
+                raise ValueError("Expected a layer `value`, or values in the call. Received none.")
+            own = self.value(of_values)
+            value = own if value is None else value * shares[0] + own * shares[1]
         tensors = [self._by_head(v) for v in (self.query(x), self.key(of_keys), value)]
         y = ops.dot_product_attention(*tensors, is_causal=True)
         return self.projection(ops.reshape(y, (*ops.shape(y)[:2], -1)))

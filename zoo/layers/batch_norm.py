@@ -11,6 +11,7 @@ from zoo.backend import compiled, keras_private
 from zoo.backend.layers import BatchNormalization
 from zoo.checks import check_integers
 from zoo.layers.configured import Configured
+from zoo.layers.skip import build_inner
 from zoo.types import Shape, Tensor
 
 CAN_SHARE = ("statistics", "affine")
@@ -79,8 +80,7 @@ class UnsharedBatchNormalization(Configured):
         options["dtype"] = self.dtype_policy
         names = [f"use{use:02d}" for use in range(num_statistics)]
         self.statistics = [BatchNormalization(**options, name=name) for name in names]
-        for layer in self.statistics:
-            layer.build(input_shape)
+        build_inner(self, self.statistics, input_shape)
         gamma = keras.initializers.Constant(self.gamma)
         beta = keras.initializers.Constant(self.beta)
         uses = range(num_affine)
@@ -160,14 +160,10 @@ def normalized_by_batches(model: keras.Model) -> Iterator[None]:
         return lambda *args, **kwargs: call(*args, **{**kwargs, "training": True})
 
     layers = keras_private.batch_normalizations(model)
-    own = [vars(layer).get("call") for layer in layers]
     for layer in layers:
         layer.call = by_batch(layer.call)
     try:
         yield
     finally:
-        for layer, call in zip(layers, own, strict=True):
-            if call is None:
-                del layer.call
-            else:
-                layer.call = call
+        for layer in layers:
+            del layer.call

@@ -137,16 +137,3 @@ class ExplicitState(Configured):
     def call(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the outputs and the last state."""
         return self.lstm.run(x, h, c)
-
-
-@keras.saving.register_keras_serializable("zoo")
-class ZeroState(Configured):
-    """The initial state of a text, with as many rows as the input has: `(batch, units)`."""
-
-    def __init__(self, units: int, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.units = units
-
-    def call(self, x: Tensor) -> Tensor:
-        """Return zeros."""
-        return ops.zeros((ops.shape(x)[0], self.units), self.compute_dtype)

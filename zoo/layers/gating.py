@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from zoo.checks import check_choice, check_integers
+from zoo.checks import check_integers
 from zoo.types import Tensor
 
 HALF = ("float16", "bfloat16")
@@ -31,12 +31,10 @@ class Form(NamedTuple):
         dtype: str = "float32",
     ) -> Tensor:
         """Compute `combine`; half precision is rounded once, after a formula with gates."""
-        is_half = bool(self.gates) and dtype in HALF
-        if is_half:
-            h = ops.cast(h, "float32")
-            x = ops.cast(x, "float32")
-        y = self.combine(h, x, t, c)
-        return ops.cast(y, dtype) if is_half else y
+        if not self.gates or dtype not in HALF:
+            return self.combine(h, x, t, c)
+        h, x = ops.cast(h, "float32"), ops.cast(x, "float32")
+        return ops.cast(self.combine(h, x, t, c), dtype)
 
 
 def gate(x: Tensor) -> Tensor:
@@ -60,16 +58,6 @@ FORMS = {
     "full":     Form("tc", lambda h, x, t, c: h * t + x * c),
 }
 # fmt: on
-
-
-def form(variant: str) -> Form:
-    """Return the `Form` named `variant`.
-
-    Raises:
-        ValueError: if there is no such form.
-    """
-    check_choice(FORMS, variant=variant)
-    return FORMS[variant]
 
 
 def gate_bias(depth: int) -> float:

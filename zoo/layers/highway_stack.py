@@ -58,13 +58,6 @@ class HighwayDenseStack(Scanned, HighwayDense):
             self.depth, options["activation"], kernel, biases, dtype=options["dtype"], name=name
         )
 
-    def parts(self, x: Tensor, **context) -> dict[str, Tensor]:
-        """Raise an error: each layer of the stack has parts of its own."""
-        raise NotImplementedError(
-            f"A stack has no h, t and c; its layers have. Received: {self.name}. "
-            f"Convert it with `to_layers`."
-        )
-
     def call(self, x: Tensor) -> Tensor:
         """Return the last layer's output."""
         branches = self._branches()

@@ -8,8 +8,9 @@ from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
-from zoo.layers import gating
+from zoo.checks import check_choice
 from zoo.layers.configured import Configured
+from zoo.layers.gating import FORMS
 from zoo.types import Initializer, Regularizer, Shape, Tensor
 
 
@@ -67,7 +68,8 @@ class Skip(Configured):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        self.form = gating.form(variant)
+        check_choice(FORMS, variant=variant)
+        self.form = FORMS[variant]
         self.variant = variant
         self.gate_bias = gate_bias
         self.stage = stage

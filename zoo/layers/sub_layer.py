@@ -24,11 +24,7 @@ def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule
     """
     if isinstance(rule, Rule):
         return rule
-    if rule not in RULES:
-        raise ValueError(
-            f"`rule` must be one of {', '.join(map(repr, RULES))}, or a `zoo.Rule`. Received: "
-            f"rule={rule!r}"
-        )
+    check_choice(RULES, rule=rule)
     kind = RULES[rule]
     own = {name: options.pop(name) for name in [*options] if name in kind.arguments}
     dtype = {"dtype": options["dtype"]} if options.get("dtype") else {}
@@ -140,7 +136,7 @@ class SubLayer(Skip):
         if type(self.rule).write is Rule.write:  # f = h
             return super().change(parts)
         single = {key: ops.cast(v, "float32") for key, v in parts.items()}
-        with keras_private.AutocastScope(None):
+        with keras_private.AutocastScope("float32"):
             return self.output_of(single) - single["x"]
 
     def closed(self, x: Tensor) -> Tensor:
