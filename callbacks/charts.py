@@ -41,7 +41,7 @@ MEANINGS = {  # by the beginning of a value's name
     "class_gates": "Mean gate over a class's examples minus that over all examples.",
     "cosine_input": "Cosine of f and the skip input x; negative: the block takes away from x.",
     "cosine_loss": "Cosine of f and the loss gradient; negative: the block lowers the loss.",
-    "dominant_flow": "Share of channels whose largest gradient is from their own index's feature.",
+    "dominant_flow": "Share of channels whose own feature brings most of their gradient.",
     "estimation_error": "Mean difference of a block's output from its stage's last output.",
     "exit_": "The network stopped after each block: later ones return their skip input.",
     "gate_activity": "Mean gate: T near 0 carries the input, near 1 replaces it; C the reverse.",
@@ -62,7 +62,7 @@ MEANINGS = {  # by the beginning of a value's name
 
 
 def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
-    """Draw a panel for each probe of a table, or for all; deviations are bands of the others.
+    """Draw a panel for each of `probes`, or of the table's; standard deviations are bands.
 
     Scalar values are points over the blocks, a line for each epoch, and a band of the deviation
     over examples at the last one; the whole network's is dashed. Values by unit are an image of
@@ -70,6 +70,8 @@ def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
     """
     from matplotlib.figure import Figure
 
+    if isinstance(probes, str) or not len(table):
+        raise ValueError(f"Expected a table with rows and a list of probes. Received: {probes!r}")
     probes = probes or _panels(table)
     figure = Figure(figsize=(7, 3.2 * len(probes)), layout="constrained")
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
@@ -189,12 +191,13 @@ def _section(table, probe):
     fitting = [name for name in MEANINGS if probe.startswith(name)]
     meaning = MEANINGS[max(fitting, key=len)] if fitting else ""
     names = {probe, f"{probe}_std"}  # and the deviations, which the chart has as a band
-    numbers = Table(row for row in table if row.probe in names and row.unit is None)
+    has_units = probe.startswith(COUNTS)  # few; of others these are a layer's units
+    rows = [row for row in table if row.probe in names and (has_units or row.unit is None)]
     name = html.escape(probe)
     return (
         f'<section><h3>{name}</h3><p>{meaning}</p><div role="img" aria-label="chart of {name}">'
         f"{_to_svg(figure)}</div><details><summary>numbers</summary>"
-        f'<pre tabindex="0">{html.escape(str(numbers))}</pre></details></section>'
+        f'<pre tabindex="0">{html.escape(str(Table(rows)))}</pre></details></section>'
     )
 
 

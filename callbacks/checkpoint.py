@@ -73,7 +73,7 @@ class Resume(keras.callbacks.Callback):
         if self.path.is_dir():
             raise ValueError(f"`path` must be a file, such as state.npz. Received: folder {path}")
         self.track = list(track)
-        self.identity = identity or {}
+        self.identity = json.loads(json.dumps(identity or {}))  # as a file returns it
         self.history = None
 
     def read(self) -> dict | None:
@@ -131,8 +131,8 @@ class Resume(keras.callbacks.Callback):
         variables = self._variables()
         past = self.model.history  # it has not seen this epoch yet
         history = {
-            key: [*map(float, past.history.get(key, [])), float(value)]
-            for key, value in (logs or {}).items()
+            key: [np.asarray(v).tolist() for v in (*past.history.get(key, []), value)]
+            for key, value in (logs or {}).items()  # a vector, of a metric by class, is a list
         }
         arrays = {f"v{i:05d}": value for i, value in enumerate(numpy_values(variables))}
         states: list[dict[str, Any]] = []
@@ -185,7 +185,7 @@ class Resume(keras.callbacks.Callback):
                 f"{self.path}, which cannot be read ({error}). Delete it to start from scratch."
             ) from error
         saved = {"format": metadata["format"], **metadata["identity"]}
-        own = {"format": FORMAT, **json.loads(json.dumps(self.identity))}
+        own = {"format": FORMAT, **self.identity}
         different = [key for key in {**saved, **own} if saved.get(key) != own.get(key)]
         if different:
             pairs = [f"{k}: {saved.get(k)!r} there, {own.get(k)!r} here" for k in different]

@@ -68,6 +68,7 @@ class Diagnosis:
     verdicts: list[Verdict]  # one for each block, in order
     table: Table  # all measured values; its notes say what could not be measured
     grain: Grain = "sum"  # that of the blocks
+    named: bool = False  # True if the blocks were given by name
 
     def blocks(self, verdict: str) -> list[str]:
         """Return the names of the blocks with one verdict; raise ValueError if it is unknown."""
@@ -95,6 +96,8 @@ class Diagnosis:
         if not idle and (len(self.verdicts) < 4 or lesions.isdisjoint(self.table.probes())):
             return "No block was found to be idle.", ""
         options = "" if self.grain == "sum" else f", grain={self.grain!r}"
+        if self.named:
+            options = f", blocks={[row.block for row in self.verdicts]}{options}"
         if idle:
             code = f"zoo.graph.prune_blocks(model, {idle}{options})"
             return "Remove the idle blocks, then train on:", code
@@ -192,7 +195,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     for block in network.blocks:
         numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
         verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
-    return Diagnosis(table.title, verdicts, table, grain)
+    return Diagnosis(table.title, verdicts, table, grain, named=blocks is not None)
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 
 import keras
+import numpy as np
 
 from zoo.backend import RETURNS_EARLY
+from zoo.checks import check_integers
 
 INTERVAL = 20.0  # seconds between two lines of a log
 CHECKED = 50  # batches between two checks of the loss, which wait for the device
@@ -36,11 +38,11 @@ class Perplexity(keras.callbacks.Callback):
 class HalveOnStall(keras.callbacks.Callback):
     """Halve the learning rate after an epoch that hardly improved the validation perplexity.
 
-    It is halved if the improvement over the previous epoch is below `least`, after the first
-    `patience` epochs.
+    It is halved if the improvement over the previous epoch is below `least`, from epoch `patience`
+    on, which is at least the second.
 
     Raises:
-        ValueError: in `fit`, if `Perplexity` is not before it.
+        ValueError: if `patience` is below 2; in `fit`, if `Perplexity` is not before it.
 
     Reference: `main.lua` of Kim et al.'s code: `decay_when` 1, `learning_rate_decay` 0.5, and
     `#val_losses > 2`.
@@ -50,6 +52,7 @@ class HalveOnStall(keras.callbacks.Callback):
 
     def __init__(self, least: float = 1.0, patience: int = 3) -> None:
         super().__init__()
+        check_integers(2, patience=patience)
         self.least = least
         self.patience = patience
         self.values: list[float] = []
@@ -102,7 +105,7 @@ class StopOnNaN(keras.callbacks.Callback):
 
 
 class Epochs(keras.callbacks.Callback):
-    """Set the epoch of the batches, also if `Resume` starts `fit` at a later one.
+    """Tell the batches the current epoch, also where `Resume` starts `fit` at a later one.
 
     The batches are those that `fit` trains on, of `zoo.datasets.batches`, or a wrapper of them.
 
@@ -179,9 +182,13 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the epoch's numbers."""
         seconds = time.perf_counter() - self._passed.start
-        numbers = "  ".join(f"{key} {float(value):.5g}" for key, value in (logs or {}).items())
+        numbers = "  ".join(f"{key} {_digits(value)}" for key, value in (logs or {}).items())
         left = _duration(seconds * (self.epochs - epoch - 1))
         print(f"{self._passed.label} done  {numbers}  {left} left", flush=True)
+
+
+def _digits(values):
+    return " ".join(f"{value:.5g}" for value in np.ravel(values))
 
 
 def _duration(seconds):

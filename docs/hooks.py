@@ -79,7 +79,7 @@ def exported() -> dict[str, str]:
 
 
 def _entry(name, target):
-    """Return a directive of mkdocstrings, which takes a function named as its module for that."""
+    """Return a mkdocstrings directive; a function with its module's name needs the full path."""
     *_, module, last = target.split(".")
     options = f"\n    options:\n      heading: {name}\n      toc_label: {last}"
     return f"{target}{options}" if module == last else name
@@ -110,8 +110,6 @@ def api_pages() -> dict[str, str]:
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages from outside docs, the tutorials, the API, and the results."""
     for address, path in PAGES.items():
-        if old := files.get_file_from_path(address):
-            files.remove(old)
         files.append(File.generated(config, address, abs_src_path=str(ROOT / path)))
     for page, content in api_pages().items():
         files.append(File.generated(config, f"api/{page}.md", content=content))

@@ -52,10 +52,10 @@ def run(  # noqa: PLR0913 (options by keyword)
         model: A Functional or built Sequential model.
         data: A tuple of arrays `(x, y)`, an array x, or an iterable of batches of these (a
             `tf.data.Dataset`, a `PyDataset`, a list); read once. x may be a dictionary of arrays.
-            Of labels for each position of an output, such as `(batch, steps)`, the loss and the
-            accuracy are averaged over an example's positions, with sample weights `(batch, steps)`
-            as a third element, and without the `ignore_class` of the loss and what a Keras mask
-            hides. Sample weights of whole examples are not used.
+            If an output has positions, such as `(batch, steps, classes)`, loss and accuracy are
+            averaged over an example's positions. Sample weights `(batch, steps)`, the third
+            element, weigh them; positions with the loss's `ignore_class` or hidden by a Keras mask
+            are left out. Sample weights of whole examples are not used.
         loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or the
             cross-entropy of its softmax or sigmoid, or of labels that are class indices.
         batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it. NaN
@@ -69,9 +69,9 @@ def run(  # noqa: PLR0913 (options by keyword)
             x, but in "state".
 
     Raises:
-        ValueError: before any work, if there is no block, the data have no labels but a probe
-            needs them, labels are out of range, the loss is not known, no block has what a probe
-            measures, or the network has no such view.
+        ValueError: before any work, if there is no block, two probes have one name, the data have
+            no labels but a probe needs them, labels are out of range, the loss is not known, no
+            block has what a probe measures, or the network has no such view.
 
     Example:
     >>> from zoo.callbacks import L2Ratio
@@ -106,6 +106,7 @@ class Observer:
         self.objective = Objective(self.graph, self.model, loss)
         self.labeled = [probe.name for probe in self.probes if LABELED.intersection(probe.needs)]
         self.reads_labels = bool(self.labeled) or any(probe.reads_labels for probe in self.probes)
+        self.label_check = self.objective.check if self.reads_labels else None
         self.needs = needs = {key for probe in self.probes for key in probe.needs}
         self.gradient = bool(needs.intersection(GRADIENTS))
         self.inner = {}  # calls of a residual branch with one input and one output, by block
@@ -129,10 +130,8 @@ class Observer:
         self.step = compiled(self._step, self.model)
 
     def check(self, data: Any, batch_size: int) -> None:
-        """Raise what a pass would raise at its first batch, which is all that is read."""
-        for probe in self.probes:
-            self._inspected(probe)
-        self._sums(*next(self._batches(data, batch_size)))
+        """Run the first batch only, to raise its errors before training."""
+        self._sums(*next(padded_batches(data, batch_size, check=self.label_check)))
 
     def run(
         self,
@@ -145,13 +144,11 @@ class Observer:
         for probe in self.probes:
             probe.reset_state()
             probe.blocks = self.blocks
-            probe.inspected = self._inspected(probe)
-        for x, y, mask in self._batches(data, batch_size, progress):
+        for x, y, mask in padded_batches(data, batch_size, progress, self.label_check):
             for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
                 probe.update_state(ordered, np.count_nonzero(mask))
         notes = [f"{name} is no block: {reason}." for name, reason in self.rejected]
-        notes += [note for probe in self.probes for note in probe.notes()]
         title = f"{self.model.name} on {self.probes[0].count} examples"
         table = Table(self._rows(epoch), notes, title)
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
@@ -159,10 +156,6 @@ class Observer:
             names = ", ".join(dict.fromkeys(not_finite))
             logging.warning("Probes measured NaN or Inf in these blocks: %s.", names)
         return table
-
-    def _batches(self, data, batch_size, progress=None):
-        check = self.objective.check if self.reads_labels else None
-        return padded_batches(data, batch_size, progress, check)
 
     def _sums(self, x, y, mask):
         if self.labeled and y is None:
@@ -173,21 +166,6 @@ class Observer:
         labels = (to_tensors(y),) if self.reads_labels and y is not None else ()
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
         return to_arrays(sums, mask)
-
-    def _inspected(self, probe):
-        numbers = {}
-        for block in self.blocks if probe.inspects else ():
-            inner = [call.layer for call in residual_branch(self.graph, block)]
-            weights = [w for layer in [block.layer, *inner] for w in getattr(layer, "weights", ())]
-            arrays = {w.path: ops.convert_to_numpy(w) for w in weights}
-            if found := probe.inspect(block, arrays):
-                numbers[block.name] = found
-        if probe.inspects and not numbers:
-            names = [block.name for block in self.blocks]
-            raise ValueError(
-                f"Probe {probe.name!r} found no weights of its kind. Received: blocks {names}."
-            )
-        return numbers
 
     def _rows(self, epoch):
         stages = {block.name: block.stage for block in self.blocks}
@@ -237,7 +215,7 @@ class Observer:
                 if values:  # JAX sorts the keys of a dict
                     reduced = OrderedDict((k, masked_sum(v, mask)) for k, v in values.items())
                     sums[part.info.name] = reduced
-        if not sums and not probe.inspects:
+        if not sums:
             keys = {key for stage in stages.values() for part in stage for key in part}
             raise ValueError(
                 f"Probe {probe.name!r} has nothing to measure here: it needs "
@@ -437,11 +415,12 @@ class RunProbes(keras.callbacks.Callback):
         self._first_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Read the rows of earlier epochs when training resumes."""
-        resumes = self._first_epoch and epoch > 0 and not len(self.table)
-        self._first_epoch = False
-        if resumes and self.path is not None and self.path.exists():
-            rows = Table.from_csv(self.path)
+        """Keep the rows of earlier epochs when training starts, or read them when it resumes."""
+        if self._first_epoch:
+            self._first_epoch = False
+            rows = self.table
+            if epoch > 0 and not len(rows) and self.path is not None and self.path.exists():
+                rows = Table.from_csv(self.path)
             self.table = Table(row for row in rows if row.epoch and row.epoch <= epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -463,4 +442,7 @@ def _probe_list(probes):
             f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. Received: "
             f"{probes!r}. A class must be called, and a name is no probe."
         )
+    names = [probe.name for probe in found]
+    if len({*names}) < len(names):
+        raise ValueError(f"Expected probes of different names. Received: {names}. Give a `name`.")
     return found

@@ -4,6 +4,7 @@ Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noi
 section 5 and appendix D; Arora, Ge, Neyshabur, Zhang (2018), arXiv:1802.05296, section 4.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from keras import layers, ops
 
 from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
-from zoo.callbacks.probes.objective import Loss, Objective, batches, nan_mask, norm, shown
+from zoo.callbacks.probes.objective import Loss, Objective, batches, nan_mask, norm, zero_masked
 from zoo.callbacks.probes.probe import Parts, Ratio, Row, Table
 from zoo.checks import check_integers
 from zoo.graph.blocks import find_blocks
@@ -51,8 +52,8 @@ class LayerCushion(Ratio):
         cushions = []
         exist = []
         for layer, x, y in _linear_steps(block):
-            length = norm(shown(x, mask))
-            passed = norm(shown(y if layer.bias is None else y - layer.bias, mask))
+            length = norm(zero_masked(x, mask))
+            passed = norm(zero_masked(y if layer.bias is None else y - layer.bias, mask))
             size = ops.sqrt(ops.sum(ops.square(layer.kernel)))
             cushions.append(passed / (size * length))
             exist.append(length != 0)
@@ -89,7 +90,19 @@ def _linear_steps(block):
             f"{type(layer).__name__} {block.info.name!r}"
         )
     linear = (None, keras.activations.linear)
-    return [step for step in steps if type(step[0]) in KINDS and step[0].activation in linear]
+    found = [step for step in steps if type(step[0]) in KINDS and step[0].activation in linear]
+    for inner, *_ in found:
+        check_channels_last(inner)
+    return found
+
+
+def check_channels_last(layer: keras.layers.Layer) -> None:
+    """Raise ValueError for a layer whose channels are not the last axis."""
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        raise ValueError(
+            f"Cushions are measured with channels last. Received: {layer.name}, with "
+            f"data_format={layer.data_format!r}."
+        )
 
 
 def interlayer_cushions(
@@ -99,47 +112,52 @@ def interlayer_cushions(
 
     It says how much better J passes the signal x than noise, whose every direction it passes
     alike. |J|_F^2 is the mean of |J' r|^2 over `projections` random normal r. n1 x n2 is the size
-    of the image x. The mean over examples is given, without those whose x or J is zero.
+    of the image x, channels last. The mean over examples is given, without those whose x or J is
+    zero.
 
     `data` are inputs, or as in `zoo.callbacks.run`; `batch_size` is that of arrays, and `seed` that
     of the random vectors. The table has `interlayer_cushion`.
 
     Raises:
-        ValueError: if the blocks do not follow each other.
+        ValueError: if there is no block or no example, or channels are not last.
 
     Reference: Yu & Tomasi (2019), section 5; Arora et al. (2018), definition 4, for convolutions
     definition 9.
     """
     check_integers(2, projections=projections)
     chain = Chain(model)
+    for call in chain.graph.calls:
+        check_channels_last(call.layer)
 
-    def inputs_of_blocks(values):
-        inputs = []
+    def blocks_between(values):
+        """Return each block's input and output, states."""
+        pairs = []
         x = values
         for index, step in enumerate(chain.plan):
             x = chain.link(index, x)
-            inputs.append(x)
-            x = chain.do(step, x)
-        return inputs
+            pairs.append((x, chain.do(step, x)))
+            x = pairs[-1][1]
+        return pairs
 
-    inputs_of_blocks = compiled(inputs_of_blocks, chain.graph.model)
+    blocks_between = compiled(blocks_between, chain.graph.model)
     products = [_products(chain, block.index) for block in chain.blocks]
     rng = np.random.default_rng(seed)
     measured: list[list[np.ndarray]] = [[] for _ in chain.blocks]
     for x, _ in batches(data, batch_size):
         mask = ops.convert_to_tensor(nan_mask(x))
-        inputs = inputs_of_blocks(chain.graph.start(x))
-        for block, state, (signal, noise) in zip(chain.blocks, inputs, products, strict=True):
-            numbers = [signal(state) * mask]
+        pairs = blocks_between(chain.graph.start(x))
+        for block, pair, (signal, noise) in zip(chain.blocks, pairs, products, strict=True):
+            state, y = pair
+            pixels = math.prod(state.x.shape[1:-1])
+            numbers = [signal(state) * mask * math.sqrt(pixels)]
             for _ in range(projections):
-                r = rng.standard_normal((len(state.x), *block.shape[1:]), dtype="float32")
+                r = rng.standard_normal(tuple(y.x.shape), dtype="float32")
                 numbers.append(noise(state, ops.convert_to_tensor(r)))
             measured[block.index].append(np.stack([ops.convert_to_numpy(v) for v in numbers]))
     rows = []
     for block in chain.blocks:
         ratio, *squares = np.concatenate(measured[block.index], axis=1).astype("float64")
-        pixels = np.prod(chain.graph.shapes[block.source][1:-1])
-        cushion = _mean_cushion(np.sqrt(pixels) * ratio, np.stack(squares))
+        cushion = _mean_cushion(ratio, np.stack(squares))
         rows.append(Row("interlayer_cushion", block.name, block.stage, None, None, cushion))
     return Table(rows)
 
@@ -192,8 +210,9 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
 
     `model` ends in a `Dense` classifier. `data`, with labels, and `loss` are as in
     `zoo.callbacks.run`. A pass has `batch_size` times the number of features examples. The table
-    has `dominant_flow`, d by block. Without dominance, for 64 features, d is about 0.080,
-    (2 / pi) arctan(1 / sqrt(63)).
+    has `dominant_flow`, d by block. Without dominance, with 64 features and independent normal
+    g_ji, d is 0.080, (2 / pi) arctan(1 / sqrt(63)), if the map has one entry, and more if it is
+    larger: 0.14 with 8 x 8, 0.21 with 32 x 32.
 
     Raises:
         ValueError: if the network does not end in a `Dense`, channels do not mix after any block,
@@ -230,8 +249,6 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
             shares = ops.convert_to_numpy(shares).astype("float64")
             sums[name] += (shares * nan_mask(x)).sum()
         count += len(y)
-    if not count:
-        raise ValueError("Expected at least one example. Received: data without any.")
     return Table(
         Row("dominant_flow", block.name, block.stage, None, None, sums[block.name] / count)
         for block in measured

@@ -51,6 +51,7 @@ def batches(
     arrays = isinstance(data, (tuple, dict)) or hasattr(data, "shape")
     if isinstance(data, keras.utils.PyDataset):
         data = map(data.__getitem__, range(len(data)))
+    seen = 0
     for part in [data] if arrays else data:
         x, y = _unpack(part, weighted)
         y, count = _check(x, y, check)
@@ -58,18 +59,21 @@ def batches(
         for start in range(0, count, size):
             rows = slice(start, start + size)
             yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows)
+            seen += size
+    if not seen:
+        raise ValueError("Expected at least one example. Received: data without any.")
 
 
 def repeatable(data: Any) -> Any:
-    """Return data that can be read again: of an iterator, a list of its batches."""
+    """Return data that can be read repeatedly; an iterator is read into a list."""
     return [*data] if isinstance(data, Iterator) else data
 
 
 def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
     """Return `count` random examples, or all if there are fewer, and the number of all.
 
-    They are in the order of the data, and the same of arrays and of batches of these; a tuple of
-    arrays, or a list of such where batches differ in the shape of an example.
+    The choice keeps the order of the data and does not depend on the batches. It is returned as a
+    tuple of arrays, or as a list of tuples if batches differ in the shape of an example.
     """
     rng = np.random.default_rng(seed)
     total = 0
@@ -137,7 +141,7 @@ def padded_batches(
     as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
     one before, so that compiled functions see one shape; where nothing is compiled, on PyTorch, the
     mask has the examples only. `progress` is called with the number of examples so far, after each
-    batch. Raise ValueError if there is no example.
+    batch.
     """
     size = 0
     seen = 0
@@ -150,8 +154,6 @@ def padded_batches(
         yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows), padded
         if progress:
             progress(seen)
-    if not seen:
-        raise ValueError("Expected at least one example. Received: data without any.")
 
 
 def nan_mask(x: Any) -> np.ndarray:
@@ -201,7 +203,7 @@ def scale(v: Tensor) -> Tensor:
     return ops.where(largest == 0, 1.0, ops.clip(largest, TINY, 1 / TINY))
 
 
-def shown(v: Tensor, mask: Tensor | None) -> Tensor:
+def zero_masked(v: Tensor, mask: Tensor | None) -> Tensor:
     """Return `v` with zeros where a mask of its first axes is False."""
     if mask is None or tuple(v.shape[1 : len(mask.shape)]) != tuple(mask.shape[1:]):
         return v
@@ -209,9 +211,9 @@ def shown(v: Tensor, mask: Tensor | None) -> Tensor:
     return ops.where(mask, v, ops.zeros_like(v))
 
 
-def shown_by_keras(v: Tensor) -> Tensor:
+def zero_masked_by_keras(v: Tensor) -> Tensor:
     """Return `v` with zeros where its own Keras mask is False."""
-    return shown(v, keras_private.get_keras_mask(v))
+    return zero_masked(v, keras_private.get_keras_mask(v))
 
 
 def to_arrays(sums: Any, mask: np.ndarray) -> Any:
@@ -226,9 +228,9 @@ class Objective:
     Where a softmax or sigmoid makes the first output, `apply` runs the network up to the logits,
     and a cross-entropy is computed from these: from probabilities, float32 has no gradient of a
     confident mistake, and Keras clips them at 1e-7. Outputs have one class distribution (or value)
-    for each position, such as `(batch, steps, classes)`. Several sigmoids, unless the loss is of
-    one class, are labels of two classes each, `(batch, ..., labels, 2)`, and as positions to all
-    measures but the KL divergence, which is their sum. Graph, model and loss are those of
+    for each position, such as `(batch, steps, classes)`. Several sigmoids, unless the loss is
+    categorical, are independent labels of two classes each, `(batch, ..., labels, 2)`: measures
+    are averaged over labels, KL divergences summed. Graph, model and loss are those of
     `zoo.callbacks.run`, which tells how an example's positions are averaged.
     """
 
@@ -312,6 +314,8 @@ class Objective:
         if len(labels.shape) == len(logits.shape) - 1 and logits.shape[-1] == 1:
             labels = ops.expand_dims(labels, -1)  # as `fit` does; else they are broadcast
         loss = self._given or self._default(labels.shape)
+        if _kind(loss) not in SPARSE:
+            labels = ops.cast(labels, "float32")  # as `fit` does
         at_logits = _kind(loss) in ENTROPIES[self._activation] or self._given is None
         by_label = self._labels > 1 and _kind(loss) in BINARY
         if by_label:
@@ -394,7 +398,8 @@ class Objective:
         if self.classifies(labels):
             p, q = (self.log_probabilities(v[0], labels) for v in (intact, outputs))
             return scores | self.compare(p, q, self.weights(labels, outputs[0]))
-        flat_pair = [[flat(shown_by_keras(v)) for v in tensors] for tensors in (outputs, intact)]
+        pair = outputs, intact
+        flat_pair = [[flat(zero_masked_by_keras(v)) for v in tensors] for tensors in pair]
         new, old = (ops.concatenate(vectors, axis=1) for vectors in flat_pair)
         return scores | {"change": norm(new - old) / norm(old)}
 

@@ -21,7 +21,7 @@ from zoo.callbacks.probes.objective import (
     in_range,
     norm,
     scale,
-    shown,
+    zero_masked,
 )
 from zoo.checks import check_choice, check_integers
 from zoo.graph.blocks import Block
@@ -30,7 +30,7 @@ from zoo.types import PathLike, Tensor
 
 GRADIENTS = ("dx", "dinput", "dh", "dx_classifier")  # keys of a block that need a backward pass
 LABELED = {*GRADIENTS, "labels", "loss"}  # keys that need labels
-SHOWN = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
+MASKED = ("input", "x", "f", "y", "h", "t", "c", *GRADIENTS)  # keys that a Keras mask applies to
 CLASSIFIERS = {"network": "dx", "block": "dx_classifier"}  # keys of a block, by `classifier`
 
 
@@ -44,7 +44,7 @@ class Parts(dict):
         self, info: Block, parts: Mapping[str, Any], use: int = 0, layers: Sequence[Any] = ()
     ) -> None:
         mask = parts.get("mask")
-        super().__init__({k: shown(v, mask) if k in SHOWN else v for k, v in parts.items()})
+        super().__init__({k: zero_masked(v, mask) if k in MASKED else v for k, v in parts.items()})
         self.info = info
         self.use = use
         self.layers = layers
@@ -98,15 +98,6 @@ class Probe:
         self.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         self.reset_state()
 
-    @property
-    def inspects(self) -> bool:
-        """True if the probe reads weights instead of data."""
-        return type(self).inspect is not Probe.inspect
-
-    def notes(self) -> list[str]:
-        """Return sentences about what was not measured."""
-        return []
-
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor] | Tensor:
         """Return per-example values of one block, of shape `(batch, ...)`, by key.
 
@@ -114,13 +105,7 @@ class Probe:
         and its standard deviation, `std`. `stage` has the blocks of its stage, in order, including
         itself.
         """
-        if self.inspects:
-            return {}
         raise NotImplementedError(f"{type(self).__name__} must define `measure`.")
-
-    def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return numbers about a block's weights, arrays by path; for probes that read no data."""
-        return {}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return numbers, or arrays with a number for each unit, from averages."""
@@ -138,7 +123,7 @@ class Probe:
 
     def result(self) -> dict[str | None, dict[str, Any]]:
         """Return numbers by key, by block; None is the key of those about the whole network."""
-        result: dict[str | None, dict[str, Any]] = {**self.inspected}
+        result: dict[str | None, dict[str, Any]] = {}
         for block, members in self.sums.items():
             result[block] = self.summarize({k: v / self.count for k, v in members.items()})
         return result
@@ -152,7 +137,6 @@ class Probe:
         """Forget all sums."""
         self.count = 0
         self.sums: dict[str, dict[str, Any]] = {}
-        self.inspected: dict[str | None, dict[str, Any]] = {}  # numbers about weights, by block
 
 
 def deviation(mean: Any, square: Any) -> Any:
@@ -249,7 +233,7 @@ class Table:
         return [*dict.fromkeys(row.probe for row in self.rows)]
 
     def values(self, probe: str, epoch: int | None = None) -> dict[str | None, float]:
-        """Return a probe's scalar values by block, in order; of one epoch, if it is given."""
+        """Return a probe's scalar values by block, in order, of one epoch, or the last ones."""
         rows = self.of_probe(probe)
         return {r.block: r.value for r in rows if r.unit is None and epoch in (None, r.epoch)}
 
@@ -336,24 +320,15 @@ class BlockOutputs(Probe):
     """Mean output of each unit over examples (and positions).
 
     Columns that stay the same from block to block are carried. For one example: Fig. 2, fourth
-    column. `rectified` averages the outputs after a ReLU, for networks that have one there.
+    column.
     """
-
-    def __init__(self, rectified: bool = False, name: str | None = None) -> None:
-        super().__init__(name)
-        self.rectified = rectified
-
-    def output(self, block: Parts) -> Tensor:
-        """Return a block's output, float32."""
-        y = ops.cast(block["y"], "float32")
-        return ops.relu(y) if self.rectified else y
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's output."""
-        return {"units": block.by_unit(self.output(block))}
+        return {"units": block.by_unit(block["y"])}
 
 
-class EstimationError(BlockOutputs):
+class EstimationError(Probe):
     """Error of a block's output as an estimate of its stage's last one: y - y of the last block.
 
     The mean over examples of each unit, then over units: near 0 if blocks estimate without bias,
@@ -362,17 +337,22 @@ class EstimationError(BlockOutputs):
     Greff et al. (2017), section 4.2, Fig. 3.
     """
 
+    def __init__(self, rectified: bool = False, name: str | None = None) -> None:
+        super().__init__(name)
+        self.rectified = rectified
+
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's error and its square."""
-        error = self.output(block) - self.output(stage[-1])
+        y, last = (ops.cast(part["y"], "float32") for part in (block, stage[-1]))
+        error = ops.relu(y) - ops.relu(last) if self.rectified else y - last
         values = {"error": error, "square": ops.square(error)}
         if block.get("mask") is not None:
-            values["shown"] = shown(ops.ones_like(error), block["mask"])
+            values["share"] = zero_masked(ops.ones_like(error), block["mask"])
         return values
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
         """Return averages over units."""
-        share = np.broadcast_to(mean.get("shown", 1.0), mean["error"].shape)  # of the examples
+        share = np.broadcast_to(mean.get("share", 1.0), mean["error"].shape)  # of the examples
         error, square = (mean[key][share != 0] / share[share != 0] for key in ("error", "square"))
         return {self.name: error.mean(), "std": deviation(error, square).mean()}
 
@@ -592,22 +572,16 @@ class BorderlineExamples(Probe):
 class LogitLens(Probe):
     """Early readout after the blocks of every stage, compared with the network's own output.
 
-    The network's tail (final normalization and classifier) is applied to each block's output of the
-    last one's shape. `kl`: the KL divergence of the network's distribution from the early one's,
-    in nats; `agreement`: the share of positions with the same most probable class; with labels also
-    `accuracy` and `loss`, in the last stage those of `IntermediateAccuracy`. nostalgebraist (2020),
-    "interpreting GPT: the logit lens"; Belrose et al. (2023), arXiv:2303.08112.
+    The network's tail (final normalization and classifier) is applied to the output of each block
+    that has the last block's shape. `kl`: the KL divergence of the network's distribution from the
+    early one's, in nats; `agreement`: the share of positions with the same most probable class;
+    with labels also `accuracy` and `loss`, in the last stage those of `IntermediateAccuracy`.
+    nostalgebraist (2020), "interpreting GPT: the logit lens"; Belrose et al. (2023),
+    arXiv:2303.08112.
     """
 
     needs = ("network", "y")
     reads_labels = True
-
-    def notes(self) -> list[str]:
-        """Return a sentence about the blocks whose outputs the tail cannot read."""
-        shape = self.blocks[-1].shape
-        others = [block.name for block in self.blocks if block.shape != shape]
-        reason = f"their outputs do not have the last block's shape, {shape}"
-        return [f"No {self.name} of {', '.join(others)}: {reason}."] if others else []
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each example's numbers, if the tail can read the block."""
@@ -639,11 +613,17 @@ class GateBias(Probe):
     network learned to carry more. Fig. 2, first column.
     """
 
-    def inspect(self, info: Block, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return the bias of the gate's last layer."""
-        of_gate = {path: value for path, value in weights.items() if "transform_gate" in path}
-        biases = [value for path, value in of_gate.items() if path.endswith(("/bias", "/beta"))]
-        return {"mean": biases[-1].mean(), "units": biases[-1]} if biases else {}
+    def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
+        """Return the bias of the gate's last layer, the same for each example."""
+        gate = getattr(block.info.layer, "transform_gate", None)
+        weights = getattr(gate, "weights", ())
+        biases = [w for w in weights if w.path.endswith(("/bias", "/beta"))]
+        examples = ops.ones((ops.shape(block["y"])[0], 1))
+        return {"units": examples * ops.cast(biases[-1], "float32")} if biases else {}
+
+    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
+        """Return the mean over units, and each unit's bias."""
+        return {"mean": mean["units"].mean(), **mean}
 
 
 class GateActivity(Probe):

@@ -115,20 +115,5 @@ for word in words:
     print(f"{word} ({state}): {', '.join(names)}")
 
 # %% [markdown]
-# ## Write
-#
-# Sample one word after the other. A small model of a small text writes nonsense with the right rhythm.
-
-# %%
-random = np.random.default_rng(1)
-row, state = read([vocabulary.words.index("the")], START)
-written = []
-for _ in range(40):
-    row[vocabulary.unknown] = 0
-    written.append(int(random.choice(len(row), p=row / row.sum())))
-    row, state = read(written[-1:], state)
-print("the", vocabulary.decode(written))
-
-# %% [markdown]
-# The recipe `ptb_char_lm.py` trains the models of the papers with checkpoints: [recipes](../recipes.md). Formats:
+# The recipe `ptb_char_lm.py` trains the models of the papers with checkpoints, and continues a text with `--generate`: [recipes](../recipes.md). Formats:
 # [export](../export.md).

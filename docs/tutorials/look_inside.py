@@ -52,8 +52,8 @@ print(f"test accuracy {accuracy:.3f}")
 # %% [markdown]
 # ## Diagnose
 #
-# One line per block: the verdict and the measurements. `|f|/|x|` is the norm of what the block adds relative to its input. `lesion KL` is the change of the output if the block is removed. The last column
-# gives the rule that decided, with its threshold.
+# One line per block: the verdict and the measurements. `|f|/|x|` is the norm of what the block adds relative to its input. `lesion KL` is the change of the output if the block is removed. `reason` is
+# the rule that decided, with its threshold.
 
 # %%
 report = zoo.callbacks.diagnose(model, x_test, y_test)
@@ -87,18 +87,12 @@ callbacks.plot(table, ["cosine_loss", "l2_ratio", "intermediate_accuracy"])
 # `lesions` removes one block at a time, `early_exits` all blocks after one.
 
 # %%
-lesions = callbacks.lesions(model, (x_test, y_test)).values("lesion_accuracy")
-exits = callbacks.early_exits(model, (x_test, y_test)).values("exit_accuracy")
-names = [name for name in exits if name is not None]  # None: the intact network
-plt.figure(figsize=(7, 3))
-plt.plot(names, [lesions[name] for name in names], "o-", label="without this block")
-plt.plot(names, [exits[name] for name in names], "s-", label="without all later blocks")
-plt.axhline(accuracy, color="gray", linestyle=":", label="whole network")
-plt.ylabel("test accuracy")
-plt.legend()
-plt.show()
-worst = min(names, key=lesions.get)
+table = callbacks.lesions(model, (x_test, y_test))
+table += callbacks.early_exits(model, (x_test, y_test))
+lesions = table.values("lesion_accuracy")
+worst = min({*lesions} - {None}, key=lesions.get)  # None: the whole network
 print(f"The network depends most on {worst}: without it the accuracy is {lesions[worst]:.3f}.")
+callbacks.plot(table, ["lesion_accuracy", "exit_accuracy"])
 
 # %% [markdown]
 # ## Watch it during training
@@ -110,14 +104,7 @@ again = residual_mlp()
 again.compile(keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy")
 watch = callbacks.RunProbes([callbacks.L2Ratio()], (x_test, y_test), every=1)
 again.fit(x_train, y_train, batch_size=64, epochs=6, verbose=0, callbacks=[watch])
-epochs = sorted({row.epoch for row in watch.table})
-by_epoch = np.array([[*watch.table.values("l2_ratio", epoch).values()] for epoch in epochs])
-plt.figure(figsize=(6, 3))
-plt.imshow(by_epoch.T, aspect="auto", cmap="viridis")
-plt.xlabel("epoch")
-plt.ylabel("block")
-plt.colorbar(label="|f| / |x|")
-plt.show()
+callbacks.plot(watch.table, ["l2_ratio"])
 
 # %% [markdown]
 # Next: [remove the least important blocks, heal, and export](prune_heal_export.md). For transformers see

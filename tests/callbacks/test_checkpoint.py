@@ -50,6 +50,24 @@ def test_two_epochs_and_two_resumed_equal_four(tmp_path):
     assert seen == history
 
 
+def test_a_metric_with_a_value_for_each_class_is_resumed_and_printed(tmp_path, capsys):
+    x, y = np.eye(4, dtype="float32"), np.eye(4, dtype="float32")[[0, 1, 2, 2]]
+    histories = []
+    for epochs in (1, 2):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, "softmax")])
+        model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(name="f1")])
+        after = [zoo.callbacks.Progress(epochs, 1), Resume(tmp_path / "state.npz")]
+        histories.append(model.fit(x, y, epochs=epochs, verbose=0, callbacks=after).history)
+    assert np.shape(histories[1]["f1"]) == (2, 4)
+    np.testing.assert_array_equal(histories[1]["f1"][0], histories[0]["f1"][0])
+    assert "epoch 2/2 done  f1 " in capsys.readouterr().out
+
+
+def test_a_setting_that_is_no_json_is_refused_before_training(tmp_path):
+    with pytest.raises(TypeError, match="float32 is not JSON serializable"):
+        Resume(tmp_path / "state.npz", identity={"rate": np.float32(0.1)})
+
+
 def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_checkpoint_of_before(tmp_path):
     rates = keras.callbacks.LearningRateScheduler([0.02, 1e30].__getitem__)
     progress = zoo.callbacks.Progress(2, 4)

@@ -263,6 +263,10 @@ def test_without_idle_blocks_the_advice_is_a_plan_of_at_least_one_block(grain, o
     table = zoo.callbacks.Table([Row("lesion_kl", "block0", 0, None, None, 1.0)])
     code = f"zoo.callbacks.depth_plan(model, x, keep=0.75{options})"
     assert str(Diagnosis("model", rows, table, grain)).endswith(f"make a plan: {code}")
+    names = [row.block for row in rows]
+    assert f"keep=0.75, blocks={names}{options})" in str(
+        Diagnosis("model", rows, table, grain, named=True)
+    )
     for few, known in ((rows[:3], table), (rows, zoo.callbacks.Table())):
         assert str(Diagnosis("model", few, known, grain)).endswith("was found to be idle.")
 

@@ -146,6 +146,8 @@ def test_an_example_whose_skip_input_is_zero_has_no_l2_ratio_and_is_counted():
 def test_bad_input_is_refused_before_any_work(model):
     with pytest.raises(ValueError, match="cosine_loss.*compare with labels"):
         callbacks.run([callbacks.CosineLoss()], model, X)
+    with pytest.raises(ValueError, match="different names. Received: .'cosine_loss', 'cos"):
+        callbacks.run([callbacks.CosineLoss(), callbacks.CosineLoss("block")], model, (X, Y))
     with pytest.raises(ValueError, match="Received: classifier='loss'"):
         callbacks.CosineLoss(classifier="loss")
     with pytest.raises(ValueError, match="of=3"):

@@ -188,11 +188,37 @@ def test_dominance_is_of_the_activation_after_the_sum_s_relu(relu):
     np.testing.assert_allclose(*pair, rtol=1e-3)
 
 
+def test_cushions_of_channels_first_are_refused():
+    inputs = keras.Input((3, 4, 4))
+    x = keras.layers.Conv2D(3, 3, padding="same", data_format="channels_first")(inputs)
+    first = keras.Model(inputs, keras.layers.Add()([inputs, x]))
+    data = np.zeros((1, 3, 4, 4), "float32")
+    with pytest.raises(ValueError, match="channels last. Received: conv2d"):
+        callbacks.interlayer_cushions(first, data)
+    with pytest.raises(ValueError, match="channels last. Received: conv2d"):
+        callbacks.run([callbacks.LayerCushion()], first, data)
+
+
+def test_images_of_an_unknown_size_have_the_interlayer_cushion_of_a_known_one():
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 2, 2)).astype("float32")
+    tables = []
+    for side in (4, None):
+        inputs = keras.Input((side, side, 2))
+        x = keras.layers.Conv2D(2, 3, padding="same", name="conv")(inputs)
+        model = keras.Model(inputs, keras.layers.Add(name="sum")([inputs, x]))
+        model.set_weights([kernel, np.zeros(2)])
+        tables.append(callbacks.interlayer_cushions(model, reference.images(3, 4, 4, 2)))
+    known, unknown = (table.values("interlayer_cushion") for table in tables)
+    assert known == pytest.approx(unknown, rel=1e-5)
+
+
 def test_bad_input_of_noise_probes(model):
     with pytest.raises(ValueError, match="2 or more"):
         callbacks.interlayer_cushions(model, X, projections=1)
     with pytest.raises(ValueError, match="without labels"):
         callbacks.dominant_flow(model, X)
+    with pytest.raises(ValueError, match="Expected at least one example"):
+        callbacks.interlayer_cushions(model, X[:0])
     with pytest.raises(ValueError, match="defined for convolutions"):
         deep = zoo.highway_mlp(3, 4, input_shape=(5,))
         callbacks.run([callbacks.LayerCushion()], deep, reference.images(2, 5))

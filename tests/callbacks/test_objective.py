@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 
 import zoo
 from helpers import reference
@@ -113,6 +113,18 @@ def test_labels_that_a_regression_broadcasts_are_no_classes():
     model, _ = one_block(4, None)
     table = callbacks.lesions(model, (X, reference.images(7, 1)), loss="mse")
     assert table.probes() == ["lesion_loss", "lesion_change"]
+
+
+def test_a_loss_of_the_user_gets_labels_as_fit_casts_them():
+    model, _ = one_block(1, None)
+    kinds = []
+
+    def loss(labels, outputs):
+        kinds.append(keras.backend.standardize_dtype(labels.dtype))
+        return ops.mean(ops.square(labels - outputs), axis=-1)
+
+    callbacks.lesions(model, (X, (Y % 2).astype("int64")), loss=loss)
+    assert {*kinds} == {"float32"}
 
 
 def test_outputs_and_losses_without_a_value_for_each_example_are_explained():

@@ -44,6 +44,16 @@ def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
     assert len(rows) == 4 and rows[0]["loss"]
 
 
+def test_a_second_training_begins_the_table_again():
+    model = small_model()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    watch = callbacks.RunProbes([callbacks.L2Ratio()], (X, Y))
+    for _ in range(2):
+        model.fit(X, Y, batch_size=4, epochs=2, verbose=0, callbacks=[watch])
+    epochs = [row.epoch for row in watch.table if row.probe == "l2_ratio"]
+    assert epochs == [1, 1, 2, 2]  # two blocks
+
+
 def test_probing_changes_nothing_in_a_training():
     losses = []
     for watch in ([], [callbacks.RunProbes([callbacks.CosineLoss()], (X, Y))]):

@@ -103,12 +103,14 @@ def test_names_are_text_in_the_page_and_in_its_charts(tmp_path):
     assert "<h1>&lt;img onerror=alert(1)&gt; $x_ on 3 examples</h1>" in text
 
 
-def test_values_over_counts_are_curves():
+def test_values_over_counts_are_curves(tmp_path):
     rows = [Row("shuffle_loss", "last", 1, n, None, 1.0 - n / 8) for n in range(4)]
     rows += [row._replace(probe="loop_loss") for row in rows]
     for axis in callbacks.plot(Table(rows)).axes:
         (line,) = axis.get_lines()
         assert [*line.get_xdata()] == [0, 1, 2, 3] and line.get_ydata()[-1] == 0.625
+    callbacks.write_html(Table(rows), tmp_path / "page.html")
+    assert "0.625" in (tmp_path / "page.html").read_text().partition("<summary>numbers")[2]
 
 
 def test_every_measure_has_a_meaning():
