@@ -79,14 +79,18 @@ class CausalAttention(Configured):
     ) -> Tensor:
         """Return the projected outputs of all heads."""
         of_keys, of_values = sources or (x, x)
-        if value is None or shares is not None:
-            if self.value is None:
-                raise ValueError("Expected a layer `value`, or values in the call. Received none.")
-            own = self.value(of_values)
-            value = own if value is None else value * shares[0] + own * shares[1]
+        if value is None:
+            value = self._own_values(of_values)
+        elif shares is not None:
+            value = value * shares[0] + self._own_values(of_values) * shares[1]
         tensors = [self._by_head(v) for v in (self.query(x), self.key(of_keys), value)]
         y = ops.dot_product_attention(*tensors, is_causal=True)
         return self.projection(ops.reshape(y, (*ops.shape(y)[:2], -1)))
+
+    def _own_values(self, x):
+        if self.value is None:
+            raise ValueError("Expected a layer `value`, or values in the call. Received none.")
+        return self.value(x)
 
     def _by_head(self, v):
         return ops.reshape(v, (*ops.shape(v)[:2], self.heads, v.shape[-1] // self.heads))
