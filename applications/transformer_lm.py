@@ -73,9 +73,9 @@ def transformer_lm(
         stacked: True makes all layers but the first one scanned `zoo.SubLayerStack`, for networks
             that are too deep to compile.
         seed: Seed of embeddings, positions, and kernels of attention, feed-forward layers and
-            logits, each drawn by its name: networks that differ in their rule, or in one
-            sub-layer's size, have the same others. Those of gates and of rules, and with None all,
-            are drawn in order from what `zoo.seed_everything` started.
+            logits, each drawn by its name: networks that differ only in their rule, or in the size
+            of one sub-layer, share all other initial weights. Those of gates and of rules, and with
+            None all, are drawn in order from what `zoo.seed_everything` started.
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Raises:

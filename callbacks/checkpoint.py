@@ -203,7 +203,7 @@ def _state_of(callback):
 
 
 class BestWeights(keras.callbacks.Callback):
-    """Keep the weights of the epoch with the lowest value of a metric; any is lower than NaN.
+    """Keep the weights of the epoch with the lowest value of a metric, such as a loss.
 
     `monitor` is the metric's key of the logs. With `Resume(track=[...])` the weights are part of
     the checkpoint.

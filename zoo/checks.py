@@ -8,7 +8,7 @@ KINDS = {0: "a non-negative integer", 1: "a positive integer"}
 
 
 def is_integer(value: Any, minimum: int) -> bool:
-    """Return True for an integer of `minimum` or more, also NumPy's; True and False are none."""
+    """Return True for an integer of `minimum` or more, NumPy's included; booleans are none."""
     known = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return known and value >= minimum
 

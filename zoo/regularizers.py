@@ -19,8 +19,8 @@ class TransferredL2(keras.regularizers.Regularizer):
     It is the L2 penalty of the kernel of the equivalent plain block, so that equivalent networks
     have equal costs and gradients ("transferred weight decay").
 
-    `identity` is "pad" or "duplicate": see `zoo.SimplifiedResidual`. `None`: id is 0 everywhere;
-    Keras's own L2 has a factor of single precision on TensorFlow.
+    `identity` is "pad" or "duplicate": see `zoo.SimplifiedResidual`. `None`: id is 0 everywhere,
+    plain L2, of which Keras's own rounds the factor to single precision on TensorFlow.
 
     Example:
     >>> float(TransferredL2(0.5)(ops.zeros((3, 3, 4, 4))))  # four entries of 1

@@ -667,7 +667,8 @@ class ClassGates(Probe):
 
     def __init__(self, of: int, classes: int, name: str | None = None) -> None:
         super().__init__(name or f"class_gates_{of}")
-        if not 0 <= of < classes:
+        check_integers(0, of=of)
+        if of >= classes:
             raise ValueError(f"`of` must be one of {classes} classes, from 0. Received: of={of!r}")
         self.of = of
         self.classes = classes

@@ -47,7 +47,7 @@ from zoo.layers.batch_norm import normalized_by_batches
 Label: TypeAlias = tuple[str | None, int | None, int | None]  # block, stage and unit of a `Row`
 SPAN = 9  # ours: unmodified blocks in one function, as a call costs TensorFlow up to 1 ms
 EPSILON = {"float16": 2**-10, "bfloat16": 2**-7}  # of others 2**-23
-FEW = 32  # ours: examples whose statistics normalize features
+FEW_EXAMPLES = 32  # ours: examples whose statistics normalize features
 SCORES = ("lesion_variation", "lesion_kl", "lesion_change", "lesion_loss")  # of `depth_plan`
 
 
@@ -340,8 +340,8 @@ def depth_plan(
     progress = progress or PassProgress("depth_plan", count * sample(data, 1)[1])
     trials = Trials(network, loss, batch_size=batch_size, progress=progress)
     trials.whole_batches = bool(keras_private.batch_normalizations(trials.model))
-    if trials.whole_batches and min(batch_size, sample(data, 1)[1]) < FEW:
-        logging.warning("zoo.callbacks.depth_plan: statistics of fewer than %d examples", FEW)
+    if trials.whole_batches and min(batch_size, sample(data, 1)[1]) < FEW_EXAMPLES:
+        logging.warning("zoo.callbacks.depth_plan: scores of fewer than %d examples", FEW_EXAMPLES)
     removed: dict[str, float] = {}
     while len(removed) < count:
         rest = [name for name in names if name not in removed]

@@ -1,4 +1,4 @@
-"""The only door to TensorFlow, JAX and torch: one function per need, its bodies side by side."""
+"""All code that depends on the backend, with its variants for TensorFlow, JAX and torch."""
 
 from zoo.backend.char_cnn import largest_responses as largest_responses
 from zoo.backend.flat_step import fast as fast

@@ -19,7 +19,7 @@ from zoo.backend.keras_private import (
 from zoo.backend.ops import BACKEND
 
 unpack = keras.utils.unpack_x_y_sample_weight
-MOST_SHAPES = 8  # ours: a trace takes seconds, so of data of ever new shapes no more are traced
+MAX_SHAPES = 8  # ours: a trace takes seconds, so of data of ever new shapes no more are traced
 
 
 def fast(model: keras.Model, after: int = 20) -> keras.Model:
@@ -89,7 +89,7 @@ class FlatStep:
         shape = tuple(None if leaf is None else (leaf.shape, leaf.dtype) for leaf in leaves)
         if shape not in self._programs:
             self._seen[shape] = self._seen.get(shape, 0) + 1
-            if self._seen[shape] <= self._after or len(self._programs) == MOST_SHAPES:
+            if self._seen[shape] <= self._after or len(self._programs) == MAX_SHAPES:
                 return self._keras_step(data)
             self._programs[shape] = self._traced(data, leaves)
         program = self._programs[shape]

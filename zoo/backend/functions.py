@@ -11,7 +11,7 @@ from zoo.backend.keras_private import AutocastScope, current_scopes
 from zoo.backend.ops import BACKEND
 from zoo.types import Tensor
 
-FEW = 64  # ours: variables that a JAX function may get without reading them, 3 microseconds each
+MAX_UNREAD = 64  # ours: variables that a JAX function may get unread, 3 microseconds each
 
 
 def compiled(function: Callable, model: keras.Model, eager: bool = False) -> Callable:
@@ -53,7 +53,7 @@ class _Frozen(keras.StatelessScope):
 def _compiled_jax(function, model):
     import jax
 
-    traced = len(model.variables) <= FEW
+    traced = len(model.variables) <= MAX_UNREAD
     read = {id(variable): variable for variable in (model.variables if traced else [])}
 
     class Reading(_Frozen):

@@ -23,7 +23,7 @@ from zoo.types import Initializer, Shape, Tensor
 Coefficients: TypeAlias = Mapping[str, Tensor]
 
 
-MOST_EXACT = 6  # streams whose permutations, 720, are all mixed; ours
+MAX_EXACT_STREAMS = 6  # streams whose permutations, 720, are all mixed; ours
 
 
 def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
@@ -54,10 +54,9 @@ class Rule(Configured):
     Class attributes:
         pre_norm: True if F sees a normalized input.
         final_norm: True if a norm follows the last sub-layer.
-        scales_branch: True if the rule bounds the sum of branches; if not, the last kernel of F is
-            to start with its variance over L.
-        is_history: True if slots of the state belong to sub-layers, so that these cannot change
-            places.
+        scales_branch: True if the rule bounds the sum of branches; if False, initialize the last
+            kernel of F with its variance divided by L.
+        is_history: True if slots of the state belong to sub-layers, which then cannot be reordered.
         is_shared: True if one rule object serves all sub-layers of a layer.
         slots: Number of vectors of a position in the state; None: the state is the stream.
         input_scale: Factor of the normalized input of F.
@@ -380,10 +379,10 @@ class ManifoldHyperConnections(Streams):
     def __init__(self, *, iterations: int = 20, exact: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, iterations=iterations)
-        if exact and self.streams > MOST_EXACT:
+        if exact and self.streams > MAX_EXACT_STREAMS:
             raise ValueError(
-                f"`exact` has all n! permutations of at most {MOST_EXACT} streams. Received: "
-                f"streams={self.streams}"
+                f"`exact` has all n! permutations of at most {MAX_EXACT_STREAMS} streams. "
+                f"Received: streams={self.streams}"
             )
         self.iterations = iterations
         self.exact = exact

@@ -213,9 +213,10 @@ class DominantConv2D(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("zoo")
 class SimplifiedDominant(Simplified):
-    """y = ReLU(conv(x) + b) with kernel entries from each channel to its own only.
+    """`SimplifiedPlain` in which an output channel reads only the input channel of its index.
 
-    They are the dominant entries, around the identity of the equivalent residual block.
+    These kernel entries, the index modulo the number of inputs, are the dominant ones: those around
+    the identity of the equivalent residual block.
 
     Arguments, shapes and errors are those of `SimplifiedResidual`, but `filters` must be a multiple
     of the input's channels, `identity` must be "duplicate", whose kernel entries are all diagonal,

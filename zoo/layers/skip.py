@@ -184,11 +184,11 @@ def build_inner(
 
 @keras.saving.register_keras_serializable("zoo")
 class DropBlock(Configured):
-    """A block's output y in training, or for a random share of the examples its skip input x.
+    """Stochastic depth: in training, replace a block's output y by its skip input x at random.
 
-    In inference x + (1 - rate) (y - x), the expected output. The rate, from 0 to 1, is the
-    probability of x. It is called on x and y, of the same shape. `keep_mask` passes on the mask of
-    x, as sums that are Keras layers do.
+    The rate, from 0 to 1, is the probability of x, for each example. In inference the output is the
+    expected one, x + (1 - rate) (y - x). It is called on x and y, of the same shape. `keep_mask`
+    passes on the mask of x, as sums that are Keras layers do.
 
     Raises:
         ValueError: if `rate` is out of range.

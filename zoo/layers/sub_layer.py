@@ -74,17 +74,17 @@ class SubLayer(Skip):
         gate: str = "unit",
         **kwargs: Any,
     ) -> None:
-        made = rule_of(rule, kwargs, index=index, depth=depth)
+        built_rule = rule_of(rule, kwargs, index=index, depth=depth)
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        if variant != "residual" and type(made) is not Rule:
+        if variant != "residual" and type(built_rule) is not Rule:
             raise ValueError(
                 f"Only the rule 'pre' has variants. Received: variant={variant!r}, rule={rule!r}"
             )
         check_choice(GATES, gate=gate)
         self.inner = inner
-        self.rule = made
+        self.rule = built_rule
         self.gate = gate
-        self.norm = rms_norm(self.dtype_policy) if made.pre_norm else None
+        self.norm = rms_norm(self.dtype_policy) if built_rule.pre_norm else None
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return F, or a dense layer for a gate; see `Skip.branch`."""
@@ -177,9 +177,9 @@ class _End(Configured):
     is_last: bool
 
     def __init__(self, rule: str | Rule = "pre", depth: int = 1, **kwargs: Any) -> None:
-        made = rule_of(rule, kwargs, index=depth if self.is_last else 0, depth=depth)
+        built_rule = rule_of(rule, kwargs, index=depth if self.is_last else 0, depth=depth)
         super().__init__(**kwargs)
-        self.rule = made
+        self.rule = built_rule
 
 
 @keras.saving.register_keras_serializable("zoo")

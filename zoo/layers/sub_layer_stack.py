@@ -33,8 +33,8 @@ class SubLayerStack(Scanned, Configured):
 
     Raises:
         ValueError: if there are neither one nor `depth` groups, or they differ in more than names
-            and weights: rules whose constants depend on the index have a stack where these are the
-            same, as behind the first layer, rules with slots for sub-layers have none. When it is
+            and weights. A rule whose constants depend on the index can be stacked only where they
+            are equal, as after the first layer; rules with slots for sub-layers cannot. When it is
             built: for regularizers, dropout and moving averages.
 
     Example:
