@@ -35,5 +35,4 @@ from zoo.callbacks.training import HalveOnStall as HalveOnStall
 from zoo.callbacks.training import PassProgress as PassProgress
 from zoo.callbacks.training import Perplexity as Perplexity
 from zoo.callbacks.training import Progress as Progress
-from zoo.callbacks.training import StopOnNaN as StopOnNaN
 from zoo.layers.batch_norm import batch_statistics as batch_statistics

@@ -12,7 +12,6 @@ from zoo.backend import RETURNS_EARLY
 from zoo.checks import check_integers
 
 INTERVAL = 20.0  # seconds between two lines of a log
-CHECKED = 50  # batches between two checks of the loss, which wait for the device
 
 
 class Perplexity(keras.callbacks.Callback):
@@ -71,37 +70,6 @@ class HalveOnStall(keras.callbacks.Callback):
         self.values.append(float(logs["val_perplexity"]))
         if len(self.values) >= self.patience and self.values[-2] - self.values[-1] < self.least:
             optimizer.learning_rate = rate / 2
-
-
-class StopOnNaN(keras.callbacks.Callback):
-    """Stop training at a loss that is not finite, before a checkpoint is written.
-
-    Put it before `checkpoint.Resume`: the last good checkpoint stays. The running mean keeps a
-    NaN, so it is read every 50 batches only: `keras.callbacks.TerminateOnNaN` waits for the device
-    after each batch.
-
-    Raises:
-        FloatingPointError: in `fit`.
-    """
-
-    async_safe = RETURNS_EARLY  # True: Keras does not wait for the device after each batch
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Check the loss every 50 batches."""
-        if batch % CHECKED == 0:
-            self._check(f"batch {batch + 1}", logs)
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Check the loss."""
-        self._check(f"the end of epoch {epoch + 1}", logs)
-
-    def _check(self, when, logs):
-        loss = float((logs or {}).get("loss", 0.0))
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"The loss is {loss} at {when}. Training stopped; the last checkpoint is from "
-                f"before. Lower the learning rate, or train in float32."
-            )
 
 
 class Epochs(keras.callbacks.Callback):

@@ -192,7 +192,7 @@ def train(settings, run, corpus, variant):
     halve = zoo.callbacks.HalveOnStall(patience=settings.patience, least=settings.least)
     progress = zoo.callbacks.Progress(settings.epochs, len(x) // settings.batch)
     best = zoo.callbacks.checkpoint.BestWeights("val_perplexity")
-    callbacks = [zoo.callbacks.StopOnNaN(), perplexity, halve, progress, best]
+    callbacks = [perplexity, halve, progress, best]
     options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
     data = x, y, settings.batch
     fit(run.devices, model, *data, callbacks=callbacks, track=[halve, best], **options)

@@ -22,7 +22,7 @@ from zoo.recipes.experiment import plots, provenance
 TRAINED = "trained.json"  # commit, backend and hardware of a training
 
 
-class DivergenceError(FloatingPointError):
+class DivergenceError(RuntimeError):
     """Training ended because the loss is NaN or Inf; the last good checkpoint is kept."""
 
 
@@ -92,7 +92,7 @@ class Network:
             folder=self.folder,
             epochs=self.epochs,
             resume=self.resume,
-            callbacks=[Epochs(batches), zoo.callbacks.StopOnNaN(), progress, *callbacks],
+            callbacks=[Epochs(batches), progress, *callbacks],
             validation_data=self.data.validation,
         )
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
@@ -121,11 +121,17 @@ def fit(
     resume.track[:] = track
     before = (resume.read() or {}).get("epoch")
     try:
-        options |= {"verbose": 0, "callbacks": [*callbacks, resume], "shuffle": False}
+        until_nan = keras.callbacks.TerminateOnNaN(raise_error=True)
+        options |= {"verbose": 0, "callbacks": [until_nan, *callbacks, resume], "shuffle": False}
         devices.fit(model, *data, epochs=epochs, **options)
-    except FloatingPointError as error:
+    except RuntimeError as error:
+        if "NaN or Inf loss" not in str(error):  # of `TerminateOnNaN`
+            raise
         checkpoint = resume.path if resume.path.exists() else "none"
-        raise DivergenceError(f"{error} Last good checkpoint: {checkpoint}.") from error
+        raise DivergenceError(
+            f"{error} Last good checkpoint: {checkpoint}. Lower the learning rate, or train in "
+            f"float32."
+        ) from error
     is_new = before != resume.read()["epoch"]
     if is_new or not (folder / TRAINED).exists():
         write_origin(folder)
