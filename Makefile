@@ -56,7 +56,7 @@ oldest:  ## test layers, graph and probes with the oldest Keras and JAX of pypro
 	build/oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e '.[jax]' pytest pyparsing
 	KERAS_BACKEND=jax build/oldest/bin/python -m pytest -W ignore tests/layers tests/graph tests/callbacks
 
-results: $(VENV)/tensorflow.stamp  ## write docs/results.md and claims.md from recipes/results
+results: $(VENV)/tensorflow.stamp  ## write the generated parts of README.md and docs from recipes/results
 	$(BIN)/python recipes/reproduce.py report
 
 lint: $(VENV)/dev.stamp  ## check rules and format with ruff

@@ -13,8 +13,8 @@ From wherever the package is installed: `zoo-recipe list`, `zoo-recipe srivastav
 A name is that of an experiment, of a table or figure, or a pattern; "all" is every experiment.
 `list` prints all of them, and what is on record. `claims` runs the miniatures of the papers'
 claims, all or those named, and prints a verdict on each; without --seeds with three seeds, and with
-four, five and eight if the verdict is not settled earlier. `report` writes docs/results.md,
-docs/claims.md and docs/weights.md from the results on record, and draws their figures again.
+four, five and eight if the verdict is not settled earlier. `report` writes the
+generated parts of README.md and docs from the results on record, and draws their figures again.
 
 A killed run resumes when the same command is given again, and one that has ended is not repeated.
 --keep saves what was measured and drawn in recipes/results, and values of claims beside those of

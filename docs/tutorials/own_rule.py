@@ -5,7 +5,7 @@
 # checks it, and trains it against pre-LN as the residual league does: the same examples in the same order, the same initial
 # kernels, the same multiply-adds.
 #
-# This needs a backend and the extra `recipes`: [install](../install.md).
+# This needs a backend only: [install](../install.md).
 
 # %%
 import keras
@@ -44,7 +44,7 @@ zoo.RULES["damped"] = Damped
 # %% [markdown]
 # ## Check it
 #
-# Probes, lesions, costs and files know the rule.
+# Costs, probes and files know the rule.
 
 # %%
 model = zoo.transformer_lm(rule="damped", width=32, depth=2, steps=32, seed=0)
@@ -52,7 +52,7 @@ tokens = np.random.default_rng(0).integers(0, 50, (8, 32))
 print(zoo.graph.cost(model))
 print(callbacks.run([callbacks.BlockInfluence()], model, tokens, view="readout"))
 model.save("damped.keras")
-same = keras.saving.load_model("damped.keras").predict(tokens, verbose=0)
+same = zoo.io.load_model("damped.keras").predict(tokens, verbose=0)
 print(
     "largest difference of the loaded model:", np.abs(same - model.predict(tokens, verbose=0)).max()
 )

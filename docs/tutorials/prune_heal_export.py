@@ -94,8 +94,8 @@ for network, path in ((model, "intact.onnx"), (small, "small.onnx")):
 # %% [markdown]
 # ## Quantize
 #
-# ONNX Runtime stores weights and features in 8 bits, in ranges that training images show it. This shrinks the file. Whether it is
-# faster, too, depends on network and processor, so it is measured below; often it is not.
+# ONNX Runtime stores weights and activations in 8 bits; it takes their ranges from training images. This shrinks the file. Whether it is
+# also faster depends on the network and the processor, so it is measured below. Often it is not.
 
 
 # %%
