@@ -22,7 +22,7 @@ from zoo.recipes.experiment import provenance, store
 from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Settings, setting
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum
 
-STRATEGIES = ("auto", "one", "mirrored", "data_parallel")
+STRATEGIES = ("auto", "one", "mirrored", "tpu", "data_parallel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
