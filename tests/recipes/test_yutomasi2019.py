@@ -257,7 +257,7 @@ def test_claims_and_tables_by_hand():
     assert rows[44, "with the penalty"]["paper"] == 0.4962  # Table 1
     assert all(row["paper"] == "" for row in table([by_hand("mnist")]))
     del one["networks"]["44"]["plain"]  # it diverged: no ratio of what is left
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match="same depths"):
         plain_vs_residual.growth(one, "plain")
 
 
