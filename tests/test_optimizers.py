@@ -30,6 +30,8 @@ def caffe(w, gradients, rate, decay, momentum=0.9):
         ("predictions/kernel", 0.1, 5.0),
         ("stage1_block00/transform_gate/bias", 0.2, 0.0),
         ("predictions/bias", 0.2, 0.0),
+        ("stack/attention_query_kernel", 0.1, 0.5),
+        ("stack/attention_query_bias", 0.2, 0.0),
     ],
 )
 def test_three_steps_equal_caffe_s_nesterov_solver(path, rate, decay):

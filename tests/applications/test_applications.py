@@ -88,6 +88,16 @@ def test_every_trainable_weight_gets_a_gradient(name):
     assert all(np.isfinite(gradient).all() for gradient in values)
 
 
+@without_backend
+def test_an_activation_given_as_a_function_starts_as_by_its_name():
+    weights = []
+    for activation in ("relu", keras.activations.relu):
+        zoo.seed_everything(0)
+        weights.append(zoo.highway_mlp(3, 4, activation=activation).get_weights())
+    for by_name, by_function in zip(*weights, strict=True):
+        np.testing.assert_array_equal(by_name, by_function)
+
+
 @pytest.mark.parametrize("name", ["highway_mnist", "highway_mlp, stacked"])
 def test_a_network_overfits_one_batch(name):
     zoo.seed_everything(0)

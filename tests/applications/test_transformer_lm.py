@@ -104,6 +104,19 @@ def test_no_symbol_sees_a_later_one(rule):
     assert np.abs(one[:, 4:] - changed[:, 4:]).max() > 1e-4
 
 
+def test_probes_of_a_rule_in_half_precision_are_those_of_single_precision():
+    ratios = []
+    for policy in ("float32", "bfloat16"):
+        keras.config.set_dtype_policy(policy)
+        try:
+            model = zoo.transformer_lm(**SMALL, rule="ddl")
+        finally:
+            keras.config.set_dtype_policy("float32")
+        table = callbacks.run([callbacks.L2Ratio()], model, tokens())
+        ratios.append(table.values("l2_ratio"))
+    assert ratios[1] == pytest.approx(ratios[0], rel=0.05)  # bfloat16 has 8 bits
+
+
 @pytest.mark.parametrize("rule", some(["attnres"], FEW))
 def test_probes_lesions_and_files(rule, tmp_path):
     model = zoo.transformer_lm(**SMALL, rule=rule)

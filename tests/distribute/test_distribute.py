@@ -101,6 +101,8 @@ def test_batches_and_optimizers_that_replicas_cannot_share_are_refused(mirrored,
         model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
     with pytest.raises(ValueError, match="scales the loss.*LossScaleOptimizer.*Use mixed_bfloat16"):
         mirrored.fit(model, X[:6], Y[:6], 3)
+    with pytest.raises(ValueError, match="validation_data.*Received: validation_split=0.5"):
+        mirrored.fit(model, X[:6], Y[:6], 3, validation_split=0.5)
     for data in ((Batches(X, Y, 4, shuffle=False),), (X, Y, 4), (X[:7], Y[:7], 3)):
         with pytest.raises(ValueError, match="3 devices can split evenly. Received: [14] example"):
             mirrored.fit(model, *data)

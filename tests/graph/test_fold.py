@@ -111,6 +111,12 @@ def test_equivalent_networks_train_alike_for_200_steps(float64, initializer):
     assert_close(fold_identity(residual).get_weights(), plain.get_weights(), 1e-9)
 
 
+def test_the_kernels_of_a_stack_are_penalized_as_those_of_its_layers():
+    models = [zoo.transformer_lm(11, 6, 8, 3, 2, seed=0, stacked=v) for v in (False, True)]
+    single, stacked = (penalty(penalize(model)) for model in models)
+    assert stacked == pytest.approx(single, rel=1e-5) and single > 0
+
+
 def test_only_the_transferred_penalty_is_that_of_the_equivalent_network(float64):
     residual = small_network(HardtMa)
     expected = penalty(penalize(fold_identity(residual), 1e-3, transferred=True))

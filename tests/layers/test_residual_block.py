@@ -145,6 +145,13 @@ def test_closed_gates_carry_through_a_whole_bottleneck():
     assert_close(dx, dy, 0)
 
 
+def test_a_frozen_normalization_keeps_its_averages():
+    layer, x = zoo.UnsharedBatchNormalization(uses=2, trainable=False), images(4, 3, 3, 2)
+    assert_close(layer(x, training=True, use=1), layer(x, use=1), 0)
+    for statistics in layer.statistics:
+        assert_close(as_float64(*statistics.weights), [np.zeros(2), np.ones(2)], 0)
+
+
 def test_training_normalizes_by_the_batch_and_moves_the_averages():
     layer, x = zoo.UnsharedBatchNormalization(uses=2, gamma=0.1), images(4, 3, 3, 2)
     layer.build(x.shape)

@@ -30,6 +30,7 @@ from zoo.recipes.experiment import (
     command_line,
     pages,
     plots,
+    provenance,
     setting,
     store,
 )
@@ -147,6 +148,26 @@ def test_a_run_that_has_ended_is_not_repeated(tmp_path):
     assert (folder.parent / "sums.csv").read_text().split() == ["sum", "3", "6", "9"]
     folders = {folder_of("", toy.name, "smoke", Toy(size=size), 0) for size in (3, 4)}
     assert len(folders) == 2
+
+
+def test_a_damaged_measurement_names_the_folder_to_delete(tmp_path):
+    store.save(tmp_path, {"x": np.arange(100.0)}, {})
+    content = (tmp_path / "measured.npz").read_bytes()
+    (tmp_path / "measured.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=f"Delete {tmp_path} to repeat the run"):
+        store.load(tmp_path)
+
+
+def test_the_commit_is_that_at_the_start_of_a_command(monkeypatch):
+    seen = []
+
+    def command():
+        monkeypatch.setattr(provenance.subprocess, "check_output", lambda *_, **__: "later")
+        seen.append(provenance.commit())
+
+    provenance.commit.cache_clear()
+    command_line.guarded(command)
+    assert "later" not in seen[0]
 
 
 def test_a_part_of_a_measurement_survives_the_process(tmp_path):
