@@ -71,7 +71,10 @@ def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
     from matplotlib.figure import Figure
 
     if isinstance(probes, str) or not len(table):
-        raise ValueError(f"Expected a table with rows and a list of probes. Received: {probes!r}")
+        raise ValueError(
+            f"Expected a table with rows, and a list of probes. Received: {len(table)} rows, "
+            f"probes={probes!r}"
+        )
     probes = probes or _panels(table)
     figure = Figure(figsize=(7, 3.2 * len(probes)), layout="constrained")
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]

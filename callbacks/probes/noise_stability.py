@@ -129,7 +129,7 @@ def interlayer_cushions(
     for call in chain.graph.calls:
         check_channels_last(call.layer)
 
-    def blocks_between(values):
+    def ends_of_blocks(values):
         """Return each block's input and output, states."""
         pairs = []
         x = values
@@ -139,13 +139,13 @@ def interlayer_cushions(
             x = pairs[-1][1]
         return pairs
 
-    blocks_between = compiled(blocks_between, chain.graph.model)
+    ends_of_blocks = compiled(ends_of_blocks, chain.graph.model)
     products = [_products(chain, block.index) for block in chain.blocks]
     rng = np.random.default_rng(seed)
     measured: list[list[np.ndarray]] = [[] for _ in chain.blocks]
     for x, _ in batches(data, batch_size):
         mask = ops.convert_to_tensor(nan_mask(x))
-        pairs = blocks_between(chain.graph.start(x))
+        pairs = ends_of_blocks(chain.graph.start(x))
         for block, pair, (signal, noise) in zip(chain.blocks, pairs, products, strict=True):
             state, y = pair
             pixels = math.prod(state.x.shape[1:-1])

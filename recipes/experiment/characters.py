@@ -44,7 +44,7 @@ def of_corpus(corpus: text.Corpus, limit: int | None = None) -> Characters:
 
 
 def check_test_text(characters: int | None, steps: int) -> None:
-    """Raise ValueError for a test text, None: a whole one, without a single example."""
+    """Raise ValueError unless the test text, None: all of it, is longer than an example."""
     if characters is not None and characters <= steps:
         raise ValueError(
             f"Expected more characters to evaluate on than the {steps} of an example. Received: "
