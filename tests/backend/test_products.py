@@ -44,6 +44,24 @@ def test_dense_and_its_gradients_equal_the_formulas(products, share):
         assert np.abs(value - formula).max() < share * np.abs(formula).max()
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the compiler of JAX")
+@pytest.mark.parametrize("before, after", [(False, True), (True, False), (True, True)])
+def test_xla_multiplies_in_bfloat16_what_is_transposed_before_and_after(before, after):
+    import jax
+
+    x, kernel = RNG.normal(size=(2, 32, 32)).astype("float32")
+
+    def loss(x, kernel, products=""):
+        x, kernel = (x.T, kernel.T) if before else (x, kernel)
+        y = backend.dense(x, kernel, products=products)
+        return ops.sum(jax.nn.softmax(y.T if after else y, axis=0) ** 2)
+
+    exact = jax.grad(loss, (0, 1))(x, kernel)
+    low = jax.jit(jax.grad(lambda x, kernel: loss(x, kernel, "bfloat16"), (0, 1)))(x, kernel)
+    for one, other in zip(low, exact, strict=True):
+        assert_close(one.T, other.T, 0.05 * float(abs(other).max()))
+
+
 def test_products_in_bfloat16_are_rounded_and_others_are_not():
     exact = X @ KERNEL + BIAS
     assert np.abs(ops.convert_to_numpy(backend.dense(X, KERNEL, BIAS)) - exact).max() < 1e-5

@@ -126,12 +126,16 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str =
 
     On a CPU, torch multiplies by a library that uses half of the width of the vector units of
     processors by AMD; here it multiplies by oneDNN, as in its convolutions. With `products`
-    "bfloat16", the factors of the product and of both of its gradients, and each product, are
-    rounded to bfloat16, from float32 only; weights, bias and gradients keep their dtype. `x` is
-    `(..., features)`, the kernel `(features, units)`, the bias `(units,)`.
+    "bfloat16", the factors of the product and of both of its gradients, and but for JAX each
+    product, are rounded to bfloat16, from float32 only; weights, bias and gradients keep their
+    dtype. `x` is `(..., features)`, the kernel `(features, units)`, the bias `(units,)`.
     """
     x, kernel = ops.convert_to_tensor(x), ops.convert_to_tensor(kernel)
-    if products:
+    if products and BACKEND == "jax" and not isinstance(x, keras.KerasTensor):
+        rows = ops.reshape(x, (-1, x.shape[-1]))
+        y = with_gradient(_jax_product, _jax_product_gradient)(rows, kernel)
+        y = ops.reshape(y, (*ops.shape(x)[:-1], kernel.shape[-1]))
+    elif products:
         y = ops.cast(ops.matmul(ops.cast(x, products), ops.cast(kernel, products)), "float32")
     elif BACKEND == "torch" and _runs_one_dnn(x, kernel):
         bias = None if bias is None else ops.convert_to_tensor(bias)
@@ -140,6 +144,36 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str =
     else:
         y = ops.matmul(x, kernel)
     return y if bias is None else ops.add(y, bias)
+
+
+def _jax_product(x, kernel):
+    """Multiply factors rounded to bfloat16: x `(n, features)` and the kernel."""
+    factors = [_row_major(ops.cast(factor, "bfloat16")) for factor in (x, kernel)]
+    return _sum_in_float32(*factors), factors
+
+
+def _jax_product_gradient(factors, dy):
+    x, kernel = factors
+    dy = _row_major(ops.cast(dy, "bfloat16"))
+    return _sum_in_float32(dy, kernel.T), _sum_in_float32(_row_major(x.T), dy)
+
+
+def _sum_in_float32(a, b):
+    """Multiply matrices of bfloat16 by XLA's fast kernel.
+
+    On a CPU it is taken for a result of float32 and a first factor in row-major order. XLA fails
+    where a producer or consumer, such as a transposition, gives a matrix another order.
+    """
+    import jax
+
+    return _row_major(jax.numpy.matmul(a, b, preferred_element_type="float32"))
+
+
+def _row_major(x):
+    """Return a matrix that XLA stores row by row, whatever its producers and consumers want."""
+    import jax
+
+    return jax.lax.optimization_barrier(x.reshape(-1)).reshape(x.shape)
 
 
 def _runs_one_dnn(x, kernel):
