@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import keras
 from absl import flags
 from absl import logging as absl_logging
 
@@ -19,7 +20,7 @@ from zoo.datasets.download import DownloadError
 from zoo.recipes.experiment import catalog, pages, provenance, store
 from zoo.recipes.experiment.definitions import Experiment, Settings, difference, value_text
 from zoo.recipes.experiment.networks import DivergenceError
-from zoo.recipes.experiment.run import Options, Run, folder_of
+from zoo.recipes.experiment.run import Options, Run, digest
 
 INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
@@ -104,11 +105,10 @@ class Plan:
 
     @property
     def folders(self) -> list[pathlib.Path]:
-        """The folders of the seeds' runs."""
-        return [
-            folder_of(self.options.runs, self.experiment.name, self.scale, self.settings, seed)
-            for seed in self.seeds
-        ]
+        """The folders of runs with these settings, one a seed, and of no others."""
+        identity = {**dataclasses.asdict(self.settings), "backend": keras.config.backend()}
+        runs = pathlib.Path(self.options.runs, self.experiment.name.replace("/", "-"))
+        return [runs / f"{self.scale}-{digest(identity)}" / f"seed{seed}" for seed in self.seeds]
 
     def run(self) -> list[dict[str, Any]]:
         """Measure what was not measured yet; draw, save, and return what each seed measured."""

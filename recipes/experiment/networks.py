@@ -38,13 +38,13 @@ class ImageData:
     preprocess: Any
     train: keras.utils.PyDataset
     validation: Any
-    x_test: np.ndarray
+    x_test: np.ndarray | None
     identity: Mapping[str, Any]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of an image."""
-        return self.images.x_train.shape[1:]
+    def sizes(self) -> dict[str, Any]:
+        """Arguments of a builder: the shape of an image, and the number of classes."""
+        return {"input_shape": self.images.x_train.shape[1:], "classes": self.images.classes}
 
 
 def checksum(images: Images) -> int:
@@ -53,6 +53,11 @@ def checksum(images: Images) -> int:
     for key in ("x_train", "y_train", "x_test", "y_test"):
         value = zlib.crc32(np.ascontiguousarray(getattr(images, key)), value)
     return value
+
+
+def drawn(total: int, count: int | None, seed: int) -> np.ndarray:
+    """Return sorted indices of `count` of `total` examples, drawn by the seed, or of all."""
+    return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
 @dataclasses.dataclass
@@ -89,7 +94,6 @@ class Network:
             self.devices,
             zoo.fast(self.model),
             batches,
-            folder=self.folder,
             epochs=self.epochs,
             resume=self.resume,
             callbacks=[Epochs(batches), progress, *callbacks],
@@ -106,7 +110,6 @@ def fit(
     devices: Strategy,
     model: keras.Model,
     *data: Any,
-    folder: pathlib.Path,
     epochs: int,
     resume: Resume,
     callbacks: Sequence[keras.callbacks.Callback],
@@ -133,8 +136,8 @@ def fit(
             f"float32."
         ) from error
     is_new = before != resume.read()["epoch"]
-    if is_new or not (folder / TRAINED).exists():
-        write_origin(folder)
+    if is_new or not resume.path.with_name(TRAINED).exists():
+        write_origin(resume.path.parent)
     return is_new
 
 

@@ -22,8 +22,8 @@ from zoo import weights
 from zoo.io import replace
 from zoo.recipes.experiment import catalog, definitions, plots, provenance, store
 from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured
+from zoo.recipes.experiment.provenance import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "recipes" / "results"
 CLAIMS = RESULTS / "claims.json"
 DOCS = ROOT / "docs"
@@ -256,8 +256,9 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 def report() -> None:
     """Write what is generated of README.md and docs, and draw the figures on record again."""
     rows = load_claims()
-    settled = claims_table(rows, lambda one: one.verdict not in ("undecided", "not measured"))
-    write_generated(ROOT / "README.md", f"{summary(rows)}\n\n{settled}")
+    claims = decided(rows)
+    settled = claims_table(claims, lambda one: one.verdict not in ("undecided", "not measured"))
+    write_generated(ROOT / "README.md", f"{summary(claims)}\n\n{settled}")
     write_generated(DOCS / "claims.md", claims_page(rows))
     write_generated(DOCS / "weights.md", weights_page())
     _write_text(RESULTS / "weights.csv", csv_text(weights_rows()))
@@ -270,8 +271,8 @@ def report() -> None:
                 page = experiment.paper if _is_ours(experiment) else "results"
                 parts[page] += _experiment_section(experiment, scale, made)
     for page in {*parts} & {*catalog.OURS}:
-        parts[page] += [claims_table(rows, lambda one, page=page: one.experiment.paper == page)]
-    papers = claims_table(rows, lambda one: not _is_ours(one.experiment))
+        parts[page] += [claims_table(claims, lambda one, page=page: one.experiment.paper == page)]
+    papers = claims_table(claims, lambda one: not _is_ours(one.experiment))
     parts["report"] = [papers, "", *_costs()]
     for name, lines in parts.items():
         path = DOCS / f"{name}.md"
@@ -302,9 +303,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines + [f"| {' | '.join(map(escaped, row.values()))} |" for row in rows]
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+def summary(claims: Sequence[Decided]) -> str:
     """Return how many claims have each verdict, in one sentence."""
-    claims = decided(rows)
     counts = collections.Counter(one.verdict for one in claims)
     verdicts = "shown", "contradicted", "undecided", "not told apart", "not measured"
     known = [f"{counts[one]} {one}" for one in verdicts if counts[one]]
@@ -312,13 +312,12 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def claims_table(
-    rows: Sequence[Mapping[str, Any]], is_wanted: Callable[[Decided], bool] = lambda one: True
+    claims: Sequence[Decided], is_wanted: Callable[[Decided], bool] = lambda one: True
 ) -> str:
     """Return a line for each wanted claim and scale: verdict, value, criterion, control.
 
     Decided claims whose p-value is above 0.05 with Holm's correction are marked.
     """
-    claims = decided(rows)
     tested = [one for one in claims if one.verdict in ("shown", "contradicted")]
     p_values = definitions.holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
     marked = {one.claim.name for one, p in zip(tested, p_values, strict=True) if p > 0.05}
@@ -404,17 +403,23 @@ def _costs():
 
 def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of all claims, each claim, which unfolds, and earlier measurements."""
-    parts = [summary(rows), "", claims_table(rows), ""]
     claims = decided(rows)
+    parts = [summary(claims), "", claims_table(claims), ""]
     for one in claims:
-        title = f"{one.claim.name}: {one.verdict}. {escaped(one.claim.statement)}"
+        claim = one.claim
+        title = f"{claim.name}: {one.verdict}. {escaped(claim.statement)}"
         parts += [f"<details><summary>{title}</summary>", ""]
-        parts += [f"- {escaped(text)}" for text in _about(one)]
+        texts = [f"Criterion: {claim.criterion}. Control: {claim.control.text}."]
+        if claim.changed:
+            texts.append(f"Changed after a run: {claim.changed.rstrip('.')}.")
+        if one.verdict in ("contradicted", "not told apart") and claim.reason:
+            texts.append(f"Most likely reason: {claim.reason.rstrip('.')}.")
+        parts += [f"- {escaped(text)}" for text in texts]
         for row in one.rows:
             parts += [f"- {escaped(text)}" for text in _facts(one, row)]
             parts += [f"- `{row['command']}`"]
             if row["figure"]:
-                alt = f"{one.claim.name}: mean and standard deviation over seeds"
+                alt = f"{claim.name}: mean and standard deviation over seeds"
                 parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
         parts += ["", "</details>", ""]
     today = {_key(row) for one in claims for row in one.rows}
@@ -422,16 +427,6 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
     if earlier:
         parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)])]
     return "\n".join(parts)
-
-
-def _about(one):
-    claim = one.claim
-    texts = [f"Criterion: {claim.criterion}. Control: {claim.control.text}."]
-    if claim.changed:
-        texts.append(f"Changed after a run: {claim.changed.rstrip('.')}.")
-    if one.verdict in ("contradicted", "not told apart") and claim.reason:
-        texts.append(f"Most likely reason: {claim.reason.rstrip('.')}.")
-    return texts
 
 
 def _facts(one, row):

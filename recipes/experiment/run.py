@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 import zoo
 from zoo import distribute
@@ -20,7 +19,7 @@ from zoo.datasets import preprocessing as preprocessings
 from zoo.datasets.batches import Batches
 from zoo.recipes.experiment import provenance, store
 from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Settings, setting
-from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum
+from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum, drawn
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "data_parallel")
 
@@ -82,8 +81,10 @@ class Run:
             self.devices = distribute.strategy("one")
         return self.devices
 
-    def part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what `measure()` returns, or what it returned before the run was killed."""
+    def part(
+        self, name: str, measure: Callable[..., Mapping[str, Any]], *arguments: Any
+    ) -> dict[str, Any]:
+        """Return what `measure(*arguments)` returns, or returned before the run was killed."""
         folder = self.folder / "parts" / name
         if self.options.resume and (folder / store.MEASURED).exists():
             measured, added = store.load(folder)
@@ -93,7 +94,7 @@ class Run:
             return measured
         before = len(self.deviations), len(self.data)
         start = time.perf_counter()
-        measured = measure()
+        measured = measure(*arguments)
         added = {
             "deviations": self.deviations[before[0] :],
             "data": self.data[before[1] :],
@@ -116,8 +117,7 @@ class Run:
         loaded = sources.load(settings.data, self.options.data_dir)
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
-        chosen = np.random.default_rng(self.seed).permutation(len(loaded.x_train))
-        chosen = np.sort(chosen[: settings.train_examples])
+        chosen = drawn(len(loaded.x_train), settings.train_examples, self.seed)
         loaded = dataclasses.replace(
             loaded,
             x_train=loaded.x_train[chosen],
@@ -212,7 +212,7 @@ class Run:
         """Return the folder of a network with this identity, and its checkpoint's `Resume`."""
         data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
         identity = {**identity, "seed": self.seed, "backend": keras.config.backend()}
-        name = f"{name}-{data}-{self.seed}-{_digest(identity)}"
+        name = f"{name}-{data}-{self.seed}-{digest(identity)}"
         folder = pathlib.Path(self.options.runs, "networks", name)
         resume = open_run(folder, identity, from_scratch=not self.options.resume)
         self.networks.append(folder)
@@ -225,12 +225,6 @@ class Run:
         zoo.keep_memory()
 
 
-def folder_of(runs: str, name: str, scale: str, settings: Settings, seed: int) -> pathlib.Path:
-    """Return the folder of a run with these settings, and of no other."""
-    backend = keras.config.backend()
-    digest = _digest({**dataclasses.asdict(settings), "backend": backend})
-    return pathlib.Path(runs, name.replace("/", "-"), f"{scale}-{digest}", f"seed{seed}")
-
-
-def _digest(identity):
+def digest(identity: Mapping[str, Any]) -> str:
+    """Return ten characters that differ with any value in `identity`."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]

@@ -81,8 +81,8 @@ def measure(settings, run):
     count = settings.probe_examples
 
     def study(name, model, data):
-        arguments = run, model, (data.x_test[:count], data.images.y_test[:count]), settings.batch
-        return run.part(name, functools.partial(intervene, *arguments, name))
+        tested = data.x_test[:count], data.images.y_test[:count]
+        return run.part(name, intervene, run, model, tested, settings.batch, name)
 
     def study_untrained(model, data):
         with batch_statistics(model, data.x_test[:count][: settings.batch]):
@@ -114,10 +114,7 @@ def prepare(settings, run, name):
         return training.prepare_miniature(settings, run, name)
     data = run.images(settings, "he_cifar")
     depth = settings.depths[NETWORKS.index(name)]
-
-    def build():
-        return zoo.cifar_resnet(depth, data.images.classes, data.shape, variant=name)
-
+    build = functools.partial(zoo.cifar_resnet, depth, variant=name, **data.sizes)
     optimizer = fb_resnet_sgd([0.1, 0.01, 0.001], [81, 122], 164)
     return run.network(f"{name}{depth}-lesions", settings, data, build, optimizer)
 
@@ -130,12 +127,10 @@ def intervene(run, model, data, batch, name):
     blocks = [b for b in zoo.graph.find_blocks(model)[0] if name != "plain" or not b.changes_shape]
     names = [block.name for block in blocks]
     options = {"blocks": names, "batch_size": batch}
-
-    def progress(text):
-        return callbacks.PassProgress(f"{text} of {name}", len(data[0]))
-
-    single = callbacks.lesions(model, data, progress=progress("lesions"), **options)
-    options |= {"repeats": REPEATS, "seed": run.seed, "progress": progress("shuffles")}
+    progress = callbacks.PassProgress(f"lesions of {name}", len(data[0]))
+    single = callbacks.lesions(model, data, progress=progress, **options)
+    progress = callbacks.PassProgress(f"shuffles of {name}", len(data[0]))
+    options |= {"repeats": REPEATS, "seed": run.seed, "progress": progress}
     orders = callbacks.shuffles(model, data, SWAPS, **options)
     probes = [callbacks.IntermediateAccuracy()]
     if name != "plain":

@@ -77,8 +77,8 @@ def measure(settings, run):
     model = network.model
     splits = training.examples(network, settings.probe_examples, run.seed)
 
-    def part(name, measure, *arguments):
-        return run.part(f"{network.name}-{name}", functools.partial(measure, *arguments))
+    def part(name, *measure):
+        return run.part(f"{network.name}-{name}", *measure)
 
     untrained = part("untrained", before, getattr(network, "untrained", model), splits)
     if isinstance(settings, Miniature):
@@ -112,11 +112,7 @@ def prepare(settings, run):
     """Return the network that the settings select, ready to be trained."""
     name = settings.model
     arguments = {"depth": settings.depth} if name == "cifar_resnet" else {}
-
-    def build(images):
-        shape = images.x_train.shape[1:]
-        return zoo.create_model(name, input_shape=shape, classes=images.classes, **arguments)
-
+    build = functools.partial(zoo.create_model, name, **arguments)
     full_name = f"{name}{settings.depth}" if arguments else name
     return training.prepare(settings, run, full_name, build)
 
@@ -329,26 +325,25 @@ def negative_repetitions(one, scaling):
 
 NEW_CONTROL = "the control is new"
 claim = functools.partial(Claim, changed=NEW_CONTROL)
+of_fig4 = functools.partial(claim, section="section 4.1, Fig. 4", figure="fig4")
+of_fig7 = functools.partial(claim, section="section 4.4, Fig. 7", figure="fig7")
+of_fig20 = functools.partial(claim, section="section 4.4, appendix E, Fig. 20", figure="fig20")
 CLAIMS = (
-    claim(
+    of_fig4(
         name="J1",
-        section="section 4.1, Fig. 4",
         statement="The cosine of a block's branch and the loss's gradient is negative.",
         quantity="share of the blocks whose cosine loss on test images is negative, in %",
         **against_untrained(
             lambda one: 100 * float(np.mean(one["blocks"]["test"]["cosine_loss"] < 0))
         ),
         at_least=90,
-        figure="fig4",
     ),
-    claim(
+    of_fig4(
         name="J1b",
-        section="section 4.1, Fig. 4",
         statement="The cosine loss is more negative in high blocks.",
         quantity="mean cosine loss of the later half of the blocks minus the earlier half's",
         **against_untrained(cosine_of_high_blocks),
         at_most=-0.05,
-        figure="fig4",
     ),
     claim(
         name="J2",
@@ -408,9 +403,8 @@ CLAIMS = (
         "least 10 points: to gain more is not to be most of the gain (22 to 30 % in an audit). "
         "Gains are net of examples that become wrong",
     ),
-    claim(
+    of_fig7(
         name="J6",
-        section="section 4.4, Fig. 7",
         statement="Repeating the last block, scaled, lowers the training loss.",
         quantity="training loss after 20 repetitions over before",
         value=lambda one: loss_by_unrolling(
@@ -422,11 +416,9 @@ CLAIMS = (
         ),
         at_most=0.95,
         ratio=True,
-        figure="fig7",
     ),
-    claim(
+    of_fig7(
         name="J6b",
-        section="section 4.4, Fig. 7",
         statement="Repeating the last block, scaled, corrects borderline examples.",
         quantity="accuracy of borderline test examples after 20 repetitions minus before, in "
         "points",
@@ -437,11 +429,9 @@ CLAIMS = (
         at_least=5,
         reason="few examples: 2 to 6 of 25 to 45 become wrong, in the paper 5 of 51 right; their "
         "loss rises, as the paper says of test images",
-        figure="fig7",
     ),
-    claim(
+    of_fig20(
         name="J7",
-        section="section 4.4, appendix E, Fig. 20",
         statement="With f scaled, the cosine loss of every repetition is negative.",
         quantity="largest cosine loss of 20 scaled repetitions, by the early readout's gradient",
         value=lambda one: float(repetitions(one, "scaled").max()),
@@ -450,13 +440,11 @@ CLAIMS = (
             lambda one: float(repetitions(one, "unscaled").max()),
         ),
         at_most=0,
-        figure="fig20",
         changed=f"{NEW_CONTROL}. The share of negative cosines, at least 95 %, was 100 % of every "
         "seed, so that its interval had no width",
     ),
-    claim(
+    of_fig20(
         name="J7b",
-        section="section 4.4, appendix E, Fig. 20",
         statement="Without scaling, the cosine loss is negative for the first repetitions only.",
         quantity="first repetitions with a negative cosine loss, of 20 (the paper: 2), by the "
         "early readout's gradient",
@@ -466,7 +454,6 @@ CLAIMS = (
         ),
         at_least=1,
         at_most=10,
-        figure="fig20",
         changed=f"{NEW_CONTROL}. At most 10 alone, none would have passed. The gradient is that of "
         "the early readout, as in appendix C; by that of the whole network's loss five of five "
         "seeds have none",

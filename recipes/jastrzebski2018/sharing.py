@@ -87,17 +87,16 @@ def measure(settings, run):
     return measured
 
 
-def build(name, depth, images):
-    """Return one of the paper's networks."""
-    options = {"classes": images.classes, "input_shape": images.x_train.shape[1:]}
+def build(name, depth, **sizes):
+    """Return one of the paper's networks; `sizes` are those of the data, else CIFAR-10's."""
     if NETWORKS[name] is None:
-        return zoo.cifar_resnet(UNSHARED_DEPTH, **options)
-    return zoo.shared_resnet(depth, **NETWORKS[name], **options)
+        return zoo.cifar_resnet(UNSHARED_DEPTH, **sizes)
+    return zoo.shared_resnet(depth, **NETWORKS[name], **sizes)
 
 
 def study_small(settings, run, name):
     """Return norms through one of the paper's networks, and the curves of a small network."""
-    start = run.part(f"{name}-start", functools.partial(at_start, settings, run, name))
+    start = run.part(f"{name}-start", at_start, settings, run, name)
     arguments = NETWORKS[name]
     blocks, shared = UNSHARED + 1, None
     if arguments is not None:
@@ -110,7 +109,7 @@ def study_small(settings, run, name):
     options = {"tested": 1000, "shared": shared, **identity}
     network = training.prepare_small(settings, run, f"{name}-sharing", stages, **options)
     network.train()
-    evaluated = run.part(f"{name}-evaluated", functools.partial(evaluate, network))
+    evaluated = run.part(f"{name}-evaluated", evaluate, network)
     return start, {**curves(network.history), **evaluated}
 
 
@@ -123,7 +122,7 @@ def at_start(settings, run, name):
     chosen = np.random.default_rng(run.seed).permutation(len(images.x_train))[:count]
     data = prepare(images.x_train[chosen]), images.y_train[chosen]
     run.start(settings)
-    return before(build(name, settings.depth, images), data)
+    return before(build(name, settings.depth), data)
 
 
 def study_network(settings, run, name):
@@ -132,11 +131,11 @@ def study_network(settings, run, name):
     full_name = f"{name}{depth}" if NETWORKS[name] else f"cifar_resnet{depth}"
     network = training.prepare(settings, run, full_name, functools.partial(build, name, depth))
     splits = training.examples(network, settings.probe_examples, run.seed)
-    start = run.part(f"{name}-start", lambda: before(network.model, splits["train"]))
+    start = run.part(f"{name}-start", before, network.model, splits["train"])
     trained = {"evaluated_accuracy": float("nan"), "diverged": "", "network": {}}
     try:
         training.train(settings, network, splits)
-        trained |= run.part(f"{name}-evaluated", functools.partial(evaluate, network))
+        trained |= run.part(f"{name}-evaluated", evaluate, network)
         kind = "cifar_resnet" if name == "unshared" else name
         trained["network"] = training.errors(network, kind, depth)
     except DivergenceError as error:  # the claim of Fig. 8
@@ -262,8 +261,10 @@ def repair(one, part):
 
 UBN = "unshared normalization (UBN) instead of naive sharing"
 NEW = "the control is new"
+of_fig8 = functools.partial(Claim, ratio=True, figure="fig8-start-batch-statistics")
+of_fig9 = functools.partial(Claim, figure="fig9")
 CLAIMS = (
-    Claim(
+    of_fig8(
         name="J8",
         section="section 4.5, Figs 8 and 9",
         statement="With naive sharing activations explode before training.",
@@ -272,8 +273,6 @@ CLAIMS = (
         value=lambda one: growth(one, "naive"),
         control=Control(UBN, lambda one: growth(one, "ubn")),
         at_least=10,
-        ratio=True,
-        figure="fig8-start-batch-statistics",
         changed="it depends on the averages, so that one claim takes both. J8 and J10c (UBN "
         "prevents the explosion: now the control) were written for the batch's statistics; five "
         "minutes after their runs da51e7b switched them to the initial averages, by which both "
@@ -283,7 +282,7 @@ CLAIMS = (
         "norm grows linearly; it explodes by the initial averages only, which describe no data. "
         "The paper does not say by which it normalized then",
     ),
-    Claim(
+    of_fig8(
         name="J8c",
         section="section 4.5, Fig. 8",
         statement="Naive sharing has a larger ratio of gradient norms between stages.",
@@ -292,11 +291,9 @@ CLAIMS = (
         value=lambda one: gradient_growth(one, "naive"),
         control=Control(UBN, lambda one: gradient_growth(one, "ubn")),
         at_least=2,
-        ratio=True,
-        figure="fig8-start-batch-statistics",
         changed=NEW,
     ),
-    Claim(
+    of_fig9(
         name="J9",
         section="section 4.5, Fig. 8",
         statement="Naive sharing fails by its shared moving averages (the paper: it overfits).",
@@ -304,11 +301,10 @@ CLAIMS = (
         value=lambda one: lost_in_evaluation(one, "naive"),
         control=Control("no sharing", lambda one: lost_in_evaluation(one, "unshared")),
         at_least=5,
-        figure="fig9",
         changed="the label and the measure: it was training minus test accuracy, called "
         "overfitting, but training images in evaluation mode are as wrong as test images",
     ),
-    Claim(
+    of_fig9(
         name="J10",
         section="section 4.5, Table 1",
         statement="With unshared normalization (UBN) sharing does as well as no sharing.",
@@ -318,10 +314,9 @@ CLAIMS = (
             "naive sharing", lambda one: accuracy(one, "naive") - accuracy(one, "unshared")
         ),
         at_least=-1,
-        figure="fig9",
         changed=NEW,
     ),
-    Claim(
+    of_fig9(
         name="J10b",
         section="section 4.5, Fig. 9",
         statement="Of UBN's parts, unsharing the statistics matters most.",
@@ -330,7 +325,6 @@ CLAIMS = (
         value=lambda one: repair(one, "statistics"),
         control=Control("unshared gamma and beta alone", lambda one: repair(one, "affine")),
         at_least=50,
-        figure="fig9",
         changed=f"{NEW}: one more network. As in J9, the gain is that shared averages "
         "fail in evaluation, not that the network overfits",
     ),

@@ -12,7 +12,7 @@ from zoo.applications.cifar_resnet import preactivated
 from zoo.datasets.images import averaged
 from zoo.optimizers import CaffeSGD
 from zoo.recipes.experiment import Artifact, ImageSettings, plots, setting
-from zoo.recipes.experiment.networks import piecewise
+from zoo.recipes.experiment.networks import drawn, piecewise
 
 BATCH = 128  # of probes, too
 DECAY = 2e-4  # the later code: Keras l2(1e-4), whose gradient is 2e-4 w
@@ -42,7 +42,6 @@ MEASURED_ERRORS = ("training_error", "test_error")
 GRADIENT_IMAGES = 2000  # training images whose gradients are measured after each epoch; ours
 IN_TRAINING = ("intermediate_accuracy", "cosine_loss_block", "l2_ratio")
 LABELS = {  # of probes, in figures
-    "accuracy": "accuracy",
     "loss": "loss in nats",
     "entropy": "entropy in nats",
     "cosine_loss": "cosine of f and dL/dx",
@@ -113,12 +112,8 @@ def prepare_small(settings, run, name, stages, tested, variant="residual", share
     """
     resize = functools.partial(averaged, side=settings.side)
     data = run.images(settings, "miniature", tested=tested, resize=resize)
-    top = {"name": variant}
-
-    def build():
-        classes = data.images.classes
-        stem = stages[0][0]
-        return preactivated(stem, stages, classes, data.shape, top, variant, shared, MOMENTUM)
+    options = {"top": {"name": variant}, "variant": variant, "shared": shared, "momentum": MOMENTUM}
+    build = functools.partial(preactivated, stages[0][0], stages, **options, **data.sizes)
 
     def optimizer(iterations):
         rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
@@ -145,7 +140,7 @@ def probes():
 
 
 def prepare(settings, run, name, build):
-    """Return a network of the paper, which `build` makes for `Images`, ready to be trained."""
+    """Return a network of the paper, which `build` makes for the data's sizes, to be trained."""
     data = run.images(settings, "jastrzebski_cifar")
     schedule = piecewise(*SCHEDULES[settings.schedule])
     decay = {"decay": DECAY, "last_decay": DECAY, "bias_rate": 1.0}
@@ -154,14 +149,14 @@ def prepare(settings, run, name, build):
         return CaffeSGD(schedule(iterations), momentum=0.9, nesterov=False, **decay)
 
     probing = {"probe_examples": settings.probe_examples, "probe_every": settings.probe_every}
-    make = functools.partial(build, data.images)
+    make = functools.partial(build, **data.sizes)
     return run.network(name, settings, data, make, optimizer, **probing)
 
 
 def examples(network, count, seed):
     """Return the images to probe, prepared for evaluation, and their labels, by split."""
     data = network.data
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(data.images.x_train))[:count])
+    chosen = drawn(len(data.images.x_train), count, seed)
     train = data.preprocess(data.images.x_train[chosen]), data.images.y_train[chosen]
     return {"train": train, "test": (data.x_test[:count], data.images.y_test[:count])}
 

@@ -75,12 +75,11 @@ def measure(settings, run):
     data = run.images(settings, settings.preprocessing)
     rates = [settings.rate * 0.1**i for i in range(len(settings.drops) + 1)]
     schedule = piecewise(rates, settings.drops, 1)
-    shape = {"input_shape": data.shape, "classes": data.images.classes}
     measured = {}
     for name in settings.networks:
         builder, arguments = NETWORKS[name]
         options = {"variant": settings.variant, **arguments}
-        build = functools.partial(zoo.create_model, builder, **shape, **options)
+        build = functools.partial(zoo.create_model, builder, **data.sizes, **options)
         network = run.network(
             builder, settings, data, build, lambda steps: CaffeSGD(schedule(steps)), **options
         )
@@ -128,26 +127,24 @@ S11 = Claim(
     "half a point below the paper's number. The miniature has batches of 50, after 2,000 "
     "iterations with batches of 100 had reached 94.7 % (seed 0), the training loss still falling",
 )
+study = functools.partial(Experiment, measure=measure)
 EXPERIMENTS = (
-    Experiment(
+    study(
         name="srivastava2015/table1",
         scales=scales(MNIST, batch=50, epochs=20, train_examples=10_000, networks=("mnist16",)),
-        measure=measure,
         artifacts=[Artifact("table1", "MNIST accuracy", table)],
         claims=[S11],
     ),
-    Experiment(
+    study(
         name="srivastava2015/table2",
         scales=scales(CIFAR, epochs=15, train_examples=2000),
-        measure=measure,
         artifacts=[Artifact("table2", "CIFAR-10 accuracy of highways A, B, C", table)],
     ),
-    Experiment(
+    study(
         name="srivastava2015/table3",
         scales=scales(
             dataclasses.replace(CIFAR, networks=("cifar",)), epochs=10, train_examples=2000
         ),
-        measure=measure,
         artifacts=[Artifact("table3", "CIFAR-10 accuracy, 19 layers (CIFAR-100: --data)", table)],
     ),
 )

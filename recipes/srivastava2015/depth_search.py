@@ -110,10 +110,9 @@ def train(settings, run, data, kind, depth, index, network):
             UNITS[kind],
             network.activation,
             VARIANTS[kind],
-            classes=data.images.classes,
-            input_shape=data.shape,
             stacked=True,
             classifier_activation=None,
+            **data.sizes,
             **bias,
         )
         rate = keras.optimizers.schedules.ExponentialDecay(
@@ -129,10 +128,10 @@ def train(settings, run, data, kind, depth, index, network):
         "epochs": settings.epochs,
         "precision": settings.precision,
     }
-    folder, resume = run.open_network(f"{kind}_mlp{depth}", data.images.name, identity)
+    _, resume = run.open_network(f"{kind}_mlp{depth}", data.images.name, identity)
     progress = PassProgress(f"{kind} {depth}, network {index}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
-    options = {"folder": folder, "epochs": settings.epochs, "resume": resume}
+    options = {"epochs": settings.epochs, "resume": resume}
     callbacks = [Epochs(data.train), count_epochs]
     fit(run.devices, zoo.fast(model), data.train, callbacks=callbacks, **options)
     return history_of(resume)["loss"]

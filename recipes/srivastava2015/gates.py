@@ -96,10 +96,8 @@ def sparsity(gates):
 def measure(settings, run):
     """Train the network, and return what `inspect` does, before and after."""
     data = run.images(settings, settings.preprocessing)
-    options = {"gate_bias": settings.gate_bias, "classes": data.images.classes}
-    build = functools.partial(
-        zoo.highway_mlp, settings.depth, settings.units, "tanh", input_shape=data.shape, **options
-    )
+    options = {"gate_bias": settings.gate_bias, **data.sizes}
+    build = functools.partial(zoo.highway_mlp, settings.depth, settings.units, "tanh", **options)
 
     def optimizer(_iterations):
         decay = keras.optimizers.schedules.ExponentialDecay
@@ -109,18 +107,18 @@ def measure(settings, run):
     name = f"highway_mlp{settings.depth}"
     identity = {"units": settings.units, "bias": settings.gate_bias}
     network = run.network(name, settings, data, build, optimizer, **identity)
-    untrained = run.part("untrained", functools.partial(inspect, settings, run, network))
+    untrained = run.part("untrained", inspect, settings, network)
     network.train()
     return {
         "initial_bias": settings.gate_bias,
-        **inspect(settings, run, network),
+        **inspect(settings, network),
         "untrained": untrained,
         "test_accuracy": network.accuracies[-1],
         "training_loss_by_epoch": np.array(network.history["loss"]),
     }
 
 
-def inspect(settings, run, network):
+def inspect(settings, network):
     """Return gates, outputs, and loss and accuracy without each layer, on training images."""
     data = network.data
     x = data.preprocess(data.images.x_train[: settings.probe_examples])
@@ -228,10 +226,11 @@ ONE_IMAGE = (
     "at first measured on one image, though images differ by 5 points and more; now the mean over "
     "images"
 )
+of_fig2 = functools.partial(Claim, section="section 4, Fig. 2", figure="fig2")
+of_fig4 = functools.partial(Claim, section="section 4.2, Fig. 4", figure="fig4")
 CLAIMS = (
-    Claim(
+    of_fig2(
         name="S5",
-        section="section 4, Fig. 2",
         statement="Most gate biases fall in training.",
         quantity="share of the biases of T below their start, in %",
         value=lambda one: 100 * float(np.mean(one["bias"] < one["initial_bias"])),
@@ -240,23 +239,19 @@ CLAIMS = (
             lambda one: 100 * float(np.mean(one["bias_of_h"] < 0)),
         ),
         at_least=60,
-        figure="fig2",
         changed="the limit was 50, which a drift without a direction reaches; raised when the "
         "control was added",
     ),
-    Claim(
+    of_fig2(
         name="S6",
-        section="section 4, Fig. 2",
         statement="The gates of one example are sparse, their mean over examples is not.",
         quantity="Hoyer's sparsity of a layer's T, of one example minus that of the mean",
         **against_untrained(selectivity),
         at_least=0.1,
-        figure="fig2",
         changed=f"{ONE_IMAGE} and layers",
     ),
-    Claim(
+    of_fig2(
         name="S7",
-        section="section 4, Fig. 2",
         statement="The outputs of a 50-layer network change mainly in the first 15 layers.",
         quantity="share of the change of the outputs in the first 15 highway layers, in %",
         **against_untrained(
@@ -265,7 +260,6 @@ CLAIMS = (
         at_least=50,
         reason="before training 83 % of the change is there: a layer moves its input by T = 0.12 "
         "towards a smaller H, so that outputs shrink. Training moves the change to later layers",
-        figure="fig2",
         changed=f"{ONE_IMAGE}; the first highway layer was left out",
     ),
     Claim(
@@ -279,9 +273,8 @@ CLAIMS = (
         changed="at first the share of the differences that lies in the first 15 layers, at least "
         "50 %, which is not what the paper says",
     ),
-    Claim(
+    of_fig4(
         name="S9",
-        section="section 4.2, Fig. 4",
         statement="On MNIST the layers 15 to 45 of a 50-layer network are idle, earlier ones not.",
         quantity="share of idle layers from the 15th to the 45th minus that of earlier ones, in "
         "points",
@@ -290,35 +283,32 @@ CLAIMS = (
         reason="with 99.99 % of the training images right, 0.5 points are more than nearly any "
         "layer adds. By the loss the paper's picture is there: without one of the first 14 layers "
         "it is 7 to 12 times as high, without one of the layers 15 to 45 1.05 to 1.13 times",
-        figure="fig4",
         changed="at first the share of all layers without which the training loss rises by less "
         "than 10 %; but the loss was 0.001, so one image decided. Now by the accuracy, and for the "
         "paper's layers",
     ),
 )
-cifar_claim = functools.partial(Claim, needs=("srivastava2015/gates", "srivastava2015/gates_cifar"))
+BOTH = ("srivastava2015/gates", "srivastava2015/gates_cifar")
 CIFAR_CLAIMS = (
-    cifar_claim(
+    of_fig4(
         name="S10",
-        section="section 4.2, Fig. 4",
         statement="Harder data use more of the layers (the paper: CIFAR-100 against MNIST).",
         quantity="share of idle layers, on MNIST minus on CIFAR, in points",
         **against_untrained(
             lambda mnist, cifar: 100 * float(idle(mnist).mean()) - 100 * float(idle(cifar).mean())
         ),
         at_least=10,
-        figure="fig4",
+        needs=BOTH,
         changed="at first idle meant a loss less than 10 % higher: see S9",
     ),
-    cifar_claim(
+    of_fig2(
         name="S10b",
-        section="section 4, Fig. 2",
         statement="On the harder data the gates' biases rise with depth.",
         quantity="mean bias of T in the last ten layers minus that in the first ten, on CIFAR",
         value=lambda mnist, cifar: bias_rise(cifar),
         control=Control("the same on MNIST", lambda mnist, cifar: bias_rise(mnist)),
         at_least=0.25,
-        figure="fig2",
+        needs=BOTH,
         changed="at first the correlation with depth, at least 0.5, which MNIST's biases reach, "
         "too, and which a rise of 0.05 fulfills",
     ),

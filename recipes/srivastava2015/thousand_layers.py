@@ -47,12 +47,10 @@ def measure(settings, run):
         return keras.optimizers.SGD(settings.rate, momentum=0.9)
 
     measured = {"guessing": math.log(data.images.classes), "loss_by_epoch": {}}
-    shape = {"input_shape": data.shape, "classes": data.images.classes}
     options = {"units": settings.units, "gate_bias": settings.gate_bias, "stacked": True}
+    mlp = functools.partial(zoo.highway_mlp, settings.depth, activation="tanh", **options)
     for name, variant in (("highway", "coupled"), ("plain", "plain")):
-        build = functools.partial(
-            zoo.highway_mlp, settings.depth, activation="tanh", variant=variant, **shape, **options
-        )
+        build = functools.partial(mlp, variant=variant, **data.sizes)
         folder = f"{name}_mlp{settings.depth}"
         network = run.network(folder, settings, data, build, optimizer, **options)
         network.train()

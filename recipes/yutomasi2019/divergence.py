@@ -76,7 +76,7 @@ def measure(settings, run):
 def train(settings, run, data, depth):
     """Return the largest difference of a weight after each step of a pair of networks."""
     run.start(settings)
-    residual = networks.build("residual", depth, data.shape, data.images.classes, settings.widths)
+    residual = networks.build("residual", depth, widths=settings.widths, **data.sizes)
     pair = (residual, penalize(fold_identity(residual), transferred=True))
     total = settings.epochs * len(data.train)  # fewer --steps do not shorten the schedule
     count = settings.steps or total

@@ -186,8 +186,7 @@ def measure_each(settings, run, measure):
     identity = {"widths": settings.widths, "penalty": FACTOR}
 
     def part(kind, depth):
-        shape = data.shape, data.images.classes, settings.widths
-        make = functools.partial(build, kind, depth, *shape)
+        make = functools.partial(build, kind, depth, widths=settings.widths, **data.sizes)
         network = run.network(f"{kind}{depth}", settings, data, make, schedule, **identity)
         try:
             return measure(network, kind)
@@ -202,7 +201,7 @@ def measure_each(settings, run, measure):
     measured = {}
     for number, (depth, kind) in enumerate(sorted(pairs, key=lambda pair: pair[0]), 1):
         print(f"network {number} of {len(pairs)}: {kind}{depth}", flush=True)
-        one = run.part(f"{kind}{depth}", functools.partial(part, kind, depth))
+        one = run.part(f"{kind}{depth}", part, kind, depth)
         if "diverged" in one:
             run.deviations.append(f"{kind}{depth} is left out: {one['diverged']}")
             print(run.deviations[-1], flush=True)

@@ -342,6 +342,7 @@ ARTIFACTS = (  # the paper's numbers are in the tables
     Artifact("fig8", "risk by epoch", fig8),
 )
 claim = functools.partial(Claim, figure="fig8")
+of_table1 = functools.partial(claim, section="appendix A, Table 1", ratio=True)
 CLAIMS = (
     claim(
         name="Y2",
@@ -355,26 +356,22 @@ CLAIMS = (
         changed="after three seeds on record (shown): no lower limit then; "
         f"{networks.DEPTHS_CHANGED}",
     ),
-    claim(
+    of_table1(
         name="Y3",
-        section="appendix A, Table 1",
         statement="Depth raises the training loss more in plain than in residual networks.",
         quantity="growth of the training loss with depth, to 44 layers, plain over residual",
         value=lambda one: growth(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
-        ratio=True,
         changed=networks.DEPTHS_CHANGED,
     ),
-    claim(
+    of_table1(
         name="Y4",
-        section="appendix A, Table 1",
         statement="Deep residual networks have lower risk and test error than plain ones.",
         quantity="training loss or test error, 44 layers, plain over residual: the smaller ratio",
         value=lambda one: disadvantage(one, "plain"),
         control=Control(networks.TRANSFERRED, lambda one: disadvantage(one, "transferred")),
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
-        ratio=True,
         changed="after three seeds on record (undecided): at least 1, which equal networks reach, "
         f"too; {networks.DEPTHS_CHANGED}",
     ),

@@ -36,7 +36,6 @@ from zoo.recipes.experiment import (
 )
 from zoo.recipes.experiment.definitions import difference, holm, interval
 from zoo.recipes.experiment.networks import DivergenceError
-from zoo.recipes.experiment.run import folder_of
 from zoo.recipes.srivastava2015 import gates
 
 pytestmark = without_backend
@@ -141,13 +140,13 @@ def test_a_run_that_has_ended_is_not_repeated(tmp_path):
     assert counted == [0, 1]
     second = dataclasses.replace(plan, seeds=(0, 1, 2)).run()
     assert counted == [0, 1, 2] and len(second) == 3
-    folder = folder_of(str(tmp_path), toy.name, "smoke", Toy(size=3), 0)
+    folder = plan.folders[0]
     facts = store.load(folder)[1]
     assert facts["deviations"] == ["size 3 (the paper: 100)"]
     assert facts["settings"]["size"] == 3 and facts["backend"] == keras.config.backend()
     assert (folder.parent / "sums.csv").read_text().split() == ["sum", "3", "6", "9"]
-    folders = {folder_of("", toy.name, "smoke", Toy(size=size), 0) for size in (3, 4)}
-    assert len(folders) == 2
+    plans = [dataclasses.replace(plan, settings=Toy(size=size)) for size in (3, 4)]
+    assert plans[0].folders == plan.folders != plans[1].folders
 
 
 def test_a_damaged_measurement_names_the_folder_to_delete(tmp_path):
@@ -424,8 +423,8 @@ def test_pages_count_claims_by_their_largest_scale_and_keep_earlier_criteria(mon
         rows.append(pages.evaluate(experiment, claim, [[v] for v in values], seeds))
     earlier = {**rows[0], "criterion": "q: at least 3", "verdict": "shown"}
     rows.append(earlier)
-    assert pages.summary(rows) == "Of 1 claims, 1 shown."
-    assert pages.summary([earlier]) == "Of 1 claims, 1 not measured."
+    assert pages.summary(pages.decided(rows)) == "Of 1 claims, 1 shown."
+    assert pages.summary(pages.decided([earlier])) == "Of 1 claims, 1 not measured."
     text = "<!--T1.range-->9<!--/-->, <!--T1.control_range-->?<!--/-->"
     shown = "<!--T1.range-->10 to 10.2<!--/-->, <!--T1.control_range-->1 to 1.2<!--/-->"
     assert pages.with_numbers(text, rows) == pages.with_numbers(shown, rows) == shown

@@ -105,8 +105,8 @@ def test_weights_through_training_are_those_of_the_epochs(run):
 def test_a_network_that_diverges_does_not_end_the_others(run, monkeypatch):
     build = networks.build
 
-    def broken(kind, *arguments):
-        model = build(kind, *arguments)
+    def broken(kind, *arguments, **sizes):
+        model = build(kind, *arguments, **sizes)
         if kind == "plain":
             model.set_weights([np.nan * weight for weight in model.get_weights()])
         return model
