@@ -12,7 +12,7 @@ from zoo.checks import check_integers
 from zoo.initializers import Gaussian, KaimingNormal
 from zoo.layers.attention import CausalAttention
 from zoo.layers.configured import Configured
-from zoo.layers.rules import RULES, Rule, ValueResidual
+from zoo.layers.rules import RULES, ValueResidual
 from zoo.layers.sub_layer import StreamEnd, StreamStart, SubLayer, rule_of
 from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import PathLike, Shape, Tensor
@@ -91,9 +91,6 @@ def transformer_lm(
     check_integers(1, vocabulary=vocabulary, steps=steps, width=width, depth=depth, heads=heads)
     hidden = 4 * width if hidden is None else hidden
     check_integers(1, hidden=hidden)
-    if width % heads:
-        raise ValueError(f"`heads` must divide `width`. Received: heads={heads}, width={width}")
-    sizes = {"depth": 2 * depth}
     given = dict(options or {})
     gates = {name: given.pop(name) for name in ("gate_bias", "gate") if name in given}
     _check_options(rule, given)
@@ -113,18 +110,15 @@ def transformer_lm(
     embedding = Gaussian(spread, drawn("embedding"))
     x = layers.Embedding(vocabulary, width, embedding, name="embedding")(tokens)
     x = PositionEmbedding(Gaussian(spread, drawn("positions")), name="positions")(x)
-    x = StreamStart(rule, **sizes, **given, name="stream")(x)
+    x = StreamStart(rule, 2 * depth, **given, name="stream")(x)
     sub_layers: list[SubLayer] = []
-    shared: Rule | None = None  # by the sub-layers of one layer
     for index in range(2 * depth):
-        number = index // 2 + 1
-        if shared is None or index % 2 == 0:
-            made = rule_of(rule, given.copy(), index=index, **sizes)
-            shared = made if made.is_shared else None
+        if index % 2 == 0 or not RULES[rule].is_shared:
+            made = rule_of(rule, given.copy(), index=index, depth=2 * depth)
         inside = made.beta**2
         last = inside if made.scales_branch else inside / (2 * depth)
         if index % 2 == 0:
-            name = f"attention{number}"
+            name = f"attention{made.layer_number}"
             inner: keras.layers.Layer = CausalAttention(
                 heads,
                 dense(f"{name}_query", width),
@@ -134,20 +128,20 @@ def transformer_lm(
                 name=f"{name}_inner",
             )
         else:
-            name = f"feed_forward{number}"
+            name = f"feed_forward{made.layer_number}"
             both = [
                 dense(f"{name}_hidden", hidden, inside, "gelu"),
                 dense(f"{name}_output", width, last),
             ]
             inner = keras.Sequential(both, name=f"{name}_inner")
-        sub_layers.append(SubLayer(inner, shared or made, variant=variant, **gates, name=name))
+        sub_layers.append(SubLayer(inner, made, variant=variant, **gates, name=name))
     singles = sub_layers[:2] if stacked else sub_layers
     for layer in singles:
         x = layer(x)
     if len(singles) < len(sub_layers):
         pairs = [sub_layers[i : i + 2] for i in range(2, 2 * depth, 2)]
         x = SubLayerStack(pairs, depth - 1, name="stack")(x)
-    x = StreamEnd(rule, **sizes, **given, name="stream_end")(x)
+    x = StreamEnd(rule, 2 * depth, **given, name="stream_end")(x)
     return keras.Model(tokens, dense("logits", vocabulary)(x), name=f"transformer_lm_{rule}")
 
 

@@ -112,12 +112,9 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
 
 def save(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
     """Add rows to a CSV file, each in place of an earlier one of its `KEY`."""
-    known: list[Mapping[str, Any]] = []
     if not rows:
         return
-    if path.exists():
-        with open(path, newline="", encoding="utf-8") as file:
-            known = [*csv.DictReader(file)]
+    known = csv.DictReader(path.read_text("utf-8").splitlines() if path.exists() else ())
     by_key = {tuple(row[name] for name in KEY): row for row in [*known, *rows]}
     replace(path, lambda new: new.write_text(pages.csv_text([*by_key.values()]), "utf-8"))
 

@@ -52,8 +52,7 @@ def publish(
     facts = weights.read_cards().get(name, {}) | facts
     if missing := [key for key in FACTS if key not in facts]:
         raise ValueError(f"Expected the facts {', '.join(FACTS)}. Missing: {', '.join(missing)}.")
-    known = {key: facts[key] for key in ("builder", "arguments", "data", "metric")}
-    card = SimpleNamespace(name=name, **known)
+    card = SimpleNamespace(name=name, **facts)
     network = weights.network(card)
     network.set_weights(model.get_weights())
     with tempfile.TemporaryDirectory() as folder:
@@ -95,19 +94,18 @@ def write_cards(cards: dict[str, dict[str, Any]]) -> None:
 
 
 def _save_in_half(network, path):
-    with tempfile.TemporaryDirectory() as folder:
-        whole = pathlib.Path(folder) / f"whole{weights.SUFFIX}"
-        network.save_weights(whole)
-        with h5py.File(whole) as source, h5py.File(path, "w", libver="latest") as target:
+    whole = path.with_name(f"whole{weights.SUFFIX}")
+    network.save_weights(whole)
+    with h5py.File(whole) as source, h5py.File(path, "w", libver="latest") as target:
 
-            def copy(name, item):
-                if isinstance(item, h5py.Group):
-                    target.require_group(name).attrs.update(item.attrs)
-                else:
-                    values = item[()]
-                    target[name] = values.astype("float16") if item.dtype == "float32" else values
+        def copy(name, item):
+            if isinstance(item, h5py.Group):
+                target.require_group(name).attrs.update(item.attrs)
+            else:
+                values = item[()]
+                target[name] = values.astype("float16") if item.dtype == "float32" else values
 
-            source.visititems(copy)
+        source.visititems(copy)
 
 
 def main(words: list[str] | None = None) -> None:

@@ -112,11 +112,6 @@ def measure(contenders, rounds):
     return rates, values
 
 
-def spread(values):
-    """Return the median and the range of `values` as text."""
-    return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
 def report(module, options, rates, values, seconds):
     """Print what `measure` returned, and append a line of results for each comparison."""
     for (name, task), rounds in rates.items():
@@ -125,8 +120,9 @@ def report(module, options, rates, values, seconds):
     lines = []
     for metric, (one, other) in module.comparisons(options).items():
         ratio = rates[one] / rates[other]
-        print(f"{metric.replace('_', ' ')}: {spread(ratio)}")
         numbers = {"value": np.median(ratio), "min": min(ratio), "max": max(ratio)}
+        spread = "{value:.2f} ({min:.2f} to {max:.2f})".format(**numbers)
+        print(f"{metric.replace('_', ' ')}: {spread}")
         compared = {" ".join(key): [*rates[key]] for key in (one, other)}
         lines.append({"metric": metric, **numbers, f"{module.UNIT}_per_second": compared})
     if not options.results:

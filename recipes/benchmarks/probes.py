@@ -22,7 +22,7 @@ from zoo.callbacks.probes.sweep import Trials
 from zoo.graph.surgery import lesion_plan
 
 UNIT = "passes"
-TASKS = ("step", "probes", "forward", "sweep")
+NAME = "cifar_resnet"
 
 
 def add_flags(add):
@@ -33,7 +33,7 @@ def add_flags(add):
 
 def contenders(options):
     """Return the only contender: all is measured on one network."""
-    return {"cifar_resnet": {}}
+    return {NAME: {}}
 
 
 def tasks(options, name):
@@ -62,8 +62,7 @@ def tasks(options, name):
 
 def comparisons(options):
     """Return the ratios of times: of rates, the other way round."""
-    step, probes, forward, sweep = (("cifar_resnet", task) for task in TASKS)
     return {
-        "probes_over_training_step": (step, probes),
-        "sweep_over_forward_passes": (forward, sweep),
+        "probes_over_training_step": ((NAME, "step"), (NAME, "probes")),
+        "sweep_over_forward_passes": ((NAME, "forward"), (NAME, "sweep")),
     }

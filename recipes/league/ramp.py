@@ -17,10 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
-import zoo
-from zoo import callbacks
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.experiment.characters import load_characters, random_examples
 from zoo.recipes.league import rules
 
@@ -67,29 +65,20 @@ def ramp(
     """Train a network at growing rates until it diverges."""
     keras.utils.clear_session()
     run.start(settings)
-    model = rules.build(name, settings, vocabulary, run.seed)
+    model = rules.network(name, settings, vocabulary, seed=run.seed)
     growth = settings.last_rate / settings.first_rate
     rates = settings.first_rate * growth ** np.linspace(0, 1, settings.updates)
     schedule = keras.optimizers.schedules.ExponentialDecay(
         settings.first_rate, settings.updates - 1, growth
     )
-    rules.compile_model(model, schedule)
     sums = [0.0]
 
     def record(batch, logs):
         sums.append((batch + 1) * logs["loss"])  # Keras's is the mean so far
         model.stop_training = diverges(means(sums)) is not None
 
-    zoo.fast(model).fit(
-        *examples,
-        batch_size=settings.batch,
-        shuffle=False,
-        verbose=0,
-        callbacks=[
-            callbacks.Progress(1, settings.updates),
-            keras.callbacks.LambdaCallback(on_train_batch_end=record),
-        ],
-    )
+    recorder = keras.callbacks.LambdaCallback(on_train_batch_end=record)
+    rules.fit(model, settings, schedule, examples, recorder)
     losses = means(sums)
     end = diverges(losses)
     rate = float(rates[-1 if end is None else end + WINDOW - 1])
@@ -133,17 +122,10 @@ EARLIER = (
 
 def claim(name: str, statement: str, entry: str, **fields: Any) -> Claim:
     """Return a claim on the ratio of a network's maximal rate to that of "pre"."""
-    return Claim(
-        name=name,
-        section="arXiv:2601.19895, section 5.1",
-        statement=statement,
-        quantity=f"maximal rate of {entry} over that of pre, 64 sub-layers",
-        value=functools.partial(ratio, name=entry),
-        control=Control(rules.CONTROLS["pre_again"], functools.partial(ratio, name="pre_again")),
-        ratio=True,
-        changed=EARLIER,
-        **fields,
-    )
+    section = "arXiv:2601.19895, section 5.1"
+    quantity = f"maximal rate of {entry} over that of pre, 64 sub-layers"
+    fields |= {"ratio": True, "changed": EARLIER, "figure": ""}
+    return rules.claim(name, section, statement, quantity, ratio, entry, **fields)
 
 
 EXPERIMENTS = (

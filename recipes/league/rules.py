@@ -152,34 +152,21 @@ SCALES = {
 }
 
 
-def build(
-    name: str, settings: Sizes, vocabulary: int, seed: int, match: str = "none"
-) -> keras.Model:
-    """Return an entry's network; see `hidden_size`."""
-    hidden = hidden_size(name, settings, vocabulary, match)
-    seed += OTHER_SEED * (name == "pre_again")
-    return network(name, settings, vocabulary, hidden, seed=seed)
-
-
 def network(
-    name: str, settings: Sizes, vocabulary: int, hidden: int, **options: Any
+    name: str, settings: Sizes, vocabulary: int, hidden: int | None = None, seed: int = 0
 ) -> keras.Model:
-    """Return an entry's network with feed-forward layers of `hidden` units."""
+    """Return an entry's network; `hidden` is the feed-forward size, None: 4 times the width."""
+    seed += OTHER_SEED * (name == "pre_again")
     sizes = {key: getattr(settings, key) for key in ("steps", "width", "depth", "heads")}
-    return zoo.transformer_lm(vocabulary, hidden=hidden, **sizes, **ENTRIES[name], **options)
+    return zoo.transformer_lm(vocabulary, hidden=hidden, **sizes, **ENTRIES[name], seed=seed)
 
 
 @functools.cache
 def hidden_size(name: str, settings: Sizes, vocabulary: int, match: str) -> int:
     """Return the feed-forward size with which an entry costs what it should, within half a unit.
 
-    That is what "pre" costs, or `MORE` times as much.
-
-    Args:
-        name: A name of `ENTRIES`.
-        settings: Sizes of the network.
-        vocabulary: Number of characters.
-        match: "operations", "parameters" or "none": 4 times the width.
+    That is what "pre" costs, or `MORE` times as much, in "operations" or "parameters"; where
+    `match` is "none", the size is 4 times the width.
 
     Raises:
         ValueError: if the rule costs more than the feed-forward layers do.
@@ -214,23 +201,16 @@ def train(
 ) -> dict[str, Any]:
     """Train one network; return losses in nats per character, what it cost, and `looked_into`."""
     keras.utils.clear_session()
-    hidden_size(name, settings, data.count, match)  # draws numbers the first time
+    hidden = hidden_size(name, settings, data.count, match)  # draws numbers the first time
     run.start(settings)
-    model = build(name, settings, data.count, run.seed, match)
+    model = network(name, settings, data.count, hidden, run.seed)
     warm_up = max(1, settings.updates // 10)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, settings.updates - warm_up, warmup_target=rate, warmup_steps=warm_up
     )
-    compile_model(model, schedule)
     count = settings.updates * settings.batch
     examples = random_examples(data.train, settings.steps, count, run.seed)
-    history = zoo.fast(model).fit(
-        *examples,
-        batch_size=settings.batch,
-        shuffle=False,
-        verbose=0,
-        callbacks=[callbacks.Progress(1, settings.updates)],
-    )
+    history = fit(model, settings, schedule, examples)
     losses = {"train": history.history["loss"][0]}
     for part in ("validation", "test"):
         examples = windows(getattr(data, part), settings.steps)
@@ -248,32 +228,32 @@ def train(
         "diverged": diverged,
         "parameters": found.parameters,
         "operations": found.operations // settings.steps,
-        "hidden": model.get_layer("feed_forward1").inner.layers[0].units,
+        "hidden": hidden,
     }
 
 
-def compile_model(
-    model: keras.Model, schedule: keras.optimizers.schedules.LearningRateSchedule
-) -> None:
-    """Compile a network of the league with its optimizer."""
+def fit(
+    model: keras.Model,
+    settings: Sizes,
+    schedule: keras.optimizers.schedules.LearningRateSchedule,
+    examples: tuple[np.ndarray, np.ndarray],
+    *further: keras.callbacks.Callback,
+) -> keras.callbacks.History:
+    """Train a network of the league, with its optimizer, on examples in their order."""
     optimizer = keras.optimizers.AdamW(
         schedule, weight_decay=0.1, beta_2=0.95, epsilon=1e-8, global_clipnorm=1.0
     )
-    weights = model.trainable_variables
-    optimizer.exclude_from_weight_decay(
-        [w for w in weights if len(w.shape) < 2 or of_rule(w) or "embedding" in w.path]
-    )
+
+    def does_not_decay(weight):
+        of_rule = "/rule/" in weight.path and weight.name != "kernel"  # V_1's kernel is attention's
+        return of_rule or len(weight.shape) < 2 or "embedding" in weight.path
+
+    optimizer.exclude_from_weight_decay([*filter(does_not_decay, model.trainable_variables)])
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-
-
-def of_rule(weight: keras.Variable) -> bool:
-    """Return True for a weight of a rule; the kernel of V_1 is one of attention."""
-    return "/rule/" in weight.path and weight.name != "kernel"
-
-
-def sizes_of(settings: Settings) -> dict[str, Any]:
-    """Return the settings of the networks and of their training, which a good rate depends on."""
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(Sizes)}
+    shown = [callbacks.Progress(1, settings.updates), *further]
+    return zoo.fast(model).fit(
+        *examples, batch_size=settings.batch, shuffle=False, verbose=0, callbacks=shown
+    )
 
 
 def scale_of(settings: Settings) -> str:
@@ -327,7 +307,8 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     rates = dict.fromkeys(tuned.values(), settings.rate)
     if settings.rate is None:
         rates |= best_rates(pages.on_record(RATES, scale), {*rates})
-        if sizes_of(settings) != sizes_of(SCALES[scale]):
+        sizes = [field.name for field in dataclasses.fields(Sizes)]  # what a good rate depends on
+        if any(getattr(settings, key) != getattr(SCALES[scale], key) for key in sizes):
             run.deviations.append(f"learning rates of the sizes of league/rates, {scale}")
     for name, rate in rates.items():
         if rate is None:
@@ -388,11 +369,10 @@ def gain(model: keras.Model, x: np.ndarray) -> float:
     product = np.eye(layers[0].rule.streams)
     for layer, state in zip(layers, states, strict=True):
         found = layer.rule.coefficients(ops.convert_to_tensor(state))
-        mixing = found.get("h_res", found.get("a_r"))
-        if mixing is not None:
-            mixing = ops.convert_to_numpy(mixing)
-            mixing = mixing if "h_res" in found else np.swapaxes(mixing, -1, -2)
-            product = mixing @ product
+        if "h_res" in found:
+            product = ops.convert_to_numpy(found["h_res"]) @ product
+        elif "a_r" in found:
+            product = np.swapaxes(ops.convert_to_numpy(found["a_r"]), -1, -2) @ product
     sums = np.abs(product).sum(-1).max(-1), np.abs(product).sum(-2).max(-1)
     return float(np.maximum(*sums).mean())
 
@@ -482,20 +462,18 @@ class Difference:
 
 def differences(seeds: list[dict[str, Any]]) -> dict[str, Difference]:
     """Return the difference of each entry from "pre", the best first."""
-    names = [name for name in seeds[0] if name != "pre"]
-    values = {name: [loss_above(one, name) for one in seeds] for name in names}
-    halves = dict.fromkeys(names, math.inf)
-    p_values = dict.fromkeys(names, 1.0)
+    values = {name: [loss_above(one, name) for one in seeds] for name in seeds[0] if name != "pre"}
+    halves = dict.fromkeys(values, math.inf)
+    p_values = dict.fromkeys(values, 1.0)
     if len(seeds) > 1:
         quantile = stats.t.ppf(0.975, len(seeds) - 1)
         halves = {name: float(stats.sem(one) * quantile) for name, one in values.items()}
         p_values = {name: float(stats.ttest_1samp(one, 0).pvalue) for name, one in values.items()}
-    corrected = dict(zip(names, holm([*p_values.values()]), strict=True))
-    names.sort(key=lambda name: statistics.fmean(values[name]))
-    return {
-        name: Difference(statistics.fmean(values[name]), halves[name], corrected[name])
-        for name in names
+    corrected = zip(values, holm([*p_values.values()]), strict=True)
+    found = {
+        name: Difference(statistics.fmean(values[name]), halves[name], p) for name, p in corrected
     }
+    return dict(sorted(found.items(), key=lambda pair: pair[1].mean))
 
 
 def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -562,11 +540,6 @@ def late(one: dict[str, Any], name: str, key: str) -> float:
     return statistics.fmean(values[-(len(values) // 3) :])
 
 
-def late_kl(one: dict[str, Any], name: str) -> float:
-    """Return the divergence by lesions of an entry's last third, over that of "pre"."""
-    return late(one, name, "kl") / late(one, "pre", "kl")
-
-
 def decline(one: dict[str, Any], name: str) -> float:
     """Return the influence of the last third of an entry's sub-layers over that of the first."""
     values = one[name]["influence"]
@@ -584,11 +557,6 @@ def unequal(one: dict[str, Any], name: str) -> float:
     return ratios[0] / ratios[1]
 
 
-def gain_over_mhc(one: dict[str, Any], name: str) -> float:
-    """Return the gain of an entry's mixings over that of "mhc"."""
-    return one[name]["gain"] / one["mhc"]["gain"]
-
-
 def claim(
     name: str,
     section: str,
@@ -597,32 +565,27 @@ def claim(
     value: Callable[[dict[str, Any], str], float],
     entry: str,
     control: str = "pre_again",
-    control_value: Callable[[dict[str, Any], str], float] | None = None,
-    **limits: Any,
+    **fields: Any,
 ) -> Claim:
     """Return a claim on an entry's value; its control is that of another entry."""
-    controlled = functools.partial(control_value or value, name=control)
     return Claim(
         name=name,
         section=section,
         statement=statement,
         quantity=quantity,
         value=functools.partial(value, name=entry),
-        control=Control(CONTROLS.get(control, control), controlled),
-        figure="ranking",
-        **limits,
+        control=Control(CONTROLS.get(control, control), functools.partial(value, name=control)),
+        **{"figure": "ranking", **fields},
     )
 
 
 def loss_claim(
     name: str, section: str, statement: str, entry: str, other: str = "pre", **limits: Any
 ) -> Claim:
-    """Return a claim on the difference of two entries' test losses."""
+    """Return a claim on the difference of two test losses; that of the control is from "pre"."""
     quantity = f"test loss of {entry} minus that of {other}, nats per character"
-    value = functools.partial(loss_above, other=other)
-    return claim(
-        name, section, statement, quantity, value, entry, control_value=loss_above, **limits
-    )
+    made = claim(name, section, statement, quantity, loss_above, entry, **limits)
+    return dataclasses.replace(made, value=functools.partial(loss_above, name=entry, other=other))
 
 
 LOGARITHMS = (
@@ -661,7 +624,8 @@ CLAIMS = (
           decline, "pre", control="post", ratio=True, at_most=0.7),
     claim("L12", "arXiv:2502.05795", "With norms scaled by depth the late sub-layers matter more.",
           "divergence by lesions in the last third of the sub-layers, lns over pre",
-          late_kl, "lns", ratio=True, at_least=1.5),
+          lambda one, name: late(one, name, "kl") / late(one, "pre", "kl"),
+          "lns", ratio=True, at_least=1.5),
     claim("L13", "arXiv:2409.19606",
           "With hyper-connections adjacent sub-layers read less similar inputs.",
           "mean cosine of what adjacent sub-layers read, dhc minus pre",
@@ -674,8 +638,8 @@ CLAIMS = (
     claim("L15", "arXiv:2512.24880",
           "The mixings of hyper-connections amplify more than doubly stochastic ones.",
           "largest sum of a row or column of the product of all mixings, dhc over mhc",
-          gain_over_mhc, "dhc", control="mhc_identity", ratio=True, at_least=2,
-          changed=LOGARITHMS),
+          lambda one, name: one[name]["gain"] / one["mhc"]["gain"],
+          "dhc", control="mhc_identity", ratio=True, at_least=2, changed=LOGARITHMS),
     claim("L16", "arXiv:2603.15031",
           "With attention over earlier outputs the sub-layers write equally much.",
           "largest over smallest mean norm of h, attnres over pre",

@@ -292,32 +292,24 @@ relative_to_fastest = functools.partial(relative_latency, peers=("channels", "ch
 def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return accuracy, multiply-adds and latency by network, share and method."""
     rows = []
-    timed = {}  # by label: the key of a runtime, and the seeds that have it for all networks
-    for key, label in LATENCIES.items():
-        known = [one for one in seeds if all(key in network for network in one.values())]
-        if known:
-            timed[label] = key, known
+    timed = {key for one in seeds for network in one.values() for key in network}
+    labels = {key: label for key, label in LATENCIES.items() if key in timed}
     for name, network in seeds[0].items():
+        networks = [one[name] for one in seeds]
         for share in ("intact", *shares(network)):
             for method in network[share]:
-                same = [one[name][share][method] for one in seeds]
-                times = {
-                    label: [one[name][key][share].get(method) for one in known]
-                    for label, (key, known) in timed.items()
+                same = [one[share][method] for one in networks]
+                row = {
+                    "network": name,
+                    "removed": METHODS.get(method, "nothing"),
+                    "multiply-adds, %": round(100 * same[0]["operations"], 1),
+                    "unhealed": round(statistics.fmean(v["unhealed"] for v in same), 2),
+                    **plots.over_seeds("accuracy", [v["accuracy"] for v in same]),
                 }
-                rows.append(
-                    {
-                        "network": name,
-                        "removed": METHODS.get(method, "nothing"),
-                        "multiply-adds, %": round(100 * same[0]["operations"], 1),
-                        "unhealed": round(statistics.fmean(v["unhealed"] for v in same), 2),
-                        **plots.over_seeds("accuracy", [v["accuracy"] for v in same]),
-                        **{
-                            label: round(statistics.median(values), 3) if values[0] else ""
-                            for label, values in times.items()
-                        },
-                    }
-                )
+                for key, label in labels.items():
+                    times = [one[key][share].get(method) for one in networks if key in one]
+                    row[label] = round(statistics.median(times), 3) if any(times) else ""
+                rows.append(row)
     return rows
 
 

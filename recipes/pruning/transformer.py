@@ -37,7 +37,6 @@ METHODS = {
     "random": "layers, random",
     "halves": "half-layers, depth_plan",
 }
-PEER = ("influence", "last")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +142,8 @@ class Case:
             for i, block in enumerate(find_blocks(self.model, grain="layer")[0])
         }
         self.operations = cost(self.opened).operations
-        of_kind = [self.operations - cost(self.without([half])).operations for half in names[:2]]
+        fewer = [cost(prune_blocks(self.opened, half)).operations for half in names[:2]]
+        of_kind = [self.operations - operations for operations in fewer]
         self.of_half = {half: of_kind[i % 2] for i, half in enumerate(names)}
         self.weights = run.folder / "trained.weights.h5"
 
@@ -159,10 +159,7 @@ class Case:
         """Train on random places of the text; the rate rises for a share of the updates."""
         rising = int(warm_up * updates)
         schedule = keras.optimizers.schedules.CosineDecay(
-            0.0 if rising else rate,
-            updates - rising,
-            warmup_target=rate if rising else None,
-            warmup_steps=rising,
+            0.0, updates - rising, warmup_target=rate, warmup_steps=rising
         )
         optimizer = keras.optimizers.Adam(schedule, global_clipnorm=1.0)
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -174,8 +171,7 @@ class Case:
     def loss(self, model: keras.Model) -> float:
         """Return the test loss in nats per character."""
         x, y = windows(self.data.test, self.settings.steps)
-        scores = model.evaluate(inputs(x), y, batch_size=128, verbose=0, return_dict=True)
-        return scores["loss"]
+        return model.evaluate(inputs(x), y, batch_size=128, verbose=0, return_dict=True)["loss"]
 
     def order(self) -> dict[str, list[str]]:
         """Return the names of layers or half-layers by method, in the order of their removal."""
@@ -212,14 +208,10 @@ class Case:
         """Return the share of the multiply-adds that is left without some half-layers."""
         return 1 - sum(self.of_half[name] for name in removed) / self.operations
 
-    def without(self, removed: Sequence[str]) -> keras.Model:
-        """Return a copy, with its own weights, without some half-layers."""
-        return prune_blocks(self.opened, removed)
-
     def smaller(self, method: str, removed: Sequence[str]) -> dict[str, Any]:
         """Heal a network without some half-layers; return its losses and multiply-adds."""
         zoo.seed_everything(self.run.seed)
-        model = self.without(removed)
+        model = prune_blocks(self.opened, removed)  # with its own weights
         model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         unhealed = self.loss(model)
         updates, rate = self.settings.healing_updates, self.settings.healing_rate
@@ -301,7 +293,7 @@ def claim(
 CLAIMS = (
     claim("P4", "Plans of depth_plan are at least as good as the better choice of optipfair.",
           "depth_plan minus the better of the last layers and the smallest cosine distances",
-          "plan", PEER, 0.005),
+          "plan", ("influence", "last"), 0.005),
     claim("P5", "Layers are better selected one after another than by scores of each once.",
           "depth_plan minus total variation without each", "plan", ("once",), -0.005),
     claim("P6", "At equal multiply-adds, removing half-layers is better than removing layers.",

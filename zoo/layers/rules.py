@@ -22,7 +22,6 @@ from zoo.types import Initializer, Shape, Tensor
 
 Coefficients: TypeAlias = Mapping[str, Tensor]
 
-
 MAX_EXACT_STREAMS = 6  # streams whose permutations, 720, are all mixed; ours
 
 
@@ -155,8 +154,8 @@ class Scaled(Rule):
 
     scales_branch = True
 
-    def build(self, input_shape: Shape) -> None:
-        """Set the factor of the branch, or add it as a weight."""
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.scale: Any = 1 / self.depth
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
@@ -174,10 +173,7 @@ class CompleteP(Scaled):
         super().__init__(**kwargs)
         check_integers(1, base_layers=base_layers)
         self.base_layers = base_layers
-
-    def build(self, input_shape: Shape) -> None:
-        """Set the factor of the branch."""
-        self.scale = self.base_layers / self.layer_count
+        self.scale = base_layers / self.layer_count
 
 
 class LayerNormScaling(Rule):
@@ -467,15 +463,12 @@ class AttentionResiduals(Rule):
     def build(self, input_shape: Shape) -> None:
         """Add the query and the gain of the keys' norm, unless there is one slot to read."""
         if self.filled > 1:
-            self._add_query(input_shape[-1])
+            self.build_last(input_shape)
 
     def build_last(self, input_shape: Shape) -> None:
-        """Add the last query and its gain."""
-        self._add_query(input_shape[-1])
-
-    def _add_query(self, d):
-        self.w = self.weight("w", (d,))
-        self.gain = self.weight("gain", (d,), 1.0)
+        """Add the query and the gain of the keys' norm."""
+        self.w = self.weight("w", input_shape[-1:])
+        self.gain = self.weight("gain", input_shape[-1:], 1.0)
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return the weighted mean of the slots."""
@@ -524,11 +517,11 @@ class DenseFormer(Rule):
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with the stream plus h, or the mean that it begins."""
         stream = x[:, :, 0] + h
-        if not self.ends_layer:
-            return put(x, 0, stream)
-        x = put(x, 1 + self.layer_number, stream)
-        outputs = x[:, :, 1 : 2 + self.layer_number]
-        return put(x, 0, ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.a), outputs))
+        if self.ends_layer:
+            x = put(x, 1 + self.layer_number, stream)
+            outputs = x[:, :, 1 : 2 + self.layer_number]
+            stream = ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.a), outputs)
+        return put(x, 0, stream)
 
 
 class DynamicDense(DenseFormer):
@@ -642,10 +635,9 @@ class Laurel(Rule):
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the next state, in slot 0 if it has slots, before those that it follows."""
-        stream = self.reduce(x)
-        carried = stream
+        carried = self.reduce(x)
         if self.rank:
-            summed = stream
+            summed = carried
             if self.previous > 1:
                 summed = ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.g), x)
             low = ops.einsum("btd,rd->btr", summed, self.a)

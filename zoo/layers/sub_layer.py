@@ -27,8 +27,7 @@ def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule
     check_choice(RULES, rule=rule)
     kind = RULES[rule]
     own = {name: options.pop(name) for name in [*options] if name in kind.arguments}
-    dtype = {"dtype": options["dtype"]} if options.get("dtype") else {}
-    return kind(**dtype, **own, **arguments)
+    return kind(dtype=options.get("dtype"), **own, **arguments)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -117,12 +116,7 @@ class SubLayer(Skip):
         coefficients = self.rule.coefficients(x)
         u = self._normed(self.rule.read(x, coefficients))
         context = {**self.rule.context(x, coefficients), **context}
-        parts = {"x": x, "h": self.inner(u, **context), **coefficients}
-        if self.transform_gate is not None:
-            parts["t"] = self.transform_gate(u)
-        if self.carry_gate is not None:
-            parts["c"] = self.carry_gate(u)
-        return parts
+        return {**super().parts(u, **context), "x": x, **coefficients}
 
     def output_of(self, parts: dict[str, Tensor]) -> Tensor:
         """Return the next state from what `parts` returned."""
@@ -151,8 +145,7 @@ class SubLayer(Skip):
 
     def closing_layers(self) -> list[keras.layers.Layer]:
         """Return the layers whose weights `closed` reads."""
-        layers = (self.rule, *((self.norm, self.carry_gate) if self.carry_gate else ()))
-        return [layer for layer in layers if layer is not None]
+        return [self.rule, self.norm, self.carry_gate] if self.carry_gate else [self.rule]
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration with the rule: Keras notes where a model has it twice."""
@@ -180,6 +173,18 @@ class _End(Configured):
         built_rule = rule_of(rule, kwargs, index=depth if self.is_last else 0, depth=depth)
         super().__init__(**kwargs)
         self.rule = built_rule
+        self.norm: keras.layers.Layer | None = None
+
+    def build(self, input_shape: Shape) -> None:
+        """Add the rule's weights for this end, and behind the last sub-layer the norm."""
+        shape = (*input_shape[:2], input_shape[-1])
+        if not self.is_last:
+            self.rule.build_first(shape)
+        else:
+            self.rule.build_last(shape)
+            self.norm = rms_norm(self.dtype_policy) if self.rule.final_norm else None
+        self.rule.built = True
+        build_inner(self, (self.rule, self.norm), shape)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -198,12 +203,6 @@ class StreamStart(_End):
 
     is_last = False
 
-    def build(self, input_shape: Shape) -> None:
-        """Add the rule's weights for the first state."""
-        self.rule.build_first(input_shape)
-        self.rule.built = True
-        build_inner(self, [self.rule], input_shape)
-
     def call(self, x: Tensor) -> Tensor:
         """Return the state."""
         return self.rule.expand(x)
@@ -220,14 +219,6 @@ class StreamEnd(_End):
     """
 
     is_last = True
-
-    def build(self, input_shape: Shape) -> None:
-        """Add the rule's weights for the last state, and the norm."""
-        shape = (*input_shape[:2], input_shape[-1])
-        self.rule.build_last(shape)
-        self.rule.built = True
-        self.norm = rms_norm(self.dtype_policy) if self.rule.final_norm else None
-        build_inner(self, (self.rule, self.norm), shape)
 
     def call(self, x: Tensor) -> Tensor:
         """Return the normalized stream."""

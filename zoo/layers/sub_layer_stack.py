@@ -164,9 +164,7 @@ def _variables(group):
 
 def _constants(rule):
     """Return the numbers and texts that a rule computes with, apart from its place, by name."""
-    kinds = [kind for kind in type(rule).__mro__ if issubclass(kind, Rule)]
-    names = {*vars(rule), *(name for kind in kinds for name in vars(kind))}
-    names -= {*vars(keras.layers.Layer()), "index", "layer_number"}
+    names = {*dir(rule)} - {*dir(keras.layers.Layer()), "index", "layer_number"}
     known = {name: getattr(rule, name) for name in sorted(names) if not name.startswith("_")}
     types_of_constants = (int, float, str, tuple, types.NoneType)
     return {name: v for name, v in known.items() if isinstance(v, types_of_constants)}
