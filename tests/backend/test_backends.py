@@ -152,7 +152,7 @@ def test_a_second_backward_of_nll_on_torch_is_an_error_and_not_a_wrong_number(ba
     logits = ops.convert_to_tensor(LOGITS).requires_grad_()
     loss = zoo_backend.nll(logits, ops.convert_to_tensor(TARGETS)).sum()
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="inplace|one backward only"):
+    with pytest.raises(RuntimeError, match="inplace"):
         loss.backward()
 
 

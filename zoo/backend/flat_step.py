@@ -7,16 +7,8 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from zoo.backend.keras_private import (
-    call_in_training,
-    compilation,
-    get_keras_mask,
-    loss_in_training,
-    raw_values,
-    set_keras_mask,
-    update_loss,
-)
-from zoo.backend.ops import BACKEND
+from zoo.backend import keras_private
+from zoo.backend.runtime import BACKEND
 
 unpack = keras.utils.unpack_x_y_sample_weight
 MAX_SHAPES = 8  # ours: a trace takes seconds, so of data of ever new shapes no more are traced
@@ -81,7 +73,7 @@ class FlatStep:
 
     def __call__(self, data: Any) -> dict[str, Any]:
         """Train on a batch; return the metrics."""
-        if compilation(self._model) is not self._compilation:
+        if keras_private.compilation(self._model) is not self._compilation:
             self._begin()
         leaves = [
             None if leaf is None else ops.convert_to_tensor(leaf) for leaf in tree.flatten(data)
@@ -99,7 +91,7 @@ class FlatStep:
         """Forget what belongs to another call of `compile`."""
         model = self._model
         _check_compilation(model)
-        self._compilation = compilation(model)
+        self._compilation = keras_private.compilation(model)
         self._seen: dict[Any, int] = {}  # batches by shape
         self._programs: dict[Any, Any] = {}  # by shape; None: cannot be traced
         self._trainable = [*model.trainable_variables]
@@ -110,17 +102,17 @@ class FlatStep:
 
         model = self._model
         x, y, sample_weight = unpack(data)
-        others = raw_values(self._others)
+        others = keras_private.raw_values(self._others)
         with torch.no_grad():
-            results = program(raw_values(self._trainable), others, leaves)
+            results = program(keras_private.raw_values(self._trainable), others, leaves)
             loss, gradients, y_pred, masks, new = results
             pairs = [
                 (old, value) for old, value in zip(others, new, strict=True) if value is not old
             ]
             if pairs:
                 torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
-            tree.map_structure(set_keras_mask, y_pred, masks)
-            update_loss(model, loss, leaves[0].shape[0])
+            tree.map_structure(keras_private.set_keras_mask, y_pred, masks)
+            keras_private.update_loss(model, loss, leaves[0].shape[0])
             model.optimizer.apply(gradients, self._trainable)
             return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
@@ -135,18 +127,18 @@ class FlatStep:
                 trainable = [value.detach().requires_grad_() for value in trainable]
                 mapping = zip(variables, [*trainable, *others], strict=True)
                 with keras.StatelessScope([*mapping], collect_losses=True) as scope:
-                    y_pred = call_in_training(self._model, x)
-                    loss = loss_in_training(self._model, x, y, y_pred, sample_weight)
+                    y_pred = keras_private.call_in_training(self._model, x)
+                    loss = keras_private.loss_in_training(self._model, x, y, y_pred, sample_weight)
                 scaled = self._model.optimizer.scale_loss(loss)
                 gradients = torch.autograd.grad(scaled, trainable, allow_unused=True)
             # in memory as `backward` leaves them: sums for a norm are rounded by this order
             gradients = [dy if dy is None else dy.contiguous() for dy in gradients]
-            masks = tree.map_structure(get_keras_mask, y_pred)
+            masks = tree.map_structure(keras_private.get_keras_mask, y_pred)
             new = [scope.get_current_value(variable) for variable in self._others]
             return loss, gradients, y_pred, masks, new
 
         variables = [*self._trainable, *self._others]
-        arguments = raw_values(self._trainable), raw_values(self._others), leaves
+        arguments = [*map(keras_private.raw_values, (self._trainable, self._others)), leaves]
         trace = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)
         try:
             with torch.no_grad(), torch.random.fork_rng():

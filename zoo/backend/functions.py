@@ -8,7 +8,7 @@ import keras
 from keras import ops, tree
 
 from zoo.backend.keras_private import AutocastScope, current_scopes
-from zoo.backend.ops import BACKEND
+from zoo.backend.runtime import BACKEND
 from zoo.types import Tensor
 
 MAX_UNREAD = 64  # ours: variables that a JAX function may get unread, 3 microseconds each
@@ -162,11 +162,12 @@ def jacobian_product(function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor)
         return jax.jvp(function, (x,), (v,))[1]
     # Forward mode has no rule for loops on TensorFlow and for the native LSTM on torch, and warns
     # of a deprecated compiler there; so two reverse passes: d/du of (J' u) v is J v.
-    body = {"tensorflow": _product_tensorflow, "torch": _product_torch}[BACKEND]
-    return body(function, x, v)
+    if BACKEND == "torch":
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-
-def _product_tensorflow(function, x, v):
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
+            return torch.autograd.functional.jvp(function, x, v)[1]
     import tensorflow as tf
 
     with tf.GradientTape(watch_accessed_variables=False) as outer:
@@ -177,20 +178,6 @@ def _product_tensorflow(function, x, v):
         outer.watch(u)
         gradient = inner.gradient(y, x, output_gradients=u)
     return outer.gradient(gradient, u, output_gradients=v)
-
-
-def _product_torch(function, x, v):
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    # fused attention has no second derivative
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        x = x.detach().requires_grad_()
-        y = function(x)
-        u = torch.ones_like(y, requires_grad=True)
-        (gradient,) = torch.autograd.grad(y, x, u, create_graph=True)
-        (product,) = torch.autograd.grad(gradient, u, v)
-    return product
 
 
 def scan_layers(
@@ -237,7 +224,8 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
 
     def run(*args, **kwargs):
         leaves = tree.flatten((args, kwargs))
-        places = [i for i, leaf in enumerate(leaves) if _has_gradient(leaf)]
+        is_float = keras.backend.is_float_dtype
+        places = [i for i, v in enumerate(leaves) if ops.is_tensor(v) and is_float(v.dtype)]
         trainable, others = layer.trainable_variables, layer.non_trainable_variables
         with AutocastScope(None):  # weights at full precision: `call` casts them
             weights = [ops.convert_to_tensor(v.value) for v in trainable]
@@ -261,12 +249,6 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
         return y
 
     return run
-
-
-def _has_gradient(leaf):
-    if not ops.is_tensor(leaf):
-        return False
-    return keras.backend.is_float_dtype(keras.backend.standardize_dtype(leaf.dtype))
 
 
 def _tensorflow_and_torch(pure):

@@ -30,8 +30,7 @@ def inner_layers(layer: keras.layers.Layer, include_self: bool = True) -> list[k
 
 def batch_normalizations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Return the batch normalizations of a model, at any depth."""
-    layers = inner_layers(model)
-    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+    return [v for v in inner_layers(model) if isinstance(v, keras.layers.BatchNormalization)]
 
 
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
@@ -72,11 +71,6 @@ def copy_variable(variable: keras.Variable) -> keras.Variable:
 def held_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the list in which `layer` keeps the layers that it itself holds."""
     return layer._layers
-
-
-def seed_generators(layer: keras.layers.Layer) -> list[Any]:
-    """Return the seed generators that `layer` itself holds."""
-    return layer._seed_generators
 
 
 def is_optional(tensor: Any) -> bool:

@@ -103,9 +103,8 @@ class MaxPooling2D(keras.layers.MaxPooling2D):
 
     def call(self, x: Tensor) -> Tensor:
         """Return the maxima over windows."""
-        is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))
         last = self.data_format == "channels_last" and not isinstance(x, keras.KerasTensor)
-        if BACKEND != "torch" or not last or not is_float:
+        if BACKEND != "torch" or not last or not keras.backend.is_float_dtype(x.dtype):
             return super().call(x)
         from torch.nn import functional
 

@@ -23,7 +23,15 @@ def lstm(
     Reference: Zaremba, Sutskever, Vinyals (2014), arXiv:1409.2329, section 3.1.
     """
     if BACKEND == "torch":
-        return _torch(x, h, c, kernel, recurrent_kernel, bias)
+        import torch
+
+        zeros = torch.zeros_like(bias)  # Keras has one bias vector, torch two
+        weights = (kernel.T.contiguous(), recurrent_kernel.T.contiguous(), bias, zeros)
+        state = (h[None].contiguous(), c[None].contiguous())
+        train = torch.is_grad_enabled()
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        y, h, c = torch._VF.lstm(x, state, weights, True, 1, 0.0, train, False, True)
+        return y, h[0], c[0]
     batch, steps, features = ops.shape(x)  # static where known: XLA sizes its loop buffers by it
     flat = ops.reshape(ops.transpose(x, (1, 0, 2)), (-1, features))
     z = ops.reshape(ops.matmul(flat, kernel) + bias, (steps, batch, bias.shape[0]))
@@ -31,42 +39,13 @@ def lstm(
     return ops.transpose(y, (1, 0, 2)), h, c
 
 
-def _torch(x, h, c, kernel, recurrent_kernel, bias):
-    import torch
-
-    zeros = torch.zeros_like(bias)  # Keras has one bias vector, torch two
-    weights = (kernel.T.contiguous(), recurrent_kernel.T.contiguous(), bias, zeros)
-    state = (h[None].contiguous(), c[None].contiguous())
-    train = torch.is_grad_enabled()
-    # has_biases, num_layers, dropout, train, bidirectional, batch_first
-    y, h, c = torch._VF.lstm(x, state, weights, True, 1, 0.0, train, False, True)
-    return y, h[0], c[0]
-
-
-def _step(h, c, z, recurrent_kernel):
-    """Return the next h and c and the gates i, f, g, o in one tensor."""
-    i, f, g, o = ops.split(z + ops.matmul(h, recurrent_kernel), 4, axis=-1)
-    i, f, g, o = ops.sigmoid(i), ops.sigmoid(f), ops.tanh(g), ops.sigmoid(o)
-    c = f * c + i * g
-    return o * ops.tanh(c), c, ops.concatenate([i, f, g, o], -1)
-
-
-def _step_gradient(dh, dc, c, c_before, gates):
-    """Return the gradients at the four pre-activations, in one tensor, and at the cell before."""
-    i, f, g, o = ops.split(gates, 4, axis=-1)
-    tanh_c = ops.tanh(c)
-    dc = dc + dh * o * (1 - tanh_c * tanh_c)
-    di = dc * g * i * (1 - i)
-    df = dc * c_before * f * (1 - f)
-    dg = dc * i * (1 - g * g)
-    do = dh * tanh_c * o * (1 - o)
-    return ops.concatenate([di, df, dg, do], -1), dc * f
-
-
 def _forward(z, h, c, recurrent_kernel):
     def step(state, z):
         h, c, _ = state
-        return _step(h, c, z, recurrent_kernel)
+        i, f, g, o = ops.split(z + ops.matmul(h, recurrent_kernel), 4, axis=-1)
+        i, f, g, o = ops.sigmoid(i), ops.sigmoid(f), ops.tanh(g), ops.sigmoid(o)
+        c = f * c + i * g
+        return o * ops.tanh(c), c, ops.concatenate([i, f, g, o], -1)
 
     ys, cs, gates = _states(step, (h, c, ops.zeros_like(z[0])), z)
     return (ys, ys[-1], cs[-1]), (h, c, recurrent_kernel, ys, cs, gates)
@@ -82,8 +61,16 @@ def _backward(saved, upstream):
     def step_back(state, inputs):
         dh, dc, _ = state
         dy, c, c_before, gates = inputs
-        dz, dc = _step_gradient(dh + dy, dc, c, c_before, gates)
-        return ops.matmul(dz, transposed), dc, dz
+        i, f, g, o = ops.split(gates, 4, axis=-1)
+        tanh_c = ops.tanh(c)
+        dh = dh + dy
+        dc = dc + dh * o * (1 - tanh_c * tanh_c)
+        di = dc * g * i * (1 - i)
+        df = dc * c_before * f * (1 - f)
+        dg = dc * i * (1 - g * g)
+        do = dh * tanh_c * o * (1 - o)
+        dz = ops.concatenate([di, df, dg, do], -1)  # at the four pre-activations
+        return ops.matmul(dz, transposed), dc * f, dz
 
     start = (dh, dc, ops.zeros_like(gates[0]))
     dhs, dcs, dz = _states(step_back, start, (dy, cs, c_before, gates), reverse=True)

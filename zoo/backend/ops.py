@@ -7,9 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from zoo.backend.runtime import BACKEND
 from zoo.types import Tensor
-
-BACKEND = keras.backend.backend()
 
 
 def with_gradient(forward: Callable, backward: Callable) -> Callable:
@@ -103,7 +102,6 @@ def _torch_nll() -> Any:
             p = torch.softmax(logits, -1)
             targets = targets.long()
             ctx.save_for_backward(p, targets)
-            ctx.consumed = False
             log_sum = logits.amax(-1) - torch.log(p.amax(-1))
             return log_sum - logits.gather(1, targets[:, None])[:, 0]
 
@@ -111,11 +109,9 @@ def _torch_nll() -> Any:
         @torch.autograd.function.once_differentiable
         def backward(ctx, upstream) -> tuple[Tensor, None]:
             p, targets = ctx.saved_tensors
-            if ctx.consumed:
-                raise RuntimeError("`zoo.backend.nll` overwrote its buffer: one backward only.")
-            ctx.consumed = True
             upstream = upstream[:, None]
-            p.mul_(upstream)  # a new buffer would cost more than the arithmetic
+            # A new buffer would cost more than the arithmetic; torch refuses a second backward.
+            p.mul_(upstream)
             return p.scatter_add_(1, targets[:, None], -upstream), None
 
     return NLL

@@ -387,7 +387,7 @@ def _refuse_own_state(layer, kwargs):
     variables = keras_private.own_weights(layer)
     if variables:
         raise ValueError(f"it has weights of its own, {[v.name for v in variables]}")
-    if keras_private.seed_generators(layer):
+    if keras_private.state_of(layer):
         raise ValueError("it draws random numbers")
     if layer.activity_regularizer is not None:
         raise ValueError("it has an activity regularizer")

@@ -125,10 +125,9 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
     variables = model.non_trainable_variables
     before = [ops.convert_to_numpy(v).copy() for v in variables]
     after = [ops.convert_to_numpy(v) for v in compiled(train, model)(ops.convert_to_tensor(x))]
-    places = {id(v): i for i, v in enumerate(variables)}
-    layers = keras_private.inner_layers(model)
+    values = {id(v): pair for v, *pair in zip(variables, before, after, strict=True)}
     uses: dict[int, int] = {}  # calls that move the averages of a normalization, if more than one
-    for layer in layers:
+    for layer in keras_private.inner_layers(model):
         if isinstance(layer, UnsharedBatchNormalization):
             count = layer.uses // len(layer.statistics)
             uses |= dict.fromkeys(map(id, layer.statistics), count)
@@ -136,9 +135,7 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
         for layer in keras_private.batch_normalizations(model):
             decay = layer.momentum ** uses.get(id(layer), 1)  # share of the old average
             for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
-                place = places[id(variable)]
-                old = before[place].astype("float64")
-                new = after[place].astype("float64")
+                old, new = (value.astype("float64") for value in values[id(variable)])
                 variable.assign(np.maximum((new - decay * old) / (1 - decay), least))
         yield
     finally:

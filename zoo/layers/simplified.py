@@ -1,6 +1,6 @@
 """The pair of blocks that map onto each other exactly: one convolution, with a skip or not."""
 
-from typing import Any
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -70,7 +70,7 @@ class Simplified(Skip):
 
     def build(self, input_shape: Shape) -> None:
         """Build the convolution, after a check that S exists for the input's channels."""
-        channels = input_shape[-1]
+        channels = self.channels = input_shape[-1]
         id_entries((self.kernel_size, self.kernel_size, channels, self.filters), self.identity)
         self.opens_stage = self.strides > 1 or channels != self.filters
         super().build(input_shape)
@@ -158,54 +158,14 @@ class SimplifiedResidual(Simplified):
     default_initializer = HardtMa
 
 
-class DominantConv2D(keras.layers.Layer):
+class DominantConv2D(keras.layers.DepthwiseConv2D):
     """A convolution whose output channel i reads input channel i modulo the channels alone."""
-
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int,
-        strides: int,
-        kernel_initializer: keras.initializers.Initializer,
-        regularizers: dict[str, Any],
-        **kwargs,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.strides = strides
-        self.kernel_initializer = kernel_initializer
-        self.regularizers = regularizers
-
-    def build(self, input_shape: Shape) -> None:
-        """Create a kernel `(side, side, channels, filters / channels)` and a bias."""
-        channels = input_shape[-1]
-        side = self.kernel_size
-        groups = self.filters // channels
-
-        def diagonal(shape, dtype=None):
-            full = self.kernel_initializer((side, side, channels, self.filters), dtype=dtype)
-            parts = ops.split(full, groups, axis=-1)
-            entries = [ops.diagonal(part, axis1=2, axis2=3) for part in parts]
-            center = np.zeros(shape)
-            center[side // 2, side // 2] = 1
-            return ops.stack(entries, axis=-1) + ops.cast(center, full.dtype)
-
-        self.kernel = self.add_weight(
-            (side, side, channels, groups),
-            diagonal,
-            regularizer=self.regularizers["kernel_regularizer"],
-            name="kernel",
-        )
-        self.bias = self.add_weight(
-            (self.filters,), "zeros", regularizer=self.regularizers["bias_regularizer"], name="bias"
-        )
 
     def call(self, x: Tensor) -> Tensor:
         """Return the convolution of the symmetrically padded input."""
-        side = (self.kernel_size // 2,) * 2
+        side = (self.kernel_size[0] // 2,) * 2
         padded = ops.pad(x, [(0, 0), side, side, (0, 0)])
-        kernels = [self.kernel[..., i : i + 1] for i in range(self.kernel.shape[-1])]
+        kernels = [self.kernel[..., i : i + 1] for i in range(self.depth_multiplier)]
         options = {"strides": self.strides, "data_format": "channels_last"}
         groups = [ops.depthwise_conv(padded, kernel, **options) for kernel in kernels]
         return ops.concatenate(groups, axis=-1) + self.bias
@@ -233,14 +193,32 @@ class SimplifiedDominant(Simplified):
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the convolution; see `Skip.branch`."""
         return DominantConv2D(
-            self.filters,
             self.kernel_size,
             self.strides,
-            self.kernel_initializer.clone(),
-            self.regularizers(),
+            padding="same",
+            depth_multiplier=self.filters // self.channels,
+            data_format="channels_last",
+            depthwise_initializer=diagonal(self.kernel_initializer.clone()),
+            depthwise_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
             dtype=self.dtype_policy,
             name=name,
         )
+
+
+def diagonal(initializer: keras.initializers.Initializer) -> Callable:
+    """Return an initializer: the diagonal of a full kernel, plus 1 at its center."""
+
+    def sample(shape, dtype=None):
+        side, _, channels, groups = shape
+        full = initializer((side, side, channels, channels * groups), dtype=dtype)
+        parts = ops.split(full, groups, axis=-1)
+        entries = [ops.diagonal(part, axis1=2, axis2=3) for part in parts]
+        center = np.zeros(shape)
+        center[side // 2, side // 2] = 1
+        return ops.stack(entries, axis=-1) + ops.cast(center, full.dtype)
+
+    return sample
 
 
 def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.ndarray, ...]:
