@@ -112,5 +112,5 @@ def char_lm(
     logits = Dense(num_words, **options, name="logits")(x)
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots
-        embedding.set_table(np.pad(vocabulary.table(), ((0, 0), (0, spare))))
+        embedding.set_table(np.pad(vocabulary.spell(vocabulary.words), ((0, 0), (0, spare))))
     return keras.Model(ids, logits, name=f"char_lm_{size}_{variant}")

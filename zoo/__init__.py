@@ -5,7 +5,6 @@ import sys as _sys
 from importlib.machinery import ModuleSpec as _ModuleSpec
 from importlib.machinery import PathFinder as _PathFinder
 from importlib.util import find_spec as _find_spec
-from types import ModuleType as _ModuleType
 
 __version__ = "0.1.0"
 
@@ -90,13 +89,9 @@ from zoo.layers.sub_layer import StreamStart as StreamStart
 from zoo.layers.sub_layer import SubLayer as SubLayer
 from zoo.layers.sub_layer_stack import SubLayerStack as SubLayerStack
 
-_PUBLIC = "applications callbacks datasets distribute graph optimizers regularizers weights".split()
+_INTERNAL = "backend checks initializers io layers types".split()  # modules
 
 
 def __dir__() -> list[str]:
-    public = {
-        name
-        for name, value in globals().items()
-        if not name.startswith("_") and not isinstance(value, _ModuleType)
-    }
-    return sorted({*public, *_PUBLIC, "__doc__", "__version__"})
+    public = {name for name in globals() if not name.startswith("_")}.difference(_INTERNAL)
+    return sorted({*public, "__doc__", "__version__"})

@@ -54,36 +54,28 @@ def strategy(name: str = "auto") -> "Strategy":
         )
     if name == "one" or backend == "torch":
         return Strategy("one")
-    if backend == "tensorflow":
-        return _tensorflow(name)
-    return _jax(name)
+    return _tensorflow(name) if backend == "tensorflow" else _jax(name)
 
 
 def _tensorflow(name):
     import tensorflow as tf
 
     if name == "tpu" or name == "auto" and os.environ.get("TPU_NAME"):
-        return Strategy("tpu", _tpu())
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+            tf.config.experimental_connect_to_cluster(resolver)
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+            return Strategy("tpu", tf.distribute.TPUStrategy(resolver))
+        except (TypeError, ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise ValueError(
+                f"Expected the name of a TPU in TPU_NAME ('local' on a TPU VM), and a call before "
+                f"TensorFlow computes. Received: {error!r}"
+            ) from error
     if name == "auto" and len(tf.config.list_physical_devices("GPU")) < 2:
         return Strategy("one")
     available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name.removeprefix("/device:") for device in available]
     return Strategy("mirrored", tf.distribute.MirroredStrategy(names))
-
-
-def _tpu():
-    import tensorflow as tf
-
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
-    except (TypeError, ValueError, RuntimeError, tf.errors.OpError) as error:
-        raise ValueError(
-            f"Expected the name of a TPU in TPU_NAME ('local' on a TPU VM), and a call before "
-            f"TensorFlow computes. Received: {error!r}"
-        ) from error
 
 
 def _jax(name):

@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = pathlib.Path(options.out)
     try:
         report = measure(options)
-        out.mkdir(parents=True, exist_ok=True)
         report.table.to_csv(out / "probes.csv")
         report.to_html(out / "probes.html")
     except (ValueError, OSError, RuntimeError, ImportError) as error:

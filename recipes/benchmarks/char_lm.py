@@ -65,7 +65,7 @@ def tasks(options, name):
     else:
         config = SIZES[options.size]
         spare = max(0, len(config["filters"]) - vocabulary.word_length)  # of the widest filter
-        table = np.pad(vocabulary.table(), ((0, 0), (0, spare)))
+        table = np.pad(vocabulary.spell(vocabulary.words), ((0, 0), (0, spare)))
         if name == "keras":
             train, evaluate = keras_peer(config, table, len(vocabulary.characters))
         else:

@@ -21,7 +21,7 @@ from keras import ops
 
 from zoo import callbacks
 from zoo.backend import double_precision_error
-from zoo.graph.fold import fold_identity
+from zoo.graph.surgery import fold_identity
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Claim, Control, main, plots, setting, store
 from zoo.recipes.experiment.networks import write_origin

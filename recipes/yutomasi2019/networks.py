@@ -25,7 +25,7 @@ from zoo.applications.registry import classifier
 from zoo.applications.simplified_resnet import WIDTHS
 from zoo.backend import numpy_values
 from zoo.datasets.images import averaged
-from zoo.graph.fold import fold_identity
+from zoo.graph.surgery import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
 from zoo.layers.simplified import SimplifiedDominant, SimplifiedResidual, plain_kernel

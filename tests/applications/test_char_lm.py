@@ -114,11 +114,11 @@ def test_filters_and_units_replace_those_of_a_size_and_others_are_refused():
 def test_the_model_s_word_table_is_the_vocabulary_s():
     table = ops.convert_to_numpy(char_lm().get_layer("word_embedding").table)
     assert VOCABULARY.word_length == 8 == table.shape[1]
-    np.testing.assert_array_equal(table, VOCABULARY.table())
+    np.testing.assert_array_equal(table, VOCABULARY.spell(VOCABULARY.words))
     short = Vocabulary.from_texts("a b\n")  # three slots; the widest filter needs six
     model = zoo.char_lm("small", vocabulary=short, **SHAPE)
     table = ops.convert_to_numpy(model.get_layer("word_embedding").table)
-    np.testing.assert_array_equal(table, np.pad(short.table(), ((0, 0), (0, 3))))
+    np.testing.assert_array_equal(table, np.pad(short.spell(short.words), ((0, 0), (0, 3))))
 
 
 def test_a_model_without_a_number_of_steps_accepts_any_number():
@@ -172,7 +172,7 @@ def test_the_model_with_its_state_as_an_argument_is_the_same_model(model):
 def test_words_may_be_given_by_their_characters(model):
     x = ids(BATCH, STEPS)
     reader = with_state(model, characters=True)
-    logits, _ = run(reader, VOCABULARY.table()[x], zero_state(reader, BATCH))
+    logits, _ = run(reader, VOCABULARY.spell(VOCABULARY.words)[x], zero_state(reader, BATCH))
     assert_close(logits, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
 
 

@@ -215,7 +215,7 @@ def test_fit_carries_the_state_over_batches_and_epochs_and_validates_from_zero()
     # Two epochs are the text read twice: one pass of Keras's LSTM over all of it.
     encoder, lstm = model.get_layer("word_embedding").encoder, model.get_layer("lstm1")
     twice = np.tile(train.reshape(BATCH, -1), (1, 2))
-    vectors = encoder.predict(VOCABULARY.table(), verbose=0)
+    vectors = encoder.predict(VOCABULARY.spell(VOCABULARY.words), verbose=0)
     reference = keras.layers.LSTM(lstm.units, return_state=True)
     reference.build((None, None, vectors.shape[-1]))
     reference.set_weights(numpy_of([lstm.kernel, lstm.recurrent_kernel, lstm.bias]))

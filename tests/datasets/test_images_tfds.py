@@ -4,13 +4,14 @@ import hashlib
 import io
 import sys
 import types
+import urllib.request
 
 import keras
 import numpy as np
 import pytest
 
 from helpers.harness import fresh_python, without_backend
-from zoo.datasets import download, images
+from zoo.datasets import images
 
 pytestmark = without_backend
 pytest.importorskip("tensorflow_datasets", reason="tensorflow_datasets cannot be imported")
@@ -51,7 +52,7 @@ def prepare(folder, patch):
     manager = download_manager.DownloadManager
     patch(downloader, "_open_url", serve)
     patch(manager, "_register_or_validate_checksums", lambda *a, **k: None)
-    patch(download, "connect", lambda url: io.BytesIO())
+    patch(urllib.request, "urlopen", lambda url, timeout: io.BytesIO())
     patch(mnist, "_TRAIN_EXAMPLES", 20)
     patch(mnist, "_TEST_EXAMPLES", 10)
     loaded = images.from_tfds("mnist", folder)
@@ -79,9 +80,10 @@ def test_prepared_images_are_read_without_a_network_and_without_tensorflow(prepa
     folder, loaded = prepared
     code = f"""
 import hashlib
-from zoo.datasets import download, images
+import urllib.request
+from zoo.datasets import images
 
-download.connect = None
+urllib.request.urlopen = None
 print(hashlib.sha256(images.from_tfds("mnist", {str(folder)!r}).x_train.tobytes()).hexdigest())
 try:
     images.from_tfds("cifar10", {str(folder)!r})
@@ -113,7 +115,7 @@ def test_without_a_network_the_error_lists_alternatives(tmp_path, monkeypatch):
     def open_url(url, timeout):
         raise OSError("no route")
 
-    monkeypatch.setattr(download.urllib.request, "urlopen", open_url)
+    monkeypatch.setattr(urllib.request, "urlopen", open_url)
     with pytest.raises(images.DownloadError) as error:
         images.from_tfds("cifar10", tmp_path)
     for way in ("--data_dir", str(tmp_path), "digits"):

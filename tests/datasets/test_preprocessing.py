@@ -3,7 +3,7 @@ import pytest
 
 from helpers.harness import without_backend
 from zoo.datasets import preprocessing
-from zoo.datasets.preprocessing import RECIPES
+from zoo.datasets.preprocessing import RECIPES, Preprocessing
 
 pytestmark = without_backend
 RNG = np.random.default_rng(0)
@@ -38,7 +38,7 @@ def test_every_image_is_cropped_at_an_offset_of_its_own_all_equally_likely():
 
 def test_half_of_the_images_are_mirrored_left_to_right_and_the_given_ones_are_kept():
     given = PLACES.copy()
-    mirrored = preprocessing.random_mirror(given, np.random.default_rng(0))
+    mirrored = Preprocessing(mirror=True).augment(given, np.random.default_rng(0))
     assert (given == PLACES).all()
     same = (mirrored == PLACES).all(axis=(1, 2, 3))
     np.testing.assert_array_equal(mirrored[~same], PLACES[~same][:, :, ::-1])

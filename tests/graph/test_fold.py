@@ -11,7 +11,7 @@ from helpers.gradients import assert_close, gradients
 from helpers.harness import few_elsewhere, slow_elsewhere, without_backend
 from helpers.reference import penalty
 from zoo.graph.cost import cost
-from zoo.graph.fold import fold_identity
+from zoo.graph.surgery import fold_identity
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries
 from zoo.regularizers import penalize

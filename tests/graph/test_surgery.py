@@ -433,7 +433,8 @@ class Held(layers.Layer):
         self.function = self.hold(self.inner)
 
     def call(self, x):
-        return x + getattr(self.function, "layer", self.function)(x)
+        held = self.function[0] if isinstance(self.function, tuple) else self.function
+        return x + held(x)
 
 
 def sequential(inner):
@@ -459,6 +460,7 @@ HOLDERS = {
     "functional": functional,
     "partial": functools.partial,
     "method": lambda inner: inner.call,
+    "tuple": lambda inner: (inner, 1),
     "namedtuple": lambda inner: Pair(inner, 1),
 }
 

@@ -13,7 +13,7 @@ from helpers.harness import slow_elsewhere, without_backend
 from helpers.test_data import write_images
 from zoo import callbacks
 from zoo.applications.simplified_resnet import WIDTHS
-from zoo.graph.fold import fold_identity
+from zoo.graph.surgery import fold_identity
 from zoo.recipes.experiment import Options, Run, pages
 from zoo.recipes.experiment.command_line import parse
 from zoo.recipes.yutomasi2019 import (

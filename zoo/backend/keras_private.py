@@ -15,7 +15,6 @@ from keras.src.backend import get_autocast_scope
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend import set_keras_mask as set_keras_mask
 from keras.src.backend.common import global_state
-from keras.src.export.tf2onnx_lib import patch_tf2onnx as patch_tf2onnx
 
 # `keras.config.enable_unsafe_deserialization()` overrules `load_model(safe_mode=True)`, not this.
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope

@@ -7,8 +7,6 @@ import numpy as np
 
 from zoo.checks import check_integers
 
-Batch = tuple[np.ndarray, np.ndarray]
-
 
 class Batches(keras.utils.PyDataset):
     """Batches of arrays: (seed, epoch) fix their order, (seed, epoch, index) their augmentation.
@@ -85,7 +83,7 @@ class Batches(keras.utils.PyDataset):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):  # this ends an iteration
             raise IndexError(f"There are batches 0 to {len(self) - 1}. Received: {index}")
         if self.epoch is None and (self.shuffle or self.augment):

@@ -12,20 +12,11 @@ from zoo.io import replace
 
 SECONDS = 10  # ours: for the connection, and for each read
 MAX_BYTES = 2**24  # ours: Penn Treebank's train, the largest file, has 5,101,618
-FAILURES = (OSError, http.client.HTTPException)  # raised by `connect` and `fetch`
+FAILURES = (OSError, http.client.HTTPException)  # of `urlopen` and `fetch`
 
 
 class DownloadError(RuntimeError):
     """Data are missing and could not be downloaded; the message lists the alternatives."""
-
-
-def connect(url: str) -> http.client.HTTPResponse:
-    """Return the open response of `url`.
-
-    Raises:
-        OSError: If the address does not answer in time.
-    """
-    return urllib.request.urlopen(url, timeout=SECONDS)
 
 
 def fetch(url: str, path: Path, sha256: str) -> None:
@@ -34,7 +25,7 @@ def fetch(url: str, path: Path, sha256: str) -> None:
     Raises:
         OSError: If there is no answer in time, or the content has another SHA-256.
     """
-    with connect(url) as response:
+    with urllib.request.urlopen(url, timeout=SECONDS) as response:
         content = response.read(MAX_BYTES + 1)
     received = hashlib.sha256(content).hexdigest()
     if received != sha256:

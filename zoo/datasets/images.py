@@ -8,6 +8,7 @@ CIFAR-100; Alpaydin, Kaynak (1998), the digits that scikit-learn includes.
 
 import importlib.util
 import math
+import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -182,15 +183,14 @@ def from_tfds(name: str, data_dir: PathLike | None = None) -> Images:
     builder = tfds.builder(name, data_dir=data_dir)
     if not builder.is_prepared():
         _prepare(builder, tfds.download.DownloadConfig(try_download_gcs=False))
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for split in SPLITS:
         if builder.info.file_format.value == "array_record":
             examples = builder.as_data_source(split=split)
         else:
             examples = tfds.as_numpy(builder.as_dataset(split=split))
-        pairs = [(example["image"], example["label"]) for example in examples]
-        arrays[f"x_{split}"] = np.array([image for image, _ in pairs])
-        arrays[f"y_{split}"] = np.array([label for _, label in pairs])
+        x, y = zip(*((example["image"], example["label"]) for example in examples), strict=True)
+        arrays |= {f"x_{split}": np.array(x), f"y_{split}": np.array(y)}
     return _checked(name, arrays, builder.data_dir)
 
 
@@ -199,7 +199,7 @@ def _prepare(builder, download_config):
         raise ImportError("tensorflow-datasets prepares images with TensorFlow, which is missing")
     try:
         # tensorflow-datasets itself retries for more than a minute
-        download.connect(next(iter(builder.url_infos))).close()
+        urllib.request.urlopen(next(iter(builder.url_infos)), timeout=download.SECONDS).close()
         builder.download_and_prepare(file_format="array_record", download_config=download_config)
     except download.FAILURES as error:
         raise DownloadError(

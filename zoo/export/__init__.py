@@ -31,7 +31,6 @@ TOLERANCE = 1e-4  # ours, of an output's maximum; float32 differs by 1e-6, a wro
 SMALLEST = 1e-3  # ours; an output below is compared as if that were its largest value
 SIZES = ((3, 5), (1, 4))  # of verified examples: the batch, and axes of unknown size
 Arrays = dict[str, np.ndarray]  # by name of an input or output
-Reader = Callable[[Arrays], Arrays]  # runs an artifact
 
 
 def export(model: keras.Model, path: PathLike, format: str | None = None) -> float:
@@ -263,10 +262,9 @@ def _write_onnx(model, path):
 
     inputs = input_names(model)  # ONNX needs outputs of other names
     outputs = [f"new_{name}" if name in inputs else name for name in model.output]
-    structure = model.input
 
     def function(*tensors):
-        y = model(keras.tree.pack_sequence_as(structure, tensors), training=False)
+        y = model(keras.tree.pack_sequence_as(model.input, tensors), training=False)
         return [y[name] for name in model.output]
 
     write = _write_onnx_torch if keras.config.backend() == "torch" else _write_onnx_tensorflow
@@ -332,7 +330,6 @@ def _write_onnx_tensorflow(model, function, inputs, outputs, path):
     import tf2onnx
     from tensorflow.python.framework import convert_to_constants
 
-    keras_private.patch_tf2onnx()  # for NumPy 2
     specs = keras.tree.flatten(_input_specs(model))
     with contextlib.ExitStack() as stack:
         stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
@@ -475,7 +472,7 @@ class Format(NamedTuple):
     suffix: str  # of a file; empty for a folder
     packages: tuple[str, ...]  # modules that are needed besides TensorFlow
     write: Callable[[keras.Model, pathlib.Path], None]
-    reader: Callable[[pathlib.Path], Reader]  # makes a function that runs the artifact
+    reader: Callable[[pathlib.Path], Callable[[Arrays], Arrays]]  # makes one that runs it
 
 
 FORMATS = {

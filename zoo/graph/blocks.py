@@ -139,6 +139,14 @@ class Network:
         return cls(model, graph, *find_blocks(graph, blocks, grain))
 
 
+def block_of(blocks: Sequence[Block], name: str) -> Block:
+    """Return the block `name`; raise ValueError if there is none."""
+    names = [block.name for block in blocks]
+    if name not in names:
+        raise ValueError(f"Expected one of the blocks {names}. Received: {name!r}")
+    return blocks[names.index(name)]
+
+
 def residual_branch(graph: Graph, block: Block) -> list[Call]:
     """Return the calls of a block's residual branch; none for a skip layer."""
     if block.layer is not None or block.x is None:
@@ -199,9 +207,8 @@ class _Sums:
         self.rejected: dict[int, str] = {}
         self._producers = {slot: call for call in graph.calls for slot in call.outputs}
         self._ancestors = _ancestors(graph)
-        sources = collections.Counter(slot for call in graph.calls for slot in call.sources)
-        sources.update(graph.outputs)
-        self._read_once = {slot for slot, count in sources.items() if count == 1}
+        self._reads = collections.Counter(slot for call in graph.calls for slot in call.sources)
+        self._reads.update(graph.outputs)
 
     def add(self, call: Call) -> None:
         """Add a sum to the blocks, in place of the sums that are its terms."""
@@ -224,7 +231,7 @@ class _Sums:
         terms = []
         for slot in call.sources:
             producer = self._producers.get(slot)
-            if producer is not None and slot in self._read_once and is_sum(producer.layer):
+            if producer is not None and self._reads[slot] == 1 and is_sum(producer.layer):
                 inner.append(producer.index)
                 terms += self._terms(producer, inner)
             else:

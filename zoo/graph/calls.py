@@ -49,6 +49,18 @@ class Call:
         return tuple(slot for _, slot in self.inputs)
 
 
+def infer(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Call the layer in inference mode: the `apply` for values that are not symbolic."""
+    if "training" in getattr(call.layer, "_call_context_args", {}):
+        kwargs["training"] = False
+    return call.layer(*args, **kwargs)
+
+
+def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Call the layer as it is: the `apply` for symbolic values."""
+    return call.layer(*args, **kwargs)
+
+
 class Graph:
     """The layer calls of a built Functional or Sequential model, in the order in which they run.
 
@@ -91,7 +103,6 @@ class Graph:
         kept = [call for call in self.calls if call.index in needed]  # without those of masks
         self.calls = [dataclasses.replace(call, index=i) for i, call in enumerate(kept)]
         self._names = {call.layer.name for call in self.calls}
-        self._new_names: dict[str, str] = {}
         shapes = [tuple(tensor.shape) for tensor in self.model.inputs]
         self.shapes = dict(zip(self.inputs, shapes, strict=True))
         for call in self.calls:
@@ -179,7 +190,7 @@ class Graph:
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
         }
 
-    def call(self, x: Any, apply: Apply | None = None) -> Any:
+    def call(self, x: Any, apply: Apply = infer) -> Any:
         """Return the model's outputs, in their structure, for inputs as in `start`."""
         values = self.run(self.start(x), apply)
         return tree.pack_sequence_as(self.model.output, [values[slot] for slot in self.outputs])
@@ -187,16 +198,15 @@ class Graph:
     def run(
         self,
         values: Values,
-        apply: Apply | None = None,
+        apply: Apply = infer,
         calls: Iterable[Call] | None = None,
         keep: bool = False,
     ) -> Values:
         """Run calls, or all, one after the other; update `values`, by slot, and return them.
 
-        `apply`, a function of a `Call` and its arguments, returns the outputs; `None`: `infer`.
+        `apply`, a function of a `Call` and its arguments, returns the outputs.
         Without `keep`, slots that no later call reads are dropped.
         """
-        apply = apply or infer
         for call in self.calls if calls is None else calls:
             masks = {slot: keras_private.get_keras_mask(values[slot]) for slot in call.sources}
             read = {key: values[slot] for key, slot in call.inputs}
@@ -226,8 +236,7 @@ class Graph:
             ValueError: if there is no input of a name.
         """
         shapes = shapes or {}
-        unknown = {*shapes} - {*self.input_names}
-        if unknown:
+        if not {*shapes} <= {*self.input_names}:
             raise ValueError(
                 f"Expected names of the inputs {self.input_names}. Received: shapes={shapes}"
             )
@@ -240,14 +249,8 @@ class Graph:
         return inputs
 
     def new_name(self, name: str) -> str:
-        """Return a name for one more layer, like `name`, that no other has; always the same one."""
-        if name not in self._new_names:
-            new = re.sub("[/#]", "_", name)
-            while new in self._names:
-                new += "_"
-            self._names.add(new)
-            self._new_names[name] = new
-        return self._new_names[name]
+        """Return a name for one more layer, like `name`, that no other has."""
+        return unused(re.sub("[/#]", "_", name), self._names)
 
     def new_model(self, inputs: Values, outputs: Sequence[Tensor]) -> keras.Model:
         """Return a model from `new_inputs` to flattened outputs, in the old model's structure.
@@ -397,18 +400,6 @@ def _mark_dense(outputs, inputs):
                 x._sparse = False
 
 
-def infer(call: Call, *args: Any, **kwargs: Any) -> Any:
-    """Call the layer in inference mode: the `apply` for values that are not symbolic."""
-    if "training" in getattr(call.layer, "_call_context_args", {}):
-        kwargs["training"] = False
-    return call.layer(*args, **kwargs)
-
-
-def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
-    """Call the layer as it is: the `apply` for symbolic values."""
-    return call.layer(*args, **kwargs)
-
-
 def rewire(
     model: keras.Model, apply: Apply = symbolic, shapes: Mapping[str, Shape] | None = None
 ) -> keras.Model:
@@ -481,30 +472,31 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
         _layer(value, value.name, copies, deep)
     elif isinstance(value, keras.Variable):
         copies[id(value)] = keras_private.copy_variable(value)
-    elif isinstance(value, types.SimpleNamespace):
-        copies[id(value)] = types.SimpleNamespace(**_copied(vars(value), copies))
     elif isinstance(value, keras.random.SeedGenerator):
         copies[id(value)] = keras.random.SeedGenerator(0, name=value.name)
         copies[id(value)].state.assign(keras.ops.convert_to_numpy(value.state))
     else:
-        return _container(value, copies)
+        new = mapped(value, lambda v: _copied(v, copies))
+        if new is value:
+            _refuse_hidden(value)
+        return new
     return copies[id(value)]
 
 
-def _container(value, copies):
-    """Return a container with copies of what is in it; other values as they are."""
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a container with a function's results for what is in it; other values as they are."""
     if isinstance(value, dict):
-        return {key: _copied(v, copies) for key, v in value.items()}
+        return {key: function(v) for key, v in value.items()}
+    if isinstance(value, types.SimpleNamespace):
+        return types.SimpleNamespace(**function(vars(value)))
     if isinstance(value, functools.partial):
-        args, keywords = (_copied(v, copies) for v in (value.args, value.keywords))
-        return functools.partial(_copied(value.func, copies), *args, **keywords)
+        args, keywords = function(value.args), function(value.keywords)
+        return functools.partial(function(value.func), *args, **keywords)
+    kind = value.__class__  # TensorFlow wraps tuples in another type
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return value.__class__(*[_copied(v, copies) for v in value])  # TensorFlow wraps it
-    kind = CONTAINERS.get(type(value).__name__)
-    if kind is not None:
-        return kind([_copied(v, copies) for v in value])
-    _refuse_hidden(value)
-    return value
+        return kind(*map(function, value))
+    kind = CONTAINERS.get(kind.__name__)
+    return value if kind is None else kind(map(function, value))
 
 
 def _model(model, copies):
@@ -582,6 +574,14 @@ def functional(x: Any) -> Any:
         return None
     x = getattr(x, "_functional", None) or x
     return x if isinstance(x, keras.Function) else None
+
+
+def unused(name: str, taken: set[str]) -> str:
+    """Return a name like `name` that is not taken, and take it."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def auto_named(layer: Any) -> bool:

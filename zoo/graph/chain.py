@@ -103,13 +103,6 @@ class Chain:
                 readers.setdefault(slot, set()).add(owner)
         return inner
 
-    def index(self, name: str) -> int:
-        """Return the position of the block `name`; raise ValueError if there is none."""
-        names = [block.name for block in self.blocks]
-        if name not in names:
-            raise ValueError(f"Expected one of the blocks {names}. Received: {name!r}")
-        return names.index(name)
-
     def link(self, index: int, x: State | Values, apply: Apply = infer) -> State:
         """Return the input of block `index` from the output of the block before.
 

@@ -1,6 +1,5 @@
 """Parameters and multiply-adds of a model and of its blocks, from shapes alone."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from math import isqrt, prod
 from typing import Any, NamedTuple
@@ -23,8 +22,7 @@ class Count(NamedTuple):
     operations: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Parameters, and multiply-adds of one example, of a model and of its blocks.
 
     A parameter that blocks share counts in the first of them, its multiply-adds in each.

@@ -7,12 +7,11 @@ import keras
 from absl import logging
 
 from zoo.graph.blocks import foreign
-from zoo.graph.inline import agrees, numbers_of
+from zoo.graph.inline import SIZES, agrees, numbers_of
 from zoo.graph.saving import attributes
 
 Keys = tuple[str, ...]  # of a nested configuration, or nested attributes
 NESTED = 3  # ours: attributes of attributes to look through, as a layer may refer to its owner
-SIZES = ((2, 3), (2, 64))  # ours: of batch and lengths to try; some networks need longer inputs
 
 
 def without_layers(

@@ -14,13 +14,13 @@ from keras import ops, tree
 
 from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
-from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, symbolic
+from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, unused
 from zoo.graph.views import Views, is_symbolic, run, trace
-from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
 
 # Inputs, pairs of a variable and its value, and the outputs.
 Probe: TypeAlias = tuple[list[Tensor], list[tuple[keras.Variable, Tensor]], list[np.ndarray]]
+SIZES = ((2, 3), (2, 64))  # ours: of batch and lengths to try; some networks need longer inputs
 _LOCK = threading.Lock()  # Keras numbers the calls of a layer, those that stay whole, without one
 
 
@@ -97,11 +97,8 @@ def _checked(model, shapes, opener, result):
     """
     if not opener.traces:
         return opener, result
-    probes = [
-        numbers_of(model, shapes, sign, sizes)
-        for sign, sizes in ((1, ((2, 3), (2, 64))), (-1, ((17, 19),)))
-    ]
-    probes = [probe for probe in probes if probe is not None]
+    tried = numbers_of(model, shapes, 1, SIZES), numbers_of(model, shapes, -1, ((17, 19),))
+    probes = [probe for probe in tried if probe is not None]
     if not probes:
         logging.warning("zoo.graph.inline: %s was not computed on random inputs.", model.name)
     if agrees(result, probes):
@@ -156,8 +153,7 @@ def _other_weights(model, noise):
     for variable in model.variables:
         if keras.backend.is_float_dtype(variable.dtype):
             shape = variable.shape
-            fan_in = np.prod(shape[:-1]) if len(shape) > 1 else 1
-            change = noise * random.normal(0.0, fan_in**-0.5, shape)
+            change = noise * random.normal(0.0, np.prod(shape[:-1]) ** -0.5, shape)
             if not variable.trainable and len(shape) < 2:
                 change = np.abs(change)  # a variance is positive
             weights.append((variable, ops.cast(ops.add(variable.value, change), variable.dtype)))
@@ -266,7 +262,8 @@ class _Opener(Views):
             return run(view, args, kwargs)
         kwargs = _without_defaults(layer, kwargs)
         outputs = reason = None
-        if self._selects(layer):
+        may_hide = foreign(layer) and (composite(layer) or not layer.weights)
+        if may_hide or functional(layer) is not None:
             try:
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
@@ -285,13 +282,6 @@ class _Opener(Views):
         if training is not None and training is not bool(self.training):  # None may become False
             raise ValueError(f"it calls {view.viewed.name} with training={training}")
         return self.answer(view, args, kwargs)
-
-    def _selects(self, layer):
-        if functional(layer) is not None:
-            return True
-        if isinstance(layer, Skip):
-            return False
-        return foreign(layer) and (composite(layer) or not layer.weights)
 
     def _open(self, view, args, kwargs):
         """Return the outputs of the calls of sub-layers, or None if they hide no block."""
@@ -346,14 +336,14 @@ class _Opener(Views):
         mask = keras_private.get_keras_mask(like) if like is not None else None
         if mask is None or mask is keras_private.get_keras_mask(x):
             return x
-        return SetMask(name=self._unique(f"{self._place(layer)}_mask"))([x, mask])
+        return SetMask(name=unused(f"{self._place(layer)}_mask", self._taken))([x, mask])
 
     def _as_it_is(self, layer):
         """Return the layer for the new graph: one from inside of another has a name by place."""
         if id(layer) not in self._whole:
             if not layer.built and type(layer).build is not keras.layers.Layer.build:
                 raise ValueError(f"{layer.name} is not built: call the model on data first")
-            name = self._unique(self._places[id(layer)])
+            name = unused(self._places[id(layer)], self._taken)
             self._whole[id(layer)] = alias(layer, name)
         return self._whole[id(layer)]
 
@@ -371,12 +361,6 @@ class _Opener(Views):
             places = (f"{name}_{number}" if number else name for number in itertools.count())
             self._places[id(layer)] = next(place for place in places if place not in taken)
         return self._places[id(layer)]
-
-    def _unique(self, name):
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
 
 
 def _symbolic(*structures):
@@ -464,7 +448,7 @@ def _refuse_lost_code(graph, layer):
 
 
 def _attributes(layer):
-    """Return pairs of an attribute's name and the sub-layer in it."""
+    """Return pairs of an attribute's name and a sub-layer in it; TensorFlow wraps tuples."""
     inner = functional(layer)
     if inner is not None:
         return [(f"{number}", sublayer) for number, sublayer in enumerate(inner.layers)]
@@ -473,7 +457,7 @@ def _attributes(layer):
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():
         if name in ("_layers", "_modules"):
             continue
-        for path, leaf in tree.flatten_with_path(value):
+        for path, leaf in tree.flatten_with_path(getattr(value, "__wrapped__", value)):
             if isinstance(leaf, keras.layers.Layer):
                 key = "_".join([name, *map(str, path)]).strip("_")
                 found[id(leaf)] = key, leaf  # the last: TensorFlow's own attributes are first
@@ -494,7 +478,7 @@ def _free_batch(call, *args, **kwargs):
     """Apply a call that was traced with one example to any number of examples."""
     if _newshape(call)[:1] == (1,) and args[0].shape[0] is None:
         return keras.ops.reshape(args[0], (-1, *call.shapes[0][1:]))
-    return symbolic(call, *args, **kwargs)
+    return call.layer(*args, **kwargs)
 
 
 def _without_defaults(layer, kwargs):

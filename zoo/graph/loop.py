@@ -3,7 +3,7 @@
 import keras
 
 from zoo.checks import check_integers
-from zoo.graph.blocks import Grain, find_blocks
+from zoo.graph.blocks import Grain, block_of, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, made, reads, symbolic
 from zoo.types import Tensor
 
@@ -43,13 +43,9 @@ class Region:
                 )
 
     def _find(self, blocks, first, last):
-        indices = {block.name: block.index for block in blocks}
         start = first or blocks[0].name
         end = last or first or blocks[-1].name
-        for name in (start, end):
-            if name not in indices:
-                raise ValueError(f"Expected one of the blocks {[*indices]}. Received: {name!r}")
-        i, j = indices[start], indices[end]
+        i, j = (block_of(blocks, name).index for name in (start, end))
         if i > j:
             raise ValueError(f"Expected the earlier block first. Received: {start!r}, {end!r}")
         self.name = start if i == j else f"{start}>{end}"

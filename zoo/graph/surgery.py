@@ -1,4 +1,4 @@
-"""Modify a network's blocks: leave out, reorder, drop at random, recompute; and leave early."""
+"""Modify a network's blocks: leave out, reorder, fold, drop at random, recompute; leave early."""
 
 import itertools
 import numbers
@@ -10,12 +10,13 @@ from keras import tree
 
 from zoo.backend import keras_private
 from zoo.checks import check_choice
-from zoo.graph.blocks import Grain, find_blocks
+from zoo.graph.blocks import Grain, block_of, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.graph.fewer_layers import without_layers
 from zoo.graph.saving import make_savable
 from zoo.layers.highway_stack import Scanned
+from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, plain_kernel
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Tensor
 
@@ -34,12 +35,12 @@ def lesion(
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
-        *names: Names of blocks; see `zoo.graph.find_blocks`, as for `grain`.
+        *names: Names of blocks; see `zoo.graph.find_blocks`.
         mode: "removed": a block returns its skip input x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
         blocks: Names of the blocks to look among; `None`: all but those around other blocks.
-        grain: "sum", or "layer" for whole layers.
+        grain: As in `zoo.graph.find_blocks`.
 
     Raises:
         ValueError: if there is no such block or mode.
@@ -96,11 +97,41 @@ def prune_blocks(
     chain = Chain(model, blocks, grain)
     lesioned = chain.to_model(lesion_plan(chain, names))
     if grain == "layer":
-        removed = [chain.graph.calls[chain.blocks[chain.index(name)].call].layer for name in names]
+        removed = [chain.graph.calls[block_of(chain.blocks, name).call].layer for name in names]
         smaller = without_layers(model, removed, lesioned)
         if smaller is not None:
             return smaller
     return make_savable(rebuild(lesioned))
+
+
+def fold_identity(model: keras.Model) -> keras.Model:
+    """Return a Functional copy with every `SimplifiedResidual` as a `SimplifiedPlain`.
+
+    The new kernel is one larger at the identity's entries. In exact arithmetic the outputs are
+    equal.
+
+    Raises:
+        ValueError: if there is no `SimplifiedResidual`.
+
+    Example:
+    >>> inputs = keras.Input((4, 4, 2))
+    >>> model = keras.Model(inputs, SimplifiedResidual(2, name="block")(inputs))
+    >>> [type(layer).__name__ for layer in fold_identity(model).layers[1:]]
+    ['SimplifiedPlain']
+
+    Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise Stability",
+    section 3, equation 1.
+    """
+    blocks, _ = find_blocks(model)
+    skips = {id(b.layer): b.layer for b in blocks if isinstance(b.layer, SimplifiedResidual)}
+    if not skips:
+        raise ValueError(f"Expected a `SimplifiedResidual`. Received: {model.name!r}, without one.")
+    plain = {}  # a layer may be shared
+    for key, layer in skips.items():
+        plain[key] = SimplifiedPlain.from_config(layer.get_config())
+        plain[key].build(layer.get_build_config()["input_shape"])
+        plain[key].set_weights([plain_kernel(layer), *layer.get_weights()[1:]])
+    return rebuild(model, lambda call: plain.get(id(call.layer)))
 
 
 def remat(model: keras.Model) -> keras.Model:
@@ -191,11 +222,11 @@ def drop_blocks(
     values = {**inputs}
 
     def apply(call, *args, **kwargs):
+        outputs = symbolic(call, *args, **kwargs)
         block = by_call.get(call.index)
         if block is None:
-            return symbolic(call, *args, **kwargs)
+            return outputs
         own_seed = None if seed is None else seed + block.index + 1
-        outputs = symbolic(call, *args, **kwargs)
         flat = tree.flatten(outputs)  # a whole layer may return more than y
         y = call.outputs.index(block.y)
         keep_mask = keras_private.get_keras_mask(flat[y]) is not None
@@ -276,7 +307,7 @@ def add_exits(
 def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Plan:
     """Return the plan of `lesion`."""
     check_choice(MODES, mode=mode)
-    removed = {chain.index(name) for name in names}
+    removed = {block_of(chain.blocks, name).index for name in names}
     return [Step(step.block, MODES[mode]) if step.block in removed else step for step in chain.plan]
 
 
@@ -289,7 +320,7 @@ def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
         )
     plan = [*chain.plan]
     for position, name in order.items():
-        plan[chain.index(position)] = Step(chain.index(name))
+        plan[block_of(chain.blocks, position).index] = Step(block_of(chain.blocks, name).index)
     return plan
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import tree
 
-from zoo.graph.calls import Call, Graph, functional
+from zoo.graph.calls import Call, Graph, functional, mapped
 
 
 class Views:
@@ -68,15 +68,7 @@ class Views:
             return self.of(value)
         if isinstance(value, types.MethodType) and isinstance(value.__self__, keras.layers.Layer):
             return types.MethodType(value.__func__, self.of(value.__self__))
-        if isinstance(value, dict):
-            return {key: self._viewed(v) for key, v in value.items()}
-        if isinstance(value, types.SimpleNamespace):
-            return types.SimpleNamespace(**self._viewed(vars(value)))
-        if isinstance(value, list | set) or type(value) is tuple:
-            viewed = [self._viewed(v) for v in value]
-            kind = {tuple: tuple, set: set}.get(type(value), list)
-            return kind(viewed)
-        return value
+        return mapped(value, self._viewed)
 
 
 def run(view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
